@@ -1,0 +1,11 @@
+# Every package that kvist links; all are Debian packages (deploy/install_dependencies.sh installs them).
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(gRPC CONFIG QUIET)
+find_package(PkgConfig REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(tomlplusplus QUIET)
+find_package(CLI11 REQUIRED)
+find_package(nlohmann_json REQUIRED)
