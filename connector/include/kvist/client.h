@@ -1,0 +1,139 @@
+#ifndef KVIST_CLIENT_H_
+#define KVIST_CLIENT_H_
+
+// C++ face of the C ABI in kvist.h: the same calls and promises, with owners that clean up after themselves.
+// Header-only, needs nothing but the ABI. No exceptions; every call has a Status or a result that is safe to ignore as a miss.
+
+#include <kvist/kvist.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace kvist {
+
+// A status with its message. `ok()` is the good case.
+struct Status {
+  kvist_status code = KVIST_OK;
+  std::string message;
+
+  bool ok() const { return code == KVIST_OK; }
+  static Status Of(kvist_status code) { return {code, code == KVIST_OK || code == KVIST_PENDING ? "" : kvist_error()}; }
+};
+
+// The chunk keys of one request; see kvist_chain_create.
+class Chain {
+ public:
+  Chain() = default;
+  explicit Chain(uint32_t chunk_tokens, const char* salt = nullptr, const char* lora = nullptr) {
+    const kvist_chain_options options{sizeof options, chunk_tokens, salt, lora};
+    kvist_chain* chain = nullptr;
+    if (kvist_chain_create(&options, &chain) == KVIST_OK) chain_.reset(chain);
+  }
+  void Append(std::span<const uint32_t> tokens) { kvist_chain_append(chain_.get(), tokens.data(), tokens.size()); }
+  std::span<const kvist_key> keys() const {
+    size_t count = 0;
+    const kvist_key* keys = kvist_chain_keys(chain_.get(), &count);
+    return {keys, count};
+  }
+
+ private:
+  struct Destroy { void operator()(kvist_chain* c) const { kvist_chain_destroy(c); } };
+  std::unique_ptr<kvist_chain, Destroy> chain_;
+};
+
+// The right that chunks stay. Released when it goes; must not outlive its client.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(kvist_client* client, kvist_lease id) : client_(client), id_(id) {}
+  Lease(Lease&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
+  Lease& operator=(Lease&& o) noexcept { Release(); client_ = o.client_; id_ = std::exchange(o.id_, 0); return *this; }
+  ~Lease() { Release(); }
+
+  kvist_lease id() const { return id_; }
+  explicit operator bool() const { return id_ != 0; }
+  void Release() {
+    if (id_ != 0) kvist_release(client_, std::exchange(id_, 0));
+  }
+
+ private:
+  kvist_client* client_ = nullptr;
+  kvist_lease id_ = 0;
+};
+
+// What a lookup found: the first `chunks` keys are there, and stay while `lease` lives.
+struct Hit {
+  uint32_t chunks = 0;
+  Lease lease;
+  kvist_status status = KVIST_OK;
+};
+
+// One session with kvistd. Move-only; disconnects when it goes.
+class Client {
+ public:
+  Client() = default;
+  static Status Connect(const kvist_options& options, Client* client) {
+    kvist_client* raw = nullptr;
+    const kvist_status status = kvist_connect(&options, &raw);
+    if (status == KVIST_OK) client->client_.reset(raw);
+    return Status::Of(status);
+  }
+
+  Hit Lookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
+    kvist_hit hit{};
+    const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &hit);
+    return {hit.chunks, Lease(client_.get(), hit.lease), status};
+  }
+  // Returns 0 when the load could not start (kvist_error() says why): compute instead.
+  kvist_op Load(const Lease& lease, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages) {
+    kvist_load_args args{};
+    args.struct_size = sizeof args;
+    args.lease = lease.id();
+    args.first_chunk = first_chunk;
+    args.chunk_count = chunk_count;
+    args.pages = pages.data();
+    args.page_count = pages.size();
+    kvist_op op = 0;
+    return kvist_load(client_.get(), &args, &op) == KVIST_OK ? op : 0;
+  }
+  // Returns 0 when the store could not start: nothing is lost but a later hit.
+  kvist_op Store(std::span<const kvist_key> keys, uint32_t first_chunk, std::span<const uint32_t> pages) {
+    kvist_store_args args{};
+    args.struct_size = sizeof args;
+    args.keys = keys.data();
+    args.key_count = keys.size();
+    args.first_chunk = first_chunk;
+    args.pages = pages.data();
+    args.page_count = pages.size();
+    kvist_op op = 0;
+    return kvist_store(client_.get(), &args, &op) == KVIST_OK ? op : 0;
+  }
+  kvist_result Wait(kvist_op op, int64_t timeout_us, uint32_t layers = KVIST_ALL_LAYERS) {
+    kvist_result result{};
+    result.struct_size = sizeof result;
+    kvist_wait(client_.get(), op, layers, timeout_us, &result);
+    return result;
+  }
+  kvist_result Poll(kvist_op op) {
+    kvist_result result{};
+    result.struct_size = sizeof result;
+    kvist_poll(client_.get(), op, &result);
+    return result;
+  }
+  Status Cancel(kvist_op op) { return Status::Of(kvist_cancel(client_.get(), op)); }
+  Status WaitConnected(int64_t timeout_us) { return Status::Of(kvist_wait_connected(client_.get(), timeout_us)); }
+  kvist_connection connection() const { return kvist_connection_state(client_.get(), nullptr); }
+  kvist_client* get() const { return client_.get(); }
+  explicit operator bool() const { return client_ != nullptr; }
+
+ private:
+  struct Disconnect { void operator()(kvist_client* c) const { kvist_disconnect(c); } };
+  std::unique_ptr<kvist_client, Disconnect> client_;
+};
+
+}  // namespace kvist
+
+#endif  // KVIST_CLIENT_H_

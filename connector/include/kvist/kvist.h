@@ -1,0 +1,228 @@
+#ifndef KVIST_KVIST_H_
+#define KVIST_KVIST_H_
+
+/* kvist's C ABI: what an inference engine links to keep its KV cache in kvistd.
+ *
+ * An engine calls four hooks: lookup, load, store, wait. The daemon moves the bytes itself, between the engine's paged KV memory
+ * and its own tiers; the engine passes page numbers, never bytes.
+ *
+ *   scheduler process           kvist_connect(KVIST_SCHEDULER)  kvist_lookup ... kvist_release
+ *   each worker (TP x PP rank)  kvist_connect(KVIST_WORKER)     kvist_load, kvist_store, kvist_wait, kvist_poll
+ *
+ * Promises: every call ends within its deadline; a call never blocks on I/O; when the daemon is away every lookup is a miss and
+ * every operation ends with KVIST_UNAVAILABLE, and the client connects and registers again by itself. A miss is always an
+ * allowed answer, wrong bytes never are.
+ *
+ * Threads: a kvist_client may be used from any number of threads. A kvist_chain is used by one thread at a time.
+ * Structs start with struct_size = sizeof(struct) so that later versions can add fields; what is zero means the default.
+ * Errors: every function returns a kvist_status; kvist_error() has the message of the last failure on this thread. */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define KVIST_ABI_VERSION 1
+#define KVIST_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum kvist_status {
+  KVIST_OK = 0,
+  KVIST_PENDING = 1,             /* not an error: the operation is still under way */
+  KVIST_INVALID_ARGUMENT = 2,    /* fix the caller: the message names what was wrong */
+  KVIST_FAILED_PRECONDITION = 3, /* fix the set-up: wrong role, version, memory, or configuration */
+  KVIST_RESOURCE_EXHAUSTED = 4,  /* no room now (ring, budget, pool): go on without */
+  KVIST_UNAVAILABLE = 5,         /* the daemon is away: go on without; the client reconnects by itself */
+  KVIST_DEADLINE_EXCEEDED = 6,   /* not done in time: go on without */
+  KVIST_ABORTED = 7,             /* the lease or session it relied on has ended: look up again */
+  KVIST_CANCELLED = 8,           /* ended by kvist_cancel */
+  KVIST_PERMISSION_DENIED = 9,   /* the daemon doesn't serve this user */
+  KVIST_DATA_LOSS = 10,          /* the bytes are not what they should be: treated as a miss, never delivered */
+  KVIST_INTERNAL = 11            /* a bug: please report the message */
+} kvist_status;
+
+/* Name of a status, e.g. "UNAVAILABLE". Never NULL. */
+KVIST_API const char* kvist_status_name(kvist_status status);
+/* The message of this thread's last failed call: what was wanted, what was found, what to do. Never NULL; valid until the next call. */
+KVIST_API const char* kvist_error(void);
+/* KVIST_ABI_VERSION of the library that is loaded. */
+KVIST_API uint32_t kvist_abi_version(void);
+
+/* ---- Chunk keys ------------------------------------------------------------------------------------------------------------
+ * A chunk is a run of chunk_tokens tokens, named by its whole prefix. The chain of one request is extended as tokens come. */
+
+typedef struct kvist_key { uint8_t bytes[32]; } kvist_key;
+typedef struct kvist_chain kvist_chain;
+
+typedef struct kvist_chain_options {
+  size_t struct_size;
+  uint32_t chunk_tokens; /* as in kvist_space; required */
+  const char* salt;      /* requests with different salts never share; NULL is the empty salt */
+  const char* lora;      /* name and revision of the adapter; NULL is none */
+} kvist_chain_options;
+
+KVIST_API kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain** chain);
+KVIST_API void kvist_chain_destroy(kvist_chain* chain);
+/* Adds tokens; those past the last full chunk wait for the rest of theirs. */
+KVIST_API kvist_status kvist_chain_append(kvist_chain* chain, const uint32_t* tokens, size_t count);
+/* Binds what is not a token (an image's hash) to the chunk that is filling; call before the append that completes it. */
+KVIST_API kvist_status kvist_chain_bind(kvist_chain* chain, const void* extra, size_t size);
+/* The keys of the full chunks so far; valid until the next append. */
+KVIST_API const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count);
+
+/* ---- Connecting ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct kvist_client kvist_client;
+
+typedef enum kvist_role { KVIST_SCHEDULER = 0, KVIST_WORKER = 1 } kvist_role;
+
+/* In which order a chunk's bytes lie in a slot. Layer-major lets loads go layer by layer. (Page-major is for engines whose pages
+ * hold all layers; not served yet.) */
+typedef enum kvist_slot_order { KVIST_LAYER_MAJOR = 0 } kvist_slot_order;
+
+/* All that must match for KV bytes to be reusable. Strings are at most 255 bytes. The daemon adds the tenant (from the peer's
+ * uid) and computes the space's digest; engines share bytes only if their digests are equal. */
+typedef struct kvist_space {
+  size_t struct_size;
+  const char* model;         /* name of the model; required */
+  const char* revision;      /* of the weights; NULL is "" */
+  const char* kv_dtype;      /* e.g. "bf16"; required */
+  uint32_t layers;           /* attention layers on one rank */
+  uint32_t page_tokens;      /* tokens of a page (vLLM: block size) */
+  uint32_t chunk_tokens;     /* tokens of a chunk, a multiple of page_tokens; kvist_default_chunk_tokens() when in doubt */
+  uint64_t segment_bytes;    /* bytes of one contiguous piece of a page in one layer on one rank */
+  uint32_t segments;         /* such pieces of a page in one layer, e.g. 2 for K and V */
+  uint32_t tensor_parallel;  /* 0 is 1 */
+  uint32_t pipeline_parallel;/* 0 is 1; all ranks hold the same number of layers */
+  kvist_slot_order slot_order;
+} kvist_space;
+
+/* One step of the walk over a page's segments: `count` times, `stride` bytes apart. The product of the counts is kvist_space.segments;
+ * the last dimension varies fastest. */
+typedef struct kvist_dim { uint32_t count; uint64_t stride; } kvist_dim;
+
+/* Where block 0 of a layer starts. */
+typedef struct kvist_layer { uint32_t region; uint64_t offset; } kvist_layer;
+
+/* Writes `size` bytes as the content of page `page` of layer `layer`, through the engine's own tensor indexing (never computed from this
+ * description: that would prove nothing). `bytes` holds the page's segments in order. Returns 0. */
+typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
+
+/* A worker's paged KV memory, described, not recognised: byte b of segment s of page p of layer l lies at
+ *   layers[l].offset + p * page_stride + (walk of `dims` to s) + b        in region layers[l].region. */
+typedef struct kvist_memory {
+  size_t struct_size;
+  const int* memfds;          /* regions; sealed with F_SEAL_SHRINK they are mapped, else copied with preadv/pwritev; the client duplicates them */
+  size_t memfd_count;
+  const kvist_layer* layers;  /* kvist_space.layers of them */
+  size_t layer_count;
+  uint32_t pages;             /* page ids are below this */
+  uint64_t page_stride;       /* bytes from page p to page p + 1 */
+  const kvist_dim* dims;      /* at most 4; NULL when a page is one segment */
+  size_t dim_count;
+  kvist_write_page write_page;/* called during kvist_connect for the first and the last page of every layer, whose content it replaces */
+  void* context;
+} kvist_memory;
+
+typedef struct kvist_options {
+  size_t struct_size;
+  const char* socket;          /* NULL: $KVIST_SOCKET, else /run/kvist/engine.sock */
+  const char* instance;        /* names the engine: its scheduler and workers give the same name; at most 255 bytes; required */
+  kvist_role role;
+  uint32_t rank;               /* a worker's, below tensor_parallel * pipeline_parallel */
+  kvist_space space;
+  const kvist_memory* memory;  /* workers only */
+  int64_t deadline_us;         /* of calls that give none; 0 is 1,000,000 */
+  int64_t connect_timeout_us;  /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. */
+} kvist_options;
+
+/* Opens a session. Succeeds also when the daemon is away (the client then keeps trying; until it is there everything is a miss).
+ * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (version, wrong probe page, an instance with another space), PERMISSION_DENIED. */
+KVIST_API kvist_status kvist_connect(const kvist_options* options, kvist_client** client);
+/* Ends the session: cancels what is in flight, waits (bounded by the default deadline) until no copy touches the pages, frees. */
+KVIST_API void kvist_disconnect(kvist_client* client);
+
+typedef enum kvist_connection { KVIST_CONNECTED = 0, KVIST_RECONNECTING = 1, KVIST_REFUSED = 2 } kvist_connection;
+/* Whether a daemon serves this client now; `space_digest` (may be NULL) gets the 32 bytes of the last Welcome. */
+KVIST_API kvist_connection kvist_connection_state(const kvist_client* client, uint8_t space_digest[32]);
+/* Blocks until the client is connected or refused, at most timeout_us. */
+KVIST_API kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us);
+
+/* ---- The hooks ------------------------------------------------------------------------------------------------------------ */
+
+typedef uint64_t kvist_lease; /* 0 is none */
+typedef uint64_t kvist_op;    /* 0 is none */
+
+typedef struct kvist_hit {
+  uint32_t chunks;   /* the first `chunks` keys are there */
+  kvist_lease lease; /* keeps them there until kvist_release; 0 when chunks is 0 or the instance's lease budget is spent */
+} kvist_hit;
+
+/* The longest prefix of `keys` (the whole chain, from the first chunk) that the daemon holds. With `lease_us` > 0 the hit is leased for so
+ * long (the daemon caps it); 0 only asks. `hit` is always set: on any error it says 0 chunks, which is a miss. */
+KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
+
+/* Ends a lease; loads under way keep what they need. Any session of the instance may. Unknown and ended leases are ignored. */
+KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
+
+typedef struct kvist_load_args {
+  size_t struct_size;
+  kvist_lease lease;       /* of this instance; the lookup that gave it may have been made by another of its sessions */
+  uint32_t first_chunk;    /* of the leased prefix */
+  uint32_t chunk_count;
+  const uint32_t* pages;   /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens */
+  size_t page_count;
+  uint32_t first_layer;    /* layers [first_layer, first_layer + layer_count) */
+  uint32_t layer_count;    /* 0: all from first_layer on */
+  int64_t deadline_us;     /* from now; 0 is the default */
+} kvist_load_args;
+
+/* Starts copying chunks into pages, first layer first. Until the op has ended with pages_released the pages belong to the daemon. */
+KVIST_API kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op);
+
+typedef struct kvist_store_args {
+  size_t struct_size;
+  const kvist_key* keys;   /* the chain from the first chunk of the request */
+  size_t key_count;
+  uint32_t first_chunk;    /* chunks [first_chunk, key_count) are stored */
+  const uint32_t* pages;   /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids */
+  size_t page_count;
+  int64_t deadline_us;
+} kvist_store_args;
+
+/* Starts copying pages into new slots. Chunks that are there already are skipped. A chunk becomes visible when all ranks have stored it.
+ * The pages must stay as they are until the op has ended, or kvist_cancel has returned. */
+KVIST_API kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op);
+
+typedef struct kvist_result {
+  size_t struct_size;
+  kvist_status status;     /* KVIST_PENDING while under way */
+  uint32_t layers;         /* load: the first `layers` of the asked layers are in the pages */
+  uint32_t chunks_copied;  /* once it has ended */
+  uint32_t chunks_skipped; /* store: there already, or another instance is storing it */
+  uint32_t chunks_refused; /* store: no room, or the parent has been evicted */
+  int32_t pages_released;  /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0:
+                              poll again until it is 1 before the pages are reused */
+} kvist_result;
+
+#define KVIST_ALL_LAYERS UINT32_MAX
+
+/* Waits until the first `layers` asked layers are there (load), or the op has ended; at most timeout_us. `result` is always set, also
+ * when the answer is KVIST_DEADLINE_EXCEEDED because the timeout came first. An op is forgotten once a result with status other than
+ * PENDING and pages_released = 1 was given out; every op has to be asked for until then. */
+KVIST_API kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result);
+/* kvist_wait without waiting: a read of shared memory. */
+KVIST_API kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result);
+/* Gives an op up. A store's pages are free when this returns (what was not yet complete will never be seen). A load is over when a
+ * later poll says pages_released. Either way the op is still asked for until its end. */
+KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
+
+/* Chunk size of new spaces when the engine has no wish, in tokens: 256 (DESIGN.md section 1). */
+KVIST_API uint32_t kvist_default_chunk_tokens(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* KVIST_KVIST_H_ */

@@ -1,0 +1,61 @@
+#ifndef KVIST_CUDA_COPY_ENGINE_H_
+#define KVIST_CUDA_COPY_ENGINE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cuda/kv_memory.h"
+#include "storage/base/ids.h"
+
+namespace kvist::cuda {
+
+enum class Direction : uint8_t {
+  kLoad,   // slots -> pages
+  kStore,  // pages -> slots
+};
+
+// Hears how far a copy has come. Called on the copy engine's threads; must not block and must not call the engine.
+class LayerProgress {
+ public:
+  virtual ~LayerProgress() = default;
+  // The first `layers` layers of the copy's range are complete: their bytes are visible to whoever reads this count with
+  // acquire order. Rises, never falls; called at most once per layer, by one thread at a time.
+  virtual void LayersDone(uint32_t layers) = 0;
+};
+
+// One operation: chunk i of it is slots[i] and the pages page_table[i * pages_per_chunk, (i + 1) * pages_per_chunk).
+// The mover expands it into extents itself; they never exist as messages.
+struct Copy {
+  OpId op;
+  Direction direction = Direction::kLoad;
+  std::shared_ptr<const KvMemory> memory;
+  std::vector<std::byte*> slots;          // start of each slot (its header place); held until the copy is quiet
+  std::vector<PageId> page_table;         // every id is below memory->layout.pages
+  uint32_t first_layer = 0;
+  uint32_t layer_count = 0;
+  std::shared_ptr<LayerProgress> progress;  // may be null
+};
+
+// Moves bytes between an engine's pages and slots.
+//
+// Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages any
+//   more, whatever happened. After Cancel it becomes quiet soon, with Cancelled or, if it was already through, OK.
+// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk: the store's bytes are not to be used).
+// Order:   layer by layer over all chunks of the copy; loads go before stores.
+// Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, and only hands the
+//   result over. The destructor cancels what is in flight and waits for quiet.
+class CopyEngine {
+ public:
+  using Done = std::function<void(OpId op, absl::Status status)>;
+  virtual ~CopyEngine() = default;
+  virtual void Submit(Copy copy) = 0;
+  virtual void Cancel(OpId op) = 0;
+};
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_COPY_ENGINE_H_

@@ -1,0 +1,82 @@
+#ifndef KVIST_CUDA_KV_MEMORY_H_
+#define KVIST_CUDA_KV_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/base/ids.h"
+#include "storage/base/mapping.h"
+#include "storage/base/unique_fd.h"
+#include "storage/base/units.h"
+
+namespace kvist::cuda {
+
+// How an engine's paged KV memory lies, and how a chunk of it lies in a slot. Plain numbers, checked once by Validate.
+//
+//   engine:  byte b of segment s of page p of layer l = region[layers[l].region] + layers[l].offset + p * page_stride
+//                                                       + segment_offsets[s] + b
+//   slot:    [layer][segment][page of the chunk][segment_bytes], after a header place of kSlotHeaderBytes; layer-major
+//
+// With pages that hold tokens in order the slot is [layer][segment][token], so engines with other page sizes could read it.
+struct KvLayout {
+  struct Layer {
+    uint32_t region = 0;
+    ByteOffset offset{};
+  };
+  static constexpr size_t kSegmentsMax = 1024;  // 2 x 128 heads is the largest known; more would make Validate slow
+  std::vector<Layer> layers;
+  uint32_t pages = 0;                    // page ids are below this
+  Bytes page_stride{};
+  std::vector<Bytes> segment_offsets;    // one per segment of a page, from the page's start
+  Bytes segment_bytes{};
+  uint32_t pages_per_chunk = 0;
+
+  Bytes page_bytes() const { return segment_bytes * segment_offsets.size(); }           // of one page in one layer
+  Bytes layer_bytes() const { return page_bytes() * pages_per_chunk; }                  // of one chunk in one layer
+  Bytes payload_bytes() const { return layer_bytes() * layers.size(); }                 // of one shard
+
+  // Errors: InvalidArgument  names the field: empty, zero, overflowing, segments that overlap (in one page or in two: K of all pages
+  //   may come before V of all pages), or a page that ends outside its region. Layers may share places: that is the engine's affair.
+  absl::Status Validate(const std::vector<Bytes>& region_lengths) const;
+};
+
+// Where a slot's payload starts: the place of its self-describing header (storage/ssd writes it when the bytes leave DRAM).
+inline constexpr Bytes kSlotHeaderBytes = KiB(4);
+// Size of the slot for one shard: header place and payload, padded to 4 KiB.
+constexpr Bytes SlotBytesFor(Bytes payload) { return kSlotHeaderBytes + AlignUp(payload, kPageOfMemory); }
+
+// One region of an engine's memory as the daemon reaches it: mapped when the memfd is sealed against shrinking, by preadv and
+// pwritev when it isn't (a client that truncates it then gets an error, and nobody a SIGBUS).
+class EngineRegion {
+ public:
+  // Takes over `fd`: a memfd of plain pages, or a file on tmpfs.
+  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of mmap.
+  static absl::StatusOr<EngineRegion> Create(UniqueFd fd);
+
+  bool mapped() const { return mapping_.data() != nullptr; }
+  std::byte* data() const { return mapping_.data(); }  // only when mapped
+  int fd() const { return fd_.get(); }
+  Bytes length() const { return length_; }
+
+ private:
+  UniqueFd fd_;
+  Mapping mapping_;
+  Bytes length_{};
+};
+
+// A worker's registered memory. Shared by the session and by the copies in flight; the mapping goes with the last of them.
+struct KvMemory {
+  KvLayout layout;
+  std::vector<EngineRegion> regions;
+
+  // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: OutOfRange  the file has shrunk.
+  absl::Status ReadPage(LayerIndex layer, PageId page, std::byte* out) const;
+};
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_KV_MEMORY_H_

@@ -1,0 +1,24 @@
+#ifndef KVIST_CUDA_REGION_FILE_H_
+#define KVIST_CUDA_REGION_FILE_H_
+
+#include <sys/uio.h>
+
+#include <span>
+
+#include "absl/status/status.h"
+#include "storage/base/units.h"
+
+namespace kvist::cuda {
+
+// Reads from or writes to an engine's file, all of it: short transfers go on where they stopped, `pieces` (at most IOV_MAX) is used up.
+// Shape:  the bytes [at, at + sum of the pieces' lengths) of the file; the pieces in order.
+// Errors: OutOfRange  the file ends before the end of the read.  What preadv and pwritev say otherwise.
+absl::Status ReadRegion(int fd, ByteOffset at, std::span<iovec> pieces);
+absl::Status WriteRegion(int fd, ByteOffset at, std::span<iovec> pieces);
+
+// Errors: OutOfRange  the file is shorter than `length`. A write must ask first: past its end it would make the file longer again.
+absl::Status RequireLength(int fd, Bytes length);
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_REGION_FILE_H_

@@ -1,0 +1,66 @@
+#ifndef KVIST_CUDA_RUNNING_COPY_H_
+#define KVIST_CUDA_RUNNING_COPY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "cuda/copy_engine.h"
+#include "cuda/unit_plan.h"
+
+namespace kvist::cuda {
+
+// A copy under way: its units, done by several threads, and what has come of them.
+//
+// Lifecycle: created -> each unit is either Run or Skipped, once, by whoever claimed it -> the call that settles the last one answers
+//   true: the copy is quiet, and that caller alone takes its Result.
+// Threads:   any number for Run, Skip, Stop and stopped.
+//   Writers: each thread counts the units it has settled into `arriving_` (release). Whoever raised it from zero is the reporter until
+//   it has brought it back to zero: it alone advances the layers, calls LayerProgress and touches the members below "reporter". No lock,
+//   no waiting: the others go on with their next unit.
+//   Readers of copied bytes: fence -> step_left_ (release) -> the reporter (acquire) -> LayersDone.
+//   Reclamation: shared_ptr; Result drops what the copy borrowed.
+class RunningCopy {
+ public:
+  explicit RunningCopy(Copy copy);
+
+  OpId op() const { return copy_.op; }
+  Direction direction() const { return copy_.direction; }
+  uint64_t units() const { return plan_.units(); }
+
+  // Copies a unit. True: the copy is quiet now.
+  [[nodiscard]] bool Run(uint64_t unit);
+  // Settles `count` units that nobody is going to copy. True: the copy is quiet now.
+  [[nodiscard]] bool Skip(uint64_t count);
+
+  // Asks that units which are not yet claimed be skipped.
+  void Stop() { stopped_.store(true, std::memory_order_relaxed); }  // relaxed: a hint, nothing else is published by it
+  bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
+
+  // What came of it; lets go of the memory and of the progress. Once, when quiet.
+  absl::Status Result();
+
+ private:
+  absl::Status CopyUnit(const Unit& unit) const;
+  bool Settle(uint64_t units);
+  void Report();
+
+  Copy copy_;
+  const UnitPlan plan_;
+  std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> skipped_{false};
+  std::atomic<bool> failed_{false};
+  absl::Status error_;                 // written by the one who raised failed_, read when quiet
+  std::atomic<uint64_t> arriving_{0};  // settled units that the reporter has not yet counted
+
+  // reporter
+  uint64_t settled_ = 0;
+  uint32_t steps_done_ = 0;
+  uint32_t layers_reported_ = 0;
+};
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_RUNNING_COPY_H_

@@ -1,0 +1,110 @@
+#include "daemon/core/chunk_table.h"
+
+#include <algorithm>
+
+#include "daemon/core/planted_bug.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+ChunkIndex ChunkTable::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch) {
+  ChunkIndex i = free_;
+  if (i != kNoChunk) {
+    free_ = (*this)[i].parent;
+  } else {
+    if ((places_ & kSegmentMask) == 0) segments_.push_back(std::make_unique<Chunk[]>(kSegmentMask + 1));
+    i = places_++;
+  }
+  Chunk& chunk = (*this)[i];
+  const uint32_t generation = chunk.generation + 1;
+  chunk = Chunk{};
+  chunk.key = key;
+  chunk.generation = generation;
+  chunk.space = space;
+  chunk.group = group;
+  chunk.epoch = epoch;
+  chunk.parent = parent;
+  chunk.state = ChunkState::kGhost;
+  if (parent != kNoChunk) {
+    ++(*this)[parent].children;
+    chunk.position = (*this)[parent].position + 1;
+  }
+  index_.Insert(hash_(space, group, key), i);
+  ++size_;
+  return i;
+}
+
+void ChunkTable::Detach(ChunkIndex i) {
+  Chunk& chunk = (*this)[i];
+  KVIST_CHECK(!chunk.detached);
+  index_.Erase(hash_(chunk.space, chunk.group, chunk.key), i);
+  chunk.detached = true;
+}
+
+ChunkIndex ChunkTable::Remove(ChunkIndex i) {
+  Chunk& chunk = (*this)[i];
+  KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.needed());
+  KVIST_CHECK(chunk.older == kNoChunk && chunk.newer == kNoChunk);
+  if (!chunk.detached) index_.Erase(hash_(chunk.space, chunk.group, chunk.key), i);
+  const ChunkIndex parent = chunk.parent;
+  if (parent != kNoChunk) --(*this)[parent].children;
+  chunk.state = ChunkState::kFree;
+  ++chunk.generation;
+  chunk.parent = free_;
+  free_ = i;
+  --size_;
+  return parent;
+}
+
+ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) const {
+  return index_.Find(hash_(space, group, key), [&](ChunkIndex i) {
+    const Chunk& chunk = (*this)[i];
+    return chunk.key == key && chunk.space == space && chunk.group == group;
+  });
+}
+
+void ChunkTable::FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,
+                            std::vector<ChunkIndex>* path) const {
+  constexpr size_t kBatch = 16;  // 24 us instead of 28 for 512 keys (reference/limits.md)
+  uint32_t hashes[2][kBatch];
+  const auto prefetch_cells = [&](size_t begin, uint32_t* out) {
+    const size_t n = std::min(kBatch, keys.size() - begin);
+    for (size_t k = 0; k < n; ++k) {
+      out[k] = hash_(space, group, keys[begin + k]);
+      index_.Prefetch(out[k]);
+    }
+  };
+  path->clear();
+  if (keys.empty()) return;
+  prefetch_cells(0, hashes[0]);
+  for (size_t begin = 0, turn = 0; begin < keys.size(); begin += kBatch, turn ^= 1) {
+    const size_t n = std::min(kBatch, keys.size() - begin);
+    for (size_t k = 0; k < n; ++k) {
+      const ChunkIndex candidate = index_.Candidate(hashes[turn][k]);
+      if (candidate == kNoChunk) continue;
+      const auto* chunk = reinterpret_cast<const char*>(&(*this)[candidate]);
+      __builtin_prefetch(chunk);
+      __builtin_prefetch(chunk + sizeof(Chunk) - 1);
+    }
+    if (begin + kBatch < keys.size()) prefetch_cells(begin + kBatch, hashes[turn ^ 1]);
+    for (size_t k = 0; k < n; ++k) {
+      const ChunkKey& key = keys[begin + k];
+      const ChunkIndex i = index_.Find(hashes[turn][k], [&](ChunkIndex c) {
+        const Chunk& chunk = (*this)[c];
+        return chunk.key == key && chunk.space == space && chunk.group == group;
+      });
+      if (i == kNoChunk) return;
+      const Chunk& chunk = (*this)[i];
+      const bool visible = chunk.state == ChunkState::kSealed ||
+                           (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling);
+      if (!visible || chunk.epoch != epoch || chunk.parent != (path->empty() ? kNoChunk : path->back())) return;
+      path->push_back(i);
+    }
+  }
+}
+
+uint64_t ChunkTable::memory_bytes() const {
+  return segments_.size() * (kSegmentMask + 1) * sizeof(Chunk) + index_.memory_bytes();
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,87 @@
+#ifndef KVIST_DAEMON_CORE_CHUNK_TABLE_H_
+#define KVIST_DAEMON_CORE_CHUNK_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "daemon/core/key_index.h"
+#include "storage/base/ids.h"
+
+namespace kvist::core {
+
+enum class ChunkState : uint8_t {
+  kFree,     // the place is not in use
+  kGhost,    // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
+  kFilling,  // all ranks' slots are reserved, not all are stored
+  kSealed,   // all ranks' shards are there: a hit
+};
+
+// A chunk of one group in one space: a node of the tree of prefixes. 84 bytes.
+//
+// A chunk stays as long as anything needs it: children (so a leased or held chunk keeps its whole prefix), leases, holds.
+// `detached` chunks (cleared) are in the tree but no longer in the index: nobody finds them, and they go when nothing needs them.
+struct Chunk {
+  ChunkKey key;
+  ChunkIndex parent = kNoChunk;
+  uint32_t children = 0;    // chunks whose parent this is
+  ChunkIndex older = kNoChunk;  // the eviction policy's own: its neighbours in the policy's order
+  ChunkIndex newer = kNoChunk;
+  uint32_t generation = 0;  // of the place
+  uint32_t leases = 0;      // leases that end here
+  uint32_t holds = 0;       // copies in flight that end here (loads), or that fill it (stores)
+  SpaceId space;
+  uint32_t epoch = 0;       // the space's when the chunk was made: an older one has been cleared
+  uint32_t position = 0;    // in its chain: 0 for the first chunk of a prompt
+  GroupId group;
+  ChunkState state = ChunkState::kFree;
+  bool detached = false;
+  SlotRef slot;             // one rank: its slot. Several: index is the first of its run in ShardSlots, generation is 0
+
+  bool needed() const { return children > 0 || leases > 0 || holds > 0; }
+};
+static_assert(sizeof(Chunk) == 84, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
+
+// All chunks, found by (space, group, key). Places are stable; memory grows in segments, never in one large step.
+// Threads: one.
+class ChunkTable {
+ public:
+  explicit ChunkTable(KeyHash hash) : hash_(hash) {}
+
+  Chunk& operator[](ChunkIndex i) { return segments_[i >> kSegmentBits][i & kSegmentMask]; }
+  const Chunk& operator[](ChunkIndex i) const { return segments_[i >> kSegmentBits][i & kSegmentMask]; }
+
+  // A new ghost, in the index and hanging on `parent`.
+  ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch);
+  // Takes a chunk out of the index; it stays in the tree.
+  void Detach(ChunkIndex i);
+  // Frees the place of a chunk that nothing needs and that has no bytes. Its parent, which loses a child, is returned.
+  ChunkIndex Remove(ChunkIndex i);
+
+  ChunkIndex Find(SpaceId space, GroupId group, const ChunkKey& key) const;
+
+  // Fills `path` with the places of the leading keys whose chunks are sealed, of `epoch`, and each the child of the one before (keys
+  // come from clients: a key that hangs elsewhere is no hit). 512 random chunks cost 512 cache misses, so they are asked for in
+  // batches ahead of use.
+  void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys, std::vector<ChunkIndex>* path) const;
+
+  uint64_t size() const { return size_; }                                          // chunks in use, detached ones too
+  ChunkIndex places() const { return places_; }                                    // all places ever made: [0, places())
+  uint64_t memory_bytes() const;
+
+ private:
+  static constexpr uint32_t kSegmentBits = 14;
+  static constexpr uint32_t kSegmentMask = (1u << kSegmentBits) - 1;
+
+  KeyHash hash_;
+  KeyIndex index_;
+  std::vector<std::unique_ptr<Chunk[]>> segments_;
+  ChunkIndex places_ = 0;
+  ChunkIndex free_ = kNoChunk;  // free places, chained by `parent`
+  uint64_t size_ = 0;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_CHUNK_TABLE_H_

@@ -1,0 +1,404 @@
+#include "daemon/core/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+namespace {
+
+KeyHash HashFromSeed(uint64_t seed) {
+  KeyHash hash;
+  for (uint64_t& word : hash.seed) {  // splitmix64
+    seed += 0x9e3779b97f4a7c15;
+    uint64_t z = seed;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    word = z ^ (z >> 31);
+  }
+  return hash;
+}
+
+Bytes Share(Bytes whole, double share) { return {static_cast<uint64_t>(static_cast<double>(whole.value) * share)}; }
+
+}  // namespace
+
+absl::Status CoreOptions::Validate() const {
+  if (lease_max <= absl::ZeroDuration()) return absl::InvalidArgumentError("lease_max must be positive");
+  if (fill_timeout <= absl::ZeroDuration()) return absl::InvalidArgumentError("fill_timeout must be positive");
+  if (!(lease_share > 0 && lease_share <= 1)) return absl::InvalidArgumentError("lease_share must be above 0 and at most 1");
+  if (slice_chunks == 0) return absl::InvalidArgumentError("slice_chunks must be positive");
+  return absl::OkStatus();
+}
+
+Core::Core(CoreOptions options, pool::SlotAllocator* slots)
+    : options_(options),
+      slots_(*slots),
+      chunks_(HashFromSeed(options.seed)),
+      policy_(MakeLruLeaves(&chunks_)),
+      placement_(slots, &chunks_, &spaces_, policy_.get()),
+      leases_(Share(slots->capacity(), options.lease_share)) {
+  KVIST_CHECK(options.Validate().ok());
+}
+
+// ---- Sessions ---------------------------------------------------------------------------------------------------------------
+
+void Core::Handle(const SessionOpened& event, Effects* out) {
+  const absl::StatusOr<SpaceId> space = spaces_.Open(event.space, &slots_);
+  if (!space.ok()) {
+    out->push_back(SessionRefused{event.session, space.status()});
+    return;
+  }
+  const absl::StatusOr<Session*> session = sessions_.Open(event, *space, event.space.ranks());
+  if (!session.ok()) {
+    out->push_back(SessionRefused{event.session, session.status()});
+    return;
+  }
+  out->push_back(SessionAccepted{event.session, *space});
+}
+
+void Core::Handle(const SessionClosed& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  sessions_.Close(event.session);
+  if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) {
+    for (const LeaseId lease : leases_.OfSession(event.session)) EndLease(lease);
+  }
+  for (const uint64_t op : session->ops) out->push_back(CopyCancelled{OpId::Unpack(op)});
+  if (session->role == Role::kWorker) {
+    // What this rank has not stored it never will. What it is storing now fails with its copy.
+    for (const ChunkIndex chunk : fills_.OfWriter(session->instance)) reap_.emplace_back(chunk, chunks_[chunk].generation);
+  }
+  if (session->ops.empty()) {
+    sessions_.Remove(event.session);
+    out->push_back(SessionDrained{event.session});
+  }
+}
+
+// ---- Lookups and leases -----------------------------------------------------------------------------------------------------
+
+void Core::Handle(const LookupAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  const Space& space = spaces_[session->space];
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+
+  Lease lease;
+  size_t hit = event.keys.size();
+  for (uint16_t group = 0; group < groups; ++group) {
+    chunks_.FindPrefix(session->space, GroupId{group}, space.epoch, event.keys.first(hit), &path_);
+    hit = path_.size();
+    if (hit == 0) break;
+    policy_->Used(path_);
+    lease.tips.push_back(path_.back());
+    lease.bytes += space.chunk_bytes(GroupId{group}) * hit;
+  }
+  counters_.lookups += 1;
+  counters_.lookup_chunks_asked += event.keys.size();
+  counters_.lookup_chunks_hit += hit;
+
+  LookupAnswered answer{event.session, event.tag, static_cast<uint32_t>(hit), {}};
+  if (hit > 0 && event.lease > absl::ZeroDuration()) {
+    // A later group may have had less: the earlier groups' tips move up to the common depth.
+    for (ChunkIndex& tip : lease.tips) {
+      while (chunks_[tip].position + 1 > hit) tip = chunks_[tip].parent;
+    }
+    lease.instance = session->instance;
+    lease.session = event.session;
+    lease.chunks = static_cast<uint32_t>(hit);
+    lease.deadline = now_ + std::min(event.lease, options_.lease_max);
+    const auto tips = lease.tips;
+    answer.lease = leases_.Grant(std::move(lease));
+    if (answer.lease) {
+      for (const ChunkIndex tip : tips) {
+        ++chunks_[tip].leases;
+        policy_->Withdrawn(tip);
+      }
+    }
+  }
+  out->push_back(answer);
+}
+
+void Core::Handle(const ReleaseAsked& event, Effects*) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  if (leases_.Find(event.lease, session->instance) != nullptr) EndLease(event.lease);
+}
+
+void Core::EndLease(LeaseId id) {
+  const Lease lease = leases_.End(id);
+  for (const ChunkIndex tip : lease.tips) {
+    --chunks_[tip].leases;
+    NoLongerNeeded(tip);
+  }
+}
+
+void Core::Use(ChunkIndex chunk) { policy_->Used({&chunk, 1}); }
+
+void Core::NoLongerNeeded(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  if (chunk.needed()) return;
+  if (chunk.state == ChunkState::kSealed && !chunk.detached) {
+    Use(i);
+  } else {
+    placement_.Collect(i);
+  }
+}
+
+// ---- Loads and stores -------------------------------------------------------------------------------------------------------
+
+void Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out) {
+  CopyStarted effect{{}, op.session, op.tag, op.direction, std::move(slots), std::move(chunk_of)};
+  Session* session = sessions_.Find(op.session);
+  effect.op = ops_.Insert(std::move(op));
+  session->ops.insert(effect.op.Pack());
+  out->push_back(std::move(effect));
+}
+
+void Core::Handle(const LoadAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
+  if (session->role != Role::kWorker) return refuse(absl::FailedPreconditionError("only a worker session can load: a scheduler has no KV memory"));
+  const Lease* lease = leases_.Find(event.lease, session->instance);
+  if (lease == nullptr) return refuse(absl::AbortedError("the lease has ended (released, expired, or not of this instance): look up again"));
+  if (event.group.value >= lease->tips.size() || event.count == 0 || event.first >= lease->chunks || event.count > lease->chunks - event.first) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count,
+                                                          ") of a lease over ", lease->chunks, " chunks")));
+  }
+  if (session->ops.size() >= Sessions::kOpsPerSession) return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
+
+  ChunkIndex at = lease->tips[event.group.value];
+  while (chunks_[at].position + 1 > event.first + event.count) at = chunks_[at].parent;
+  ++chunks_[at].holds;
+  policy_->Withdrawn(at);
+
+  Op op{event.session, event.tag, Direction::kLoad, {at}};
+  op.copied = event.count;
+  std::vector<SlotRef> slots(event.count);
+  std::vector<uint32_t> chunk_of(event.count);
+  for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) {
+    slots[k] = placement_.SlotOf(at, session->rank);
+    chunk_of[k] = k;
+  }
+  Start(std::move(op), std::move(slots), std::move(chunk_of), out);
+}
+
+void Core::Handle(const StoreAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
+  if (session->role != Role::kWorker) return refuse(absl::FailedPreconditionError("only a worker session can store: a scheduler has no KV memory"));
+  if (event.group.value >= spaces_[session->space].spec.groups.size()) return refuse(absl::InvalidArgumentError("no such cache group in this space"));
+  if (session->ops.size() >= Sessions::kOpsPerSession) return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
+
+  Op op{event.session, event.tag, Direction::kStore, {}};
+  std::vector<SlotRef> slots;
+  std::vector<uint32_t> chunk_of;
+  ChunkIndex parent = kNoChunk;
+  uint32_t k = 0;
+  const auto count = static_cast<uint32_t>(event.keys.size());
+  const bool rooted = !event.parent.has_value();
+  if (!rooted) parent = FindCurrent(session->space, event.group, *event.parent);
+  // A chunk without its prefix could never be a hit: without its parent nothing is stored, and after the first refusal neither.
+  for (; (rooted || parent != kNoChunk) && k < count; ++k) {
+    ChunkIndex chunk = kNoChunk;
+    const Claim claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
+    if (claim == Claim::kRefuse) break;
+    parent = chunk;
+    if (claim == Claim::kSkip) {
+      ++op.skipped;
+      continue;
+    }
+    ++op.copied;
+    op.chunks.push_back(chunk);
+    slots.push_back(placement_.SlotOf(chunk, session->rank));
+    chunk_of.push_back(k);
+  }
+  op.refused = count - k;
+  counters_.stores_refused += op.refused;
+  // The prefix was used now, whatever became of the rest.
+  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed && !chunks_[parent].needed()) Use(parent);
+  if (op.chunks.empty()) {
+    out->push_back(OpEnded{event.session, event.tag, absl::OkStatus(), 0, op.skipped, op.refused});
+    return;
+  }
+  Start(std::move(op), std::move(slots), std::move(chunk_of), out);
+}
+
+ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) {
+  const ChunkIndex found = chunks_.Find(space, group, key);
+  if (found == kNoChunk || chunks_[found].epoch == spaces_[space].epoch) return found;
+  Detach(found);
+  return kNoChunk;
+}
+
+Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk) {
+  ChunkIndex i = FindCurrent(session.space, group, key);
+  const uint64_t mine = uint64_t{1} << session.rank.value;
+  const uint32_t ranks = spaces_[session.space].spec.ranks();
+  if (i == kNoChunk || (chunks_[i].state == ChunkState::kGhost && chunks_[i].parent == parent)) {
+    if (i == kNoChunk) {
+      i = chunks_.Add(session.space, group, key, parent, spaces_[session.space].epoch);
+      if (parent != kNoChunk) policy_->Withdrawn(parent);
+    }
+    if (!placement_.Reserve(i)) {
+      placement_.Collect(i);
+      return Claim::kRefuse;
+    }
+    fills_.Begin(i, chunks_[i].generation, session.instance, ranks, now_ + options_.fill_timeout);
+  }
+  *chunk = i;
+  Chunk& c = chunks_[i];
+  if (c.parent != parent) return Claim::kRefuse;  // keys come from clients: this one hangs elsewhere in the tree
+  if (c.state == ChunkState::kSealed) return Claim::kSkip;
+  Fill* fill = fills_.Find(i);
+  if (fill->writer != session.instance || fill->doomed || (fill->claimed & mine) != 0) return Claim::kSkip;
+  fill->claimed |= mine;
+  ++c.holds;
+  return Claim::kCopy;
+}
+
+void Core::Handle(const CancelAsked& event, Effects* out) {
+  if (ops_.Find(event.op) != nullptr) out->push_back(CopyCancelled{event.op});
+}
+
+void Core::Handle(const CopyFinished& event, Effects* out) {
+  if (ops_.Find(event.op) == nullptr) return;  // a late duplicate
+  const Op op = ops_.Take(event.op);
+  const bool ok = event.status.ok();
+  Session* session = sessions_.Find(op.session);
+  for (const ChunkIndex chunk : op.chunks) {
+    if (op.direction == Direction::kStore) {
+      FinishShard(chunk, session->rank, ok);
+    } else {
+      --chunks_[chunk].holds;
+      NoLongerNeeded(chunk);
+    }
+  }
+  if (ok) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
+  session->ops.erase(event.op.Pack());
+  if (!session->closed) {
+    out->push_back(OpEnded{op.session, op.tag, event.status, ok ? op.copied : 0, op.skipped, op.refused});
+  } else if (session->ops.empty()) {
+    sessions_.Remove(op.session);
+    out->push_back(SessionDrained{op.session});
+  }
+}
+
+// ---- Sealing ----------------------------------------------------------------------------------------------------------------
+
+void Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
+  Chunk& chunk = chunks_[i];
+  Fill* fill = fills_.Find(i);
+  --chunk.holds;
+  if (fill == nullptr) {
+    KVIST_CHECK(kPlanted != PlantedBug::kNone);
+    return NoLongerNeeded(i);
+  }
+  if (!stored) fill->doomed = true;
+  if (fill->doomed) return Abandon(i);
+  fill->stored |= uint64_t{1} << rank.value;
+  if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return;
+  fills_.End(i);
+  chunk.state = ChunkState::kSealed;
+  ++spaces_[chunk.space].sealed;
+  if (!chunk.needed()) Use(i);
+}
+
+void Core::Doom(ChunkIndex i) {
+  fills_.Find(i)->doomed = true;
+  Abandon(i);
+}
+
+// Ends a doomed fill once no copy runs. The chunk's prefix counts as used now: it was, when the store came.
+void Core::Abandon(ChunkIndex i) {
+  if (chunks_[i].holds > 0) return;
+  const ChunkIndex parent = chunks_[i].parent;
+  fills_.End(i);
+  placement_.Unreserve(i);
+  placement_.Collect(i);
+  if (parent != kNoChunk && policy_->Knows(parent)) Use(parent);
+}
+
+// ---- Clearing ---------------------------------------------------------------------------------------------------------------
+
+void Core::Handle(const ClearAsked& event, Effects* out) {
+  if (event.space.has_value() && !spaces_.Has(*event.space)) {
+    out->push_back(ClearEnded{event.job, 0});
+    return;
+  }
+  for (uint32_t s = 0; s < spaces_.size(); ++s) {
+    if (!event.space.has_value() || event.space->value == s) ++spaces_[SpaceId{s}].epoch;
+  }
+  clears_.push_back({event.job, event.space, 0, chunks_.places(), 0});
+}
+
+void Core::Detach(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  policy_->Withdrawn(i);
+  chunks_.Detach(i);
+  if (chunk.state == ChunkState::kFilling) return Doom(i);
+  placement_.Collect(i);
+}
+
+// ---- The clock --------------------------------------------------------------------------------------------------------------
+
+void Core::Handle(const Tick& event, Effects* out) {
+  now_ = std::max(now_, event.now);
+  uint32_t budget = options_.slice_chunks;
+  while (budget > 0) {
+    const LeaseId expired = leases_.Expired(now_);
+    if (!expired) break;
+    EndLease(expired);
+    --budget;
+  }
+  while (budget > 0) {
+    const ChunkIndex late = fills_.Expired(now_, [this](ChunkIndex i) { return chunks_[i].generation; });
+    if (late == kNoChunk) break;
+    Doom(late);
+    --budget;
+  }
+  for (; budget > 0 && !reap_.empty(); --budget) {
+    const auto [chunk, generation] = reap_.front();
+    reap_.pop_front();
+    if (chunks_[chunk].generation == generation && fills_.Find(chunk) != nullptr) Doom(chunk);
+  }
+  while (budget > 0 && !clears_.empty()) {
+    Clear& clear = clears_.front();
+    for (; budget > 0 && clear.cursor < clear.end; ++clear.cursor, --budget) {
+      const Chunk& chunk = chunks_[clear.cursor];
+      if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
+      if (clear.space.has_value() && chunk.space != *clear.space) continue;
+      if (chunk.state == ChunkState::kSealed) ++clear.chunks;
+      Detach(clear.cursor);
+    }
+    if (clear.cursor < clear.end) break;
+    out->push_back(ClearEnded{clear.job, clear.chunks});
+    clears_.pop_front();
+  }
+}
+
+CoreStatus Core::status() const {
+  CoreStatus status = counters_;
+  for (uint32_t s = 0; s < spaces_.size(); ++s) {
+    const Space& space = spaces_[SpaceId{s}];
+    status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
+    status.sealed += space.sealed;
+  }
+  status.chunks = chunks_.size();
+  status.filling = fills_.size();
+  status.leases = leases_.size();
+  status.ops = ops_.size();
+  status.sessions = sessions_.size();
+  status.instances = sessions_.instances();
+  status.evictions = placement_.evictions();
+  status.index_bytes = {chunks_.memory_bytes()};
+  return status;
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,158 @@
+#ifndef KVIST_DAEMON_CORE_CORE_H_
+#define KVIST_DAEMON_CORE_CORE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/events.h"
+#include "daemon/core/eviction_policy.h"
+#include "daemon/core/fills.h"
+#include "daemon/core/handle_table.h"
+#include "daemon/core/leases.h"
+#include "daemon/core/placement.h"
+#include "daemon/core/sessions.h"
+#include "daemon/core/spaces.h"
+#include "storage/pool/slot_allocator.h"
+
+namespace kvist::core {
+
+struct CoreOptions {
+  // A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer.
+  absl::Duration lease_max = absl::Seconds(60);
+  // A chunk that not all ranks have stored goes after so long. Longer: slots of a lost rank's chunks return later.
+  absl::Duration fill_timeout = absl::Seconds(30);
+  // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
+  double lease_share = 0.5;
+  // Chunks that one Tick clears or reaps. Larger: clears are faster, requests behind them wait longer (about 0.2 us a chunk).
+  uint32_t slice_chunks = 256;
+  // Seeds the index's hash; random in a daemon, fixed in a simulation.
+  uint64_t seed = 0;
+
+  absl::Status Validate() const;  // names the field
+};
+
+// What `kvistctl status` shows of the core.
+struct CoreStatus {
+  struct SpaceRow {
+    SpaceDigest digest;
+    std::string tenant;
+    std::string model;
+    uint64_t chunks = 0;  // sealed
+    Bytes bytes{};        // of slots, sealed and filling
+  };
+  std::vector<SpaceRow> spaces;
+  uint64_t chunks = 0;         // places in use, of any state
+  uint64_t sealed = 0;
+  uint64_t filling = 0;
+  uint64_t leases = 0;
+  uint64_t ops = 0;
+  uint64_t sessions = 0;
+  uint64_t instances = 0;
+  uint64_t evictions = 0;      // since the start, as are the counts below
+  uint64_t lookups = 0;
+  uint64_t lookup_chunks_asked = 0;
+  uint64_t lookup_chunks_hit = 0;
+  uint64_t chunks_stored = 0;
+  uint64_t chunks_loaded = 0;
+  uint64_t stores_refused = 0; // chunks: no room
+  Bytes index_bytes{};
+};
+
+// The heart: index, leases, placement, eviction, sealing. An event comes in, effects go out, in the order in which drivers must carry
+// them out.
+//
+// It never blocks, reads no clock (Tick brings it) and does no I/O; so it needs no locks, and tests/sim can drive it from a seed.
+// Every event does work bounded by the chunks it names; what may be longer (clear, the remains of a dead instance) goes on in Ticks.
+//
+// Promises, checked by tests/sim after every step:
+//   - a lookup answers only chunks whose shards were all copied completely (publication after completion);
+//   - a slot is never given to a chunk while a copy reads or writes it (holds), whatever happens to leases, sessions or spaces;
+//   - a stale handle is refused; a dead session leaves nothing; a failed store leaves nothing visible.
+// Threads: one.
+class Core {
+ public:
+  // The most keys one request may name; drivers refuse more before they get here. About a million tokens in chunks of 256.
+  static constexpr uint32_t kKeysMax = 4096;
+
+  Core(CoreOptions options, pool::SlotAllocator* slots);
+
+  void Handle(const SessionOpened& event, Effects* out);
+  void Handle(const SessionClosed& event, Effects* out);
+  void Handle(const LookupAsked& event, Effects* out);
+  void Handle(const ReleaseAsked& event, Effects* out);
+  void Handle(const LoadAsked& event, Effects* out);
+  void Handle(const StoreAsked& event, Effects* out);
+  void Handle(const CancelAsked& event, Effects* out);
+  void Handle(const CopyFinished& event, Effects* out);
+  void Handle(const ClearAsked& event, Effects* out);
+  void Handle(const Tick& event, Effects* out);
+
+  // Whether there is long work that a Tick would go on with right now.
+  bool has_work() const { return !clears_.empty() || !reap_.empty(); }
+  // Whether time alone may bring work: leases or half stores that will expire.
+  bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
+
+  CoreStatus status() const;
+  // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
+  void CheckInvariants();
+
+ private:
+  struct Op {
+    SessionId session;
+    RequestTag tag;
+    Direction direction = Direction::kLoad;
+    std::vector<ChunkIndex> chunks;  // store: those being filled; load: the deepest one, which keeps the others
+    uint32_t copied = 0;             // if it ends well
+    uint32_t skipped = 0;
+    uint32_t refused = 0;
+  };
+  struct Clear {
+    uint64_t job = 0;
+    std::optional<SpaceId> space;
+    ChunkIndex cursor = 0;
+    ChunkIndex end = 0;       // places that existed when it began
+    uint64_t chunks = 0;
+  };
+  enum class Claim { kCopy, kSkip, kRefuse };
+
+  // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
+  Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
+  // The visible or filling chunk of `key`; one that a clear has left behind is detached and not found.
+  ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
+  void Detach(ChunkIndex chunk);
+  void Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
+  void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  void Doom(ChunkIndex chunk);
+  void Abandon(ChunkIndex chunk);
+  void EndLease(LeaseId lease);
+  // Something that needed the chunk has ended: it is offered for eviction again, or goes if it was only waiting.
+  void NoLongerNeeded(ChunkIndex chunk);
+  void Use(ChunkIndex chunk);
+
+  CoreOptions options_;
+  pool::SlotAllocator& slots_;
+  absl::Time now_ = absl::UnixEpoch();
+  Spaces spaces_;
+  ChunkTable chunks_;
+  std::unique_ptr<EvictionPolicy> policy_;
+  Placement placement_;
+  Fills fills_;
+  Leases leases_;
+  Sessions sessions_;
+  HandleTable<OpId, Op> ops_;
+  std::deque<Clear> clears_;
+  std::deque<std::pair<ChunkIndex, uint32_t>> reap_;  // half stores (place, generation) of dead ranks
+  std::vector<ChunkIndex> path_;                      // scratch of a lookup
+  CoreStatus counters_;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_CORE_H_

@@ -1,0 +1,163 @@
+#ifndef KVIST_DAEMON_CORE_EVENTS_H_
+#define KVIST_DAEMON_CORE_EVENTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "storage/base/ids.h"
+#include "storage/base/units.h"
+
+// What the core hears and what it answers. Drivers (session, movers, rpc) translate the world into events and effects into the
+// world; nothing else passes between them.
+namespace kvist::core {
+
+// The client's name of one of its requests: its place on the session's board. The core only hands it back.
+using RequestTag = Id<struct RequestTagTag, uint64_t>;
+
+enum class Role : uint8_t { kScheduler, kWorker };
+enum class Direction : uint8_t { kLoad, kStore };
+
+// One cache group of a space: its reuse rule, and what one chunk takes in a slot on each rank.
+struct GroupSpec {
+  GroupKind kind = GroupKind::kFull;
+  std::vector<Bytes> slot_bytes;  // [rank], each a multiple of 4 KiB
+};
+
+// What the core has to know of a space. Equal digests mean equal specs.
+struct SpaceSpec {
+  SpaceDigest digest;
+  std::string tenant;
+  std::string model;  // for people
+  std::vector<GroupSpec> groups;
+
+  uint32_t ranks() const { return groups.empty() ? 0 : static_cast<uint32_t>(groups[0].slot_bytes.size()); }
+};
+
+// ---- Events -----------------------------------------------------------------------------------------------------------------
+
+// A process of `instance` (named within its tenant) wants to be served. Answer: SessionAccepted or SessionRefused.
+struct SessionOpened {
+  SessionId session;
+  std::string instance;
+  Role role = Role::kScheduler;
+  Rank rank;  // of a worker
+  SpaceSpec space;
+};
+
+// It has died or hung up. Its leases end now, its copies are cancelled; answer, when all are quiet: SessionDrained.
+struct SessionClosed {
+  SessionId session;
+};
+
+// The longest prefix of `keys` (a whole chain) that all groups have; leased when lease > 0. Answer: LookupAnswered.
+struct LookupAsked {
+  SessionId session;
+  RequestTag tag;
+  std::span<const ChunkKey> keys;
+  absl::Duration lease;
+};
+
+// Ends a lease of the session's instance. No answer; unknown leases are ignored.
+struct ReleaseAsked {
+  SessionId session;
+  LeaseId lease;
+};
+
+// Chunks [first, first + count) of a lease into the session's pages. Answer: CopyStarted and later OpEnded, or OpEnded at once.
+struct LoadAsked {
+  SessionId session;
+  RequestTag tag;
+  LeaseId lease;
+  GroupId group;
+  uint32_t first = 0;
+  uint32_t count = 0;
+};
+
+// The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain). Answers as for LoadAsked.
+struct StoreAsked {
+  SessionId session;
+  RequestTag tag;
+  GroupId group;
+  std::optional<ChunkKey> parent;
+  std::span<const ChunkKey> keys;
+};
+
+// The client gives an operation up. Answer: CopyCancelled, and OpEnded once it is quiet.
+struct CancelAsked {
+  OpId op;
+};
+
+// A copy is quiet: nothing touches its slots any more. A store counts only with OK.
+struct CopyFinished {
+  OpId op;
+  absl::Status status;
+};
+
+// Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices. Answer: ClearEnded.
+struct ClearAsked {
+  uint64_t job = 0;
+  std::optional<SpaceId> space;
+};
+
+// The clock. Expires leases and half stores and goes on with long work, a slice at a time.
+struct Tick {
+  absl::Time now;
+};
+
+// ---- Effects ----------------------------------------------------------------------------------------------------------------
+
+struct SessionAccepted {
+  SessionId session;
+  SpaceId space;
+};
+struct SessionRefused {
+  SessionId session;
+  absl::Status why;
+};
+struct SessionDrained {
+  SessionId session;
+};
+struct LookupAnswered {
+  SessionId session;
+  RequestTag tag;
+  uint32_t chunks = 0;
+  LeaseId lease;  // none when nothing was found, no lease was asked for, or the instance's budget is spent
+};
+// Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished.
+struct CopyStarted {
+  OpId op;
+  SessionId session;
+  RequestTag tag;
+  Direction direction = Direction::kLoad;
+  std::vector<SlotRef> slots;
+  std::vector<uint32_t> chunk_of;
+};
+struct CopyCancelled {
+  OpId op;
+};
+struct OpEnded {
+  SessionId session;
+  RequestTag tag;
+  absl::Status status;
+  uint32_t copied = 0;
+  uint32_t skipped = 0;  // stores: there already, or being stored by another
+  uint32_t refused = 0;  // stores: no room, or the parent is gone
+};
+struct ClearEnded {
+  uint64_t job = 0;
+  uint64_t chunks = 0;
+};
+
+using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled, OpEnded,
+                            ClearEnded>;
+using Effects = std::vector<Effect>;
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_EVENTS_H_

@@ -1,0 +1,68 @@
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void Core::CheckInvariants() {
+  const ChunkIndex places = chunks_.places();
+  std::vector<uint32_t> children(places), leases(places), holds(places);
+  std::vector<uint64_t> sealed(spaces_.size());
+  std::vector<Bytes> bytes(spaces_.size());
+  uint64_t in_use = 0, filling = 0;
+
+  leases_.ForEach([&](LeaseId, const Lease& lease) {
+    for (const ChunkIndex tip : lease.tips) ++leases[tip];
+  });
+  ops_.ForEach([&](OpId id, const Op& op) {
+    for (const ChunkIndex chunk : op.chunks) ++holds[chunk];
+    const Session* session = sessions_.Find(op.session);
+    KVIST_CHECK(session != nullptr && session->ops.contains(id.Pack()));
+  });
+  for (ChunkIndex i = 0; i < places; ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kFree) continue;
+    ++in_use;
+    if (chunk.parent != kNoChunk) {
+      const Chunk& parent = chunks_[chunk.parent];
+      ++children[chunk.parent];
+      KVIST_CHECK(parent.state != ChunkState::kFree && parent.space == chunk.space && parent.group == chunk.group);
+      KVIST_CHECK(chunk.position == parent.position + 1);
+      KVIST_CHECK(chunk.epoch >= parent.epoch);
+    }
+    if (!chunk.detached) KVIST_CHECK(chunks_.Find(chunk.space, chunk.group, chunk.key) == i);
+    if (chunk.state == ChunkState::kSealed) ++sealed[chunk.space.value];
+    if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kFilling) {
+      bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group);
+    }
+    const Fill* fill = fills_.Find(i);
+    KVIST_CHECK((chunk.state == ChunkState::kFilling) == (fill != nullptr));
+    if (fill != nullptr) {
+      ++filling;
+      KVIST_CHECK((fill->stored & ~fill->claimed) == 0 && (fill->claimed & ~fill->all) == 0);
+      KVIST_CHECK(!fill->doomed || chunk.holds > 0);  // else it should be gone
+    }
+  }
+  for (ChunkIndex i = 0; i < places; ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kFree) {
+      KVIST_CHECK(!policy_->Knows(i));
+      continue;
+    }
+    KVIST_CHECK(chunk.children == children[i] && chunk.leases == leases[i] && chunk.holds == holds[i]);
+    // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
+    if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK(chunk.needed());
+    if (chunk.state == ChunkState::kSealed && !chunk.needed()) KVIST_CHECK(policy_->Knows(i));
+    if (policy_->Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
+  }
+  for (uint32_t s = 0; s < spaces_.size(); ++s) {
+    KVIST_CHECK(spaces_[SpaceId{s}].sealed == sealed[s] && spaces_[SpaceId{s}].bytes == bytes[s]);
+  }
+  KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
+  placement_.CheckInvariants();
+  slots_.CheckInvariants();
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,63 @@
+#ifndef KVIST_DAEMON_CORE_LEASES_H_
+#define KVIST_DAEMON_CORE_LEASES_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/inlined_vector.h"
+#include "absl/time/time.h"
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/handle_table.h"
+#include "storage/base/units.h"
+
+namespace kvist::core {
+
+// An instance's revocable right that a prefix stays. It counts on the deepest chunk only: a chunk with children is never evicted,
+// so that protects the whole prefix, and taking a lease costs the same for one chunk and for a thousand.
+struct Lease {
+  InstanceId instance;
+  SessionId session;  // that asked for it; the lease ends with it
+  uint32_t chunks = 0;
+  Bytes bytes{};      // what it counts in the instance's budget: all its chunks, shared or not
+  absl::Time deadline;
+  absl::InlinedVector<ChunkIndex, 1> tips;  // [group] the deepest chunk
+};
+
+// Lifecycle of a lease: Grant -> ends once, by End (released, its session closed) or by the clock.
+// Threads: one.
+class Leases {
+ public:
+  explicit Leases(Bytes budget) : budget_(budget) {}
+
+  // A new lease, or none when it would take its instance past the budget or its session past kLeasesPerSession.
+  LeaseId Grant(Lease lease);
+  // The lease if it is alive and belongs to `instance`.
+  Lease* Find(LeaseId id, InstanceId instance);
+  Lease End(LeaseId id);
+
+  std::vector<LeaseId> OfSession(SessionId session) const;
+  // A lease whose deadline is at or before `now`; none when there is none.
+  LeaseId Expired(absl::Time now) const;
+
+  size_t size() const { return leases_.size(); }
+  Bytes used(InstanceId instance) const;
+  // Calls f(LeaseId, const Lease&) for all; for invariant checks and status.
+  template <class F>
+  void ForEach(F f) { leases_.ForEach(f); }
+
+  static constexpr size_t kLeasesPerSession = 4096;
+
+ private:
+  Bytes budget_;  // per instance
+  HandleTable<LeaseId, Lease> leases_;
+  absl::btree_set<std::pair<absl::Time, uint64_t>> by_deadline_;
+  absl::flat_hash_map<InstanceId, Bytes> used_;
+  absl::flat_hash_map<SessionId, absl::btree_set<uint64_t>> by_session_;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_LEASES_H_

@@ -1,0 +1,69 @@
+#include <cstdint>
+
+#include "daemon/core/eviction_policy.h"
+#include "daemon/core/planted_bug.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+namespace {
+
+// Chunk::older == kNoChunk means "not in the list"; the ends are marked by this instead, so that one word tells membership.
+constexpr ChunkIndex kEnd = kNoChunk - 1;
+
+class LruLeaves : public EvictionPolicy {
+ public:
+  explicit LruLeaves(ChunkTable* chunks) : chunks_(*chunks) {}
+
+  void Used(std::span<const ChunkIndex> path) override {
+    for (const ChunkIndex i : path) Unlink(i);
+    const ChunkIndex deepest = path.back();
+    Chunk& chunk = chunks_[deepest];
+    chunk.older = newest_;
+    chunk.newer = kEnd;
+    (newest_ == kEnd ? oldest_ : chunks_[newest_].newer) = deepest;
+    newest_ = deepest;
+  }
+
+  void Exposed(ChunkIndex i) override {
+    if (Knows(i)) return;  // by a later use of its own
+    Chunk& chunk = chunks_[i];
+    chunk.newer = oldest_;
+    chunk.older = kEnd;
+    (oldest_ == kEnd ? newest_ : chunks_[oldest_].older) = i;
+    oldest_ = i;
+  }
+
+  void Withdrawn(ChunkIndex i) override { Unlink(i); }
+
+  ChunkIndex NextVictim() override {
+    while (oldest_ != kEnd) {
+      const ChunkIndex i = oldest_;
+      Unlink(i);
+      if (Evictable(chunks_[i])) return i;
+      if (kPlanted == PlantedBug::kSlotReusedUnderHold && chunks_[i].state == ChunkState::kSealed && chunks_[i].children == 0) return i;
+    }
+    return kNoChunk;
+  }
+
+  bool Knows(ChunkIndex i) const override { return chunks_[i].older != kNoChunk; }
+
+ private:
+  void Unlink(ChunkIndex i) {
+    Chunk& chunk = chunks_[i];
+    if (chunk.older == kNoChunk) return;
+    (chunk.older == kEnd ? oldest_ : chunks_[chunk.older].newer) = chunk.newer;
+    (chunk.newer == kEnd ? newest_ : chunks_[chunk.newer].older) = chunk.older;
+    chunk.older = kNoChunk;
+    chunk.newer = kNoChunk;
+  }
+
+  ChunkTable& chunks_;
+  ChunkIndex oldest_ = kEnd;
+  ChunkIndex newest_ = kEnd;
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> MakeLruLeaves(ChunkTable* chunks) { return std::make_unique<LruLeaves>(chunks); }
+
+}  // namespace kvist::core

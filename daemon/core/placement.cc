@@ -1,0 +1,110 @@
+#include "daemon/core/placement.h"
+
+#include <optional>
+
+#include "daemon/core/planted_bug.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+SlotRef* Placement::Shards(const Chunk& chunk) {
+  const uint32_t ranks = Ranks(chunk);
+  if (ranks == 1) return const_cast<SlotRef*>(&chunk.slot);
+  const uint32_t run = chunk.slot.index;
+  return &runs_[ranks].segments[run / kRunsPerSegment][size_t{run % kRunsPerSegment} * ranks];
+}
+
+SlotRef Placement::SlotOf(ChunkIndex i, Rank rank) const { return const_cast<Placement*>(this)->Shards(chunks_[i])[rank.value]; }
+
+uint32_t Placement::NewRun(uint32_t ranks) {
+  Runs& runs = runs_[ranks];
+  if (!runs.free.empty()) {
+    const uint32_t run = runs.free.back();
+    runs.free.pop_back();
+    return run;
+  }
+  if (runs.next % kRunsPerSegment == 0) runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * ranks));
+  return runs.next++;
+}
+
+bool Placement::Reserve(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  KVIST_CHECK(chunk.state == ChunkState::kGhost);
+  Space& space = spaces_[chunk.space];
+  const std::vector<pool::SlotClass>& classes = space.classes[chunk.group.value];
+  const auto ranks = static_cast<uint32_t>(classes.size());
+  // The chunk itself must outlive the evictions below: they could otherwise collect a ghost.
+  ++chunk.holds;
+  if (ranks > 1) chunk.slot.index = NewRun(ranks);
+  SlotRef* shards = Shards(chunk);
+  uint32_t reserved = 0;
+  for (uint32_t evicted = 0; reserved < ranks;) {
+    const std::optional<SlotRef> slot = slots_.Allocate(classes[reserved]);
+    if (slot.has_value()) {
+      shards[reserved++] = *slot;
+    } else if (evicted++ == kEvictionsMax * ranks || !EvictOne()) {
+      break;
+    }
+  }
+  --chunk.holds;
+  if (reserved == ranks) {
+    chunk.state = ChunkState::kFilling;
+    space.bytes += space.chunk_bytes(chunk.group);
+    return true;
+  }
+  while (reserved > 0) slots_.Free(shards[--reserved]);
+  if (ranks > 1) runs_[ranks].free.push_back(chunk.slot.index);
+  return false;
+}
+
+void Placement::Unreserve(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  KVIST_CHECK(chunk.state == ChunkState::kFilling || chunk.state == ChunkState::kSealed);
+  KVIST_CHECK(chunk.holds == 0 || kPlanted == PlantedBug::kSlotReusedUnderHold);
+  Space& space = spaces_[chunk.space];
+  const uint32_t ranks = Ranks(chunk);
+  const SlotRef* shards = Shards(chunk);
+  for (uint32_t rank = 0; rank < ranks; ++rank) slots_.Free(shards[rank]);
+  if (ranks > 1) runs_[ranks].free.push_back(chunk.slot.index);
+  if (chunk.state == ChunkState::kSealed) --space.sealed;
+  space.bytes -= space.chunk_bytes(chunk.group);
+  chunk.state = ChunkState::kGhost;
+}
+
+bool Placement::EvictOne() {
+  const ChunkIndex victim = policy_.NextVictim();
+  if (victim == kNoChunk) return false;
+  Unreserve(victim);
+  Collect(victim);
+  ++evictions_;
+  return true;
+}
+
+void Placement::Collect(ChunkIndex i) {
+  while (i != kNoChunk) {
+    Chunk& chunk = chunks_[i];
+    if (chunk.needed() || chunk.state == ChunkState::kFilling) return;
+    if (chunk.state == ChunkState::kSealed) {
+      if (!chunk.detached) {
+        policy_.Exposed(i);
+        return;
+      }
+      Unreserve(i);
+    }
+    policy_.Withdrawn(i);
+    i = chunks_.Remove(i);
+  }
+}
+
+void Placement::CheckInvariants() const {
+  uint64_t live = 0;
+  for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state != ChunkState::kFilling && chunk.state != ChunkState::kSealed) continue;
+    for (uint16_t rank = 0; rank < Ranks(chunk); ++rank) KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{rank})));
+    live += Ranks(chunk);
+  }
+  KVIST_CHECK(live == slots_.live_slots());
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,70 @@
+#ifndef KVIST_DAEMON_CORE_PLACEMENT_H_
+#define KVIST_DAEMON_CORE_PLACEMENT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/eviction_policy.h"
+#include "daemon/core/spaces.h"
+#include "storage/pool/slot_allocator.h"
+
+namespace kvist::core {
+
+// Which slots hold each chunk's shards, and who goes when there is no room.
+//
+// Lifecycle of a chunk's bytes: Reserve (ghost -> filling: slots on all ranks or on none) -> the caller seals it
+//   -> Drop (bytes and chunk go) or, for a half store, Unreserve (filling -> ghost).
+// Threads: one.
+class Placement {
+ public:
+  Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, EvictionPolicy* policy)
+      : slots_(*slots), chunks_(*chunks), spaces_(*spaces), policy_(*policy) {}
+
+  // Slots on all ranks for a ghost, evicting least valuable leaves until there is room; false and nothing reserved when there is
+  // none. The chunk is then kFilling. Its parent is safe: it has this child.
+  //
+  // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts
+  // at most kEvictionsMax chunks for each rank, so that its work is bounded; a store that is refused for that makes room for the next one.
+  bool Reserve(ChunkIndex chunk);
+  static constexpr uint32_t kEvictionsMax = 64;
+
+  // Frees the slots of a chunk that isn't held; it is a ghost then.
+  void Unreserve(ChunkIndex chunk);
+
+  // Removes a ghost, or a detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that.
+  // Tells the policy when a sealed parent has become a leaf.
+  void Collect(ChunkIndex chunk);
+
+  SlotRef SlotOf(ChunkIndex chunk, Rank rank) const;
+
+  uint64_t evictions() const { return evictions_; }
+  // Stops the process unless every live slot belongs to exactly one chunk.
+  void CheckInvariants() const;
+
+ private:
+  uint32_t Ranks(const Chunk& chunk) const { return spaces_[chunk.space].spec.ranks(); }
+  bool EvictOne();
+  SlotRef* Shards(const Chunk& chunk);
+  uint32_t NewRun(uint32_t ranks);
+
+  // Slot runs of chunks with several ranks; runs of one length lie in one arena.
+  struct Runs {
+    std::vector<std::unique_ptr<SlotRef[]>> segments;  // kRunsPerSegment runs each
+    std::vector<uint32_t> free;
+    uint32_t next = 0;
+  };
+  static constexpr uint32_t kRunsPerSegment = 4096;
+
+  pool::SlotAllocator& slots_;
+  ChunkTable& chunks_;
+  Spaces& spaces_;
+  EvictionPolicy& policy_;
+  Runs runs_[Spaces::kRanksMax + 1];  // [ranks]
+  uint64_t evictions_ = 0;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_PLACEMENT_H_

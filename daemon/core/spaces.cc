@@ -1,0 +1,48 @@
+#include "daemon/core/spaces.h"
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+
+namespace kvist::core {
+namespace {
+
+absl::Status Validate(const SpaceSpec& spec) {
+  if (spec.groups.empty() || spec.groups.size() > Spaces::kGroupsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kGroupsMax, " cache groups, not ", spec.groups.size()));
+  }
+  for (const GroupSpec& group : spec.groups) {
+    if (group.kind != GroupKind::kFull) {
+      return absl::FailedPreconditionError("this kvistd serves cache groups of full attention only; window and state groups need a later version");
+    }
+    if (group.slot_bytes.empty() || group.slot_bytes.size() > Spaces::kRanksMax || group.slot_bytes.size() != spec.ranks()) {
+      return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kRanksMax, " ranks, the same in every group, not ", group.slot_bytes.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots) {
+  for (const SpaceId id : by_digest_[spec.digest.word(0)]) {
+    if (spaces_[id.value].spec.digest == spec.digest) return id;
+  }
+  KVIST_RETURN_IF_ERROR(Validate(spec));
+  if (spaces_.size() >= kSpacesMax) {
+    return absl::ResourceExhaustedError(absl::StrCat("this kvistd has met ", kSpacesMax, " spaces already; restart it to forget those not in use"));
+  }
+  Space space;
+  space.spec = spec;
+  for (const GroupSpec& group : spec.groups) {
+    std::vector<pool::SlotClass>& classes = space.classes.emplace_back();
+    for (const Bytes slot_bytes : group.slot_bytes) {
+      KVIST_ASSIGN_OR_RETURN(classes.emplace_back(), slots->ClassFor(slot_bytes));
+    }
+  }
+  const SpaceId id{static_cast<uint32_t>(spaces_.size())};
+  spaces_.push_back(std::move(space));
+  by_digest_[spec.digest.word(0)].push_back(id);
+  return id;
+}
+
+}  // namespace kvist::core

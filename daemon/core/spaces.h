@@ -1,0 +1,52 @@
+#ifndef KVIST_DAEMON_CORE_SPACES_H_
+#define KVIST_DAEMON_CORE_SPACES_H_
+
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/events.h"
+#include "storage/pool/slot_allocator.h"
+
+namespace kvist::core {
+
+// A space that this daemon has met, and how its chunks are placed.
+struct Space {
+  SpaceSpec spec;
+  std::vector<std::vector<pool::SlotClass>> classes;  // [group][rank]
+  uint32_t epoch = 0;       // rises with every clear: chunks of older epochs are invisible
+  uint64_t sealed = 0;      // chunks, over all groups
+  Bytes bytes{};            // slots of its chunks, sealed or filling
+
+  Bytes chunk_bytes(GroupId group) const {  // of one chunk on all ranks
+    Bytes sum{};
+    for (const Bytes slot : spec.groups[group.value].slot_bytes) sum += slot;
+    return sum;
+  }
+};
+
+// All spaces, by digest. They are few (one per model and tenant) and never forgotten while the daemon lives.
+class Spaces {
+ public:
+  static constexpr uint32_t kSpacesMax = 4096;  // so that clients can't fill memory with descriptions
+  static constexpr uint32_t kGroupsMax = 64;
+  static constexpr uint32_t kRanksMax = 64;     // bits of a Fill
+
+  // The space of that digest, made on first use.
+  // Errors: FailedPrecondition  a group kind that isn't served.  InvalidArgument  ranks, groups or slot sizes out of range.
+  //         ResourceExhausted  kSpacesMax.
+  absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots);
+
+  Space& operator[](SpaceId id) { return spaces_[id.value]; }
+  const Space& operator[](SpaceId id) const { return spaces_[id.value]; }
+  bool Has(SpaceId id) const { return id.value < spaces_.size(); }
+  uint32_t size() const { return static_cast<uint32_t>(spaces_.size()); }
+
+ private:
+  std::vector<Space> spaces_;
+  absl::flat_hash_map<uint64_t, std::vector<SpaceId>> by_digest_;  // by its first word; digests compared in full
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_SPACES_H_

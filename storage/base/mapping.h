@@ -1,0 +1,34 @@
+#ifndef KVIST_STORAGE_BASE_MAPPING_H_
+#define KVIST_STORAGE_BASE_MAPPING_H_
+
+#include <cstddef>
+
+#include "absl/status/statusor.h"
+#include "storage/base/units.h"
+
+namespace kvist {
+
+// Owns one shared mapping of a file descriptor; unmaps it. The descriptor may be closed meanwhile.
+class Mapping {
+ public:
+  enum class Access { kRead, kReadWrite };
+
+  // Maps the first `length` bytes of `fd`. Errors: those of mmap.
+  static absl::StatusOr<Mapping> Create(int fd, Bytes length, Access access);
+
+  Mapping() = default;
+  Mapping(Mapping&& o) noexcept;
+  Mapping& operator=(Mapping&& o) noexcept;
+  ~Mapping();
+
+  std::byte* data() const { return data_; }
+  Bytes size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  Bytes size_{};
+};
+
+}  // namespace kvist
+
+#endif  // KVIST_STORAGE_BASE_MAPPING_H_
