@@ -1,0 +1,64 @@
+#ifndef KVIST_DAEMON_RPC_NODE_CONTROL_H_
+#define KVIST_DAEMON_RPC_NODE_CONTROL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "storage/base/units.h"
+
+namespace kvist::rpc {
+
+// What the admin API needs of a node; wiring implements it over the reactor. Plain data: no protobuf here, no core types.
+struct NodeStatus {
+  struct Space {
+    std::string digest;  // 64 hex digits
+    std::string tenant;
+    std::string model;
+    uint64_t chunks = 0;
+    Bytes bytes{};
+  };
+  std::string engine_socket;
+  absl::Duration uptime;
+  Bytes pool_capacity{}, pool_used{}, pool_touched{}, pool_page{}, slab{};
+  uint64_t pool_slots = 0;
+  uint32_t pool_regions = 0;
+  bool pool_locked = false;
+  std::vector<Space> spaces;
+  uint64_t sessions = 0, instances = 0, leases = 0, ops = 0, filling = 0;
+  Bytes index{};
+  uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0, evictions = 0;
+};
+
+struct SessionStatus {
+  uint64_t id = 0;
+  std::string instance;
+  std::string role;
+  uint32_t rank = 0;
+  std::string tenant;
+  uint32_t pid = 0;
+  uint32_t uid = 0;
+  std::string space;  // 64 hex digits
+  std::string model;
+  absl::Duration age;
+  uint64_t ops = 0;
+  uint64_t requests = 0;
+};
+
+// Threads: any; each call waits for the reactor, at most until `deadline` (monotonic clock).
+// Errors: DeadlineExceeded  the node didn't answer in time (a clear goes on).  Unavailable  it is stopping.
+class NodeControl {
+ public:
+  virtual ~NodeControl() = default;
+  virtual absl::StatusOr<NodeStatus> Status(absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::vector<SessionStatus>> Sessions(absl::Time deadline) = 0;
+  // Clears the space with this digest (64 hex digits), or everything when it is empty; the number of chunks that went.
+  // Errors also: NotFound  no such space.
+  virtual absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) = 0;
+};
+
+}  // namespace kvist::rpc
+
+#endif  // KVIST_DAEMON_RPC_NODE_CONTROL_H_

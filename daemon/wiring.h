@@ -1,0 +1,45 @@
+#ifndef KVIST_DAEMON_WIRING_H_
+#define KVIST_DAEMON_WIRING_H_
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "cuda/copy_engine.h"
+#include "daemon/options.h"
+#include "daemon/rpc/node_control.h"
+
+namespace kvist::daemon {
+
+// Parts that tests and benchmarks replace. Everything that is empty is the product's own.
+struct Parts {
+  // Makes the copy engine; the product's copies through shared memory (cuda/shared_memory_engine.h).
+  std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
+  // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
+  bool pool_without_memory = false;
+};
+
+// One node's kvistd without its main(): pool, core, reactor, copy engines, session listener and admin server, joined.
+//
+// Lifecycle: Start serves when it returns -> the destructor stops taking sessions, ends those there are, waits until every copy is
+//   quiet, and frees.
+// Threads: Start and destroy on one; node() from any.
+class Daemon {
+ public:
+  // `options` must be valid and have its paths filled in (FillDefaults in daemon/config.h). Errors: those of the parts, with the key to change.
+  static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Options& options, Parts parts = {});
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  rpc::NodeControl& node();
+
+ private:
+  Daemon();
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_WIRING_H_
