@@ -1,11 +1,14 @@
 # Every package that kvist links; all are Debian packages (deploy/install_dependencies.sh installs them).
 find_package(Threads REQUIRED)
-find_package(absl REQUIRED)
-find_package(OpenSSL REQUIRED)
-find_package(Protobuf REQUIRED)
-find_package(gRPC CONFIG QUIET)
+find_package(absl REQUIRED)             # absl::...
+find_package(OpenSSL REQUIRED)          # OpenSSL::Crypto
+find_package(ZLIB REQUIRED)             # ZLIB::ZLIB, for traces
+find_package(Protobuf REQUIRED)         # protobuf::libprotobuf
+find_package(spdlog REQUIRED)           # spdlog::spdlog
+find_package(tomlplusplus REQUIRED)     # tomlplusplus::tomlplusplus
+find_package(CLI11 REQUIRED)            # CLI11::CLI11
+find_package(nlohmann_json REQUIRED)    # nlohmann_json::nlohmann_json
+
 find_package(PkgConfig REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(tomlplusplus QUIET)
-find_package(CLI11 REQUIRED)
-find_package(nlohmann_json REQUIRED)
+pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
+pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA

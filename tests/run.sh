@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds, and runs every test; the README's second command.
+#
+# usage: tests/run.sh [--quick] [--full]
+#   --quick   the release build and the format check only
+#   --full    long campaigns (more seeds, more deaths) instead of the short ones: hours, not minutes
+#
+# Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and its tests;
+# clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
+# Each step's output goes to build/test_logs/ and is shown when it fails. The last line is "N passed, N failed": steps and tests.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+presets=(release asan); clang=yes
+for option in "$@"; do
+  case "$option" in
+    --quick) presets=(release); clang=no ;;
+    --full) export KVIST_CAMPAIGN=full ;;
+    *) sed -n '2,10p' "$0"; exit 2 ;;
+  esac
+done
+
+logs=$PWD/build/test_logs
+mkdir -p "$logs"
+jobs=$(nproc)
+passed=0; failed=0
+summary=()
+export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
+export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+export CTEST_OUTPUT_ON_FAILURE=1
+
+finish() {  # name, started, verdict, passed, failed
+  passed=$((passed + $4)); failed=$((failed + $5))
+  summary+=("$(printf '%-22s %5d s   %s' "$1" $((SECONDS - $2)) "$3")")
+  printf '== %s: %s (%d s)\n' "$1" "$3" $((SECONDS - $2))
+}
+
+step() {  # name, command...: one step that passes or fails
+  local name=$1 log=$logs/${1// /_}.log started=$SECONDS; shift
+  printf '== %s ...\n' "$name"
+  if "$@" >"$log" 2>&1; then
+    grep -E '^(installed|installing) ' "$log"
+    finish "$name" "$started" passed 1 0
+  else
+    tail -n 120 "$log"
+    finish "$name" "$started" "FAILED, all of it in ${log#"$PWD"/}" 0 1
+    return 1
+  fi
+}
+
+build() {  # preset
+  cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" -- -k 0
+}
+
+run_tests() {  # preset: unit tests beside each other, all others (which start processes and watch the clock) one after another
+  local preset=$1 name="$1 tests" started=$SECONDS log=$logs/$1_tests.log unit=$logs/$1_unit.xml other=$logs/$1_other.xml
+  local list counts verdict
+  rm -f "$unit" "$other"
+  printf '== %s ...\n' "$name"
+  {
+    ctest --test-dir "build/$preset" --no-tests=error -L '^unit$' -j "$jobs" --output-junit "$unit"
+    ctest --test-dir "build/$preset" --no-tests=error -LE '^unit$' --output-junit "$other"
+  } >"$log" 2>&1
+  if ! list=$(python3 -B tests/check/count_tests.py "$unit" "$other" 2>>"$log"); then
+    tail -n 120 "$log"
+    finish "$name" "$started" "FAILED to run, see ${log#"$PWD"/}" 0 1
+    return
+  fi
+  read -ra counts <<<"${list##*$'\n'}"
+  verdict="${counts[0]} passed, ${counts[1]} failed, ${counts[2]} skipped"
+  if [ "${counts[1]}" != 0 ]; then
+    tail -n 400 "$log"
+    verdict="$verdict, all of it in ${log#"$PWD"/}"
+  fi
+  sed '$d' <<<"$list"
+  finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
+}
+
+if step dependencies deploy/install_dependencies.sh test; then
+  for preset in "${presets[@]}"; do
+    if step "$preset build" build "$preset"; then run_tests "$preset"; fi
+  done
+  if [ $clang = yes ]; then step "clang and clang-tidy" build clang; fi
+  step format tests/check/format.sh
+fi
+
+echo
+printf "%s\n" "${summary[@]}" "$(printf "%-22s %5d s" "all" "$SECONDS")"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
