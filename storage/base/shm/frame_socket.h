@@ -1,0 +1,33 @@
+#ifndef KVIST_STORAGE_BASE_SHM_FRAME_SOCKET_H_
+#define KVIST_STORAGE_BASE_SHM_FRAME_SOCKET_H_
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvist::shm {
+
+// A packet of the handshake: one message, and file descriptors beside it. Packets keep their boundaries (SOCK_SEQPACKET), so a peer
+// can send half a message never, and a wrong length only once.
+struct Frame {
+  std::string bytes;
+  std::vector<UniqueFd> fds;
+};
+
+inline constexpr size_t kFrameBytesMax = 64 << 10;  // a Hello of 1,024 layers in 64 regions has 20 KiB
+inline constexpr size_t kFrameFdsMax = 64;
+
+// Sends one packet; never blocks. Errors: Unavailable  the peer is gone or doesn't read.
+absl::Status SendFrame(int socket, std::string_view bytes, std::span<const int> fds = {});
+
+// Receives one packet; never blocks. Errors: Unavailable "closed"  the peer has hung up; NotFound  nothing there yet;
+// InvalidArgument  longer than kFrameBytesMax or with more than kFrameFdsMax descriptors (those that came are closed).
+absl::StatusOr<Frame> ReceiveFrame(int socket);
+
+}  // namespace kvist::shm
+
+#endif  // KVIST_STORAGE_BASE_SHM_FRAME_SOCKET_H_

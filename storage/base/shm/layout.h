@@ -1,0 +1,117 @@
+#ifndef KVIST_STORAGE_BASE_SHM_LAYOUT_H_
+#define KVIST_STORAGE_BASE_SHM_LAYOUT_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "storage/base/units.h"
+
+// The memory that one session shares with kvistd, as it lies in the session's memfd. Written by both sides; neither believes the
+// other: the daemon copies what it reads once and checks the copy, and what it writes it never reads back.
+//
+//   0          Header             4 KiB   who sleeps, how far the ring is
+//   4 KiB      Entry[kEntries]   64 KiB   submission ring: connector -> daemon
+//   68 KiB     Cell[kCells]     256 KiB   board: daemon -> connector, one cell per operation in flight
+//   324 KiB    arena              4 MiB   arguments of the entries in the ring: keys, page tables
+//
+// There is no completion ring: an operation's cell *is* its completion, so any thread that waits for an operation waits on its own
+// word, nobody has to hand completions around, and a slow client can't make the daemon run out of places for them.
+namespace kvist::shm {
+
+inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
+inline constexpr uint32_t kVersion = 1;          // of this layout and of the handshake (Hello.protocol_version)
+
+inline constexpr uint32_t kEntries = 1024;  // a power of two
+inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
+inline constexpr Bytes kArenaBytes = MiB(4);  // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages
+inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Core::kKeysMax
+
+enum class Opcode : uint16_t {
+  kLookup = 1,   // arena: keys[keys]
+  kLoad = 2,     // arena: page_ids[pages]
+  kStore = 3,    // arena: keys[keys] (the first is the parent when has_parent), page_ids[pages]
+  kRelease = 4,  // no cell, no answer
+  kCancel = 5,   // of the operation (cell, sequence); no answer of its own
+};
+
+// One request. 64 bytes = one cache line.
+struct Entry {
+  Opcode opcode;
+  uint16_t group;          // cache group
+  uint32_t cell;           // where the answer goes; below kCells
+  uint32_t sequence;       // of the cell: tells this operation from the cell's earlier ones
+  uint32_t has_parent;     // store: keys[0] is the chunk before the first
+  uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
+  uint32_t keys;           // count
+  uint32_t pages;          // count
+  uint64_t lease;          // load, release: the lease (packed)
+  int64_t deadline_nanos;  // monotonic; what comes later is answered with DeadlineExceeded and not begun
+  uint32_t first_chunk;    // load: of the lease
+  uint32_t chunks;         // load: count
+  union {
+    struct { uint32_t first_layer, layers; } layer;  // load
+    int64_t lease_nanos;                             // lookup: how long the hit is to be leased; 0: not
+  };
+};
+static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one cache line, copied once");
+
+// One operation's answer. The first line is hot, the message is for people.
+//
+//   progress = | sequence 32 | phase 8 | layers 24 |      the low half is the futex word
+//
+// The connector sets progress to (its sequence, kPending, 0) before it submits; from then on only the daemon writes it. All other
+// fields of the answer are written before the progress that ends the operation.
+struct Cell {
+  std::atomic<uint64_t> progress;
+  std::atomic<uint32_t> waiters;    // connector: threads asleep on the word; the daemon wakes only when there are some
+  std::atomic<uint32_t> abandoned;  // connector: it has given a store up and may change the pages: the result must not be published
+  uint32_t status;                  // an absl::StatusCode
+  uint32_t copied;                  // lookup: chunks found; load, store: chunks copied
+  uint32_t skipped;
+  uint32_t refused;
+  uint64_t lease;                   // lookup: packed LeaseId or 0
+  uint8_t reserved[24];
+  char message[192];                // of an error; ends with a zero
+};
+static_assert(sizeof(Cell) == 256 && offsetof(Cell, message) == 64, "four cache lines");
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+
+enum class Phase : uint32_t { kPending = 0, kEnded = 1 };
+
+constexpr uint64_t PackProgress(uint32_t sequence, Phase phase, uint32_t layers) {
+  return uint64_t{sequence} << 32 | uint64_t{static_cast<uint32_t>(phase)} << 24 | (layers & 0xff'ffff);
+}
+constexpr uint32_t SequenceOf(uint64_t progress) { return static_cast<uint32_t>(progress >> 32); }
+constexpr Phase PhaseOf(uint64_t progress) { return static_cast<Phase>((progress >> 24) & 0xff); }
+constexpr uint32_t LayersOf(uint64_t progress) { return static_cast<uint32_t>(progress & 0xff'ffff); }
+
+struct Header {
+  uint32_t magic;
+  uint32_t version;
+  uint8_t pad0[56];
+  // Written by the connector.
+  std::atomic<uint64_t> tail;        // entries submitted since the session began
+  std::atomic<uint32_t> client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
+  uint8_t pad1[52];
+  // Written by the daemon (and asleep also by the connector, 1 -> 0, when it rings the doorbell).
+  std::atomic<uint64_t> head;        // entries consumed; their arena bytes are free
+  std::atomic<uint32_t> asleep;      // 1: ring the doorbell after submitting
+  std::atomic<uint32_t> daemon_cpu;
+  uint8_t pad2[3952];
+};
+static_assert(sizeof(Header) == 4096);
+
+inline constexpr uint64_t kRingOffset = sizeof(Header);
+inline constexpr uint64_t kBoardOffset = kRingOffset + kEntries * sizeof(Entry);
+inline constexpr uint64_t kArenaOffset = kBoardOffset + kCells * sizeof(Cell);
+inline constexpr Bytes kSessionBytes{kArenaOffset + kArenaBytes.value};
+static_assert(kArenaOffset % 4096 == 0);
+// The largest request: 4,096 chunks, a parent, and 4-byte ids of up to 128 pages a chunk.
+inline constexpr uint32_t kPagesMax = kKeysMax * 128;
+static_assert(kArenaBytes.value >= (kKeysMax + 1) * 32 + uint64_t{kPagesMax} * 4, "one request must fit the arena");
+
+}  // namespace kvist::shm
+
+#endif  // KVIST_STORAGE_BASE_SHM_LAYOUT_H_

@@ -1,0 +1,69 @@
+#ifndef KVIST_STORAGE_BASE_SHM_RING_H_
+#define KVIST_STORAGE_BASE_SHM_RING_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+
+#include "storage/base/shm/session_memory.h"
+
+namespace kvist::shm {
+
+// The connector's end of the submission ring, with the arena's space.
+//
+// Lock-free between one producer and one consumer. Writers: the producer writes entries, arena and `tail`; the consumer `head` and,
+// with the producer, `asleep`. Reclamation: an entry and its arena bytes are free when `head` has passed it.
+//   tail: release after the entry and its arguments are written, so that a consumer that acquires it sees them.
+//   head: release after they are copied, so that the producer overwrites them only then.
+//   asleep: see Submit and RingConsumer::Sleep: store-then-load on both sides needs seq_cst, or both could miss the other.
+// Threads: one at a time (the connector's submission lock).
+class RingProducer {
+ public:
+  // `doorbell`: the daemon's eventfd for this session; borrowed.
+  RingProducer(const SessionMemory* memory, int doorbell) : memory_(*memory), doorbell_(doorbell) {}
+
+  // Room for `size` contiguous bytes of arguments and one entry; nothing when ring or arena is full now. Sets entry->arena.
+  // Fill it, then Submit the entry, before reserving again.
+  std::optional<std::span<std::byte>> Reserve(uint64_t size, Entry* entry);
+  // Publishes the entry, and wakes the daemon if it sleeps.
+  void Submit(const Entry& entry);
+
+ private:
+  const SessionMemory& memory_;
+  int doorbell_;
+  uint64_t tail_ = 0;
+  uint64_t head_seen_ = 0;
+  uint64_t arena_begin_ = 0;       // [begin, end) is in use; positions count on over turns of the arena
+  uint64_t arena_end_ = 0;
+  std::deque<uint64_t> in_ring_;   // where the arguments end of each entry that is not yet known to be consumed
+};
+
+// The daemon's end. Trusts nothing: `tail` is checked, entries and arguments are copied before they are looked at.
+// Threads: one (the reactor).
+class RingConsumer {
+ public:
+  explicit RingConsumer(const SessionMemory* memory) : memory_(*memory) {}
+
+  enum class Result { kEmpty, kEntry, kBroken };  // kBroken: tail is impossible; the client is lying or mad
+  // Copies the next entry out. Its arguments stay until Consumed.
+  Result Next(Entry* entry);
+  // Frees the entry that Next gave, and its arguments.
+  void Consumed();
+
+  // The arguments at `position`, `size` bytes, if they lie within the arena; to be copied once.
+  const std::byte* Arguments(uint64_t position, uint64_t size) const;
+
+  // Announces that this side is going to sleep until the doorbell rings. False: something has come meanwhile, don't sleep.
+  bool Sleep();
+  void Awake() { memory_.header()->asleep.store(0, std::memory_order_relaxed); }
+  bool Empty() const { return memory_.header()->tail.load(std::memory_order_relaxed) == head_; }
+
+ private:
+  const SessionMemory& memory_;
+  uint64_t head_ = 0;
+};
+
+}  // namespace kvist::shm
+
+#endif  // KVIST_STORAGE_BASE_SHM_RING_H_
