@@ -42,7 +42,7 @@ step() {  # name, command...: one step that passes or fails
     grep -E '^(installed|installing) ' "$log"
     finish "$name" "$started" passed 1 0
   else
-    tail -n 120 "$log"
+    grep -E '(error|undefined reference to|Error).*:' "$log" | head -n 60 || tail -n 60 "$log"
     finish "$name" "$started" "FAILED, all of it in ${log#"$PWD"/}" 0 1
     return 1
   fi

@@ -1,0 +1,139 @@
+#!/usr/bin/env bash
+# Shows kvist at work on this machine, from nothing; the README's first command. Asks nothing and leaves nothing running.
+#
+# usage: deploy/quickstart.sh
+#
+# Installs the packages that are missing (apt; root or sudo), builds kvistd, kvistctl and the example engine tinyllm into
+# build/release, and starts kvistd with its defaults (in a private directory when one already runs here or the default
+# directories can't be written). Then tinyllm answers questions over real documents four times:
+#   cold      kvistd knows nothing: everything is computed and stored
+#   warm      the engine has forgotten its pages: they are loaded from kvistd
+#   restart   a new engine process: they are loaded from kvistd
+#   control   one loaded page is corrupted on purpose: the logits must differ, else the comparison would prove nothing
+# Logits are compared bit for bit with those of the cold run. Exit status 0 only when all of that is as it should be.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+
+ready_seconds=60     # kvistd serves before it has touched its memory: seconds at most
+phase_seconds=300    # one run of tinyllm takes a few seconds on 2 cores
+stop_seconds=30
+
+say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
+fail() { say "FAILED: $*" >&2; exit 1; }
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvist-quickstart.XXXXXX")
+daemon=''; engine=''; drain=''
+
+gone() { timeout "$stop_seconds" tail --pid="$1" -s 0.1 -f /dev/null; }  # waits until this process has ended
+
+stop() {  # pid: asks it to end, waits, insists
+  kill -TERM "$1" 2>/dev/null || return 0
+  gone "$1" || kill -KILL "$1" 2>/dev/null || true
+  wait "$1" 2>/dev/null || true
+}
+
+stop_daemon() {
+  [ -z "$daemon" ] || stop "$daemon"
+  [ -z "$drain" ] || stop "$drain"
+  daemon=''; drain=''
+}
+
+cleanup() {
+  local status=$?
+  trap - EXIT INT TERM
+  [ -z "$engine" ] || stop "$engine"
+  stop_daemon
+  if [ $status != 0 ] && [ -s "$work/kvistd.log" ]; then
+    echo "kvistd's last words:" >&2
+    tail -n 20 "$work/kvistd.log" >&2
+  fi
+  rm -rf "$work"
+  exit $status
+}
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+start_daemon() {  # kvistd's arguments; returns when it serves, or fails when it ends or the time is up
+  local line deadline=$((SECONDS + ready_seconds))
+  rm -f "$work/output"; mkfifo "$work/output"
+  "$bin/kvistd" "$@" >"$work/output" 2>&1 &
+  daemon=$!
+  exec 3<"$work/output"
+  while IFS= read -r -t $((deadline > SECONDS ? deadline - SECONDS : 1)) -u 3 line; do
+    printf '%s\n' "$line" >>"$work/kvistd.log"
+    if [[ $line == *READY* ]]; then
+      cat <&3 >>"$work/kvistd.log" &
+      drain=$!
+      exec 3<&-
+      return 0
+    fi
+  done
+  exec 3<&-
+  stop_daemon
+  return 1
+}
+
+run_engine() {  # the exit status that is right, name, tinyllm's arguments
+  local expected=$1 name=$2 status=0; shift 2
+  timeout "$phase_seconds" "$bin/tinyllm" demo "${socket[@]}" --documents /usr/share/common-licenses --documents "$root" "$@" \
+    >"$work/$name.log" 2>&1 &
+  engine=$!
+  wait "$engine" || status=$?
+  engine=''
+  if [ "$status" != "$expected" ]; then
+    cat "$work/$name.log" >&2
+    fail "$name: tinyllm ended with status $status instead of $expected (0 equal, 1 could not run, 2 differs, 3 nothing was loaded)"
+  fi
+}
+
+say "packages"
+deploy/install_dependencies.sh build
+
+say "building kvistd, kvistctl and tinyllm into build/release"
+tests=ON
+[ -n "$(dpkg-query -W -f='${db:Status-Status}' catch2 2>/dev/null | grep -x installed)" ] || tests=OFF  # tests/run.sh installs what they need
+if ! { cmake --preset release -DKVIST_TESTS=$tests && cmake --build --preset release --target kvistd kvistctl tinyllm; } >"$work/build.log" 2>&1; then
+  tail -n 60 "$work/build.log" >&2
+  fail "the build; the lines above say why"
+fi
+bin=$root/build/release/bin
+
+say "starting kvistd"
+socket=(); admin=()
+if "$bin/kvistctl" status >/dev/null 2>&1; then
+  say "a kvistd runs on this machine already and is left alone; this one gets a private directory"
+  private=yes
+elif start_daemon; then
+  private=no
+else
+  say "not with its defaults: $(tail -n 1 "$work/kvistd.log" 2>/dev/null); so in a private directory"
+  private=yes
+fi
+if [ $private = yes ]; then
+  mkdir -m 0700 "$work/run" "$work/state"
+  socket=(--socket "$work/run/engine.sock"); admin=(--socket "$work/run/admin.sock")
+  start_daemon --set "daemon.state_dir=$work/state" --set "session.socket=$work/run/engine.sock" --set "admin.socket=$work/run/admin.sock" ||
+    fail "kvistd did not become ready within $ready_seconds s"
+fi
+say "kvistd is ready (pid $daemon)"
+
+say "tinyllm: cold, then warm"
+run_engine 0 cold-warm --phases cold,warm --logits-out "$work/logits"
+say "tinyllm: a new process"
+run_engine 0 restart --phases restart --logits-compare "$work/logits" --logits-out "$work/logits"
+say "tinyllm: negative control, one loaded page corrupted on purpose"
+run_engine 2 control --phases control --logits-compare "$work/logits" --corrupt-one-page
+
+echo
+sed -n '/^time to first token/,/^mean/p' "$work/restart.log"
+echo
+"$bin/kvistctl" status "${admin[@]}" || fail "kvistctl status"
+echo
+echo "logits, bit for bit:   warm = cold: yes   after the engine's restart = cold: yes   with one page corrupted: differs, as it must"
+
+pid=$daemon
+stop_daemon
+if kill -0 "$pid" 2>/dev/null; then fail "kvistd (pid $pid) is still running"; fi
+say "done; nothing is left running. Next: tests/run.sh, or README.md on how to link your engine"
