@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that kvist needs. Says what it installs, asks nothing; does nothing when all is there.
 #
-# usage: deploy/install_dependencies.sh [build|test]
-#   build   what kvistd, kvistctl and the examples need (the default)
-#   test    that, and what the tests, benchmarks and checks need
+# usage: deploy/install_dependencies.sh [build|test] [--missing]
+#   build      what kvistd, kvistctl and the examples need (the default)
+#   test       that, and what the tests, benchmarks and checks need
+#   --missing  only prints which of them are not installed
 # Works as root or through sudo.
 set -euo pipefail
 
@@ -22,7 +23,7 @@ test_packages=(
 case "${1:-build}" in
   build) wanted=("${build_packages[@]}") ;;
   test) wanted=("${build_packages[@]}" "${test_packages[@]}") ;;
-  *) sed -n '2,7p' "$0"; exit 2 ;;
+  *) sed -n '2,8p' "$0"; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then
@@ -36,6 +37,10 @@ for package in "${wanted[@]}"; do
   grep -qxF -e "$package" <<<"$installed" || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
+if [ "${2:-}" = --missing ]; then
+  printf '%s\n' "${missing[@]}"
+  exit 0
+fi
 
 as_root=(env DEBIAN_FRONTEND=noninteractive)
 if [ "$(id -u)" != 0 ]; then

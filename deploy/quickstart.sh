@@ -93,7 +93,7 @@ deploy/install_dependencies.sh build
 
 say "building kvistd, kvistctl and tinyllm into build/release"
 tests=ON
-[ -n "$(dpkg-query -W -f='${db:Status-Status}' catch2 2>/dev/null | grep -x installed)" ] || tests=OFF  # tests/run.sh installs what they need
+[ -z "$(deploy/install_dependencies.sh test --missing)" ] || tests=OFF  # tests/run.sh installs what they need
 if ! { cmake --preset release -DKVIST_TESTS=$tests && cmake --build --preset release --target kvistd kvistctl tinyllm; } >"$work/build.log" 2>&1; then
   tail -n 60 "$work/build.log" >&2
   fail "the build; the lines above say why"
