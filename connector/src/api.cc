@@ -1,0 +1,149 @@
+#include <kvist/kvist.h>
+
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string_view>
+
+#include "connector/src/client.h"
+#include "connector/src/error.h"
+#include "storage/base/chunk_key.h"
+
+// The C ABI over connector::Client and KeyChain: checks pointers, reports errors, and nothing else.
+
+using kvist::connector::Report;
+
+struct kvist_client {
+  std::unique_ptr<kvist::connector::Client> impl;
+};
+struct kvist_chain {
+  kvist::KeyChain impl;
+};
+
+static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key) == alignof(kvist::ChunkKey), "keys are passed through as they are");
+
+namespace {
+
+kvist_status Missing(const char* what) { return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)")); }
+
+const kvist::ChunkKey* Keys(const kvist_key* keys) { return reinterpret_cast<const kvist::ChunkKey*>(keys); }
+
+}  // namespace
+
+extern "C" {
+
+uint32_t kvist_abi_version(void) { return KVIST_ABI_VERSION; }
+uint32_t kvist_default_chunk_tokens(void) { return 256; }
+const char* kvist_error(void) { return kvist::connector::LastError(); }
+
+const char* kvist_status_name(kvist_status status) {
+  switch (status) {
+    case KVIST_OK: return "OK";
+    case KVIST_PENDING: return "PENDING";
+    case KVIST_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+    case KVIST_FAILED_PRECONDITION: return "FAILED_PRECONDITION";
+    case KVIST_RESOURCE_EXHAUSTED: return "RESOURCE_EXHAUSTED";
+    case KVIST_UNAVAILABLE: return "UNAVAILABLE";
+    case KVIST_DEADLINE_EXCEEDED: return "DEADLINE_EXCEEDED";
+    case KVIST_ABORTED: return "ABORTED";
+    case KVIST_CANCELLED: return "CANCELLED";
+    case KVIST_PERMISSION_DENIED: return "PERMISSION_DENIED";
+    case KVIST_DATA_LOSS: return "DATA_LOSS";
+    case KVIST_INTERNAL: return "INTERNAL";
+  }
+  return "UNKNOWN";
+}
+
+kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain** chain) {
+  if (options == nullptr || options->struct_size < sizeof *options) return Missing("kvist_chain_options");
+  if (chain == nullptr) return Missing("chain");
+  if (options->chunk_tokens == 0) return Report(absl::InvalidArgumentError("chunk_tokens is 0"));
+  const auto text = [](const char* s) { return s == nullptr ? std::string_view() : std::string_view(s); };
+  *chain = new kvist_chain{kvist::KeyChain(kvist::Tokens{options->chunk_tokens}, {text(options->lora), text(options->salt)})};
+  return KVIST_OK;
+}
+
+void kvist_chain_destroy(kvist_chain* chain) { delete chain; }
+
+kvist_status kvist_chain_append(kvist_chain* chain, const uint32_t* tokens, size_t count) {
+  if (chain == nullptr || (tokens == nullptr && count > 0)) return Missing("chain or tokens");
+  chain->impl.Append({tokens, count});
+  return KVIST_OK;
+}
+
+kvist_status kvist_chain_bind(kvist_chain* chain, const void* extra, size_t size) {
+  if (chain == nullptr || (extra == nullptr && size > 0) || size > UINT32_MAX) return Missing("chain or extra");
+  chain->impl.Bind({static_cast<const char*>(extra), size});
+  return KVIST_OK;
+}
+
+const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count) {
+  if (count != nullptr) *count = chain == nullptr ? 0 : chain->impl.keys().size();
+  return chain == nullptr ? nullptr : reinterpret_cast<const kvist_key*>(chain->impl.keys().data());
+}
+
+kvist_status kvist_connect(const kvist_options* options, kvist_client** client) {
+  if (options == nullptr || client == nullptr) return Missing("options or client");
+  auto impl = kvist::connector::Client::Create(*options);
+  if (!impl.ok()) return Report(impl.status());
+  *client = new kvist_client{*std::move(impl)};
+  return KVIST_OK;
+}
+
+void kvist_disconnect(kvist_client* client) { delete client; }
+
+kvist_connection kvist_connection_state(const kvist_client* client, uint8_t space_digest[32]) {
+  return client == nullptr ? KVIST_RECONNECTING : client->impl->connection(space_digest);
+}
+
+kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->WaitConnected(timeout_us));
+}
+
+kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us, kvist_hit* hit) {
+  if (hit == nullptr) return Missing("hit");
+  *hit = kvist_hit{};
+  if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
+  return Report(client->impl->Lookup({Keys(keys), count}, lease_us, deadline_us, hit));
+}
+
+kvist_status kvist_release(kvist_client* client, kvist_lease lease) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->Release(lease));
+}
+
+kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_load_args");
+  const auto started = client->impl->Load(*args);
+  if (!started.ok()) return Report(started.status());
+  *op = *started;
+  return KVIST_OK;
+}
+
+kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_store_args");
+  const auto started = client->impl->Store(*args);
+  if (!started.ok()) return Report(started.status());
+  *op = *started;
+  return KVIST_OK;
+}
+
+kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) {
+  if (client == nullptr || result == nullptr || result->struct_size < sizeof *result) return Missing("client or kvist_result");
+  return Report(client->impl->Wait(op, layers, timeout_us, result));
+}
+
+kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) { return kvist_wait(client, op, KVIST_ALL_LAYERS, 0, result); }
+
+kvist_status kvist_cancel(kvist_client* client, kvist_op op) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->Cancel(op));
+}
+
+}  // extern "C"

@@ -1,0 +1,250 @@
+#include "connector/src/link.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/session.pb.h"
+#include "storage/base/clock.h"
+#include "storage/base/shm/frame_socket.h"
+#include "storage/base/shm/futex.h"
+#include "storage/base/status.h"
+
+namespace kvist::connector {
+namespace {
+
+// As long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us): spinning so long never costs more than it may save.
+constexpr int64_t kSpinNanos = 50'000;
+constexpr uint32_t kSpinPaysMax = 8;
+
+const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) { return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress); }
+
+absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) return absl::InvalidArgumentError(absl::StrCat("the socket's path is longer than ", sizeof address.sun_path - 1, " bytes: ", path));
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return ErrnoStatus("socket", errno);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EACCES || errno == EPERM) {
+      return absl::PermissionDeniedError(absl::StrCat("this user may not connect to ", path, ": add it to the group of session.socket_group"));
+    }
+    return absl::UnavailableError(absl::StrCat("no kvistd at ", path, ": ", std::strerror(errno)));
+  }
+  return fd;
+}
+
+// The daemon's next frame.
+absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session::v1::DaemonFrame* frame) {
+  while (true) {
+    absl::StatusOr<shm::Frame> received = shm::ReceiveFrame(socket);
+    if (received.ok()) {
+      if (!frame->ParseFromString(received->bytes)) return absl::FailedPreconditionError("kvistd sent something that is no DaemonFrame: versions differ");
+      return received;
+    }
+    if (!absl::IsNotFound(received.status())) return received.status();
+    const int64_t left = deadline_nanos - MonotonicNanos();
+    if (left <= 0) return absl::DeadlineExceededError("kvistd doesn't answer the handshake");
+    pollfd waiting{socket, POLLIN, 0};
+    ::poll(&waiting, 1, static_cast<int>(left / 1'000'000 + 1));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, int64_t deadline_nanos) {
+  auto link = std::shared_ptr<Link>(new Link);
+  KVIST_ASSIGN_OR_RETURN(link->socket_, ConnectTo(registration->socket()));
+  const int socket = link->socket_.get();
+  session::v1::ClientFrame hello;
+  registration->FillHello(hello.mutable_hello());
+  KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, hello.SerializeAsString(), registration->fds()));
+  session::v1::DaemonFrame answer;
+  KVIST_ASSIGN_OR_RETURN(shm::Frame frame, NextFrame(socket, deadline_nanos, &answer));
+  if (answer.has_probe() && registration->worker() && !registration->probed) {
+    KVIST_RETURN_IF_ERROR(registration->WriteProbe(answer.probe().nonce()));
+    session::v1::ClientFrame written;
+    written.mutable_probe_written();
+    KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, written.SerializeAsString()));
+    KVIST_ASSIGN_OR_RETURN(frame, NextFrame(socket, deadline_nanos, &answer));
+  }
+  if (answer.has_refused()) {
+    return absl::Status(static_cast<absl::StatusCode>(answer.refused().code()), absl::StrCat("kvistd refuses: ", answer.refused().message()));
+  }
+  const session::v1::Welcome& welcome = answer.welcome();
+  if (!answer.has_welcome() || frame.fds.size() != 3 || welcome.space_digest().size() != link->space_digest_.size()) {
+    return absl::FailedPreconditionError("kvistd's answer to Hello makes no sense: connector and kvistd differ in version");
+  }
+  std::memcpy(link->space_digest_.data(), welcome.space_digest().data(), link->space_digest_.size());
+  KVIST_ASSIGN_OR_RETURN(link->memory_, shm::SessionMemory::Map(frame.fds[0].get()));
+  link->doorbell_ = std::move(frame.fds[1]);
+  link->daemon_pidfd_ = std::move(frame.fds[2]);
+  absl::MutexLock lock(&link->mutex_);
+  link->ring_.emplace(&link->memory_, link->doorbell_.get());
+  for (uint32_t cell = shm::kCells; cell-- > 0;) link->free_cells_.push_back(cell);
+  link->sequences_.resize(shm::kCells);
+  link->busy_.resize(shm::kCells);
+  registration->probed = true;
+  return link;
+}
+
+// ---- Submitting -------------------------------------------------------------------------------------------------------------
+
+bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments) {
+  size_t size = 0;
+  for (const auto& part : arguments) size += part.size();
+  const std::optional<std::span<std::byte>> room = ring_->Reserve(size, entry);
+  if (!room.has_value()) return false;
+  std::byte* out = room->data();
+  for (const auto& part : arguments) {
+    if (!part.empty()) std::memcpy(out, part.data(), part.size());
+    out += part.size();
+  }
+  ring_->Submit(*entry);
+  return true;
+}
+
+absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments) {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (failed()) return absl::UnavailableError("kvistd is away");
+      if (free_cells_.empty()) SweepLocked();
+      if (free_cells_.empty()) {
+        return absl::ResourceExhaustedError(absl::StrCat(shm::kCells, " operations are in flight in this session: wait for some, and ask for each until it has ended"));
+      }
+      const uint32_t index = free_cells_.back();
+      const uint32_t sequence = sequences_[index] + 1;
+      shm::Cell* cell = memory_.cell(index);
+      cell->abandoned.store(0, std::memory_order_relaxed);
+      cell->progress.store(shm::PackProgress(sequence, shm::Phase::kPending, 0), std::memory_order_relaxed);
+      entry.cell = index;
+      entry.sequence = sequence;
+      if (SubmitLocked(&entry, arguments)) {
+        free_cells_.pop_back();
+        sequences_[index] = sequence;
+        busy_[index] = true;
+        return Ticket{index, sequence};
+      }
+    }
+    // The ring is full: the daemon is behind by a thousand requests. Rare; look again soon, up to the deadline.
+    if (MonotonicNanos() >= entry.deadline_nanos) return absl::DeadlineExceededError("kvistd doesn't keep up: no room in the ring in time");
+    const timespec pause{0, 50'000};
+    ::nanosleep(&pause, nullptr);
+  }
+}
+
+void Link::Tell(shm::Entry entry) {
+  absl::MutexLock lock(&mutex_);
+  if (!failed()) SubmitLocked(&entry, {});
+}
+
+// ---- Waiting ----------------------------------------------------------------------------------------------------------------
+
+uint64_t Link::Progress(Ticket ticket) const { return cell(ticket).progress.load(std::memory_order_acquire); }
+
+uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spin spin) {
+  const auto over = [&](uint64_t now) { return Over(ticket, now, layers); };
+  uint64_t progress = Progress(ticket);
+  if (over(progress)) return progress;
+  shm::Cell* cell = memory_.cell(ticket.cell);
+  const uint32_t pays = spin_pays_.load(std::memory_order_relaxed);
+  // On the daemon's core spinning only keeps it from running. When spinning has failed lately it is tried now and then (it costs
+  // little), in case the daemon has become quick again.
+  const bool other_core = memory_.header()->daemon_cpu.load(std::memory_order_relaxed) != shm::CurrentCpu();
+  if (spin == Spin::kBriefly && other_core && (pays > 0 || ticket.sequence % 16 == 0)) {
+    const int64_t until = std::min(deadline_nanos, MonotonicNanos() + kSpinNanos);
+    while (true) {
+      for (int i = 0; i < 32; ++i) {
+        progress = Progress(ticket);
+        if (over(progress)) {
+          if (pays < kSpinPaysMax) spin_pays_.store(pays + 1, std::memory_order_relaxed);
+          return progress;
+        }
+        shm::SpinPause();
+      }
+      if (MonotonicNanos() >= until) break;
+    }
+    if (pays > 0) spin_pays_.store(pays - 1, std::memory_order_relaxed);
+  }
+  cell->waiters.fetch_add(1, std::memory_order_seq_cst);
+  while (true) {
+    progress = cell->progress.load(std::memory_order_seq_cst);
+    if (over(progress) || MonotonicNanos() >= deadline_nanos) break;
+    shm::FutexWait(FutexWord(*cell), static_cast<uint32_t>(progress), deadline_nanos);
+  }
+  cell->waiters.fetch_sub(1, std::memory_order_relaxed);
+  return progress;
+}
+
+// ---- Cells ------------------------------------------------------------------------------------------------------------------
+
+void Link::Finish(Ticket ticket) {
+  absl::MutexLock lock(&mutex_);
+  busy_[ticket.cell] = false;
+  free_cells_.push_back(ticket.cell);
+}
+
+void Link::Forget(Ticket ticket) {
+  absl::MutexLock lock(&mutex_);
+  forgotten_.push_back(ticket);
+}
+
+void Link::Abandon(Ticket ticket) {
+  // Release: the engine's later writes to the pages come after this; the daemon looks after it has copied.
+  memory_.cell(ticket.cell)->abandoned.store(1, std::memory_order_seq_cst);
+}
+
+bool Link::has_forgotten() const {
+  absl::MutexLock lock(&mutex_);
+  return !forgotten_.empty();
+}
+
+void Link::Sweep() {
+  absl::MutexLock lock(&mutex_);
+  SweepLocked();
+}
+
+void Link::SweepLocked() {
+  std::erase_if(forgotten_, [&](Ticket ticket) {
+    mutex_.AssertHeld();
+    if (shm::PhaseOf(Progress(ticket)) != shm::Phase::kEnded) return false;
+    if (const uint64_t lease = cell(ticket).lease; lease != 0 && !failed()) {
+      shm::Entry release{};
+      release.opcode = shm::Opcode::kRelease;
+      release.lease = lease;
+      if (!SubmitLocked(&release, {})) return false;  // next time
+    }
+    busy_[ticket.cell] = false;
+    free_cells_.push_back(ticket.cell);
+    return true;
+  });
+}
+
+void Link::Fail() {
+  absl::MutexLock lock(&mutex_);
+  failed_.store(true, std::memory_order_release);
+  for (uint32_t index = 0; index < shm::kCells; ++index) {
+    if (!busy_[index]) continue;
+    shm::Cell* cell = memory_.cell(index);
+    const uint64_t progress = cell->progress.load(std::memory_order_acquire);
+    if (shm::PhaseOf(progress) == shm::Phase::kEnded) continue;
+    constexpr char kMessage[] = "kvistd went away";
+    std::memcpy(cell->message, kMessage, sizeof kMessage);
+    cell->status = static_cast<uint32_t>(absl::StatusCode::kUnavailable);
+    cell->copied = cell->skipped = cell->refused = 0;
+    cell->lease = 0;
+    cell->progress.store(shm::PackProgress(sequences_[index], shm::Phase::kEnded, 0), std::memory_order_seq_cst);
+    shm::FutexWakeAll(FutexWord(*cell));
+  }
+}
+
+}  // namespace kvist::connector

@@ -1,0 +1,95 @@
+#ifndef KVIST_CONNECTOR_SRC_LINK_H_
+#define KVIST_CONNECTOR_SRC_LINK_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "connector/src/registration.h"
+#include "storage/base/ids.h"
+#include "storage/base/shm/ring.h"
+#include "storage/base/shm/session_memory.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvist::connector {
+
+// One session with one daemon, from its Welcome to its end. A client has one after the other.
+//
+// Cells: Begin takes one and submits; the daemon ends it; Finish gives it back. A cell that its owner can't wait for any longer is
+//   Forgotten: it comes back when the daemon has ended it, and a lease that came too late is released then.
+// Death: Fail, when the daemon is gone, ends all cells in its stead, so that no thread waits for ever.
+// Threads: any.
+class Link {
+ public:
+  // Connects and shakes hands, at most until `deadline_nanos` (monotonic). Sets registration->probed when the daemon has seen the proof.
+  // Errors: Unavailable  nobody there, or gone meanwhile (try again later); DeadlineExceeded; others: refused, with the daemon's reason.
+  static absl::StatusOr<std::shared_ptr<Link>> Connect(Registration* registration, int64_t deadline_nanos);
+
+  struct Ticket {  // an operation in a cell
+    uint32_t cell = 0;
+    uint32_t sequence = 0;
+  };
+  // Submits a request with its arguments in order. Waits for room in the ring until `entry.deadline_nanos`.
+  // Errors: ResourceExhausted  all cells are in use.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
+  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments);
+  // Submits a request that has no answer, if there is room: a release or a cancel is only ever a kindness.
+  void Tell(shm::Entry entry);
+
+  enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question
+  // Waits until the operation has ended, or `layers` layers are there, or the time has come. The progress as it is then.
+  uint64_t Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spin spin);
+  uint64_t Progress(Ticket ticket) const;
+  // Whether that progress says that the operation has ended (or its cell serves another one by now), or that `layers` layers are there.
+  static bool Over(Ticket ticket, uint64_t progress, uint32_t layers) {
+    return shm::PhaseOf(progress) == shm::Phase::kEnded || shm::SequenceOf(progress) != ticket.sequence || shm::LayersOf(progress) >= layers;
+  }
+  const shm::Cell& cell(Ticket ticket) const { return *memory_.cell(ticket.cell); }
+
+  void Finish(Ticket ticket);  // the operation has ended and its answer was read
+  void Forget(Ticket ticket);  // it hasn't ended and nobody will ask any more
+  void Abandon(Ticket ticket); // of a store: from here on its pages may change, and it won't be published
+
+  // Takes back forgotten cells that have ended meanwhile.
+  void Sweep();
+  bool has_forgotten() const;
+
+  // The daemon is gone or has ended the session; nothing touches the pages. Ends all cells with Unavailable.
+  void Fail();
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+
+  int socket() const { return socket_.get(); }
+  int daemon_pidfd() const { return daemon_pidfd_.get(); }
+  const std::array<uint8_t, 32>& space_digest() const { return space_digest_; }
+
+ private:
+  Link() = default;
+  void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  UniqueFd socket_;
+  UniqueFd daemon_pidfd_;
+  UniqueFd doorbell_;
+  shm::SessionMemory memory_;
+  std::array<uint8_t, 32> space_digest_{};
+  std::atomic<bool> failed_{false};
+  std::atomic<uint32_t> spin_pays_{4};  // how often lately the answer came while spinning
+
+  mutable absl::Mutex mutex_;
+  std::optional<shm::RingProducer> ring_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> free_cells_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint32_t> sequences_ ABSL_GUARDED_BY(mutex_);  // [cell] of its last operation
+  std::vector<bool> busy_ ABSL_GUARDED_BY(mutex_);           // [cell]
+  std::vector<Ticket> forgotten_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvist::connector
+
+#endif  // KVIST_CONNECTOR_SRC_LINK_H_

@@ -1,0 +1,209 @@
+#include "daemon/session/engine_session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/clock.h"
+#include "storage/base/shm/futex.h"
+#include "storage/base/status.h"
+
+namespace kvist::session {
+namespace {
+
+static_assert(shm::kKeysMax == core::Core::kKeysMax, "the session refuses what the core can't take");
+static_assert(shm::kCells <= core::Sessions::kOpsPerSession, "a cell is an operation in flight");
+
+core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} << 32 | sequence}; }
+uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
+uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
+
+void Publish(shm::Cell* cell, uint64_t progress) {
+  // seq_cst: either the waiter, who counted itself before it looked, sees this progress, or this sees the waiter.
+  cell->progress.store(progress, std::memory_order_seq_cst);
+  if (cell->waiters.load(std::memory_order_seq_cst) != 0) {
+    shm::FutexWakeAll(reinterpret_cast<std::atomic<uint32_t>*>(&cell->progress));  // its low half
+  }
+}
+
+// Raises an operation's layer count on the board, straight from the copy engine's threads.
+class BoardProgress : public cuda::LayerProgress {
+ public:
+  BoardProgress(std::shared_ptr<const shm::SessionMemory> memory, uint32_t cell, uint32_t sequence)
+      : memory_(std::move(memory)), cell_(cell), sequence_(sequence) {}
+  void LayersDone(uint32_t layers) override {
+    Publish(memory_->cell(cell_), shm::PackProgress(sequence_, shm::Phase::kPending, layers));
+  }
+
+ private:
+  std::shared_ptr<const shm::SessionMemory> memory_;
+  uint32_t cell_;
+  uint32_t sequence_;
+};
+
+}  // namespace
+
+EngineSession::EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell)
+    : identity_(identity),
+      registration_(std::move(registration)),
+      memory_(std::make_shared<const shm::SessionMemory>(std::move(memory))),
+      doorbell_(std::move(doorbell)),
+      ring_(memory_.get()),
+      pending_(shm::kCells) {}
+
+absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out) {
+  uint32_t drained = 0;
+  for (; drained < entries_max; ++drained) {
+    shm::Entry entry;
+    const shm::RingConsumer::Result result = ring_.Next(&entry);
+    if (result == shm::RingConsumer::Result::kEmpty) break;
+    if (result == shm::RingConsumer::Result::kBroken) return absl::InvalidArgumentError("the submission ring's tail is impossible");
+    ++requests_;
+    const absl::Status status = HandleEntry(entry, now, core, out);
+    ring_.Consumed();
+    KVIST_RETURN_IF_ERROR(status);
+  }
+  return drained;
+}
+
+absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out) {
+  if (entry.opcode == shm::Opcode::kRelease) {
+    core->Handle(core::ReleaseAsked{identity_.id, LeaseId::Unpack(entry.lease)}, out);
+    return absl::OkStatus();
+  }
+  if (entry.cell >= shm::kCells) return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, " of ", shm::kCells));
+  Pending& pending = pending_[entry.cell];
+  if (entry.opcode == shm::Opcode::kCancel) {
+    if (pending.busy && pending.sequence == entry.sequence) core->Handle(core::CancelAsked{pending.op}, out);
+    return absl::OkStatus();
+  }
+  if (pending.busy) return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, ", whose operation hasn't ended"));
+
+  absl::Status status = ReadArguments(entry, &pending);
+  if (status.ok() && entry.deadline_nanos < ToMonotonicNanos(now)) {
+    status = absl::DeadlineExceededError("the deadline had passed when kvistd came to it");
+  }
+  if (!status.ok()) {
+    End(entry.cell, entry.sequence, status, 0, 0, 0, {});
+    return absl::OkStatus();
+  }
+  pending.busy = true;
+  ++ops_in_flight_;
+  pending.sequence = entry.sequence;
+  const core::RequestTag tag = Tag(entry.cell, entry.sequence);
+  std::span<const ChunkKey> keys = keys_;
+  switch (entry.opcode) {
+    case shm::Opcode::kLookup:
+      core->Handle(core::LookupAsked{identity_.id, tag, keys, absl::Nanoseconds(entry.lease_nanos)}, out);
+      break;
+    case shm::Opcode::kLoad:
+      core->Handle(core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), GroupId{entry.group}, entry.first_chunk, entry.chunks}, out);
+      break;
+    default: {
+      core::StoreAsked ask{identity_.id, tag, GroupId{entry.group}, std::nullopt, keys};
+      if (entry.has_parent != 0) {
+        ask.parent = keys.front();
+        ask.keys = keys.subspan(1);
+      }
+      core->Handle(ask, out);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pending) {
+  const uint64_t parent = entry.has_parent != 0 ? 1 : 0;
+  const bool lookup = entry.opcode == shm::Opcode::kLookup;
+  const bool load = entry.opcode == shm::Opcode::kLoad;
+  const bool store = entry.opcode == shm::Opcode::kStore;
+  if (!lookup && !load && !store) return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
+  if (entry.keys > shm::kKeysMax + parent || entry.pages > shm::kPagesMax || (store && entry.keys < parent + 1) || (load && entry.keys != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages, " pages; allowed are ", shm::kKeysMax, " chunks"));
+  }
+  const std::byte* arguments = ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));
+  if (arguments == nullptr) return absl::InvalidArgumentError("a request's arguments lie outside the arena");
+  keys_.resize(entry.keys);
+  std::memcpy(keys_.data(), arguments, entry.keys * sizeof(ChunkKey));
+  if (lookup) return absl::OkStatus();
+
+  const cuda::KvMemory* memory = registration_.memory.get();
+  if (memory == nullptr) return absl::FailedPreconditionError("a scheduler session has no KV memory: load and store from a worker session");
+  const uint64_t chunks = load ? entry.chunks : entry.keys - parent;
+  if (chunks > shm::kKeysMax || entry.pages != chunks * registration_.pages_per_chunk) {
+    return absl::InvalidArgumentError(absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", registration_.pages_per_chunk, " pages"));
+  }
+  const auto layers = static_cast<uint32_t>(memory->layout.layers.size());
+  pending->first_layer = load ? entry.layer.first_layer : 0;
+  if (pending->first_layer >= layers) return absl::InvalidArgumentError(absl::StrCat("first layer ", pending->first_layer, " of ", layers));
+  pending->layers = load && entry.layer.layers != 0 ? entry.layer.layers : layers - pending->first_layer;
+  if (pending->layers > layers - pending->first_layer) {
+    return absl::InvalidArgumentError(absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
+  }
+  pending->pages.resize(entry.pages);
+  std::memcpy(pending->pages.data(), arguments + entry.keys * sizeof(ChunkKey), entry.pages * sizeof(PageId));
+  for (const PageId page : pending->pages) {
+    if (page.value >= memory->layout.pages) return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", memory->layout.pages));
+  }
+  return absl::OkStatus();
+}
+
+cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std::byte*> slots) {
+  Pending& pending = pending_[CellOf(effect.tag)];
+  pending.op = effect.op;
+  cuda::Copy copy;
+  copy.op = effect.op;
+  copy.direction = effect.direction == core::Direction::kLoad ? cuda::Direction::kLoad : cuda::Direction::kStore;
+  copy.memory = registration_.memory;
+  copy.slots = std::move(slots);
+  copy.first_layer = pending.first_layer;
+  copy.layer_count = pending.layers;
+  copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence);
+  const uint32_t per_chunk = registration_.pages_per_chunk;
+  if (effect.chunk_of.size() * per_chunk == pending.pages.size()) {
+    copy.page_table = std::move(pending.pages);
+  } else {
+    for (const uint32_t chunk : effect.chunk_of) {
+      const PageId* first = pending.pages.data() + size_t{chunk} * per_chunk;
+      copy.page_table.insert(copy.page_table.end(), first, first + per_chunk);
+    }
+  }
+  pending.pages.clear();
+  return copy;
+}
+
+void EngineSession::Answer(const core::LookupAnswered& answer) {
+  End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, 0, 0, answer.lease);
+}
+
+void EngineSession::Answer(const core::OpEnded& ended) {
+  End(CellOf(ended.tag), SequenceOf(ended.tag), ended.status, ended.copied, ended.skipped, ended.refused, {});
+}
+
+bool EngineSession::Abandoned(core::RequestTag tag) const {
+  // Acquire: what is read here is read after the copy's bytes, which its completion brought.
+  return memory_->cell(CellOf(tag))->abandoned.load(std::memory_order_acquire) != 0;
+}
+
+void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
+                        LeaseId lease) {
+  Pending& pending = pending_[cell_index];
+  if (pending.busy) --ops_in_flight_;
+  pending.busy = false;
+  pending.op = {};
+  pending.pages.clear();
+  shm::Cell* cell = memory_->cell(cell_index);
+  cell->status = static_cast<uint32_t>(status.code());
+  cell->copied = copied;
+  cell->skipped = skipped;
+  cell->refused = refused;
+  cell->lease = lease.Pack();
+  if (!status.ok()) {
+    const size_t n = std::min(status.message().size(), sizeof cell->message - 1);
+    std::memcpy(cell->message, status.message().data(), n);
+    cell->message[n] = '\0';
+  }
+  Publish(cell, shm::PackProgress(sequence, shm::Phase::kEnded, status.ok() ? pending.layers : 0));
+}
+
+}  // namespace kvist::session

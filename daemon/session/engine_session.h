@@ -1,0 +1,89 @@
+#ifndef KVIST_DAEMON_SESSION_ENGINE_SESSION_H_
+#define KVIST_DAEMON_SESSION_ENGINE_SESSION_H_
+
+#include <sys/types.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cuda/copy_engine.h"
+#include "daemon/core/core.h"
+#include "daemon/session/registration.h"
+#include "storage/base/shm/ring.h"
+#include "storage/base/shm/session_memory.h"
+
+namespace kvist::session {
+
+// The reactor's half of one session: turns ring entries into core events, and effects into cells of the board.
+//
+// Everything that comes from the client is copied once and then checked; an entry that makes no sense is answered with
+// InvalidArgument in its cell, and one that can't even be answered (no such cell, a cell that is busy, a broken ring) ends the session.
+//
+// Lifecycle: made by the listener, handed to the reactor, destroyed by it when the core says SessionDrained.
+// Threads: the reactor's, but for the constructor. Copies in flight share the mapping and the KV memory, not this object.
+class EngineSession {
+ public:
+  struct Identity {
+    SessionId id;
+    pid_t pid = 0;
+    uid_t uid = 0;
+    absl::Time opened;
+  };
+  // `doorbell` is the eventfd that the client writes when the daemon sleeps.
+  EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell);
+
+  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's.
+  // Errors: InvalidArgument  the session must be ended; says why.
+  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out);
+
+  // The answers.
+  void Answer(const core::LookupAnswered& answer);
+  void Answer(const core::OpEnded& ended);
+  // The copy for an operation that the core has begun; `slots[i]` is the memory of effect.slots[i].
+  cuda::Copy Begin(const core::CopyStarted& effect, std::vector<std::byte*> slots);
+
+  // Whether the client has given this store up: its pages may have changed under the copy, so it must not be published.
+  bool Abandoned(core::RequestTag tag) const;
+
+  const Identity& identity() const { return identity_; }
+  const Registration& registration() const { return registration_; }
+  shm::RingConsumer& ring() { return ring_; }
+  const shm::Header& header() const { return *memory_->header(); }
+  shm::Header& header() { return *memory_->header(); }
+  int doorbell() const { return doorbell_.get(); }
+  uint64_t requests() const { return requests_; }
+  uint64_t ops_in_flight() const { return ops_in_flight_; }
+
+ private:
+  // What the session keeps for the operation in a cell until it ends; block tables never enter the core.
+  struct Pending {
+    bool busy = false;
+    uint32_t sequence = 0;
+    OpId op;
+    std::vector<PageId> pages;
+    uint32_t first_layer = 0;
+    uint32_t layers = 0;
+  };
+
+  absl::Status HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out);
+  // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.
+  absl::Status ReadArguments(const shm::Entry& entry, Pending* pending);
+  void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused, LeaseId lease);
+
+  Identity identity_;
+  Registration registration_;
+  std::shared_ptr<const shm::SessionMemory> memory_;
+  UniqueFd doorbell_;
+  shm::RingConsumer ring_;
+  std::vector<Pending> pending_;   // [cell]
+  std::vector<ChunkKey> keys_;     // scratch of one entry
+  uint64_t requests_ = 0;
+  uint64_t ops_in_flight_ = 0;
+};
+
+}  // namespace kvist::session
+
+#endif  // KVIST_DAEMON_SESSION_ENGINE_SESSION_H_

@@ -1,0 +1,336 @@
+#include "daemon/session/listener.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/session/listening_socket.h"
+#include "daemon/session/peer.h"
+#include "proto/session.pb.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/base/shm/frame_socket.h"
+#include "storage/base/status.h"
+
+namespace kvist::session {
+namespace {
+
+constexpr absl::Duration kHandshake = absl::Seconds(10);
+
+// What an epoll event is about, in its data word: kind in the low two bits, the connection's number above.
+enum class Source : uint64_t { kListener = 0, kInbox = 1, kSocket = 2, kProcess = 3 };
+constexpr uint64_t Word(Source source, uint64_t connection) { return connection << 2 | static_cast<uint64_t>(source); }
+
+uint64_t Nonce() {
+  uint64_t nonce = 0;
+  KVIST_CHECK(::getrandom(&nonce, sizeof nonce, 0) == sizeof nonce);
+  return nonce;
+}
+
+// One engine process's connection.
+struct Connection {
+  // kHello -> [kProbing ->] kOpening -> kServing -> kDraining -> gone. Before kOpening it is simply dropped when something is wrong.
+  enum class Stage { kHello, kProbing, kOpening, kServing, kDraining };
+  Stage stage = Stage::kHello;
+  uint64_t number = 0;  // = the id of its session
+  UniqueFd socket;
+  Peer peer;
+  std::string tenant;
+  absl::Time since;
+  uint64_t nonce = 0;
+  Registration registration;  // until it is opened
+  UniqueFd memory_fd;         // of Welcome
+  UniqueFd doorbell_fd;
+  SpaceDigest digest;
+  bool gone = false;          // hung up while it was being opened
+
+  std::string Describe() const {
+    return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
+  }
+};
+
+}  // namespace
+
+struct Listener::State {
+  Options options;
+  Reactor* reactor = nullptr;
+  UniqueFd listener;
+  UniqueFd epoll;
+  UniqueFd inbox_event;
+  UniqueFd own_pidfd;
+  std::thread thread;
+
+  absl::Mutex mutex;
+  std::vector<std::function<void()>> inbox ABSL_GUARDED_BY(mutex);  // from the reactor: bounded by sessions
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+
+  // The thread's own.
+  std::unordered_map<uint64_t, Connection> connections;
+  uint64_t next_number = 1;
+  bool stopping = false;
+
+  void Log(bool warning, const std::string& text) const {
+    if (options.log) options.log(warning, text);
+  }
+
+  // Runs a task on this thread. After Stop it is dropped.
+  void Post(std::function<void()> task) {
+    absl::MutexLock lock(&mutex);
+    if (stopped) return;
+    inbox.push_back(std::move(task));
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(inbox_event.get(), &one, sizeof one);
+  }
+
+  void Watch(int fd, Source source, uint64_t connection) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = Word(source, connection);
+    KVIST_CHECK(::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, fd, &event) == 0);
+  }
+
+  void Loop() {
+    while (!stopping || !connections.empty()) {
+      epoll_event events[64];
+      const int count = ::epoll_wait(epoll.get(), events, 64, 1000);
+      for (int i = 0; i < count; ++i) {
+        const uint64_t number = events[i].data.u64 >> 2;
+        switch (static_cast<Source>(events[i].data.u64 & 3)) {
+          case Source::kListener: Accept(); break;
+          case Source::kInbox: TakeInbox(); break;
+          case Source::kSocket: Readable(number); break;
+          case Source::kProcess: HungUp(number, "the process has ended"); break;
+        }
+      }
+      DropSlowHandshakes();
+    }
+    absl::MutexLock lock(&mutex);
+    stopped = true;
+    inbox.clear();
+  }
+
+  void TakeInbox() {
+    uint64_t rings = 0;
+    [[maybe_unused]] const ssize_t read = ::read(inbox_event.get(), &rings, sizeof rings);
+    std::vector<std::function<void()>> tasks;
+    {
+      absl::MutexLock lock(&mutex);
+      tasks.swap(inbox);
+    }
+    for (const std::function<void()>& task : tasks) task();
+  }
+
+  void Accept() {
+    for (int i = 0; i < 64; ++i) {  // then the others' turn
+      UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket) return;
+      if (connections.size() >= options.connections_max) {
+        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(), " connections; raise session.connections_max")));
+        Log(true, "a connection was refused: session.connections_max is reached");
+        continue;
+      }
+      absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
+      if (!peer.ok()) {
+        Log(true, absl::StrCat("a connection was dropped: ", peer.status().message()));
+        continue;
+      }
+      Connection connection;
+      connection.number = next_number++;
+      connection.socket = std::move(socket);
+      connection.peer = std::move(*peer);
+      connection.tenant = TenantOf(connection.peer.uid, options.tenants);
+      connection.since = MonotonicNow();
+      Watch(connection.socket.get(), Source::kSocket, connection.number);
+      Watch(connection.peer.pidfd.get(), Source::kProcess, connection.number);
+      connections.emplace(connection.number, std::move(connection));
+    }
+  }
+
+  void Readable(uint64_t number) {
+    const auto found = connections.find(number);
+    if (found == connections.end()) return;
+    Connection& connection = found->second;
+    absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get());
+    if (absl::IsNotFound(frame.status())) return;
+    if (absl::IsUnavailable(frame.status())) return HungUp(number, "it hung up");
+    if (!frame.ok()) return Reject(&connection, frame.status());
+    v1::ClientFrame message;
+    if (!message.ParseFromString(frame->bytes)) return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
+    if (connection.stage == Connection::Stage::kHello && message.has_hello()) return Hello(&connection, message.hello(), std::move(frame->fds));
+    if (connection.stage == Connection::Stage::kProbing && message.has_probe_written()) return Probed(&connection);
+    Reject(&connection, absl::InvalidArgumentError("a packet came out of turn"));
+  }
+
+  void Hello(Connection* connection, const v1::Hello& hello, std::vector<UniqueFd> fds) {
+    absl::StatusOr<Registration> registration = CheckHello(hello, std::move(fds), connection->tenant);
+    if (!registration.ok()) return Reject(connection, registration.status());
+    connection->registration = *std::move(registration);
+    if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);
+    connection->nonce = Nonce();
+    connection->stage = Connection::Stage::kProbing;
+    v1::DaemonFrame frame;
+    frame.mutable_probe()->set_nonce(connection->nonce);
+    // A peer that can't be sent to hangs up, which ends the connection.
+    (void)shm::SendFrame(connection->socket.get(), frame.SerializeAsString());
+  }
+
+  void Probed(Connection* connection) {
+    const absl::Status verified = VerifyProbe(*connection->registration.memory, connection->nonce);
+    if (!verified.ok()) return Reject(connection, verified);
+    OpenSession(connection);
+  }
+
+  void OpenSession(Connection* connection) {
+    absl::StatusOr<shm::SessionMemory::Created> created = shm::SessionMemory::Create();
+    if (!created.ok()) return Reject(connection, created.status());
+    UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (!doorbell) return Reject(connection, ErrnoStatus("eventfd of a session", errno));
+    connection->doorbell_fd = UniqueFd(::dup(doorbell.get()));
+    connection->memory_fd = std::move(created->fd);
+    connection->digest = connection->registration.space.digest;
+    connection->stage = Connection::Stage::kOpening;
+    const SessionId id{connection->number};
+    auto session = std::make_unique<EngineSession>(EngineSession::Identity{id, connection->peer.pid, connection->peer.uid, MonotonicNow()},
+                                                   std::move(connection->registration), std::move(created->memory), std::move(doorbell));
+    reactor->Open(std::move(session), [this, id](absl::Status status) {
+      Post([this, id, status = std::move(status)] { Opened(id.value, status); });
+    });
+  }
+
+  void Opened(uint64_t number, const absl::Status& status) {
+    Connection& connection = connections.at(number);
+    if (!status.ok()) return Reject(&connection, status);
+    if (connection.gone) return Drain(&connection, "it hung up");
+    connection.stage = Connection::Stage::kServing;
+    v1::DaemonFrame frame;
+    v1::Welcome& welcome = *frame.mutable_welcome();
+    welcome.set_session(number);
+    welcome.set_space_digest(connection.digest.bytes.data(), connection.digest.bytes.size());
+    welcome.set_memory_bytes(shm::kSessionBytes.value);
+    const int fds[] = {connection.memory_fd.get(), connection.doorbell_fd.get(), own_pidfd.get()};
+    (void)shm::SendFrame(connection.socket.get(), frame.SerializeAsString(), fds);
+    connection.memory_fd.reset();
+    connection.doorbell_fd.reset();
+    Log(false, absl::StrCat(connection.Describe(), " is served in space ",
+                            absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(connection.digest.bytes.data()), 8))));
+  }
+
+  void Refuse(int socket, const absl::Status& why) {
+    v1::DaemonFrame frame;
+    frame.mutable_refused()->set_code(static_cast<int>(why.code()));
+    frame.mutable_refused()->set_message(std::string(why.message()).substr(0, 4096));
+    (void)shm::SendFrame(socket, frame.SerializeAsString());
+  }
+
+  // Ends a connection that did something wrong, telling it what.
+  void Reject(Connection* connection, const absl::Status& why) {
+    Log(true, absl::StrCat(connection->Describe(), " is refused: ", why.message()));
+    Refuse(connection->socket.get(), why);
+    if (connection->stage == Connection::Stage::kServing) return Drain(connection, "it broke the protocol");
+    Erase(connection->number);
+  }
+
+  void HungUp(uint64_t number, std::string_view how) {
+    const auto found = connections.find(number);
+    if (found == connections.end()) return;
+    Connection& connection = found->second;
+    switch (connection.stage) {
+      case Connection::Stage::kHello:
+      case Connection::Stage::kProbing:
+        return Erase(number);
+      case Connection::Stage::kOpening:
+        connection.gone = true;
+        return Unwatch(connection);  // Opened comes
+      case Connection::Stage::kServing:
+        return Drain(&connection, how);
+      case Connection::Stage::kDraining:
+        return;
+    }
+  }
+
+  void Drain(Connection* connection, std::string_view why) {
+    Log(false, absl::StrCat(connection->Describe(), " ends: ", absl::string_view(why.data(), why.size())));
+    connection->stage = Connection::Stage::kDraining;
+    Unwatch(*connection);
+    const uint64_t number = connection->number;
+    reactor->Close(SessionId{number}, [this, number] { Post([this, number] { Erase(number); }); });
+  }
+
+  void Unwatch(const Connection& connection) {
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, connection.socket.get(), nullptr);
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, connection.peer.pidfd.get(), nullptr);
+  }
+
+  void Erase(uint64_t number) {
+    const auto found = connections.find(number);
+    if (found == connections.end()) return;
+    if (found->second.stage != Connection::Stage::kDraining) Unwatch(found->second);
+    connections.erase(found);
+  }
+
+  void DropSlowHandshakes() {
+    std::vector<uint64_t> slow;
+    const absl::Time now = MonotonicNow();
+    for (const auto& [number, connection] : connections) {
+      const bool shaking = connection.stage == Connection::Stage::kHello || connection.stage == Connection::Stage::kProbing;
+      if (shaking && (stopping || now - connection.since > kHandshake)) slow.push_back(number);
+    }
+    for (const uint64_t number : slow) {
+      Reject(&connections.at(number), absl::DeadlineExceededError("the handshake took too long"));
+    }
+  }
+
+  void StopServing() {
+    stopping = true;
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, listener.get(), nullptr);
+    std::vector<uint64_t> all;
+    for (const auto& [number, connection] : connections) all.push_back(number);
+    for (const uint64_t number : all) HungUp(number, "kvistd stops");
+  }
+};
+
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reactor* reactor) {
+  auto state = std::make_unique<State>();
+  KVIST_ASSIGN_OR_RETURN(state->listener, ListenAt(options.socket, options.mode, options.group));
+  state->options = std::move(options);
+  state->reactor = reactor;
+  state->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
+  state->inbox_event = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!state->epoll || !state->inbox_event) return ErrnoStatus("epoll and eventfd of the listener", errno);
+  state->own_pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (!state->own_pidfd) return ErrnoStatus("pidfd_open of kvistd itself (Linux 5.3 or newer is needed)", errno);
+  state->Watch(state->listener.get(), Source::kListener, 0);
+  state->Watch(state->inbox_event.get(), Source::kInbox, 0);
+  State* raw = state.get();
+  reactor->OnBroken([raw](SessionId id, absl::Status why) {
+    raw->Post([raw, id, why = std::move(why)] {
+      const auto found = raw->connections.find(id.value);
+      if (found != raw->connections.end() && found->second.stage == Connection::Stage::kServing) raw->Reject(&found->second, why);
+    });
+  });
+  state->thread = std::thread([raw] { raw->Loop(); });
+  ::pthread_setname_np(state->thread.native_handle(), "kvist-listener");
+  return std::unique_ptr<Listener>(new Listener(std::move(state)));
+}
+
+Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+Listener::~Listener() {
+  State* raw = state_.get();
+  raw->Post([raw] { raw->StopServing(); });
+  raw->thread.join();
+  ::unlink(raw->options.socket.c_str());
+}
+
+}  // namespace kvist::session

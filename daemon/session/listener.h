@@ -1,0 +1,46 @@
+#ifndef KVIST_DAEMON_SESSION_LISTENER_H_
+#define KVIST_DAEMON_SESSION_LISTENER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/session/reactor.h"
+
+namespace kvist::session {
+
+// What happened to an engine's connection, for the log: one line each, no tokens, no keys.
+using LogLine = std::function<void(bool warning, const std::string& text)>;
+
+// The engine socket: takes connections, identifies the peer, shakes hands (proto/session.proto), and watches every process it serves.
+//
+// Death: a session ends when its process does (pidfd), when the socket hangs up, or when the reactor reports a broken protocol. The
+//   socket is closed only when no copy touches the engine's memory any more, so to a living client the hang-up means that.
+// Bounds: at most connections_max sockets; one that doesn't finish its handshake within kHandshake is dropped.
+// Threads: one of its own. Create and destroy on one; destroy before the reactor stops.
+class Listener {
+ public:
+  struct Options {
+    std::string socket;                          // path; its folder must exist
+    uint32_t mode = 0660;
+    std::string group;                           // "" leaves it
+    uint32_t connections_max = 1024;
+    std::map<std::string, std::string> tenants;  // uid -> tenant
+    LogLine log;
+  };
+  // Errors: AlreadyExists  a live daemon listens there.  InvalidArgument  the path is too long, the group unknown; those of bind.
+  static absl::StatusOr<std::unique_ptr<Listener>> Create(Options options, Reactor* reactor);
+  ~Listener();
+
+ private:
+  struct State;
+  explicit Listener(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvist::session
+
+#endif  // KVIST_DAEMON_SESSION_LISTENER_H_

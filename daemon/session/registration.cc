@@ -1,0 +1,213 @@
+#include "daemon/session/registration.h"
+
+#include <openssl/evp.h>
+
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "proto/session.pb.h"
+#include "storage/base/check.h"
+#include "storage/base/shm/layout.h"
+#include "storage/base/shm/probe_pattern.h"
+#include "storage/base/status.h"
+
+namespace kvist::session {
+namespace {
+
+// Limits that keep a description small; far above any engine's. The product of the numbers below can't overflow 64 bits.
+constexpr uint64_t kNameBytesMax = 255;
+constexpr uint64_t kLayersMax = 1024;
+constexpr uint64_t kSegmentsMax = 4096;
+constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
+constexpr uint64_t kTokensMax = 1 << 16;   // of a page or a chunk
+constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
+constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
+
+absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), " is ", value, ", allowed are ", low, " to ", high));
+}
+
+absl::Status Name(std::string_view field, const std::string& value, bool required) {
+  KVIST_RETURN_IF_ERROR(InRange(absl::StrCat("the length of ", absl::string_view(field.data(), field.size())), value.size(), required ? 1 : 0, kNameBytesMax));
+  for (const char c : value) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), " has a control character"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpace(const v1::Space& space) {
+  KVIST_RETURN_IF_ERROR(Name("model", space.model(), true));
+  KVIST_RETURN_IF_ERROR(Name("revision", space.revision(), false));
+  KVIST_RETURN_IF_ERROR(Name("kv_dtype", space.kv_dtype(), true));
+  KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, kTokensMax));
+  KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, kTokensMax));
+  if (space.chunk_tokens() % space.page_tokens() != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", space.page_tokens()));
+  }
+  KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", space.chunk_tokens() / space.page_tokens(), 1, kPagesPerChunkMax));
+  KVIST_RETURN_IF_ERROR(InRange("tensor_parallel", space.tensor_parallel(), 1, 64));
+  KVIST_RETURN_IF_ERROR(InRange("pipeline_parallel", space.pipeline_parallel(), 1, 64));
+  KVIST_RETURN_IF_ERROR(InRange("tensor_parallel * pipeline_parallel", uint64_t{space.tensor_parallel()} * space.pipeline_parallel(), 1, 64));
+  if (space.slot_order() != v1::Space::SLOT_ORDER_LAYER_MAJOR) {
+    return absl::FailedPreconditionError("this kvistd serves the layer-major slot order only");
+  }
+  if (space.groups_size() != 1) {
+    return absl::FailedPreconditionError(absl::StrCat("this kvistd serves spaces of one cache group, not ", space.groups_size()));
+  }
+  const v1::Space::Group& group = space.groups(0);
+  if (group.kind() != v1::Space::Group::KIND_FULL) {
+    return absl::FailedPreconditionError("this kvistd serves cache groups of full attention only");
+  }
+  KVIST_RETURN_IF_ERROR(InRange("layers", group.layers(), 1, kLayersMax));
+  KVIST_RETURN_IF_ERROR(InRange("segments", group.segments(), 1, kSegmentsMax));
+  KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, kSegmentBytesMax));
+  const uint64_t page_bytes = group.segments() * group.segment_bytes();
+  KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, kSegmentBytesMax));
+  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * (space.chunk_tokens() / space.page_tokens()), 1, kShardBytesMax);
+}
+
+class DigestWriter {
+ public:
+  DigestWriter() : context_(EVP_MD_CTX_new()) { KVIST_CHECK(EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) == 1); }
+  ~DigestWriter() { EVP_MD_CTX_free(context_); }
+  void Number(uint64_t v) { Raw(&v, sizeof v); }
+  void Text(std::string_view s) { Number(s.size()); Raw(s.data(), s.size()); }
+  SpaceDigest Finish() {
+    SpaceDigest digest;
+    KVIST_CHECK(EVP_DigestFinal_ex(context_, digest.bytes.data(), nullptr) == 1);
+    return digest;
+  }
+
+ private:
+  void Raw(const void* data, size_t size) { KVIST_CHECK(EVP_DigestUpdate(context_, data, size) == 1); }
+  EVP_MD_CTX* context_;
+};
+
+SpaceDigest DigestOf(const v1::Space& space, const std::string& tenant) {
+  DigestWriter w;
+  w.Text(std::string_view("kvist.space.1\0", 14));
+  w.Text(tenant);
+  w.Text(space.model());
+  w.Text(space.revision());
+  w.Text(space.kv_dtype());
+  w.Number(space.page_tokens());
+  w.Number(space.chunk_tokens());
+  w.Number(space.tensor_parallel());
+  w.Number(space.pipeline_parallel());
+  w.Number(space.slot_order());
+  for (const v1::Space::Group& group : space.groups()) {
+    w.Number(group.kind());
+    w.Number(group.layers());
+    w.Number(group.segments());
+    w.Number(group.segment_bytes());
+  }
+  return w.Finish();
+}
+
+// The offsets of a page's segments: the walk over the described dimensions, the last one fastest.
+absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory& memory, uint32_t segments) {
+  if (memory.dims_size() > 4) return absl::InvalidArgumentError(absl::StrCat("a page has ", memory.dims_size(), " dimensions, allowed are 4"));
+  std::vector<Bytes> offsets{Bytes{0}};
+  for (const v1::KvMemory::Dim& dim : memory.dims()) {
+    KVIST_RETURN_IF_ERROR(InRange("the count of a dimension", dim.count(), 1, kSegmentsMax));
+    KVIST_RETURN_IF_ERROR(InRange("the stride of a dimension", dim.stride(), 0, uint64_t{1} << 40));
+    if (offsets.size() * dim.count() > kSegmentsMax) return absl::InvalidArgumentError(absl::StrCat("a page has more than ", kSegmentsMax, " segments"));
+    std::vector<Bytes> next;
+    next.reserve(offsets.size() * dim.count());
+    for (const Bytes base : offsets) {
+      for (uint64_t i = 0; i < dim.count(); ++i) next.push_back(base + Bytes{i * dim.stride()});
+    }
+    offsets = std::move(next);
+  }
+  if (offsets.size() != segments) {
+    return absl::InvalidArgumentError(absl::StrCat("the dimensions of a page give ", offsets.size(), " segments, the space has ", segments));
+  }
+  return offsets;
+}
+
+absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space, std::vector<UniqueFd> fds) {
+  const v1::Space::Group& group = space.groups(0);
+  if (fds.empty()) return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
+  if (static_cast<uint32_t>(described.layers_size()) != group.layers()) {
+    return absl::InvalidArgumentError(absl::StrCat("the memory has ", described.layers_size(), " layers, the space ", group.layers()));
+  }
+  auto memory = std::make_shared<cuda::KvMemory>();
+  std::vector<Bytes> lengths;
+  for (UniqueFd& fd : fds) {
+    KVIST_ASSIGN_OR_RETURN(cuda::EngineRegion region, cuda::EngineRegion::Create(std::move(fd)));
+    lengths.push_back(region.length());
+    memory->regions.push_back(std::move(region));
+  }
+  cuda::KvLayout& layout = memory->layout;
+  for (const v1::KvMemory::Layer& layer : described.layers()) layout.layers.push_back({layer.region(), ByteOffset{layer.offset()}});
+  layout.pages = described.pages();
+  layout.page_stride = Bytes{described.page_stride()};
+  layout.segment_bytes = Bytes{group.segment_bytes()};
+  layout.pages_per_chunk = space.chunk_tokens() / space.page_tokens();
+  KVIST_ASSIGN_OR_RETURN(layout.segment_offsets, SegmentOffsets(described, group.segments()));
+  KVIST_RETURN_IF_ERROR(layout.Validate(lengths));
+  return memory;
+}
+
+}  // namespace
+
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant) {
+  if (hello.protocol_version() != shm::kVersion) {
+    return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(), ", this kvistd ",
+                                                      shm::kVersion, ": install the same kvist on both sides"));
+  }
+  KVIST_RETURN_IF_ERROR(Name("instance", hello.instance(), true));
+  KVIST_RETURN_IF_ERROR(CheckSpace(hello.space()));
+  const v1::Space& space = hello.space();
+  const v1::Space::Group& group = space.groups(0);
+  Registration registration;
+  registration.instance = hello.instance();
+  registration.probed = hello.probed();
+  registration.pages_per_chunk = space.chunk_tokens() / space.page_tokens();
+  const uint32_t ranks = space.tensor_parallel() * space.pipeline_parallel();
+  KVIST_RETURN_IF_ERROR(InRange("rank", hello.rank(), 0, ranks - 1));
+  registration.rank = Rank{static_cast<uint16_t>(hello.rank())};
+  switch (hello.role()) {
+    case v1::Hello::ROLE_SCHEDULER:
+      registration.role = core::Role::kScheduler;
+      if (!fds.empty()) return absl::InvalidArgumentError("a scheduler has no KV memory, but descriptors came with its Hello");
+      break;
+    case v1::Hello::ROLE_WORKER: {
+      registration.role = core::Role::kWorker;
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds)));
+      break;
+    }
+    default:
+      return absl::InvalidArgumentError("the role is neither scheduler nor worker");
+  }
+  const Bytes payload{group.segments() * group.segment_bytes() * group.layers() * registration.pages_per_chunk};
+  registration.space.digest = DigestOf(space, tenant);
+  registration.space.tenant = tenant;
+  registration.space.model = space.model();
+  registration.space.groups.push_back({GroupKind::kFull, std::vector<Bytes>(ranks, cuda::SlotBytesFor(payload))});
+  return registration;
+}
+
+absl::Status VerifyProbe(const cuda::KvMemory& memory, uint64_t nonce) {
+  const size_t page_bytes = memory.layout.page_bytes().value;
+  std::vector<std::byte> found(page_bytes), wanted(page_bytes);
+  for (uint32_t layer = 0; layer < memory.layout.layers.size(); ++layer) {
+    for (const PageId page : {PageId{0}, PageId{memory.layout.pages - 1}}) {
+      KVIST_RETURN_IF_ERROR(memory.ReadPage(LayerIndex{layer}, page, found.data()));
+      shm::FillProbePattern(nonce, LayerIndex{layer}, page, wanted);
+      if (std::memcmp(found.data(), wanted.data(), page_bytes) == 0) continue;
+      size_t at = 0;
+      while (found[at] == wanted[at]) ++at;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the KV memory isn't where it was described: page ", page.value, " of layer ", layer, " differs from what the engine wrote from byte ", at, " of ",
+          page_bytes, " on (segment ", at / memory.layout.segment_bytes.value, "); check base, strides and segments"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::session

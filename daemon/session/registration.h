@@ -1,0 +1,43 @@
+#ifndef KVIST_DAEMON_SESSION_REGISTRATION_H_
+#define KVIST_DAEMON_SESSION_REGISTRATION_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cuda/kv_memory.h"
+#include "daemon/core/events.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvist::session::v1 {
+class Hello;
+}
+
+namespace kvist::session {
+
+// A Hello that was understood and checked: who wants to be served, and where a worker's pages lie.
+struct Registration {
+  std::string instance;
+  core::Role role = core::Role::kScheduler;
+  Rank rank;
+  core::SpaceSpec space;
+  std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
+  uint32_t pages_per_chunk = 0;
+  bool probed = false;
+};
+
+// Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:
+//   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | page_tokens | chunk_tokens | tensor_parallel
+//           | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes)
+// with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
+// Errors: FailedPrecondition  version, slot order or group kind that isn't served.  InvalidArgument  names the field.
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant);
+
+// Compares the first and last page of every layer with the pattern of `nonce`: proof that the engine's own indexing and its
+// description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.
+absl::Status VerifyProbe(const cuda::KvMemory& memory, uint64_t nonce);
+
+}  // namespace kvist::session
+
+#endif  // KVIST_DAEMON_SESSION_REGISTRATION_H_
