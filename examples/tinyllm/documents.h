@@ -1,0 +1,34 @@
+#ifndef KVIST_EXAMPLES_TINYLLM_DOCUMENTS_H_
+#define KVIST_EXAMPLES_TINYLLM_DOCUMENTS_H_
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "examples/tinyllm/config.h"
+
+namespace tinyllm {
+
+struct Document {
+  std::string name;  // of its file
+  std::string text;
+};
+
+struct DocumentOptions {
+  size_t count = 4;          // at most
+  size_t bytes_min = 1024;   // shorter files aren't worth a question
+  size_t bytes_max = 6000;   // longer ones are cut
+};
+
+// Reads text files (no zero byte) below the directories: regular ones, no links, nothing below a directory whose name starts with a dot or is
+// "build"; in order of their paths, one of each directory in turn. What can't be read is left out.
+std::vector<Document> ReadDocuments(std::span<const std::filesystem::path> directories, const DocumentOptions& options);
+
+// The tokens of a text: its bytes.
+void AppendTokens(std::string_view text, std::vector<Token>& tokens);
+
+}  // namespace tinyllm
+
+#endif  // KVIST_EXAMPLES_TINYLLM_DOCUMENTS_H_

@@ -1,0 +1,75 @@
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "examples/tinyllm/documents.h"
+#include "examples/tinyllm/record.h"
+
+namespace tinyllm {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A directory that goes with the test.
+class Directory {
+ public:
+  Directory() {
+    std::string path = (fs::temp_directory_path() / "tinyllm-XXXXXX").string();
+    path_ = mkdtemp(path.data());
+  }
+  ~Directory() { fs::remove_all(path_); }
+  fs::path operator/(const char* name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+  void Write(const char* name, const std::string& text) const {
+    fs::create_directories((path_ / name).parent_path());
+    std::ofstream(path_ / name, std::ios::binary) << text;
+  }
+
+ private:
+  fs::path path_;
+};
+
+TEST_CASE("ReadDocuments reads long enough text files, one of each directory in turn") {
+  const Directory directory;
+  const std::string text(2000, 'x');
+  directory.Write("a/1", text);
+  directory.Write("a/2", text + text);
+  directory.Write("a/short", "x");
+  directory.Write("a/binary", text + std::string(1, '\0'));
+  directory.Write("a/.git/hidden", text);
+  directory.Write("b/3.md", text);
+  fs::create_symlink("1", directory / "a/link");
+  const std::vector<fs::path> directories = {directory / "a", directory / "b", directory / "missing"};
+  const std::vector<Document> documents = ReadDocuments(directories, {.count = 10, .bytes_max = 3000});
+  REQUIRE(documents.size() == 3);
+  CHECK(documents[0].name == "1");
+  CHECK(documents[1].name == "3.md");
+  CHECK(documents[2].name == "2");
+  CHECK(documents[2].text.size() == 3000);
+  CHECK(ReadDocuments(directories, {.count = 1}).size() == 1);
+}
+
+TEST_CASE("A record is read as it was written, bit for bit, and a broken one is refused") {
+  const Directory directory;
+  const std::string path = directory / "record";
+  const Record record{"seed1", {{"a document, question 1", {{"cold", 12.5}, {"warm", 1.25}}, {1.0f, -0.0f, std::nanf("1")}}, {"chat", {}, {}}}};
+  REQUIRE(WriteRecord(record, path).ok());
+  const absl::StatusOr<Record> read = ReadRecord(path);
+  REQUIRE(read.ok());
+  CHECK(read->revision == "seed1");
+  REQUIRE(read->entries.size() == 2);
+  CHECK(read->entries[0].name == "a document, question 1");
+  CHECK(read->entries[0].phases.at(1).first_token_ms == 1.25);
+  CHECK(SameBits(read->entries[0].logits, record.entries[0].logits));
+  CHECK_FALSE(SameBits({0.0f}, {-0.0f}));
+
+  fs::resize_file(path, fs::file_size(path) / 2);
+  CHECK_FALSE(ReadRecord(path).ok());
+  directory.Write("record", "something else\n");
+  CHECK_FALSE(ReadRecord(path).ok());
+  CHECK(ReadRecord(directory / "missing").status().code() == absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace tinyllm
