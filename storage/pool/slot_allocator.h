@@ -38,9 +38,9 @@ using SlotClass = Id<struct SlotClassTag, uint16_t>;
 class SlotAllocator {
  public:
   struct Options {
-    std::vector<Bytes> regions;      // length of each pinned region; its tail below a slab is not used
-    Bytes slab_bytes = MiB(64);      // the unit that moves between classes; must hold at least one slot of each class
-    Bytes slot_bytes_min = KiB(4);   // no class is smaller; the pool is at most 2^32 of these (16 TiB by default) in size
+    std::vector<Bytes> regions;     // length of each pinned region; its tail below a slab is not used
+    Bytes slab_bytes = MiB(64);     // the unit that moves between classes; must hold at least one slot of each class
+    Bytes slot_bytes_min = KiB(4);  // no class is smaller; the pool is at most 2^32 of these (16 TiB by default) in size
   };
   static absl::StatusOr<SlotAllocator> Create(Options options);  // InvalidArgument names the option
 
@@ -66,7 +66,7 @@ class SlotAllocator {
   Bytes capacity() const { return options_.slab_bytes * slabs_.size(); }
   Bytes slab_bytes() const { return options_.slab_bytes; }
   uint64_t live_slots() const { return live_slots_; }
-  Bytes live_bytes() const { return live_bytes_; }   // sum of slot_bytes of live slots
+  Bytes live_bytes() const { return live_bytes_; }     // sum of slot_bytes of live slots
   uint64_t free_slabs() const { return free_slabs_; }  // slabs without a live slot
   // Walks everything and stops the process when counts, lists and generations disagree; for tests.
   void CheckInvariants() const;
@@ -83,11 +83,11 @@ class SlotAllocator {
   struct Slab {
     std::unique_ptr<PlaceState[]> places;  // kept for ever; grows when a class of smaller slots takes the slab
     uint32_t places_size = 0;
-    uint32_t prev = kNone;                 // neighbours in its list; the free list has only `next`
+    uint32_t prev = kNone;  // neighbours in its list; the free list has only `next`
     uint32_t next = kNone;
     uint32_t live = 0;
-    uint32_t fresh = 0;                    // places at and above this have not been used since the class took the slab
-    uint32_t freed = kNone;                // list of free places below `fresh`
+    uint32_t fresh = 0;      // places at and above this have not been used since the class took the slab
+    uint32_t freed = kNone;  // list of free places below `fresh`
     uint16_t region = 0;
     uint16_t slot_class = kNoClass;
   };
