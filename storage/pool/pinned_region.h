@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,28 +16,30 @@ namespace kvist::pool {
 
 // The pool's memory on one NUMA node: reserved at once, usable at once, touched in the background.
 //
-// Lifecycle: Create reserves, binds to the node, asks for huge pages (hugetlb when the system has enough free ones, else
-//   transparent ones) and for mlock (on fault, so that it costs nothing now); it returns before any page is touched.
-//   Threads at the lowest priority then touch it from front to back; the region serves meanwhile (a page that is needed earlier
-//   is touched by its first copy). The destructor stops them and unmaps.
-// Threads: Create and destroy on one; data() from any.
+// Lifecycle: Create reserves, prefers the node (its neighbours serve when it is full, so that nothing is killed for it), asks for
+//   huge pages (hugetlb when the system has enough free ones, else transparent ones) and for mlock (on fault, so that it costs
+//   nothing now), and keeps the region out of core dumps; it returns before any page is touched. Threads at the lowest priority
+//   (normal before Linux 6.4) then touch it from front to back without changing a byte; the region serves meanwhile (a page that is
+//   needed earlier is touched by its first copy). The destructor stops them within a page and unmaps.
+// Threads: Create and destroy on one; data(), touched() from any. The content is zero until somebody writes.
 class PinnedRegion {
  public:
   struct Options {
-    Bytes length{};                // rounded up to 2 MiB
-    int numa_node = -1;            // -1: wherever the kernel puts it
-    uint32_t touch_threads = 1;    // 0: don't pre-touch
-    bool lock = true;              // mlock when RLIMIT_MEMLOCK or CAP_IPC_LOCK allow
+    Bytes length{};              // rounded up to 2 MiB
+    int numa_node = -1;          // -1: wherever the kernel puts it
+    uint32_t touch_threads = 1;  // 0: don't pre-touch
+    bool lock = true;            // mlock when RLIMIT_MEMLOCK or CAP_IPC_LOCK allow
   };
   // What the region got, in words for the log. `warnings` name the limit to raise (each one sentence); empty when all was granted.
   struct Report {
-    Bytes page_size{};             // 4 KiB, or 2 MiB when huge pages were granted (transparent ones: asked for, not promised)
+    Bytes page_size{};  // 4 KiB, or 2 MiB when huge pages were granted (transparent ones: asked for, not promised)
     bool huge_pages_guaranteed = false;
-    bool locked = false;
+    bool locked = false;  // or can't be swapped out anyway
     std::vector<std::string> warnings;
   };
 
-  // Errors: ResourceExhausted  the address space or memory limit doesn't allow it (message names pool.bytes and the limit).
+  // Errors: InvalidArgument    length is 0, or numa_node isn't one of this machine.
+  //         ResourceExhausted  the address space or memory limit doesn't allow it (message names pool.bytes and the limit).
   static absl::StatusOr<std::unique_ptr<PinnedRegion>> Create(Options options);
   ~PinnedRegion();
   PinnedRegion(const PinnedRegion&) = delete;
@@ -50,7 +53,12 @@ class PinnedRegion {
 
  private:
   PinnedRegion() = default;
-  void Touch();
+  bool MapHugeTlb(const Options& options);
+  absl::Status MapTransparent();
+  void PreferNode(int node);
+  void Lock();
+  void StartTouching(const Options& options);
+  void Touch(int node);
 
   std::byte* data_ = nullptr;
   Bytes length_{};
