@@ -69,7 +69,7 @@ void Core::Handle(const SessionClosed& event, Effects* out) {
   for (const uint64_t op : session->ops) out->push_back(CopyCancelled{OpId::Unpack(op)});
   if (session->role == Role::kWorker) {
     // What this rank has not stored it never will. What it is storing now fails with its copy.
-    for (const ChunkIndex chunk : fills_.OfWriter(session->instance)) reap_.emplace_back(chunk, chunks_[chunk].generation);
+    for (const ChunkIndex chunk : fills_.OfWriter(session->instance)) reap_.emplace_back(chunk, fills_.Find(chunk)->serial);
   }
   if (session->ops.empty()) {
     sessions_.Remove(event.session);
@@ -94,7 +94,6 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
     if (hit == 0) break;
     policy_->Used(path_);
     lease.tips.push_back(path_.back());
-    lease.bytes += space.chunk_bytes(GroupId{group}) * hit;
   }
   counters_.lookups += 1;
   counters_.lookup_chunks_asked += event.keys.size();
@@ -105,6 +104,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
     // A later group may have had less: the earlier groups' tips move up to the common depth.
     for (ChunkIndex& tip : lease.tips) {
       while (chunks_[tip].position + 1 > hit) tip = chunks_[tip].parent;
+      lease.bytes += space.chunk_bytes(chunks_[tip].group) * hit;
     }
     lease.instance = session->instance;
     lease.session = event.session;
@@ -250,7 +250,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
       placement_.Collect(i);
       return Claim::kRefuse;
     }
-    fills_.Begin(i, chunks_[i].generation, session.instance, ranks, now_ + options_.fill_timeout);
+    fills_.Begin(i, session.instance, ranks, now_ + options_.fill_timeout);
   }
   *chunk = i;
   Chunk& c = chunks_[i];
@@ -358,15 +358,17 @@ void Core::Handle(const Tick& event, Effects* out) {
     --budget;
   }
   while (budget > 0) {
-    const ChunkIndex late = fills_.Expired(now_, [this](ChunkIndex i) { return chunks_[i].generation; });
+    const ChunkIndex late = fills_.Expired(now_);
     if (late == kNoChunk) break;
     Doom(late);
     --budget;
   }
   for (; budget > 0 && !reap_.empty(); --budget) {
-    const auto [chunk, generation] = reap_.front();
+    const auto [chunk, serial] = reap_.front();
     reap_.pop_front();
-    if (chunks_[chunk].generation == generation && fills_.Find(chunk) != nullptr) Doom(chunk);
+    // It may have ended since, and another half store of the same chunk have begun.
+    const Fill* fill = fills_.Find(chunk);
+    if (fill != nullptr && fill->serial == serial) Doom(chunk);
   }
   while (budget > 0 && !clears_.empty()) {
     Clear& clear = clears_.front();

@@ -148,7 +148,7 @@ class Core {
   Sessions sessions_;
   HandleTable<OpId, Op> ops_;
   std::deque<Clear> clears_;
-  std::deque<std::pair<ChunkIndex, uint32_t>> reap_;  // half stores (place, generation) of dead ranks
+  std::deque<std::pair<ChunkIndex, uint64_t>> reap_;  // half stores (chunk, serial) of dead ranks
   std::vector<ChunkIndex> path_;                      // scratch of a lookup
   CoreStatus counters_;
 };

@@ -4,12 +4,15 @@
 
 namespace kvist::core {
 
-Fill& Fills::Begin(ChunkIndex chunk, uint32_t generation, InstanceId writer, uint32_t ranks, absl::Time deadline) {
+Fill& Fills::Begin(ChunkIndex chunk, InstanceId writer, uint32_t ranks, absl::Time deadline) {
   Fill fill;
+  fill.serial = next_serial_++;
   fill.writer = writer;
   fill.all = ranks == 64 ? ~uint64_t{0} : (uint64_t{1} << ranks) - 1;
   fill.deadline = deadline;
-  by_deadline_.push_back({deadline, chunk, generation});
+  // Two out for one in: those that ended in time don't pile up until their deadline.
+  for (int i = 0; i < 2 && !by_deadline_.empty() && !Runs(by_deadline_.front()); ++i) by_deadline_.pop_front();
+  by_deadline_.push_back({deadline, chunk, fill.serial});
   by_writer_[writer].insert(chunk);
   const auto [at, fresh] = fills_.emplace(chunk, fill);
   KVIST_CHECK(fresh);
@@ -28,6 +31,20 @@ void Fills::End(ChunkIndex chunk) {
   of_writer->second.erase(chunk);
   if (of_writer->second.empty()) by_writer_.erase(of_writer);
   fills_.erase(found);
+}
+
+bool Fills::Runs(const Due& due) const {
+  const auto found = fills_.find(due.chunk);
+  return found != fills_.end() && found->second.serial == due.serial;
+}
+
+ChunkIndex Fills::Expired(absl::Time now) {
+  while (!by_deadline_.empty() && by_deadline_.front().deadline <= now) {
+    const Due due = by_deadline_.front();
+    by_deadline_.pop_front();
+    if (Runs(due)) return due.chunk;
+  }
+  return kNoChunk;
 }
 
 std::vector<ChunkIndex> Fills::OfWriter(InstanceId writer) const {

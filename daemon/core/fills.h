@@ -5,8 +5,8 @@
 #include <deque>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
 #include "storage/base/ids.h"
@@ -15,6 +15,7 @@ namespace kvist::core {
 
 // A chunk that is being stored by the ranks of one instance.
 struct Fill {
+  uint64_t serial = 0;   // never reused: tells this half store from a later one of the same chunk
   InstanceId writer;
   uint64_t all = 0;      // a bit per rank
   uint64_t claimed = 0;  // ranks whose copy has started
@@ -29,40 +30,30 @@ struct Fill {
 // Threads: one.
 class Fills {
  public:
-  Fill& Begin(ChunkIndex chunk, uint32_t generation, InstanceId writer, uint32_t ranks, absl::Time deadline);
+  Fill& Begin(ChunkIndex chunk, InstanceId writer, uint32_t ranks, absl::Time deadline);
   Fill* Find(ChunkIndex chunk);
   void End(ChunkIndex chunk);
 
-  // Chunks that `writer` is storing.
+  // Chunks that `writer` is storing, in the order of their places.
   std::vector<ChunkIndex> OfWriter(InstanceId writer) const;
 
-  // A begun fill whose deadline is at or before `now`, each at most once; kNoChunk when there is none. `generation_of(chunk)`
-  // tells whether the place still is the same chunk.
-  template <class F>
-  ChunkIndex Expired(absl::Time now, F generation_of) {
-    while (!by_deadline_.empty() && by_deadline_.front().deadline <= now) {
-      const Due due = by_deadline_.front();
-      by_deadline_.pop_front();
-      if (generation_of(due.chunk) == due.generation && fills_.contains(due.chunk) && fills_[due.chunk].deadline == due.deadline) return due.chunk;
-    }
-    return kNoChunk;
-  }
+  // A begun fill whose deadline is at or before `now`, each at most once; kNoChunk when there is none.
+  ChunkIndex Expired(absl::Time now);
 
   size_t size() const { return fills_.size(); }
-  template <class F>
-  void ForEach(F f) const {
-    for (const auto& [chunk, fill] : fills_) f(chunk, fill);
-  }
 
  private:
   struct Due {
     absl::Time deadline;
     ChunkIndex chunk;
-    uint32_t generation;
+    uint64_t serial;
   };
+  bool Runs(const Due& due) const;  // its fill hasn't ended
+
   absl::flat_hash_map<ChunkIndex, Fill> fills_;
-  absl::flat_hash_map<InstanceId, absl::flat_hash_set<ChunkIndex>> by_writer_;
+  absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>> by_writer_;  // ordered, so that a simulated run replays exactly
   std::deque<Due> by_deadline_;  // ascending, because all fills have the same time to live
+  uint64_t next_serial_ = 1;
 };
 
 }  // namespace kvist::core
