@@ -3,10 +3,11 @@
 namespace kvist::core {
 
 LeaseId Leases::Grant(Lease lease) {
-  Bytes& used = used_[lease.instance];
+  // A refusal leaves no entry behind: instances and sessions come and go for ever.
+  if (used(lease.instance) + lease.bytes > budget_) return {};
   absl::btree_set<uint64_t>& of_session = by_session_[lease.session];
-  if (used + lease.bytes > budget_ || of_session.size() >= kLeasesPerSession) return {};
-  used += lease.bytes;
+  if (of_session.size() >= kLeasesPerSession) return {};
+  used_[lease.instance] += lease.bytes;
   const absl::Time deadline = lease.deadline;
   const LeaseId id = leases_.Insert(std::move(lease));
   by_deadline_.insert({deadline, id.Pack()});

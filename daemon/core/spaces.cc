@@ -24,8 +24,10 @@ absl::Status Validate(const SpaceSpec& spec) {
 }  // namespace
 
 absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots) {
-  for (const SpaceId id : by_digest_[spec.digest.word(0)]) {
-    if (spaces_[id.value].spec.digest == spec.digest) return id;
+  if (const auto known = by_digest_.find(spec.digest.word(0)); known != by_digest_.end()) {
+    for (const SpaceId id : known->second) {
+      if (spaces_[id.value].spec.digest == spec.digest) return id;
+    }
   }
   KVIST_RETURN_IF_ERROR(Validate(spec));
   if (spaces_.size() >= kSpacesMax) {
