@@ -1,0 +1,75 @@
+#include "tests/sim/copy_engine.h"
+
+#include <cstddef>
+#include <utility>
+
+namespace kvist::sim {
+namespace {
+
+constexpr size_t kFinishedKept = 32;
+
+}  // namespace
+
+void CopyEngine::Start(OpId op, core::Direction direction, std::vector<ShardId> shards) {
+  Copy copy{op, direction, std::move(shards)};
+  copy.lost = faults_ && prng_.Percent(3);
+  copies_.push_back(std::move(copy));
+}
+
+void CopyEngine::Cancel(OpId op) {
+  for (Copy& copy : copies_) {
+    if (copy.op == op) copy.cancelled = true;
+  }
+}
+
+bool CopyEngine::Advance(Copy& copy) {
+  const ShardId shard = copy.shards[copy.next_shard];
+  if (copy.direction == core::Direction::kStore) {
+    memory_.WritePage(shard, copy.next_page);
+  } else {
+    memory_.ReadPage(shard, copy.next_page);
+  }
+  if (++copy.next_page < memory_[shard].pages) return false;
+  copy.next_page = 0;
+  return ++copy.next_shard == copy.shards.size();
+}
+
+core::CopyFinished CopyEngine::Finish(size_t at, absl::Status status) {
+  const Copy copy = std::move(copies_[at]);
+  copies_.erase(copies_.begin() + static_cast<std::ptrdiff_t>(at));
+  for (const ShardId shard : copy.shards) {
+    if (copy.direction == core::Direction::kStore) {
+      memory_.EndStore(shard, status.ok());
+    } else {
+      memory_.EndLoad(shard);
+    }
+  }
+  if (finished_.size() < kFinishedKept) {
+    finished_.push_back(copy.op);
+  } else {
+    prng_.Pick(finished_) = copy.op;
+  }
+  return {copy.op, std::move(status)};
+}
+
+std::optional<core::CopyFinished> CopyEngine::Step() {
+  if (faults_ && !finished_.empty() && prng_.Percent(4)) {
+    return core::CopyFinished{prng_.Pick(finished_), prng_.Percent(50) ? absl::OkStatus() : absl::DataLossError("said again")};
+  }
+  if (copies_.empty()) return {};
+  const size_t at = prng_.Below(copies_.size());
+  Copy& copy = copies_[at];
+  if (faults_ && copy.lost && !copy.cancelled) return {};
+  for (uint32_t pages = prng_.Between(1, 24); pages > 0; --pages) {
+    if (faults_ && copy.cancelled && prng_.Percent(20)) return Finish(at, absl::CancelledError("cancelled"));
+    if (faults_ && prng_.Percent(1)) return Finish(at, absl::DataLossError("the engine's file has shrunk"));
+    if (Advance(copy)) {
+      // What failed at the very end has written every byte, and still doesn't count.
+      if (faults_ && prng_.Percent(4)) return Finish(at, absl::DataLossError("checksum"));
+      return Finish(at, absl::OkStatus());
+    }
+  }
+  return {};
+}
+
+}  // namespace kvist::sim

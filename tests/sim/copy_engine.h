@@ -1,0 +1,54 @@
+#ifndef KVIST_TESTS_SIM_COPY_ENGINE_H_
+#define KVIST_TESTS_SIM_COPY_ENGINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "daemon/core/events.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/prng.h"
+
+namespace kvist::sim {
+
+// A copy engine whose copies go on page by page, in any order among each other, and end well, fail, or are lost until somebody
+// cancels them. A cancelled copy may stop at once, or still go through and end with OK: both are in the real engine's contract.
+// Completions are said twice now and then, the second time late.
+// Threads: one.
+class CopyEngine {
+ public:
+  CopyEngine(Memory* memory, Prng* prng) : memory_(*memory), prng_(*prng) {}
+
+  void Start(OpId op, core::Direction direction, std::vector<ShardId> shards);
+  void Cancel(OpId op);
+
+  // Does a bit of some copy; an event when one became quiet, or when an old completion is said again.
+  std::optional<core::CopyFinished> Step();
+  // No faults from now on: what is lost is found, and nothing fails.
+  void StopFaults() { faults_ = false; }
+
+  size_t running() const { return copies_.size(); }
+
+ private:
+  struct Copy {
+    OpId op;
+    core::Direction direction = core::Direction::kLoad;
+    std::vector<ShardId> shards;
+    uint32_t next_shard = 0;
+    uint32_t next_page = 0;
+    bool lost = false;
+    bool cancelled = false;
+  };
+  bool Advance(Copy& copy);  // one page; true when it was the last
+  core::CopyFinished Finish(size_t at, absl::Status status);
+
+  Memory& memory_;
+  Prng& prng_;
+  bool faults_ = true;
+  std::vector<Copy> copies_;
+  std::vector<OpId> finished_;  // some of the last
+};
+
+}  // namespace kvist::sim
+
+#endif  // KVIST_TESTS_SIM_COPY_ENGINE_H_

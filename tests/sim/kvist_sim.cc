@@ -1,0 +1,155 @@
+// kvist_sim: runs the real core in a simulated world, one seed a run.
+//   kvist_sim --seed S [--events N] [--trace]     replays one seed in this process
+//   kvist_sim --seeds N [--first S] [--events N]  many, each in a process of its own, so that one that aborts is only one failure
+//   ... --expect-bug                              the other way round: succeeds when a seed fails, and says how many it took
+// A failing seed prints the promise that broke and the command that replays it. Exit status 1: one failed.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "daemon/core/planted_bug.h"
+#include "tests/sim/world.h"
+
+namespace {
+
+using kvist::sim::World;
+
+// What a run tells the process that started it. Plain numbers, through a pipe.
+struct Totals {
+  kvist::sim::Oracle::Coverage coverage;
+  uint64_t events = 0;
+  uint64_t evictions = 0;
+
+  void Add(const Totals& o) {
+    // All members are uint64_t (asserted below), and summing them is all that is done with them.
+    auto* to = reinterpret_cast<uint64_t*>(this);
+    const auto* from = reinterpret_cast<const uint64_t*>(&o);
+    for (size_t i = 0; i < sizeof(Totals) / sizeof(uint64_t); ++i) to[i] += from[i];
+  }
+};
+static_assert(sizeof(Totals) % sizeof(uint64_t) == 0);
+
+void PrintTotals(const Totals& t) {
+  const auto& c = t.coverage;
+  std::printf("%" PRIu64 " events; lookups: %" PRIu64 " hits (%" PRIu64 " shards stored after a clear), %" PRIu64 " partial, %" PRIu64 " misses\n", t.events, c.hits,
+              c.hits_after_clear, c.partial_hits, c.misses);
+  std::printf("leases: %" PRIu64 " given, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64 " stale ones refused\n", c.leases, c.leases_refused, c.leases_expired,
+              c.stale_leases);
+  std::printf("copies: %" PRIu64 " loads, %" PRIu64 " stores, %" PRIu64 " completions said again, %" PRIu64 " well after a cancel\n", c.loads, c.stores, c.late_completions,
+              c.late_ok);
+  std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64 " skipped; half stores: %" PRIu64 " shards failed, %" PRIu64 " expired\n", c.sealed,
+              t.evictions, c.chunks_refused, c.chunks_skipped, c.fills_failed, c.fills_expired);
+  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears\n", c.sessions_refused, c.deaths_in_flight, c.clears);
+}
+
+// Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.
+bool Covered(const Totals& t) {
+  const auto* count = reinterpret_cast<const uint64_t*>(&t);
+  for (size_t i = 0; i < sizeof(Totals) / sizeof(uint64_t); ++i) {
+    if (count[i] == 0) return false;
+  }
+  return true;
+}
+
+// Runs one seed; on a broken promise prints it and what replays it.
+bool RunSeed(const World::Options& options, const char* program, Totals* totals) {
+  World world(options);
+  const bool kept = world.Run();
+  *totals = {world.coverage(), world.events(), world.evictions()};
+  if (!kept) {
+    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s --seed %" PRIu64 " --events %" PRIu64 " --trace\n", options.seed,
+                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(), program, options.seed, options.events);
+  } else if (options.trace) {
+    std::printf("digest %016" PRIx64 "\n", world.digest());
+  }
+  std::fflush(stdout);
+  return kept;
+}
+
+enum class Outcome { kKept, kBroken, kAborted };
+
+Outcome RunSeedApart(const World::Options& options, const char* program, Totals* totals) {
+  int fds[2];
+  if (pipe(fds) != 0) std::abort();
+  std::fflush(stdout);
+  const pid_t child = fork();
+  if (child < 0) std::abort();
+  if (child == 0) {
+    Totals mine;
+    const bool kept = RunSeed(options, program, &mine);
+    const bool told = write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);  // smaller than a pipe's buffer
+    _exit(told ? (kept ? 0 : 1) : 2);
+  }
+  close(fds[1]);
+  const bool heard = read(fds[0], totals, sizeof *totals) == static_cast<ssize_t>(sizeof *totals);
+  close(fds[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (heard && WIFEXITED(status) && WEXITSTATUS(status) <= 1) return WEXITSTATUS(status) == 0 ? Outcome::kKept : Outcome::kBroken;
+  std::printf("seed %" PRIu64 " stopped the process (%s %d), see stderr above\n  replay: %s --seed %" PRIu64 " --events %" PRIu64 " --trace\n", options.seed,
+              WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), program, options.seed, options.events);
+  return Outcome::kAborted;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  World::Options options;
+  uint64_t first = 1, seeds = 0;
+  bool expect_bug = false, replays = false;
+  CLI::App app("Runs kvist's core in a simulated world");
+  app.add_option("--seed", options.seed, "replay this seed");
+  app.add_option("--seeds", seeds, "run so many seeds");
+  app.add_option("--first", first, "the first of them");
+  app.add_option("--events", options.events, "events of the core a seed")->capture_default_str();
+  app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_flag("--trace", options.trace, "print every event and effect");
+  app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
+  app.add_flag("--expect-bug", expect_bug, "succeed when a seed fails");
+  CLI11_PARSE(app, argc, argv);
+
+  Totals totals;
+  if (seeds == 0) {
+    if (replays) {
+      World world(options);
+      const bool kept = world.Run();
+      std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(), world.events());
+      return kept ? 0 : 1;
+    }
+    const bool kept = RunSeed(options, argv[0], &totals);
+    if (kept) PrintTotals(totals);
+    return kept ? 0 : 1;
+  }
+  uint64_t failed = 0;
+  for (uint64_t i = 0; i < seeds; ++i) {
+    options.seed = first + i;
+    Totals one;
+    const Outcome outcome = RunSeedApart(options, argv[0], &one);
+    if (outcome == Outcome::kKept) {
+      totals.Add(one);
+      continue;
+    }
+    ++failed;
+    if (expect_bug) {
+      std::printf("planted bug %d: found by %s after %" PRIu64 " seed%s of at most %" PRIu64 "\n", KVIST_PLANTED_BUG,
+                  outcome == Outcome::kBroken ? "the oracle" : "a check in the core", i + 1, i == 0 ? "" : "s", seeds);
+      return 0;
+    }
+  }
+  if (expect_bug) {
+    std::printf("planted bug %d: not found by %" PRIu64 " seeds\n", KVIST_PLANTED_BUG, seeds);
+    return 1;
+  }
+  std::printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", seeds, failed);
+  PrintTotals(totals);
+  if (failed == 0 && seeds >= 100 && !Covered(totals)) {
+    std::printf("some of these never happened: the simulation proves too little\n");
+    return 1;
+  }
+  return failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,150 @@
+#ifndef KVIST_TESTS_SIM_ORACLE_H_
+#define KVIST_TESTS_SIM_ORACLE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/core.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/verdict.h"
+
+namespace kvist::sim {
+
+// Knows what the core must answer, from its promises alone: an independent model of sessions, leases, half stores and operations,
+// simple and slow. Misses and refused stores are always allowed; everything else is predicted or checked against the bytes.
+//
+// Lifecycle: for each event, once the core has handled it: Judge(event, effects), before anybody acts on the effects; then, now
+//   and then, Compare(core).
+// Threads: one.
+class Oracle {
+ public:
+  Oracle(core::CoreOptions options, const pool::SlotAllocator* slots, Memory* memory, Verdict* verdict);
+
+  void Judge(const core::SessionOpened& event, const core::Effects& effects);
+  void Judge(const core::SessionClosed& event, const core::Effects& effects);
+  void Judge(const core::LookupAsked& event, const core::Effects& effects);
+  void Judge(const core::ReleaseAsked& event, const core::Effects& effects);
+  void Judge(const core::LoadAsked& event, const core::Effects& effects);
+  void Judge(const core::StoreAsked& event, const core::Effects& effects);
+  void Judge(const core::CancelAsked& event, const core::Effects& effects);
+  void Judge(const core::CopyFinished& event, const core::Effects& effects);
+  void Judge(const core::ClearAsked& event, const core::Effects& effects);
+  void Judge(const core::Tick& event, const core::Effects& effects);
+
+  // Counts of the core against the model's: more is a leak, less a loss. Exact once the core has caught up with the clock.
+  void Compare(const core::Core& core);
+
+  // The shards that an operation in flight copies, in the order of its slots.
+  std::vector<ShardId> ShardsOf(OpId op) const;
+
+  // What has happened, so that a run that proves nothing is seen.
+  struct Coverage {
+    uint64_t hits = 0, partial_hits = 0, misses = 0, leases = 0, leases_refused = 0, leases_expired = 0, loads = 0, stores = 0;
+    uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
+    uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0;
+  };
+  const Coverage& coverage() const { return coverage_; }
+
+ private:
+  using InstanceName = std::pair<std::string, std::string>;  // tenant, name
+  struct Instance {
+    uint64_t id = 0;  // never reused: an instance that all its sessions have left is another one when it returns
+    SpaceId space;
+    uint32_t open = 0;
+    Bytes leased{};
+  };
+  struct Session {
+    InstanceName name;
+    uint64_t instance = 0;
+    core::Role role = core::Role::kScheduler;
+    Rank rank;
+    SpaceId space;
+    bool closed = false;
+    std::set<uint64_t> ops;
+  };
+  struct Lease {
+    InstanceName name;
+    uint64_t instance = 0;
+    SessionId session;
+    uint32_t chunks = 0;
+    Bytes bytes{};
+    absl::Time deadline;
+    bool expired = false;  // the core may not have come to it yet: a load on it may still start, and is right if it does
+    std::vector<std::vector<std::vector<ShardId>>> shards;  // [group][chunk][rank]
+  };
+  using ChunkName = std::tuple<uint32_t, uint16_t, ChunkKey>;  // space, group, key
+  using FillId = uint32_t;
+  struct Fill {
+    ChunkName chunk;
+    uint64_t instance = 0;
+    uint64_t all = 0;          // a bit per rank, as below
+    uint64_t claimed = 0;
+    uint64_t stored = 0;
+    ShardId first = 0;         // of the rank that came first; its slot is live as long as the half store is
+    uint32_t running = 0;      // copies
+    absl::Time deadline;
+    bool expired = false;
+    bool doomed = false;       // a copy has failed: ends when quiet
+    bool may_end = false;      // expired, or a rank has died: ends when quiet, once the core has come to it
+    bool cleared = false;      // as above; and the key may be stored anew meanwhile
+    bool ended = false;
+  };
+  struct Op {
+    SessionId session;
+    core::RequestTag tag;
+    core::Direction direction = core::Direction::kLoad;
+    std::vector<ShardId> shards;
+    std::vector<FillId> fills;
+    bool cancelled = false;
+  };
+
+  bool Expect(bool holds, std::string_view promise, std::string_view detail) { return verdict_.Expect(holds, promise, detail); }
+  Session* FindOpen(SessionId id);
+  Bytes ChunkBytes(SpaceId space) const;  // of one chunk, all groups and ranks
+  void Protect(const Lease& lease, bool on);
+  void EndLease(std::map<uint64_t, Lease>::iterator lease);
+  const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag, core::Direction direction);
+  bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
+  // Checks that chunk k of a hit is whole on all ranks; adds its shards to `shards`.
+  void CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards);
+  FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
+  void EndShard(FillId fill, ShardId shard, bool stored);
+  // Notes that the core has ended a half store that it may end.
+  void Settle(Fill& fill) const;
+
+  const core::CoreOptions options_;
+  const pool::SlotAllocator& slots_;
+  const Bytes lease_budget_;  // per instance
+  Memory& memory_;
+  Verdict& verdict_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t next_instance_ = 1;
+  uint64_t late_ = 0;  // leases and half stores that have expired and that the core may not have come to yet
+  std::map<SpaceDigest, SpaceId> spaces_;
+  std::map<uint32_t, core::SpaceSpec> specs_;
+  std::map<uint32_t, uint64_t> clears_;           // [space]
+  std::map<InstanceName, Instance> instances_;
+  std::map<uint64_t, Session> sessions_;
+  std::map<uint64_t, Lease> leases_;              // alive, or expired and late
+  std::set<uint64_t> leases_ever_;
+  std::map<uint64_t, Op> ops_;
+  std::set<uint64_t> ops_ever_;
+  std::vector<Fill> fills_;
+  std::vector<FillId> open_fills_;                // not ended
+  std::map<ChunkName, FillId> current_fill_;
+  std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, rank) -> the complete shard that was begun last
+  std::deque<uint64_t> jobs_;                     // clears under way
+  Coverage coverage_;
+};
+
+}  // namespace kvist::sim
+
+#endif  // KVIST_TESTS_SIM_ORACLE_H_

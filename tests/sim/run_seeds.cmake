@@ -1,0 +1,11 @@
+# Runs SIM over as many seeds as the environment asks for.
+set(seeds 200)
+if(DEFINED ENV{KVIST_SIM_SEEDS})
+  set(seeds $ENV{KVIST_SIM_SEEDS})
+elseif("$ENV{KVIST_CAMPAIGN}" STREQUAL "full")
+  set(seeds 10000)
+endif()
+execute_process(COMMAND ${SIM} --seeds ${seeds} RESULT_VARIABLE failed)
+if(failed)
+  message(FATAL_ERROR "a seed failed, see above")
+endif()

@@ -1,0 +1,25 @@
+#ifndef KVIST_TESTS_SIM_TRACE_H_
+#define KVIST_TESTS_SIM_TRACE_H_
+
+#include <string>
+
+#include "daemon/core/events.h"
+
+namespace kvist::sim {
+
+// One line for people, and complete enough that equal runs are told from different ones by it.
+std::string Print(const core::SessionOpened& e);
+std::string Print(const core::SessionClosed& e);
+std::string Print(const core::LookupAsked& e);
+std::string Print(const core::ReleaseAsked& e);
+std::string Print(const core::LoadAsked& e);
+std::string Print(const core::StoreAsked& e);
+std::string Print(const core::CancelAsked& e);
+std::string Print(const core::CopyFinished& e);
+std::string Print(const core::ClearAsked& e);
+std::string Print(const core::Tick& e);
+std::string Print(const core::Effect& e);
+
+}  // namespace kvist::sim
+
+#endif  // KVIST_TESTS_SIM_TRACE_H_

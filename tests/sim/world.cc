@@ -1,0 +1,377 @@
+#include "tests/sim/world.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "tests/sim/trace.h"
+
+namespace kvist::sim {
+namespace {
+
+ChunkKey KeyFrom(uint64_t seed) {
+  Prng prng(Prng(seed).Next());  // twice, so that the bytes of neighbours don't overlap
+  ChunkKey key;
+  for (uint8_t& byte : key.bytes) byte = static_cast<uint8_t>(prng.Next());
+  return key;
+}
+
+}  // namespace
+
+World::World(Options options) : options_(options), prng_(options.seed) {
+  core_options_.lease_max = absl::Milliseconds(prng_.Between(200, 5000));
+  core_options_.fill_timeout = absl::Milliseconds(prng_.Between(200, 3000));
+  core_options_.lease_share = prng_.Between(20, 100) / 100.0;
+  core_options_.slice_chunks = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
+  core_options_.seed = prng_.Next();
+  MakePool();
+  MakeSpaces();
+  MakeEngines();
+}
+
+void World::MakePool() {
+  pool::SlotAllocator::Options pool;
+  pool.slab_bytes = KiB(4 * prng_.Between(6, 16));
+  const uint32_t regions = prng_.Between(1, 2);
+  for (uint32_t i = 0; i < regions; ++i) pool.regions.push_back(pool.slab_bytes * prng_.Between(2, 8));
+  auto slots = pool::SlotAllocator::Create(pool);
+  KVIST_CHECK(slots.ok());
+  slots_ = std::make_unique<pool::SlotAllocator>(*std::move(slots));
+  memory_ = std::make_unique<Memory>(pool.regions, slots_.get(), &verdict_);
+  core_ = std::make_unique<core::Core>(core_options_, slots_.get());
+  oracle_ = std::make_unique<Oracle>(core_options_, slots_.get(), memory_.get(), &verdict_);
+  copies_ = std::make_unique<CopyEngine>(memory_.get(), &prng_);
+}
+
+void World::MakeSpaces() {
+  const uint32_t count = prng_.Between(1, 4);
+  for (uint32_t s = 0; s < count; ++s) {
+    core::SpaceSpec spec;
+    spec.digest.bytes = KeyFrom(1000 + s).bytes;
+    spec.tenant = s % 2 == 0 ? "green" : "blue";
+    spec.model = absl::StrCat("model-", s);
+    const uint32_t ranks = prng_.Between(1, 4);
+    const uint32_t groups = prng_.Percent(70) ? 1 : 2;
+    for (uint32_t g = 0; g < groups; ++g) {
+      core::GroupSpec& group = spec.groups.emplace_back();
+      const uint32_t pages = prng_.Between(1, 4);
+      for (uint32_t r = 0; r < ranks; ++r) group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, 4))));
+    }
+    spaces_.push_back(std::move(spec));
+  }
+}
+
+void World::MakeEngines() {
+  const uint32_t count = prng_.Between(2, 4);
+  for (uint32_t e = 0; e < count; ++e) {
+    // Names repeat over tenants, and now and then within one.
+    Engine engine{absl::StrCat("engine-", prng_.Percent(90) ? e / 2 : 0), prng_.Below(spaces_.size())};
+    processes_.push_back({{}, e, core::Role::kScheduler, {}, false, {}});
+    const uint32_t ranks = spaces_[engine.space].ranks();
+    for (uint16_t r = 0; r < ranks; ++r) processes_.push_back({{}, e, core::Role::kWorker, Rank{r}, false, {}});
+    if (prng_.Percent(20)) processes_.push_back({{}, e, core::Role::kWorker, Rank{0}, false, {}});  // a rank that is there twice
+    engines_.push_back(std::move(engine));
+  }
+  leases_.resize(engines_.size());
+  branches_ = prng_.Between(1, 4);
+  depth_ = prng_.Between(2, 12);
+  // What a run does often and what seldom is drawn, too: bugs hide in unusual mixtures.
+  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60}) {
+    weights_.push_back(usual * (prng_.Percent(70) ? 4 : prng_.Percent(50) ? 1 : 12));
+  }
+}
+
+bool World::Run() {
+  for (Process& process : processes_) {
+    if (verdict_.kept()) Open(process);
+  }
+  // Each step makes an event but for those that find nothing to do; the bound is for a world in which nothing can happen.
+  while (verdict_.kept() && events_ < options_.events && steps_ < options_.events * 100) {
+    ++steps_;
+    Act();
+  }
+  return verdict_.kept() && Drain();
+}
+
+void World::Act() {
+  static constexpr void (World::*kSteps[])() = {&World::Lookup,  &World::KillSession, &World::OpenSession, &World::Load,
+                                                &World::Store,   &World::Compute,     &World::Store,       &World::Release,
+                                                &World::Cancel,  &World::Clear,       &World::PassTime,    &World::StepCopies};
+  uint32_t sum = 0;
+  for (const uint32_t weight : weights_) sum += weight;
+  uint32_t at = prng_.Below(sum);
+  size_t kind = 0;
+  for (; at >= weights_[kind]; ++kind) at -= weights_[kind];
+  (this->*kSteps[kind])();
+}
+
+// ---- Sessions ---------------------------------------------------------------------------------------------------------------
+
+void World::Open(Process& process) {
+  const Engine& engine = engines_[process.engine];
+  process.session = SessionId{next_session_++};
+  process.jobs.clear();
+  const core::Effects& effects = Deliver(core::SessionOpened{process.session, engine.name, process.role, process.rank, spaces_[engine.space]});
+  process.open = !effects.empty() && std::holds_alternative<core::SessionAccepted>(effects[0]);
+}
+
+void World::OpenSession() {
+  if (prng_.Percent(10)) return OpenImpossibleSession();
+  Process& process = prng_.Pick(processes_);
+  if (!process.open) Open(process);
+}
+
+void World::OpenImpossibleSession() {
+  const Engine& engine = prng_.Pick(engines_);
+  core::SessionOpened event{SessionId{next_session_++}, engine.name, core::Role::kWorker, Rank{0}, spaces_[engine.space]};
+  const auto other_digest = [&] { event.space.digest.bytes = KeyFrom(5000 + next_session_).bytes; };
+  switch (prng_.Below(5)) {
+    case 0: event.rank.value = static_cast<uint16_t>(event.space.ranks() + prng_.Below(3)); break;
+    case 1: event.space.groups.clear(); other_digest(); break;
+    case 2: event.space.groups[0].slot_bytes[0] = Bytes{prng_.Percent(50) ? 0u : 5000u}; other_digest(); break;
+    case 3: event.space.groups[0].slot_bytes[0] = slots_->slab_bytes() + KiB(4); other_digest(); break;
+    case 4: event.space.groups[0].kind = GroupKind::kWindow; other_digest(); break;
+  }
+  Deliver(event);
+}
+
+void World::KillSession() {
+  Process& process = prng_.Pick(processes_);
+  if (!process.open) {
+    if (!dead_.empty()) Deliver(core::SessionClosed{prng_.Pick(dead_)});  // says so again
+    return;
+  }
+  process.open = false;
+  dead_.push_back(process.session);
+  Deliver(core::SessionClosed{process.session});
+}
+
+World::Process* World::RandomProcess(std::optional<core::Role> role) {
+  Process& process = prng_.Pick(processes_);
+  if (!process.open && !prng_.Percent(3)) return nullptr;
+  if (role.has_value() && process.role != *role && !prng_.Percent(2)) return nullptr;
+  return process.session.value == 0 ? nullptr : &process;
+}
+
+// ---- Requests ---------------------------------------------------------------------------------------------------------------
+
+// A path of the tree that all prompts share; now and then one that no honest engine would send.
+std::vector<ChunkKey> World::Prompt() {
+  std::vector<ChunkKey> keys(prng_.Between(1, depth_));
+  uint64_t node = 1;
+  for (ChunkKey& key : keys) {
+    node = node * 31 + (prng_.Percent(60) ? 0 : prng_.Below(branches_)) + 1;
+    key = KeyFrom(node);
+    if (seen_keys_.size() < 256) seen_keys_.push_back(key);
+  }
+  if (prng_.Percent(4)) prng_.Pick(keys) = prng_.Pick(seen_keys_);             // a key that hangs elsewhere
+  if (prng_.Percent(2)) keys.push_back(prng_.Pick(keys));                      // twice in one chain
+  if (prng_.Percent(2)) keys.erase(keys.begin(), keys.begin() + prng_.Below(keys.size()));  // an orphan
+  return keys;
+}
+
+void World::Lookup() {
+  const Process* process = RandomProcess(prng_.Percent(80) ? std::optional(core::Role::kScheduler) : std::nullopt);
+  if (process == nullptr) return;
+  const std::vector<ChunkKey> keys = prng_.Percent(1) ? std::vector<ChunkKey>{} : Prompt();
+  absl::Duration lease;
+  if (prng_.Percent(70)) lease = core_options_.lease_max * prng_.Between(1, 150) / 100;
+  const core::Effects& effects = Deliver(core::LookupAsked{process->session, core::RequestTag{next_tag_++}, keys, lease});
+  if (effects.empty()) return;
+  const auto* answer = std::get_if<core::LookupAnswered>(&effects[0]);
+  if (answer == nullptr || !answer->lease) return;
+  std::vector<KnownLease>& known = leases_[process->engine];
+  if (known.size() < 24) known.emplace_back();
+  prng_.Pick(known) = {answer->lease, answer->chunks};
+  known.back() = {answer->lease, answer->chunks};
+}
+
+void World::Load() {
+  const Process* process = RandomProcess(core::Role::kWorker);
+  if (process == nullptr) return;
+  std::vector<KnownLease>& known = prng_.Percent(95) ? leases_[process->engine] : prng_.Pick(leases_);
+  if (known.empty()) return;
+  KnownLease lease = prng_.Percent(50) ? known.back() : prng_.Pick(known);
+  if (prng_.Percent(2)) lease.id.generation += prng_.Percent(50) ? 2 : 1;
+  if (prng_.Percent(1)) lease.id = LeaseId::Unpack(prng_.Next());
+  core::LoadAsked event{process->session, core::RequestTag{next_tag_++}, lease.id, {}, prng_.Below(lease.chunks + 1), 0};
+  event.count = prng_.Percent(95) && event.first < lease.chunks ? prng_.Between(1, lease.chunks - event.first) : prng_.Below(4);
+  if (prng_.Percent(1)) event.first = event.count = UINT32_MAX - prng_.Below(2);
+  event.group.value = static_cast<uint16_t>(prng_.Below(spaces_[engines_[process->engine].space].groups.size() + (prng_.Percent(3) ? 1 : 0)));
+  Deliver(event);
+}
+
+void World::Compute() {
+  const size_t e = prng_.Below(engines_.size());
+  const std::vector<ChunkKey> keys = Prompt();
+  const size_t cut = prng_.Percent(50) ? keys.size() : prng_.Below(keys.size()) + 1;  // prefill in one piece or two
+  const auto groups = static_cast<uint16_t>(spaces_[engines_[e].space].groups.size());
+  for (Process& process : processes_) {
+    if (process.engine != e || process.role != core::Role::kWorker || !process.open || prng_.Percent(4)) continue;  // a rank that never comes
+    for (uint16_t g = 0; g < groups; ++g) {
+      const auto at = keys.begin() + static_cast<std::ptrdiff_t>(cut);
+      process.jobs.push_back({GroupId{g}, {}, {keys.begin(), at}});
+      if (at != keys.end()) process.jobs.push_back({GroupId{g}, *(at - 1), {at, keys.end()}});
+    }
+    while (process.jobs.size() > 32) process.jobs.pop_front();
+  }
+}
+
+void World::Ask(Process& process, StoreJob job) {
+  Deliver(core::StoreAsked{process.session, core::RequestTag{next_tag_++}, job.group, job.parent, job.keys});
+}
+
+void World::Store() {
+  Process* process = RandomProcess(core::Role::kWorker);
+  if (process == nullptr) return;
+  if (process->jobs.empty()) {
+    if (process->open && prng_.Percent(90)) return;
+    return Ask(*process, {GroupId{static_cast<uint16_t>(prng_.Below(3))}, {}, Prompt()});
+  }
+  const size_t at = prng_.Percent(85) ? 0 : prng_.Below(process->jobs.size());  // ranks need not agree on the order
+  StoreJob job = process->jobs[at];
+  if (!prng_.Percent(5)) process->jobs.erase(process->jobs.begin() + static_cast<std::ptrdiff_t>(at));  // else it comes twice
+  Ask(*process, std::move(job));
+}
+
+void World::Release() {
+  const Process* process = RandomProcess(std::nullopt);
+  if (process == nullptr) return;
+  std::vector<KnownLease>& known = prng_.Percent(92) ? leases_[process->engine] : prng_.Pick(leases_);
+  if (known.empty()) return;
+  const size_t at = prng_.Below(known.size());
+  Deliver(core::ReleaseAsked{process->session, known[at].id});
+  if (prng_.Percent(40)) known.erase(known.begin() + static_cast<std::ptrdiff_t>(at));  // else it is used again: released twice, or loaded from
+}
+
+void World::Cancel() {
+  if (!ops_.empty()) Deliver(core::CancelAsked{prng_.Pick(ops_)});
+}
+
+void World::Clear() {
+  if (!prng_.Percent(30)) return;  // or nothing would ever be old enough to be hit
+  core::ClearAsked event{next_job_++, {}};
+  if (prng_.Percent(70)) event.space = SpaceId{prng_.Below(spaces_.size() + (prng_.Percent(10) ? 3 : 0))};
+  Deliver(event);
+}
+
+void World::PassTime() {
+  now_ += absl::Milliseconds(prng_.Percent(90) ? prng_.Between(0, 40) : prng_.Percent(80) ? prng_.Between(100, 900) : prng_.Between(1000, 10000));
+  Deliver(core::Tick{prng_.Percent(98) ? now_ : now_ - absl::Seconds(1)});
+}
+
+void World::StepCopies() {
+  if (const auto finished = copies_->Step()) Deliver(*finished);
+}
+
+// ---- The end ----------------------------------------------------------------------------------------------------------------
+
+// Faults stop; everything ends, all processes leave, and nothing may remain; then the pool must serve a newcomer.
+bool World::Drain() {
+  copies_->StopFaults();
+  const auto settle = [&] {
+    const auto quiet = [&] {
+      const core::CoreStatus status = core_->status();
+      return copies_->running() == 0 && !core_->has_work() && status.leases == 0 && status.filling == 0;
+    };
+    for (uint32_t round = 0; round < 100000 && verdict_.kept() && !quiet(); ++round) {
+      StepCopies();
+      now_ += absl::Milliseconds(10);
+      Deliver(core::Tick{now_});
+    }
+    verdict_.Expect(!verdict_.kept() || quiet(), kNothingLeaks, "leases, half stores, copies or clears that never end");
+  };
+  for (Process& process : processes_) {
+    if (process.open && verdict_.kept()) Deliver(core::SessionClosed{process.session});
+    process.open = false;
+  }
+  settle();
+  if (!verdict_.kept()) return false;
+
+  // With nobody there, everything can go: each space must find room, at the latest when its evictions have emptied slabs.
+  for (const core::SpaceSpec& spec : spaces_) {
+    std::vector<Process> ranks;
+    for (uint16_t r = 0; r < spec.ranks() && verdict_.kept(); ++r) {
+      Process& rank = ranks.emplace_back(Process{SessionId{next_session_++}, 0, core::Role::kWorker, Rank{r}, true, {}});
+      Deliver(core::SessionOpened{rank.session, "newcomer", rank.role, rank.rank, spec});
+    }
+    const std::vector<ChunkKey> keys{KeyFrom(next_session_)};
+    bool hit = false;
+    for (uint32_t attempt = 0; attempt < 8 && verdict_.kept() && !hit; ++attempt) {
+      for (uint16_t g = 0; g < spec.groups.size(); ++g) {
+        for (Process& rank : ranks) {
+          if (verdict_.kept()) Ask(rank, {GroupId{g}, {}, keys});
+        }
+      }
+      while (copies_->running() > 0 && verdict_.kept()) StepCopies();
+      if (!verdict_.kept()) return false;
+      const core::Effects& effects = Deliver(core::LookupAsked{ranks[0].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
+      const auto* answer = effects.empty() ? nullptr : std::get_if<core::LookupAnswered>(&effects[0]);
+      hit = answer != nullptr && answer->chunks == 1;
+    }
+    Bytes needed{};
+    for (const core::GroupSpec& group : spec.groups) needed += slots_->slab_bytes() * group.slot_bytes.size();
+    if (needed <= slots_->capacity()) verdict_.Expect(!verdict_.kept() || hit, kServesAgain, "a newcomer's chunk is refused though nothing is in use");
+    for (const Process& rank : ranks) {
+      if (verdict_.kept()) Deliver(core::SessionClosed{rank.session});
+    }
+    settle();
+    if (!verdict_.kept()) return false;
+  }
+  Deliver(core::ClearAsked{next_job_++, {}});
+  settle();
+  if (!verdict_.kept()) return false;
+
+  core_->CheckInvariants();
+  const core::CoreStatus status = core_->status();
+  const uint64_t left = slots_->live_slots() + status.chunks + status.leases + status.ops + status.filling + status.sessions + status.instances;
+  return verdict_.Expect(left == 0, kNothingLeaks,
+                         absl::StrCat("after the end: ", slots_->live_slots(), " slots, ", status.chunks, " chunks, ", status.leases, " leases, ", status.ops,
+                                      " operations, ", status.filling, " half stores, ", status.sessions, " sessions, ", status.instances, " instances"));
+}
+
+// ---- Delivery ---------------------------------------------------------------------------------------------------------------
+
+template <class Event>
+const core::Effects& World::Deliver(const Event& event) {
+  effects_.clear();
+  if (options_.trace) std::printf("%" PRIu64 " %s\n", events_, Print(event).c_str());
+  core_->Handle(event, &effects_);
+  ++events_;
+  if (options_.trace) {
+    for (const core::Effect& effect : effects_) std::printf("    %s\n", Print(effect).c_str());
+    std::fflush(stdout);
+  }
+  Digest(effects_);
+  oracle_->Judge(event, effects_);
+  if (!verdict_.kept()) return effects_;
+  for (const core::Effect& effect : effects_) CarryOut(effect);
+  oracle_->Compare(*core_);
+  if (verdict_.kept() && events_ % options_.invariants_every == 0) core_->CheckInvariants();
+  return effects_;
+}
+
+void World::CarryOut(const core::Effect& effect) {
+  if (const auto* start = std::get_if<core::CopyStarted>(&effect)) {
+    copies_->Start(start->op, start->direction, oracle_->ShardsOf(start->op));
+    if (ops_.size() < 32) {
+      ops_.push_back(start->op);
+    } else {
+      prng_.Pick(ops_) = start->op;
+    }
+  } else if (const auto* cancel = std::get_if<core::CopyCancelled>(&effect)) {
+    copies_->Cancel(cancel->op);
+  }
+}
+
+void World::Digest(const core::Effects& effects) {
+  for (const core::Effect& effect : effects) {
+    for (const char c : Print(effect)) digest_ = (digest_ ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+}
+
+}  // namespace kvist::sim

@@ -1,0 +1,132 @@
+#ifndef KVIST_TESTS_SIM_WORLD_H_
+#define KVIST_TESTS_SIM_WORLD_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/core/core.h"
+#include "storage/pool/slot_allocator.h"
+#include "tests/sim/copy_engine.h"
+#include "tests/sim/memory.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/prng.h"
+#include "tests/sim/verdict.h"
+
+namespace kvist::sim {
+
+// Engines of several tenants around one real core: schedulers that look up, workers that load and store, processes that die and
+// return, a clock that jumps, a copy engine that fails. Everything is drawn from one seed: pool, spaces, instances, how often what
+// happens, and every step.
+//
+// Lifecycle: create, then Run once.
+// Threads: one.
+class World {
+ public:
+  struct Options {
+    uint64_t seed = 0;
+    uint64_t events = 2500;         // of the core
+    uint32_t invariants_every = 8;  // events between two checks of everything; smaller finds nearer to the cause, and takes longer
+    bool trace = false;             // a line per event on stdout
+  };
+  explicit World(Options options);
+
+  // Runs the events, then lets all faults stop and everything end. False: a promise was broken, verdict() says which.
+  bool Run();
+
+  const Verdict& verdict() const { return verdict_; }
+  const Oracle::Coverage& coverage() const { return oracle_->coverage(); }
+  uint64_t evictions() const { return core_->status().evictions; }
+  uint64_t events() const { return events_; }
+  uint64_t digest() const { return digest_; }  // of all effects: equal runs have equal ones
+
+ private:
+  struct KnownLease {
+    LeaseId id;
+    uint32_t chunks = 0;
+  };
+  struct StoreJob {
+    GroupId group;
+    std::optional<ChunkKey> parent;
+    std::vector<ChunkKey> keys;
+  };
+  struct Process {
+    SessionId session;
+    size_t engine = 0;
+    core::Role role = core::Role::kScheduler;
+    Rank rank;
+    bool open = false;
+    std::deque<StoreJob> jobs;
+  };
+  struct Engine {
+    std::string name;
+    size_t space = 0;
+  };
+
+  void MakePool();
+  void MakeSpaces();
+  void MakeEngines();
+
+  void Act();  // one random step
+  void OpenSession();
+  void OpenImpossibleSession();
+  void KillSession();
+  void Lookup();
+  void Load();
+  void Compute();  // an engine has computed a prompt: every rank gets something to store
+  void Store();
+  void Release();
+  void Cancel();
+  void Clear();
+  void PassTime();
+  void StepCopies();
+  bool Drain();
+
+  std::vector<ChunkKey> Prompt();
+  Process* RandomProcess(std::optional<core::Role> role);
+  SessionId SomeSession(const Process& process);
+  void Open(Process& process);
+  void Ask(Process& process, StoreJob job);
+
+  // The core's answer to one event: judged, then acted upon.
+  template <class Event>
+  const core::Effects& Deliver(const Event& event);
+  void CarryOut(const core::Effect& effect);
+  void Digest(const core::Effects& effects);
+
+  const Options options_;
+  Prng prng_;
+  Verdict verdict_;
+  core::CoreOptions core_options_;
+  std::unique_ptr<pool::SlotAllocator> slots_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<core::Core> core_;
+  std::unique_ptr<Oracle> oracle_;
+  std::unique_ptr<CopyEngine> copies_;
+  core::Effects effects_;
+
+  std::vector<core::SpaceSpec> spaces_;
+  std::vector<Engine> engines_;
+  std::vector<Process> processes_;
+  std::vector<std::vector<KnownLease>> leases_;  // [engine] what its processes remember, dead ones too
+  std::vector<OpId> ops_;                        // some, running or not
+  std::vector<SessionId> dead_;                  // sessions
+  std::vector<uint32_t> weights_;                // [kind of step]
+  std::vector<ChunkKey> seen_keys_;
+  uint32_t branches_ = 2;
+  uint32_t depth_ = 8;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t next_session_ = 1;
+  uint64_t next_tag_ = 1;
+  uint64_t next_job_ = 1;
+  uint64_t events_ = 0;
+  uint64_t steps_ = 0;
+  uint64_t digest_ = 0xcbf29ce484222325;
+};
+
+}  // namespace kvist::sim
+
+#endif  // KVIST_TESTS_SIM_WORLD_H_
