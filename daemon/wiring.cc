@@ -205,7 +205,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     slots.regions.push_back(options.pool.bytes);
   } else {
     KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool));
-    for (const auto& region : s.regions) slots.regions.push_back(options.pool.bytes / s.regions.size());
+    slots.regions.assign(s.regions.size(), options.pool.bytes / s.regions.size());
   }
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
   s.slots.emplace(std::move(allocator));

@@ -113,10 +113,10 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
 }
 
 absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pending) {
-  const uint64_t parent = entry.has_parent != 0 ? 1 : 0;
   const bool lookup = entry.opcode == shm::Opcode::kLookup;
   const bool load = entry.opcode == shm::Opcode::kLoad;
   const bool store = entry.opcode == shm::Opcode::kStore;
+  const uint64_t parent = store && entry.has_parent != 0 ? 1 : 0;
   if (!lookup && !load && !store) return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
   if (entry.keys > shm::kKeysMax + parent || entry.pages > shm::kPagesMax || (store && entry.keys < parent + 1) || (load && entry.keys != 0)) {
     return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages, " pages; allowed are ", shm::kKeysMax, " chunks"));

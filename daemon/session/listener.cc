@@ -7,6 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <google/protobuf/stubs/logging.h>
+
 #include <cerrno>
 #include <thread>
 #include <unordered_map>
@@ -301,6 +303,7 @@ struct Listener::State {
 };
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reactor* reactor) {
+  google::protobuf::SetLogHandler(nullptr);  // what a client sends wrongly is told to it, not written to stderr for each packet
   auto state = std::make_unique<State>();
   KVIST_ASSIGN_OR_RETURN(state->listener, ListenAt(options.socket, options.mode, options.group));
   state->options = std::move(options);

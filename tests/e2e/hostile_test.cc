@@ -1,0 +1,350 @@
+// Row 30 of the fault matrix: clients that speak the protocol wrongly. Each wrong thing gets a typed error or ends its own session;
+// kvistd and an honest engine beside it don't notice.
+#include <catch2/catch.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "proto/session.pb.h"
+#include "storage/base/clock.h"
+#include "storage/base/shm/frame_socket.h"
+#include "storage/base/shm/futex.h"
+#include "storage/base/shm/probe_pattern.h"
+#include "storage/base/shm/ring.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+
+namespace session = kvist::session::v1;
+namespace shm = kvist::shm;
+using kvist::test::DaemonProcess;
+using kvist::test::FakeEngine;
+using kvist::test::TempDir;
+
+namespace {
+
+constexpr uint32_t kPages = 16, kLayers = 2, kSegmentBytes = 512;
+
+// A connection whose every byte is the test's.
+class RawClient {
+ public:
+  explicit RawClient(const DaemonProcess& daemon) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, daemon.socket().c_str());
+    REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    memfd_ = kvist::UniqueFd(::memfd_create("raw", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    REQUIRE(::ftruncate(memfd_.get(), kPages * kLayers * kSegmentBytes) == 0);
+    REQUIRE(::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  }
+
+  static session::ClientFrame GoodHello() {
+    session::ClientFrame frame;
+    session::Hello& hello = *frame.mutable_hello();
+    hello.set_protocol_version(shm::kVersion);
+    hello.set_instance("raw");
+    hello.set_role(session::Hello::ROLE_WORKER);
+    hello.set_probed(true);
+    session::Space& space = *hello.mutable_space();
+    space.set_model("raw-model");
+    space.set_kv_dtype("u8");
+    space.set_page_tokens(16);
+    space.set_chunk_tokens(32);
+    space.set_tensor_parallel(1);
+    space.set_pipeline_parallel(1);
+    space.set_slot_order(session::Space::SLOT_ORDER_LAYER_MAJOR);
+    session::Space::Group& group = *space.add_groups();
+    group.set_kind(session::Space::Group::KIND_FULL);
+    group.set_layers(kLayers);
+    group.set_segments(1);
+    group.set_segment_bytes(kSegmentBytes);
+    session::KvMemory& memory = *hello.mutable_memory();
+    for (uint32_t layer = 0; layer < kLayers; ++layer) memory.add_layers()->set_offset(layer * kPages * kSegmentBytes);
+    memory.set_pages(kPages);
+    memory.set_page_stride(kSegmentBytes);
+    return frame;
+  }
+
+  void SendBytes(const std::string& bytes, std::vector<int> fds) {
+    (void)shm::SendFrame(socket_.get(), bytes, fds);  // the daemon may have hung up already
+  }
+  void Send(const session::ClientFrame& frame) { SendBytes(frame.SerializeAsString(), {memfd_.get()}); }
+
+  // The daemon's answer; nothing when it hung up without one.
+  std::unique_ptr<session::DaemonFrame> Receive(std::vector<kvist::UniqueFd>* fds = nullptr) {
+    pollfd ready{socket_.get(), POLLIN, 0};
+    REQUIRE(::poll(&ready, 1, 10'000) == 1);
+    auto received = shm::ReceiveFrame(socket_.get());
+    if (!received.ok()) return nullptr;
+    auto frame = std::make_unique<session::DaemonFrame>();
+    REQUIRE(frame->ParseFromString(received->bytes));
+    if (fds != nullptr) *fds = std::move(received->fds);
+    return frame;
+  }
+
+  void Open() {
+    Send(GoodHello());
+    std::vector<kvist::UniqueFd> fds;
+    const auto answer = Receive(&fds);
+    REQUIRE(answer != nullptr);
+    INFO(answer->refused().message());
+    REQUIRE(answer->has_welcome());
+    auto mapped = shm::SessionMemory::Map(fds[0].get());
+    REQUIRE(mapped.ok());
+    memory = std::move(*mapped);
+    doorbell_ = std::move(fds[1]);
+  }
+
+  void Submit(const shm::Entry& entry) {
+    memory.ring()[tail_ % shm::kEntries] = entry;
+    SetTail(++tail_);
+  }
+  void SetTail(uint64_t tail) {
+    memory.header()->tail.store(tail);
+    const uint64_t one = 1;
+    REQUIRE(::write(doorbell_.get(), &one, sizeof one) == sizeof one);
+  }
+  // The status in a cell once it has ended.
+  absl::StatusCode Status(const shm::Entry& entry) {
+    shm::Cell* cell = memory.cell(entry.cell);
+    const int64_t deadline = kvist::MonotonicNanos() + 10'000'000'000;
+    cell->waiters.store(1);
+    while (true) {
+      const uint64_t progress = cell->progress.load();
+      if (shm::SequenceOf(progress) == entry.sequence && shm::PhaseOf(progress) == shm::Phase::kEnded) break;
+      REQUIRE(kvist::MonotonicNanos() < deadline);
+      shm::FutexWait(reinterpret_cast<std::atomic<uint32_t>*>(&cell->progress), static_cast<uint32_t>(progress), deadline);
+    }
+    return static_cast<absl::StatusCode>(cell->status);
+  }
+  bool HungUp() {
+    pollfd ready{socket_.get(), POLLIN, 0};
+    while (::poll(&ready, 1, 10'000) == 1) {
+      const auto frame = shm::ReceiveFrame(socket_.get());  // a Refused comes first
+      if (!frame.ok() && !absl::IsNotFound(frame.status())) return true;
+    }
+    return false;
+  }
+
+  shm::SessionMemory memory;
+
+ private:
+  kvist::UniqueFd socket_, memfd_, doorbell_;
+  uint64_t tail_ = 0;
+};
+
+shm::Entry Good(shm::Opcode opcode, uint32_t cell) {
+  static uint32_t sequence = 100;
+  shm::Entry entry{};
+  entry.opcode = opcode;
+  entry.cell = cell;
+  entry.sequence = ++sequence;
+  entry.deadline_nanos = kvist::MonotonicNanos() + 10'000'000'000;
+  return entry;
+}
+
+uint64_t ResidentKiB(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/status");
+  std::string line;
+  while (std::getline(in, line)) {
+    if (line.rfind("VmRSS:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10);
+  }
+  return 0;
+}
+
+// An engine that must not notice anything.
+class Bystander {
+ public:
+  explicit Bystander(const DaemonProcess& daemon) : engine_([&] {
+    FakeEngine::Options o;
+    o.socket = daemon.socket();
+    o.instance = "bystander";
+    return o;
+  }()) {
+    REQUIRE(engine_.status.message == "");
+    keys_ = engine_.Keys(1, 8);
+    REQUIRE(engine_.StoreAll(keys_).status == KVIST_OK);
+  }
+  ~Bystander() {
+    std::string wrong;
+    CHECK(engine_.LoadAll(keys_, &wrong) == 8);
+    CHECK(wrong == "");
+    CHECK(engine_.scheduler().connection() == KVIST_CONNECTED);
+  }
+
+ private:
+  FakeEngine engine_;
+  std::vector<kvist_key> keys_;
+};
+
+// A 32-bit field's value made of `v`, but not the one that would be right.
+uint32_t Other(uint64_t v, uint32_t right) { return static_cast<uint32_t>(v) == right ? right + 1 : static_cast<uint32_t>(v); }
+
+const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
+
+}  // namespace
+
+TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by name") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  using Change = std::function<void(session::Hello*, uint64_t)>;
+  const std::vector<std::pair<const char*, Change>> fields = {
+      {"protocol_version", [](auto* h, uint64_t v) { h->set_protocol_version(Other(v, shm::kVersion)); }},
+      {"rank", [](auto* h, uint64_t v) { h->set_rank(Other(v, 0)); }},
+      {"page_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_page_tokens(Other(v, 1) == 2 ? 0 : Other(v, 1)); }},
+      {"chunk_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_chunk_tokens(static_cast<uint32_t>(v)); }},
+      {"tensor_parallel", [](auto* h, uint64_t v) { h->mutable_space()->set_tensor_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
+      {"pipeline_parallel", [](auto* h, uint64_t v) { h->mutable_space()->set_pipeline_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
+      {"layers", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_layers(static_cast<uint32_t>(v)); }},
+      {"segments", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segments(static_cast<uint32_t>(v == 1 ? 2 : v)); }},
+      {"segment_bytes", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segment_bytes(v == 1 ? 0 : v); }},
+      {"pages", [](auto* h, uint64_t v) { h->mutable_memory()->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
+      {"page_stride", [](auto* h, uint64_t v) { h->mutable_memory()->set_page_stride(v); }},
+      {"layer offset", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
+      {"layer region", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_region(Other(v, 0)); }},
+      {"dim count", [](auto* h, uint64_t v) { auto* d = h->mutable_memory()->add_dims(); d->set_count(static_cast<uint32_t>(v == 1 ? 2 : v)); d->set_stride(1); }},
+      {"dim stride", [](auto* h, uint64_t v) { auto* d = h->mutable_memory()->add_dims(); d->set_count(2); d->set_stride(v); }},
+      {"instance", [](auto* h, uint64_t v) { h->set_instance(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
+      {"model", [](auto* h, uint64_t v) { h->mutable_space()->set_model(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
+      {"more layers", [](auto* h, uint64_t v) { for (uint64_t i = 0; i <= v % 3000; ++i) h->mutable_memory()->add_layers(); }},
+      {"no group", [](auto* h, uint64_t) { h->mutable_space()->clear_groups(); }},
+      {"no space", [](auto* h, uint64_t) { h->clear_space(); }},
+  };
+  // 2^32 and above wrap to 0 in 32-bit fields: both are worth a try.
+  const uint64_t values[] = {0, 1, UINT32_MAX, uint64_t{1} << 31, (uint64_t{1} << 31) + 1, uint64_t{1} << 32, uint64_t{1} << 62, uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - 4096};
+  uint32_t frames = 0;
+  const uint64_t before = ResidentKiB(daemon.pid());
+  for (const auto& [field, change] : fields) {
+    for (const uint64_t value : values) {
+      RawClient client(daemon);
+      session::ClientFrame frame = RawClient::GoodHello();
+      change(frame.mutable_hello(), value);
+      client.Send(frame);
+      const auto answer = client.Receive();
+      INFO(field << " = " << value);
+      REQUIRE(answer != nullptr);
+      CHECK(answer->has_refused());
+      CHECK(!answer->refused().message().empty());
+      ++frames;
+    }
+  }
+  const uint64_t after = ResidentKiB(daemon.pid());
+  std::printf("row 30: %u bad Hellos refused by name, resident memory %lu -> %lu KiB\n", frames, before, after);
+  CHECK(after < before + 4096);
+}
+
+TEST_CASE("Row 30: garbage instead of a handshake ends that connection only") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  std::mt19937 random(7);
+  const std::string good = RawClient::GoodHello().SerializeAsString();
+  for (int i = 0; i < 300; ++i) {
+    RawClient client(daemon);
+    std::string bytes = good;
+    if (i % 3 == 0) {  // noise
+      bytes.resize(1 + random() % 2000);
+      for (char& c : bytes) c = static_cast<char>(random());
+    } else if (i % 3 == 1) {  // flipped bits
+      for (int flips = 0; flips < 4; ++flips) bytes[random() % bytes.size()] ^= static_cast<char>(1 << random() % 8);
+    } else {  // cut short
+      bytes.resize(1 + random() % (bytes.size() - 1));
+    }
+    // With too few, too many or wrong descriptors.
+    std::vector<int> fds(random() % 3, 2);
+    client.SendBytes(bytes, fds);
+  }
+  {
+    RawClient client(daemon);
+    client.SendBytes("x", std::vector<int>(shm::kFrameFdsMax, 2));
+    CHECK(client.HungUp());
+  }
+  {
+    RawClient client(daemon);  // twice the handshake
+    client.Open();
+    client.Send(RawClient::GoodHello());
+    CHECK(client.HungUp());
+  }
+}
+
+TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed error in their cell") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  RawClient client(daemon);
+  client.Open();
+  const uint64_t before = ResidentKiB(daemon.pid());
+  const uint32_t counts[] = {0, 1, 2, 4096, 4097, 4098, 1u << 19, (1u << 19) + 1, 1u << 31, UINT32_MAX};
+  uint32_t entries = 0;
+  for (const shm::Opcode opcode : {shm::Opcode::kLookup, shm::Opcode::kLoad, shm::Opcode::kStore, static_cast<shm::Opcode>(0), static_cast<shm::Opcode>(999)}) {
+    for (const uint32_t keys : counts) {
+      for (const uint32_t pages : counts) {
+        for (const uint64_t arena : {uint64_t{0}, shm::kArenaBytes.value - 32, uint64_t{1} << 63, UINT64_MAX}) {
+          shm::Entry entry = Good(opcode, entries % shm::kCells);
+          entry.keys = keys;
+          entry.pages = pages;
+          entry.arena = arena;
+          entry.has_parent = entries % 3;
+          entry.chunks = counts[entries % std::size(counts)];
+          entry.first_chunk = counts[entries / 7 % std::size(counts)];
+          entry.layer.first_layer = counts[entries / 3 % std::size(counts)];
+          entry.lease = entries % 2 == 0 ? UINT64_MAX : 1;
+          entry.group = static_cast<uint16_t>(entries);
+          client.Submit(entry);
+          const absl::StatusCode code = client.Status(entry);
+          // A well-formed one may pass: a lookup of zeros misses, a store of zeros in group 0 is a store.
+          if (opcode != shm::Opcode::kLookup && opcode != shm::Opcode::kStore) CHECK(code != absl::StatusCode::kOk);
+          ++entries;
+        }
+      }
+    }
+  }
+  const uint64_t after = ResidentKiB(daemon.pid());
+  std::printf("row 30: %u ring entries with lengths from 0 to 2^64 - 1 answered, resident memory %lu -> %lu KiB\n", entries, before, after);
+  CHECK(after < before + 32768);  // the session's own arena is 4 MiB, and pages that good stores filled count
+}
+
+TEST_CASE("Row 30: what can't be answered ends the session of who sent it") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  for (const uint64_t tail : {uint64_t{shm::kEntries + 1}, uint64_t{1} << 32, uint64_t{1} << 63, UINT64_MAX}) {
+    RawClient client(daemon);
+    client.Open();
+    client.SetTail(tail);
+    CHECK(client.HungUp());
+  }
+  for (const uint32_t cell : {shm::kCells, 1u << 31, UINT32_MAX}) {
+    RawClient client(daemon);
+    client.Open();
+    client.Submit(Good(shm::Opcode::kLookup, cell));
+    CHECK(client.HungUp());
+  }
+}
+
+TEST_CASE("Row 34: a client that scribbles over the shared memory hurts itself only") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 20; ++round) {
+    RawClient client(daemon);
+    client.Open();
+    auto* words = reinterpret_cast<uint64_t*>(client.memory.ring());
+    const size_t count = shm::kEntries * sizeof(shm::Entry) / 8 + shm::kCells * sizeof(shm::Cell) / 8;
+    for (size_t i = 0; i < count; ++i) words[i] = random();
+    client.SetTail(1 + random() % shm::kEntries);
+    CHECK(client.HungUp());
+  }
+}

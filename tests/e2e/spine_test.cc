@@ -1,0 +1,219 @@
+// The spine with real processes: engine -> connector -> kvistd -> pinned DRAM -> back.
+#include <catch2/catch.hpp>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+
+using kvist::test::DaemonProcess;
+using kvist::test::FakeEngine;
+using kvist::test::TempDir;
+
+namespace {
+
+FakeEngine::Options On(const DaemonProcess& daemon) {
+  FakeEngine::Options options;
+  options.socket = daemon.socket();
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("An engine loads what it stored, bit for bit") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(On(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 8);
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == 0);
+  const kvist_result stored = engine.StoreAll(keys);
+  REQUIRE(stored.status == KVIST_OK);
+  CHECK(stored.chunks_copied == 8);
+  CHECK(engine.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  SECTION("a longer prompt hits its stored prefix, and storing the rest completes it") {
+    const auto longer = engine.Keys(1, 12);
+    CHECK(engine.LoadAll(longer, &wrong) == 8);
+    CHECK(wrong == "");
+    CHECK(engine.StoreAll(longer, 8).chunks_copied == 4);
+    CHECK(engine.LoadAll(longer, &wrong) == 12);
+    CHECK(wrong == "");
+  }
+  SECTION("another prompt shares the common prefix only") {
+    CHECK(engine.LoadAll(engine.Keys(2, 8), &wrong) == 2);
+    CHECK(wrong == "");
+  }
+  SECTION("what is there already is skipped") {
+    const kvist_result again = engine.StoreAll(keys);
+    CHECK(again.status == KVIST_OK);
+    CHECK(again.chunks_copied == 0);
+    CHECK(again.chunks_skipped == 8);
+  }
+  SECTION("an engine that was restarted hits") {
+    FakeEngine second(On(daemon));
+    REQUIRE(second.status.ok());
+    CHECK(second.LoadAll(keys, &wrong) == 8);
+    CHECK(wrong == "");
+  }
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("A chunk of several ranks is a hit only when all have stored it") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine::Options options = On(daemon);
+  options.ranks = 3;
+  FakeEngine engine(options);
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(7, 4);
+  const auto pages = engine.Pages(0, 4);
+  std::string wrong;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    CHECK(engine.scheduler().Lookup(keys, 0).chunks == 0);
+    for (uint32_t c = 0; c < 4; ++c) engine.Fill(rank, keys[c], std::span(pages).subspan(c * 4, 4));
+    const kvist_op op = engine.worker(rank).Store(keys, 0, pages);
+    REQUIRE(op != 0);
+    CHECK(engine.worker(rank).Wait(op, 5'000'000).status == KVIST_OK);
+  }
+  CHECK(engine.LoadAll(keys, &wrong) == 4);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("Memory that can be truncated is copied through its descriptor, and truncating it harms nobody") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine::Options options = On(daemon);
+  options.sealed = false;
+  FakeEngine engine(options);
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 8);
+  std::string wrong;
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  CHECK(engine.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  FakeEngine other(On(daemon));  // in the same space, with memory of its own
+  REQUIRE(::ftruncate(engine.memfd(0), 4096) == 0);
+  const auto more = engine.Keys(50'000, 4);
+  const kvist_op op = engine.worker(0).Store(more, 0, engine.Pages(0, 4));
+  REQUIRE(op != 0);
+  const kvist_result result = engine.worker(0).Wait(op, 5'000'000);
+  CHECK(result.status != KVIST_OK);
+  CHECK(result.pages_released == 1);
+  CHECK(other.scheduler().Lookup(more, 0).chunks == 0);
+  CHECK(other.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("Memory that isn't where it was described is refused, with the page that differs") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine::Options options = On(daemon);
+  options.wrong_stride = true;
+  FakeEngine engine(options);
+  CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
+  CHECK_THAT(engine.status.message, Catch::Contains("page 63 of layer 0"));
+  SECTION("also when there is no daemon to see it") {
+    daemon.Kill();
+    options.connect_timeout_us = 1000;
+    FakeEngine alone(options);
+    CHECK(alone.status.code == KVIST_FAILED_PRECONDITION);
+    CHECK_THAT(alone.status.message, Catch::Contains("page 63 of layer 0"));
+  }
+}
+
+TEST_CASE("Wrong calls get a typed error that says what to do, and nothing is disturbed") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(On(daemon));
+  REQUIRE(engine.status.ok());
+  const auto keys = engine.Keys(1, 4);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  kvist::Hit hit = engine.scheduler().Lookup(keys, 1'000'000);
+  REQUIRE(hit.chunks == 4);
+  std::vector<uint32_t> pages = engine.Pages(0, 4);
+  const auto failed = [&](kvist_op op) { return engine.worker(0).Wait(op, 5'000'000); };
+
+  CHECK(engine.worker(0).Load(hit.lease, 0, 4, std::span(pages).first(3)) == 0);
+  CHECK_THAT(kvist_error(), Catch::Contains("page_count is 3"));
+  CHECK(failed(engine.worker(0).Load(hit.lease, 2, 4, pages)).status == KVIST_INVALID_ARGUMENT);
+  CHECK_THAT(kvist_error(), Catch::Contains("chunks [2, 6) of a lease over 4"));
+  pages[5] = 1 << 20;
+  CHECK(failed(engine.worker(0).Load(hit.lease, 0, 4, pages)).status == KVIST_INVALID_ARGUMENT);
+  CHECK_THAT(kvist_error(), Catch::Contains("page 1048576 of 64"));
+  pages = engine.Pages(0, 4);
+  const kvist_lease ended = hit.lease.id();
+  hit.lease.Release();
+  engine.scheduler().Lookup(keys, 0);  // on the release's ring, so the release has come before this answers
+  const kvist::Lease stale(engine.scheduler().get(), ended);
+  CHECK(failed(engine.worker(0).Load(stale, 0, 4, pages)).status == KVIST_ABORTED);
+  CHECK_THAT(kvist_error(), Catch::Contains("look up again"));
+  CHECK(engine.scheduler().Load(stale, 0, 4, pages) == 0);
+  CHECK(kvist_poll(engine.worker(0).get(), 12345, std::make_unique<kvist_result>(kvist_result{sizeof(kvist_result), KVIST_OK, 0, 0, 0, 0, 0}).get()) ==
+        KVIST_INVALID_ARGUMENT);
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == 4);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("A store that is given up is never seen, and its pages are free at once") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=256MiB"});
+  FakeEngine::Options options = On(daemon);
+  options.pages = 4096;
+  options.segment_bytes = 4096;
+  FakeEngine engine(options);
+  REQUIRE(engine.status.ok());
+  std::string wrong;
+  for (uint32_t round = 0; round < 50; ++round) {
+    const auto keys = engine.Keys(1000 * round, 200);
+    const auto pages = engine.Pages(0, 200);
+    for (uint32_t c = 0; c < 200; ++c) engine.Fill(0, keys[c], std::span(pages).subspan(c * 4, 4));
+    const kvist_op op = engine.worker(0).Store(keys, 0, pages);
+    REQUIRE(op != 0);
+    REQUIRE(engine.worker(0).Cancel(op).ok());
+    engine.Poison(0, pages);  // while the daemon may be copying
+    const kvist_result result = engine.worker(0).Poll(op);
+    CHECK(result.status != KVIST_PENDING);
+    CHECK(result.pages_released == 1);
+    engine.LoadAll(keys, &wrong);
+    CHECK(wrong == "");
+  }
+}
+
+TEST_CASE("Two users never hit each other's chunks") {
+  if (::getuid() != 0) {
+    WARN("skipped: only root can run an engine as another user");
+    return;
+  }
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "session.socket_mode=0666"});
+  FakeEngine mine(On(daemon));
+  REQUIRE(mine.status.ok());
+  const auto keys = mine.Keys(1, 8);
+  REQUIRE(mine.StoreAll(keys).status == KVIST_OK);
+  // A child of another uid, with the same instance name, model and keys.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresgid(65534, 65534, 65534) != 0 || ::setresuid(65534, 65534, 65534) != 0) ::_exit(10);
+    FakeEngine theirs(On(daemon));
+    if (!theirs.status.ok()) ::_exit(11);
+    std::string wrong;
+    if (theirs.LoadAll(keys, &wrong) != 0) ::_exit(12);
+    if (theirs.StoreAll(keys).chunks_copied != 8) ::_exit(13);
+    if (theirs.LoadAll(keys, &wrong) != 8 || !wrong.empty()) ::_exit(14);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(WEXITSTATUS(status) == 0);
+  std::string wrong;
+  CHECK(mine.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+}

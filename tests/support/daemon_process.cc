@@ -1,0 +1,130 @@
+#include "tests/support/daemon_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+namespace kvist::test {
+namespace {
+
+pid_t Spawn(const std::vector<std::string>& argv, int stdout_fd) {
+  std::vector<char*> args;
+  for (const std::string& a : argv) args.push_back(const_cast<char*>(a.c_str()));
+  args.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(stdout_fd, STDOUT_FILENO);
+    ::execv(args[0], args.data());
+    std::perror(args[0]);
+    ::_exit(127);
+  }
+  return pid;
+}
+
+int Reap(pid_t pid) {
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace
+
+TempDir::TempDir() {
+  std::string name = std::filesystem::temp_directory_path() / "kvist-test-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) std::abort();
+  path_ = name;
+  ::chmod(path_.c_str(), 0755);
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string BinDir() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
+
+DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings) : dir_(dir), settings_(std::move(settings)) { Start(); }
+
+DaemonProcess::~DaemonProcess() {
+  if (pid_ > 0) Kill();
+}
+
+void DaemonProcess::Start() {
+  const char* named = std::getenv("KVISTD");
+  std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
+  std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(), "admin.socket=" + admin_socket(), "log.level=warn"};
+  all.insert(all.end(), settings_.begin(), settings_.end());
+  for (const std::string& setting : all) {
+    argv.push_back("--set");
+    argv.push_back(setting);
+  }
+  int out[2];
+  if (::pipe2(out, O_CLOEXEC) != 0) std::abort();
+  pid_ = Spawn(argv, out[1]);
+  ::close(out[1]);
+  std::string said;
+  pollfd ready{out[0], POLLIN, 0};
+  while (said.find("READY") == std::string::npos && ::poll(&ready, 1, 20'000) > 0) {
+    char buffer[256];
+    const ssize_t n = ::read(out[0], buffer, sizeof buffer);
+    if (n <= 0) break;
+    said.append(buffer, static_cast<size_t>(n));
+  }
+  ::close(out[0]);
+  if (said.find("READY") == std::string::npos) {
+    std::fprintf(stderr, "kvistd didn't get ready; it said: %s\n", said.c_str());
+    std::abort();
+  }
+}
+
+void DaemonProcess::Signal(int number) const {
+  ::kill(pid_, number);
+  int status = 0;
+  if (number == SIGSTOP) ::waitpid(pid_, &status, WUNTRACED);  // until all its threads stand
+}
+
+void DaemonProcess::Kill() {
+  ::kill(pid_, SIGKILL);
+  Reap(pid_);
+  pid_ = -1;
+}
+
+int DaemonProcess::Terminate() {
+  ::kill(pid_, SIGTERM);
+  const int status = Reap(pid_);
+  pid_ = -1;
+  return status;
+}
+
+size_t DaemonProcess::OpenFds() const {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) ++count;
+  return count;
+}
+
+int RunProgram(const std::vector<std::string>& argv, std::string* out) {
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) std::abort();
+  const pid_t pid = Spawn(argv, pipe[1]);
+  ::close(pipe[1]);
+  char buffer[4096];
+  ssize_t n;
+  while ((n = ::read(pipe[0], buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
+    if (n > 0 && out != nullptr) out->append(buffer, static_cast<size_t>(n));
+  }
+  ::close(pipe[0]);
+  return Reap(pid);
+}
+
+}  // namespace kvist::test

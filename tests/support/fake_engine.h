@@ -1,0 +1,89 @@
+#ifndef KVIST_TESTS_SUPPORT_FAKE_ENGINE_H_
+#define KVIST_TESTS_SUPPORT_FAKE_ENGINE_H_
+
+#include <kvist/client.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace kvist::test {
+
+// An engine without a model: paged memory whose bytes are a function of what they stand for, so that a wrong byte is seen and its
+// owner named. One scheduler session and `ranks` worker sessions of one instance, all in this process.
+//
+// Layout of a rank's memory: [page][layer][K, V][segment]: pages interleave layers, so strides matter.
+class FakeEngine {
+ public:
+  struct Options {
+    std::string socket;
+    std::string instance = "fake";
+    std::string model = "fake-model";
+    uint32_t ranks = 1;
+    uint32_t pages = 64;
+    uint32_t layers = 3;
+    uint32_t segment_bytes = 1024;   // of K or V of one page in one layer
+    bool sealed = true;              // the memfd can't shrink, so kvistd maps it
+    bool scheduler = true;
+    bool wrong_stride = false;       // describes its memory wrongly, on purpose
+    int64_t connect_timeout_us = 5'000'000;
+  };
+  static constexpr uint32_t kPageTokens = 16;
+  static constexpr uint32_t kChunkTokens = 64;
+  static constexpr uint32_t kPagesPerChunk = kChunkTokens / kPageTokens;
+
+  explicit FakeEngine(Options options);
+  ~FakeEngine();
+
+  Status status;  // of connecting; everything below needs ok()
+
+  // The keys of prompt `prompt`, `chunks` of them. Prompts with equal number / 1000 share their first two chunks.
+  std::vector<kvist_key> Keys(uint32_t prompt, uint32_t chunks) const;
+
+  // Writes what `key`'s chunk holds on `rank` into these pages; or returns "" when they hold it, else what is wrong.
+  void Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages);
+  std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) const;
+  void Poison(uint32_t rank, std::span<const uint32_t> pages);
+
+  // Fills pages and stores keys[first..) from all ranks, waits; the worst status.
+  kvist_result StoreAll(std::span<const kvist_key> keys, uint32_t first = 0, int64_t timeout_us = 10'000'000);
+  // Looks up, loads all hits on all ranks into poisoned pages, checks. Returns the hit; `wrong` gets the first wrong page.
+  uint32_t LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us = 10'000'000);
+
+  Client& scheduler() { return scheduler_; }
+  Client& worker(uint32_t rank) { return workers_[rank]; }
+  int memfd(uint32_t rank) const { return memories_[rank].fd; }
+  kvist_options WorkerOptions(uint32_t rank);
+  // Page ids [first, first + chunks * kPagesPerChunk), scattered over the memory in a fixed way.
+  std::vector<uint32_t> Pages(uint32_t first_chunk, uint32_t chunks) const;
+  std::byte* Segment(uint32_t rank, uint32_t page, uint32_t layer, uint32_t segment) const;
+  const Options& options() const { return options_; }
+
+ private:
+  struct Memory {
+    int fd = -1;
+    std::byte* data = nullptr;
+    size_t size = 0;
+  };
+  struct ProbeContext {
+    FakeEngine* engine;
+    uint32_t rank;
+  };
+  static int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
+  kvist_options CommonOptions() const;
+
+  Options options_;
+  std::vector<Memory> memories_;
+  std::vector<ProbeContext> contexts_;
+  std::vector<kvist_layer> layers_;
+  std::vector<kvist_dim> dims_;
+  std::vector<kvist_memory> descriptions_;
+  Client scheduler_;
+  std::vector<Client> workers_;
+};
+
+}  // namespace kvist::test
+
+#endif  // KVIST_TESTS_SUPPORT_FAKE_ENGINE_H_
