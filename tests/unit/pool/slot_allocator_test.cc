@@ -186,8 +186,8 @@ TEST_CASE("SlotAllocator fills fuller slabs first so that emptier ones empty out
   const SlotClass slot_class = ClassOf(allocator, KiB(64));  // 16 a slab
   std::vector<SlotRef> slots = AllocateAll(allocator, slot_class);
   const auto slab_of = [&](SlotRef slot) { return allocator.PlaceOf(slot).offset.value / MiB(1).value; };
-  for (int i = 0; i < 12; ++i) allocator.Free(slots[i]);   // slab 0 keeps 4 of 16
   for (int i = 16; i < 20; ++i) allocator.Free(slots[i]);  // slab 1 keeps 12 of 16
+  for (int i = 0; i < 12; ++i) allocator.Free(slots[i]);   // slab 0 keeps 4 of 16
   REQUIRE(slab_of(slots[12]) == 0);
   for (int i = 0; i < 4; ++i) CHECK(slab_of(*allocator.Allocate(slot_class)) == 1);
   for (int i = 12; i < 16; ++i) allocator.Free(slots[i]);
