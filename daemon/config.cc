@@ -1,0 +1,277 @@
+#include "daemon/config.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "daemon/config_keys.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+constexpr size_t kFileBytesMax = 1 << 20;  // a configuration of 20 keys and some thousand tenants is far smaller
+
+std::string FileName(absl::string_view name) { return name.empty() ? "config" : std::string(name); }
+
+// Edits that make one word of the other.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
+    }
+  }
+  return row.back();
+}
+
+// " (did you mean WORD?)" for the candidate that a slip of the finger would make of `word`; "" when none is near.
+std::string DidYouMean(absl::string_view word, const std::vector<absl::string_view>& candidates) {
+  constexpr size_t kWordMax = 64;
+  if (word.size() > kWordMax) return "";
+  absl::string_view nearest;
+  size_t nearest_distance = std::max<size_t>(word.size() / 3, 2) + 1;
+  for (const absl::string_view candidate : candidates) {
+    const bool part = word.size() >= 3 && (absl::StrContains(candidate, word) || absl::StrContains(word, candidate));
+    const size_t distance = part ? std::min<size_t>(EditDistance(word, candidate), 2) : EditDistance(word, candidate);
+    if (distance < nearest_distance) {
+      nearest = candidate;
+      nearest_distance = distance;
+    }
+  }
+  return nearest.empty() ? "" : absl::StrCat(" (did you mean ", nearest, "?)");
+}
+
+std::vector<absl::string_view> SectionNames() {
+  std::vector<absl::string_view> names;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (names.empty() || names.back() != key.section) names.push_back(key.section);
+  }
+  names.push_back(kTenantsSection);
+  return names;
+}
+
+std::vector<absl::string_view> KeyNames(absl::string_view section) {
+  std::vector<absl::string_view> names;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section == section) names.push_back(key.name);
+  }
+  return names;
+}
+
+const ConfigKey* FindKey(absl::string_view section, absl::string_view name) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section == section && key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+ConfigValue ToValue(const toml::node& node) {
+  if (const auto* text = node.as_string()) return {text->get(), absl::StrCat("the string ", Quoted(text->get()))};
+  if (const auto* number = node.as_integer()) return {number->get(), absl::StrCat("the integer ", number->get())};
+  if (const auto* number = node.as_floating_point()) return {number->get(), absl::StrCat("the number ", number->get())};
+  if (const auto* flag = node.as_boolean()) return {flag->get(), flag->get() ? "the boolean true" : "the boolean false"};
+  if (const auto* array = node.as_array()) {
+    std::vector<int64_t> numbers;
+    for (const toml::node& element : *array) {
+      const auto* number = element.as_integer();
+      if (number == nullptr) return {{}, "an array that holds more than integers"};
+      numbers.push_back(number->get());
+    }
+    std::string found = absl::StrCat("the array [", absl::StrJoin(numbers, ", "), "]");
+    return {std::move(numbers), std::move(found)};
+  }
+  return {{}, node.is_table() ? "a table" : "a date or time"};
+}
+
+// Puts keys into Options, one by one, and remembers where each one stood.
+class Reader {
+ public:
+  absl::Status TakeFile(const toml::table& file, absl::string_view name) {
+    for (auto&& [section, node] : file) {
+      const std::string section_name(section.str());
+      const std::string at = Place(name, section.source());
+      if (!IsSection(section_name)) {
+        if (!node.is_table()) {
+          return Refuse(at, section_name, "a key outside of any section", absl::StrCat("keys under one of ", SectionList()));
+        }
+        return UnknownSection(at, section_name);
+      }
+      const toml::table* keys = node.as_table();
+      if (keys == nullptr) {
+        return Refuse(at, absl::StrCat("[", section_name, "]"), ToValue(node).found,
+                      absl::StrCat("a section, [", section_name, "]"));
+      }
+      for (auto&& [key, value] : *keys) {
+        const std::string key_at = Place(name, key.source());
+        const std::string value_at = value.source().begin ? Place(name, value.source()) : key_at;
+        KVIST_RETURN_IF_ERROR(
+            Take(section_name, std::string(key.str()), ToValue(value), {.key = key_at, .value = value_at}));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeOverride(absl::string_view text) {
+    const size_t equals = text.find('=');
+    const size_t dot = text.substr(0, equals).find('.');
+    if (equals == absl::string_view::npos || dot == absl::string_view::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(kOverride, ": ", Quoted(text), "; allowed: section.key=value"));
+    }
+    const std::string section(text.substr(0, dot));
+    const std::string key(text.substr(dot + 1, equals - dot - 1));
+    const std::string raw(text.substr(equals + 1));
+    return Take(section, key, OverrideValue(section, key, raw), {.key = kOverride, .value = kOverride});
+  }
+
+  absl::StatusOr<Options> Finish() {
+    if (const std::optional<ConfigProblem> problem = FindContradiction(options_)) {
+      const auto place = places_.find({std::string(problem->section), std::string(problem->name)});
+      return absl::InvalidArgumentError(absl::StrCat(place == places_.end() ? "" : place->second + ": ", "[",
+                                                     problem->section, "] ", problem->name, ": ", problem->text));
+    }
+    KVIST_RETURN_IF_ERROR(options_.Validate());
+    return std::move(options_);
+  }
+
+  static std::string Place(absl::string_view name, const toml::source_region& source) {
+    return absl::StrCat(name, ":", source.begin.line, ":", source.begin.column);
+  }
+
+ private:
+  static constexpr char kOverride[] = "--set";
+
+  struct Places {
+    std::string key;
+    std::string value;
+  };
+
+  static bool IsSection(absl::string_view name) {
+    const std::vector<absl::string_view> names = SectionNames();
+    return std::find(names.begin(), names.end(), name) != names.end();
+  }
+  static std::string SectionList() { return absl::StrJoin(SectionNames(), ", "); }
+
+  static absl::Status Refuse(absl::string_view place, absl::string_view what, absl::string_view found,
+                             absl::string_view allowed) {
+    return absl::InvalidArgumentError(absl::StrCat(place, ": ", what, ": ", found, "; allowed: ", allowed));
+  }
+  static absl::Status UnknownSection(absl::string_view place, absl::string_view section) {
+    return Refuse(place, absl::StrCat("[", section, "]"),
+                  absl::StrCat("unknown section", DidYouMean(section, SectionNames())), SectionList());
+  }
+  static absl::Status UnknownKey(absl::string_view place, absl::string_view section, absl::string_view name) {
+    std::string hint = DidYouMean(name, KeyNames(section));
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (hint.empty() && key.name == name) hint = absl::StrCat(" (did you mean [", key.section, "] ", name, "?)");
+    }
+    return Refuse(place, absl::StrCat("[", section, "] ", name), absl::StrCat("unknown key", hint),
+                  absl::StrJoin(KeyNames(section), ", "));
+  }
+
+  absl::Status Take(const std::string& section, const std::string& name, const ConfigValue& value, const Places& at) {
+    if (!IsSection(section)) return UnknownSection(at.key, section);
+    places_[{section, name}] = at.value;
+    if (section == kTenantsSection) return TakeTenant(name, value, at);
+    const ConfigKey* key = FindKey(section, name);
+    if (key == nullptr) return UnknownKey(at.key, section, name);
+    if (!key->assign(value, &options_) || !key->holds(options_)) {
+      return Refuse(at.value, absl::StrCat("[", section, "] ", name), value.found, key->allowed);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeTenant(const std::string& uid, const ConfigValue& value, const Places& at) {
+    const std::string what = absl::StrCat("[", kTenantsSection, "] ", uid);
+    if (!IsTenantUid(uid)) return Refuse(at.key, what, absl::StrCat("the key ", Quoted(uid)), kTenantUidAllowed);
+    const std::string* tenant = std::get_if<std::string>(&value.data);
+    if (tenant == nullptr || !IsTenantName(*tenant)) return Refuse(at.value, what, value.found, kTenantNameAllowed);
+    options_.tenants[uid] = *tenant;
+    return absl::OkStatus();
+  }
+
+  // What stands behind the = of an override: TOML, or else the characters as they are; so, too, where a string is wanted and no
+  // quotes are there (a group's number, a tenant named "true").
+  static ConfigValue OverrideValue(absl::string_view section, absl::string_view name, const std::string& raw) {
+    const ConfigKey* key = FindKey(section, name);
+    const bool wants_text = section == kTenantsSection || (key != nullptr && key->is_text);
+    ConfigValue text{raw, absl::StrCat("the string ", Quoted(raw))};
+    try {
+      const toml::table parsed = toml::parse(absl::StrCat("value = ", raw));
+      const toml::node* node = parsed.get("value");
+      if (parsed.size() != 1 || node == nullptr || (wants_text && !node->is_string())) return text;
+      return ToValue(*node);
+    } catch (const std::exception&) { return text; }
+  }
+
+  Options options_;
+  std::map<std::pair<std::string, std::string>, std::string> places_;
+};
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "re"), &std::fclose);
+  if (file == nullptr) return ErrnoStatus(absl::StrCat("can't open the configuration ", path), errno);
+  std::string text(kFileBytesMax + 1, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) return ErrnoStatus(absl::StrCat("can't read the configuration ", path), errno);
+  if (text.size() > kFileBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": longer than ", kFileBytesMax, " bytes: is it a kvistd configuration?"));
+  }
+  return text;
+}
+
+absl::Status TakeText(absl::string_view text, const std::string& name, Reader* reader) {
+  try {
+    return reader->TakeFile(toml::parse(std::string(text), name), name);
+  } catch (const toml::parse_error& error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Reader::Place(name, error.source()), ": ", std::string(error.description())));
+  } catch (const std::exception& error) { return absl::InvalidArgumentError(absl::StrCat(name, ": ", error.what())); }
+}
+
+}  // namespace
+
+absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
+                                    const std::vector<std::string>& overrides) {
+  Reader reader;
+  KVIST_RETURN_IF_ERROR(TakeText(text, FileName(name), &reader));
+  for (const std::string& override : overrides) KVIST_RETURN_IF_ERROR(reader.TakeOverride(override));
+  return reader.Finish();
+}
+
+absl::StatusOr<Options> LoadConfig(const ConfigSources& sources) {
+  std::string text;
+  if (!sources.file.empty()) { KVIST_ASSIGN_OR_RETURN(text, ReadFile(sources.file)); }
+  return ParseConfig(text, sources.file, sources.overrides);
+}
+
+std::string PrintConfig(const Options& options) {
+  std::string text;
+  absl::string_view section;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section != section) absl::StrAppend(&text, section.empty() ? "" : "\n", "[", key.section, "]\n");
+    section = key.section;
+    absl::StrAppend(&text, "# ", key.allowed, "\n", key.name, " = ", key.print(options), "\n");
+  }
+  absl::StrAppend(&text, "\n[", kTenantsSection, "]\n# ", kTenantUidAllowed, " = ", kTenantNameAllowed, "\n");
+  for (const auto& [uid, tenant] : options.tenants) absl::StrAppend(&text, uid, " = \"", tenant, "\"\n");
+  return text;
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,48 @@
+#ifndef KVIST_DAEMON_CONFIG_H_
+#define KVIST_DAEMON_CONFIG_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "daemon/options.h"
+
+namespace kvist::daemon {
+
+// Reads Options from a TOML file, and from `--set section.key=value` on top of it. Every key has a default, so an empty file will
+// do. Whatever is not understood is refused with its place, and nothing is guessed:
+//
+//   kvistd.toml:3:9: [pool] bytes: the string "4GB"; allowed: bytes, or a string with a unit such as "4GiB" (B, KiB, ...
+//   kvistd.toml:7:1: [pool] byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock
+//   --set: [lease] max: the string "2 days"; allowed: ...
+//
+// Sizes are integers (bytes) or strings ("4GiB", "512 MiB"), durations strings ("60s", "500ms"), modes octal strings ("0660").
+// The result has passed Validate(); paths and sizes that were left out are still empty: see FillDefaults.
+//
+// Errors: InvalidArgument  as above.  NotFound, PermissionDenied, ...  the file can't be read.
+struct ConfigSources {
+  std::string file;                    // "" for none
+  std::vector<std::string> overrides;  // "section.key=value" each; a later one wins over an earlier one and over the file.
+                                       // The value is TOML; whatever isn't (4GiB, 0660, /run/a.sock) is taken as a string.
+};
+absl::StatusOr<Options> LoadConfig(const ConfigSources& sources);
+
+// The same for a text at hand; `name` stands for the file in messages.
+absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
+                                    const std::vector<std::string>& overrides = {});
+
+// Fills in what was left empty: paths (/run/kvist and /var/lib/kvist for root; $XDG_RUNTIME_DIR/kvist or /tmp/kvist-UID, and
+// $XDG_STATE_HOME/kvist or ~/.local/state/kvist for others), pool.bytes (a quarter of the memory that is available now, a multiple
+// of 2 MiB) and pool.slab_bytes (64 MiB; for a pool below 1 GiB the largest power of two of which it has 16, but at least 2 MiB).
+// Touches no file. Validate() afterwards: a key that was given can contradict a default.
+//
+// Errors: FailedPrecondition  no home directory, or /tmp/kvist-UID is there and isn't a private directory; names the key to set.
+absl::Status FillDefaults(Options* options);
+
+// The configuration as a TOML file with what is allowed above every key. ParseConfig gives the same Options back.
+std::string PrintConfig(const Options& options);
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_CONFIG_H_

@@ -1,0 +1,309 @@
+#include "daemon/config_keys.h"
+
+#include <sched.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace kvist::daemon {
+namespace {
+
+// A path of a unix socket ends with a zero in sockaddr_un.
+constexpr size_t kSocketPathMax = sizeof(sockaddr_un::sun_path) - 1;
+constexpr size_t kPathMax = 4095;      // PATH_MAX less its zero
+constexpr size_t kGroupNameMax = 32;   // LOGIN_NAME_MAX of shadow's groupadd
+constexpr size_t kTenantNameMax = 64;  // stands in tables and metrics
+
+// "section", "name", and a lambda that finds the field in a const or other Options: so no name is written twice.
+#define KVIST_FIELD(section, name) \
+#section, #name, [](auto& o) -> auto& { return o.section.name; }
+
+template <class T>
+const T* As(const ConfigValue& value) {
+  return std::get_if<T>(&value.data);
+}
+
+std::string Quote(absl::string_view text) { return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\""); }
+
+// A key whose TOML value is read by `read` (const ConfigValue& -> std::optional of the field's type) and so on.
+template <class Field, class Read, class Holds, class Print>
+ConfigKey MakeKey(absl::string_view section, absl::string_view name, Field field, bool is_text, std::string allowed,
+                  Read read, Holds holds, Print print) {
+  return {.section = section,
+          .name = name,
+          .is_text = is_text,
+          .allowed = std::move(allowed),
+          .assign =
+              [field, read](const ConfigValue& value, Options* options) {
+                auto result = read(value);
+                if (!result) return false;
+                field(*options) = *std::move(result);
+                return true;
+              },
+          .holds = [field, holds](const Options& options) { return holds(field(options)); },
+          .print = [field, print](const Options& options) { return print(field(options)); }};
+}
+
+std::optional<std::string> ReadText(const ConfigValue& value) {
+  const std::string* text = As<std::string>(value);
+  return text == nullptr ? std::nullopt : std::optional(*text);
+}
+
+template <class Field>
+ConfigKey Path(absl::string_view section, absl::string_view name, Field field, size_t length_max) {
+  return MakeKey(
+      section, name, field, true,
+      absl::StrCat("an absolute path of at most ", length_max, " bytes, or \"\" for the default"), ReadText,
+      [length_max](const std::string& path) {
+        return path.empty() ||
+               (path[0] == '/' && path.size() <= length_max && std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
+      },
+      [](const std::string& path) { return Quote(path); });
+}
+
+template <class Field>
+ConfigKey Group(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true, "the name of a group, or \"\" for the daemon's own", ReadText,
+      [](const std::string& group) {
+        return group.size() <= kGroupNameMax && std::all_of(group.begin(), group.end(), [](char c) {
+                 return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+               });
+      },
+      [](const std::string& group) { return Quote(group); });
+}
+
+template <class Field>
+ConfigKey Choice(absl::string_view section, absl::string_view name, Field field, std::vector<absl::string_view> choices) {
+  return MakeKey(
+      section, name, field, true,
+      absl::StrJoin(choices, ", ",
+                    [](std::string* out, absl::string_view choice) { absl::StrAppend(out, "\"", choice, "\""); }),
+      ReadText,
+      [choices](const std::string& text) { return std::find(choices.begin(), choices.end(), text) != choices.end(); },
+      [](const std::string& text) { return Quote(text); });
+}
+
+template <class Field>
+ConfigKey Flag(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, false, "true, false",
+      [](const ConfigValue& value) {
+        const bool* flag = As<bool>(value);
+        return flag == nullptr ? std::nullopt : std::optional(*flag);
+      },
+      [](bool) { return true; }, [](bool flag) { return flag ? "true" : "false"; });
+}
+
+template <class Number, class Field>
+ConfigKey Integer(absl::string_view section, absl::string_view name, Field field, Number min, Number max,
+                  absl::string_view note = "") {
+  return MakeKey(
+      section, name, field, false, absl::StrCat("an integer from ", min, " to ", max, note),
+      [](const ConfigValue& value) -> std::optional<Number> {
+        const int64_t* number = As<int64_t>(value);
+        if (number == nullptr || !std::in_range<Number>(*number)) return std::nullopt;
+        return static_cast<Number>(*number);
+      },
+      [min, max](Number number) { return number >= min && number <= max; },
+      [](Number number) { return absl::StrCat(number); });
+}
+
+template <class Field>
+ConfigKey Mode(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true, "an octal file mode as a string, \"0600\" to \"0777\", that lets the owner read and write",
+      [](const ConfigValue& value) -> std::optional<uint32_t> {
+        const std::string* text = As<std::string>(value);
+        if (text == nullptr || text->size() < 3 || text->size() > 4) return std::nullopt;
+        uint32_t mode = 0;
+        for (const char digit : *text) {
+          if (digit < '0' || digit > '7') return std::nullopt;
+          mode = mode * 8 + static_cast<uint32_t>(digit - '0');
+        }
+        return mode;
+      },
+      [](uint32_t mode) { return mode <= 0777 && (mode & 0600) == 0600; },
+      [](uint32_t mode) { return absl::StrFormat("\"%04o\"", mode); });
+}
+
+struct ByteUnit {
+  absl::string_view name;
+  uint64_t bytes;
+};
+constexpr ByteUnit kByteUnits[] = {
+    {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
+
+std::string PrintBytes(Bytes bytes) {
+  for (const ByteUnit& unit : kByteUnits) {
+    if (bytes.value > 0 && bytes.value % unit.bytes == 0) return absl::StrCat(bytes.value / unit.bytes, unit.name);
+  }
+  return absl::StrCat(bytes.value, "B");
+}
+
+std::optional<Bytes> ReadBytes(const ConfigValue& value) {
+  if (const int64_t* number = As<int64_t>(value)) {
+    return *number < 0 ? std::nullopt : std::optional(Bytes{static_cast<uint64_t>(*number)});
+  }
+  const std::string* text = As<std::string>(value);
+  if (text == nullptr) return std::nullopt;
+  const size_t digits = std::min(text->find_first_not_of("0123456789"), text->size());
+  const absl::string_view unit_name = absl::StripLeadingAsciiWhitespace(absl::string_view(*text).substr(digits));
+  uint64_t count = 0;
+  if (!absl::SimpleAtoi(absl::string_view(*text).substr(0, digits), &count)) return std::nullopt;
+  for (const ByteUnit& unit : kByteUnits) {
+    if (unit_name != unit.name) continue;
+    if (count > std::numeric_limits<uint64_t>::max() / unit.bytes) return std::nullopt;
+    return Bytes{count * unit.bytes};
+  }
+  return std::nullopt;
+}
+
+struct SizeRange {
+  Bytes min;
+  Bytes max;
+  Bytes multiple{1};
+};
+
+// A size of which 0 means that the daemon chooses.
+template <class Field>
+ConfigKey Size(absl::string_view section, absl::string_view name, Field field, SizeRange range) {
+  const std::string multiple = range.multiple > Bytes{1} ? absl::StrCat(", a multiple of ", PrintBytes(range.multiple)) : "";
+  return MakeKey(
+      section, name, field, false,
+      absl::StrCat("bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), from ", PrintBytes(range.min),
+                   " to ", PrintBytes(range.max), multiple, "; 0 for the default"),
+      ReadBytes,
+      [range](Bytes bytes) {
+        return bytes == Bytes{} || (bytes >= range.min && bytes <= range.max && bytes.value % range.multiple.value == 0);
+      },
+      [](Bytes bytes) { return bytes == Bytes{} ? "0" : absl::StrCat("\"", PrintBytes(bytes), "\""); });
+}
+
+template <class Field>
+ConfigKey Duration(absl::string_view section, absl::string_view name, Field field, absl::Duration min, absl::Duration max) {
+  return MakeKey(
+      section, name, field, true,
+      absl::StrCat("a string with a unit such as \"60s\" or \"500ms\" (ms, s, m, h), from ", absl::FormatDuration(min),
+                   " to ", absl::FormatDuration(max)),
+      [](const ConfigValue& value) -> std::optional<absl::Duration> {
+        const std::string* text = As<std::string>(value);
+        absl::Duration duration;
+        if (text == nullptr || !absl::ParseDuration(*text, &duration)) return std::nullopt;
+        return duration;
+      },
+      [min, max](absl::Duration duration) { return duration >= min && duration <= max; },
+      [](absl::Duration duration) { return absl::StrCat("\"", absl::FormatDuration(duration), "\""); });
+}
+
+template <class Field>
+ConfigKey Share(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, false, "a number above 0 and at most 1",
+      [](const ConfigValue& value) -> std::optional<double> {
+        if (const double* number = As<double>(value)) return *number;
+        if (const int64_t* number = As<int64_t>(value)) return static_cast<double>(*number);
+        return std::nullopt;
+      },
+      [](double share) { return share > 0 && share <= 1; },  // not a NaN either
+      [](double share) {
+        const std::string text = absl::StrFormat("%.17g", share);
+        return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+      });
+}
+
+template <class Field>
+ConfigKey CpuList(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, false, absl::StrCat("a list of CPU numbers such as [0, 1], each from 0 to ", CPU_SETSIZE - 1),
+      [](const ConfigValue& value) -> std::optional<std::vector<int>> {
+        const auto* numbers = As<std::vector<int64_t>>(value);
+        if (numbers == nullptr || !std::all_of(numbers->begin(), numbers->end(), std::in_range<int, int64_t>))
+          return std::nullopt;
+        return std::vector<int>(numbers->begin(), numbers->end());
+      },
+      [](const std::vector<int>& cpus) {
+        return std::all_of(cpus.begin(), cpus.end(), [](int c) { return c >= 0 && c < CPU_SETSIZE; });
+      },
+      [](const std::vector<int>& cpus) { return absl::StrCat("[", absl::StrJoin(cpus, ", "), "]"); });
+}
+
+}  // namespace
+
+const std::vector<ConfigKey>& ConfigKeys() {
+  static const auto* const keys = new std::vector<ConfigKey>{
+      Path(KVIST_FIELD(daemon, state_dir), kPathMax),
+
+      Path(KVIST_FIELD(session, socket), kSocketPathMax),
+      Mode(KVIST_FIELD(session, socket_mode)),
+      Group(KVIST_FIELD(session, socket_group)),
+      Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1,
+                        65536),  // one descriptor each, and systemd's LimitNOFILE is larger
+      Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel"),
+
+      Path(KVIST_FIELD(admin, socket), kSocketPathMax),
+      Mode(KVIST_FIELD(admin, socket_mode)),
+      Group(KVIST_FIELD(admin, socket_group)),
+
+      Size(KVIST_FIELD(pool, bytes), {.min = MiB(2), .max = GiB(16384)}),  // a huge page; what SlotAllocator can number
+      Size(KVIST_FIELD(pool, slab_bytes), {.min = kPageOfMemory, .max = GiB(16), .multiple = kPageOfMemory}),
+      Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256),
+      Flag(KVIST_FIELD(pool, lock)),
+
+      Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256),  // the most that the shared-memory engine takes
+      CpuList(KVIST_FIELD(copy, cpus)),
+
+      Duration(KVIST_FIELD(lease, max), absl::Milliseconds(1), absl::Hours(24)),
+      Share(KVIST_FIELD(lease, share)),
+      Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24)),
+
+      Choice(KVIST_FIELD(log, level), {"trace", "debug", "info", "warn", "error"}),
+      Choice(KVIST_FIELD(log, format), {"text", "json"}),
+  };
+  return *keys;
+}
+
+const absl::string_view kTenantUidAllowed = "a uid in decimal, 0 to 4294967294";
+const absl::string_view kTenantNameAllowed = "a string of 1 to 64 letters, digits, '.', '_' and '-'";
+
+bool IsTenantUid(absl::string_view text) {
+  uint32_t uid = 0;
+  return absl::SimpleAtoi(text, &uid) && absl::StrCat(uid) == text && uid != std::numeric_limits<uint32_t>::max();
+}
+
+bool IsTenantName(absl::string_view text) {
+  return !text.empty() && text.size() <= kTenantNameMax && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
+}
+
+std::optional<ConfigProblem> FindContradiction(const Options& options) {
+  const Options::Pool& pool = options.pool;
+  if (pool.bytes != Bytes{} && pool.slab_bytes > pool.bytes) {
+    return ConfigProblem{
+        "pool", "slab_bytes",
+        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most [pool] bytes, ", PrintBytes(pool.bytes))};
+  }
+  if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
+    return ConfigProblem{"admin", "socket",
+                         absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than [session] socket")};
+  }
+  return std::nullopt;
+}
+
+std::string Quoted(absl::string_view text) {
+  constexpr size_t kShown = 80;
+  return Quote(text.substr(0, kShown)) + (text.size() > kShown ? "..." : "");
+}
+
+}  // namespace kvist::daemon

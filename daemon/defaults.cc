@@ -1,0 +1,67 @@
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/available_memory.h"
+#include "daemon/config.h"
+#include "daemon/socket_dir.h"
+#include "storage/base/runtime_dir.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+constexpr Bytes kHugePage = MiB(2);
+constexpr Bytes kSlabBytes = MiB(64);
+constexpr uint64_t kSlabsMin = 16;    // so that several slot sizes find a slab each
+constexpr uint64_t kPoolDivisor = 4;  // of the available memory: the engine and its page cache want the rest
+constexpr Bytes kPoolMin = MiB(32);   // when a machine has next to nothing left; kSlabsMin of the smallest default slab
+static_assert(kPoolMin == kSlabsMin * kHugePage);
+
+absl::StatusOr<std::string> DefaultStateDir() {
+  const uid_t uid = geteuid();
+  if (uid == 0) return "/var/lib/kvist";
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/kvist");
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || home[0] != '/') {
+    const passwd* user = getpwuid(uid);
+    home = user == nullptr ? nullptr : user->pw_dir;
+  }
+  if (home == nullptr || home[0] != '/') {
+    return absl::FailedPreconditionError(
+        "[daemon] state_dir: has no default, because this user has no home directory; set it");
+  }
+  return absl::StrCat(home, "/.local/state/kvist");
+}
+
+Bytes DefaultPoolBytes() {
+  const Bytes quarter = AvailableMemory() / kPoolDivisor;
+  return std::max(kHugePage * (quarter / kHugePage), kPoolMin);
+}
+
+Bytes DefaultSlabBytes(Bytes pool) {
+  Bytes slab = kSlabBytes;
+  while (slab > kHugePage && pool / slab < kSlabsMin) slab = slab / 2;
+  return slab;
+}
+
+}  // namespace
+
+absl::Status FillDefaults(Options* options) {
+  if (options->daemon.state_dir.empty()) { KVIST_ASSIGN_OR_RETURN(options->daemon.state_dir, DefaultStateDir()); }
+  if (options->session.socket.empty() || options->admin.socket.empty()) {
+    const std::string dir = DefaultRuntimeDir();
+    KVIST_RETURN_IF_ERROR(CheckSocketDir(dir));
+    if (options->session.socket.empty()) options->session.socket = absl::StrCat(dir, "/", kEngineSocketName);
+    if (options->admin.socket.empty()) options->admin.socket = absl::StrCat(dir, "/", kAdminSocketName);
+  }
+  if (options->pool.bytes == Bytes{}) options->pool.bytes = DefaultPoolBytes();
+  if (options->pool.slab_bytes == Bytes{}) options->pool.slab_bytes = DefaultSlabBytes(options->pool.bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::daemon
