@@ -1,0 +1,44 @@
+#ifndef KVIST_DAEMON_RPC_ADMIN_SERVER_H_
+#define KVIST_DAEMON_RPC_ADMIN_SERVER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "daemon/rpc/node_control.h"
+
+namespace kvist::rpc {
+
+// Serves the admin API (proto/node.proto) on a unix socket. Who may connect is decided by the socket's group and mode alone.
+//
+// Lifecycle: Create serves when it returns -> the destructor refuses new calls, gives running ones 1 s and then cancels them, waits
+//   for their handlers (they wait for the node at most until their deadline; a node that is stopping answers Unavailable), and
+//   removes the socket.
+// Threads: Create and destroy on one, and Create while no other thread makes files: it changes the umask for a moment, so that
+//   nobody gets in before the socket has its group and mode. Calls come on gRPC's threads.
+class AdminServer {
+ public:
+  struct Options {
+    std::string socket;  // path; its directory must exist
+    uint32_t mode = 0660;
+    std::string group;            // "" leaves the process's own
+    NodeControl* node = nullptr;  // borrowed until the destructor has ended
+  };
+
+  // Errors: AlreadyExists  a live daemon has the socket.  InvalidArgument  no such group, path too long.
+  //         Others: the directory is missing or closed to us. Each names the key to change.
+  static absl::StatusOr<std::unique_ptr<AdminServer>> Create(Options options);
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+ private:
+  struct State;
+  explicit AdminServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvist::rpc
+
+#endif  // KVIST_DAEMON_RPC_ADMIN_SERVER_H_

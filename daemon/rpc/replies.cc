@@ -1,0 +1,96 @@
+#include "daemon/rpc/replies.h"
+
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/strings/escaping.h"
+#include "absl/time/time.h"
+#include "daemon/rpc/space_prefix.h"
+
+namespace kvist::rpc {
+namespace {
+
+// Well-formed UTF-8 (RFC 3629), without overlong forms and surrogates.
+bool IsUtf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    for (size_t j = 1; j < length; ++j) {
+      const auto next = static_cast<unsigned char>(text[i + j]);
+      const unsigned char min = j > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+      const unsigned char max = j > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+      if (next < min || next > max) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+std::string Text(const std::string& text) { return IsUtf8(text) ? text : absl::CHexEscape(text); }
+
+}  // namespace
+
+node::v1::StatusReply ToReply(const NodeStatus& status) {
+  node::v1::StatusReply reply;
+  reply.set_version(KVIST_VERSION);
+  reply.set_pid(static_cast<uint64_t>(getpid()));
+  reply.set_uptime_seconds(absl::ToDoubleSeconds(status.uptime));
+  reply.set_engine_socket(Text(status.engine_socket));
+
+  node::v1::StatusReply::Pool& pool = *reply.mutable_pool();
+  pool.set_capacity_bytes(status.pool_capacity.value);
+  pool.set_used_bytes(status.pool_used.value);
+  pool.set_slots(status.pool_slots);
+  pool.set_touched_bytes(status.pool_touched.value);
+  pool.set_locked(status.pool_locked);
+  pool.set_page_bytes(status.pool_page.value);
+  pool.set_slab_bytes(status.slab.value);
+  pool.set_regions(status.pool_regions);
+
+  for (const NodeStatus::Space& from : status.spaces) {
+    node::v1::StatusReply::Space& space = *reply.add_spaces();
+    space.set_digest(from.digest.substr(0, kShownDigits));
+    space.set_tenant(Text(from.tenant));
+    space.set_model(Text(from.model));
+    space.set_chunks(from.chunks);
+    space.set_bytes(from.bytes.value);
+  }
+  reply.set_sessions(status.sessions);
+  reply.set_instances(status.instances);
+  reply.set_leases(status.leases);
+  reply.set_ops(status.ops);
+  reply.set_filling(status.filling);
+  reply.set_index_bytes(status.index.value);
+  reply.set_lookups(status.lookups);
+  reply.set_chunks_asked(status.chunks_asked);
+  reply.set_chunks_hit(status.chunks_hit);
+  reply.set_chunks_stored(status.chunks_stored);
+  reply.set_chunks_loaded(status.chunks_loaded);
+  reply.set_chunks_refused(status.chunks_refused);
+  reply.set_evictions(status.evictions);
+  return reply;
+}
+
+node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions) {
+  node::v1::SessionsReply reply;
+  for (const SessionStatus& from : sessions) {
+    node::v1::SessionsReply::Session& session = *reply.add_sessions();
+    session.set_id(from.id);
+    session.set_instance(Text(from.instance));
+    session.set_role(Text(from.role));
+    session.set_rank(from.rank);
+    session.set_tenant(Text(from.tenant));
+    session.set_pid(from.pid);
+    session.set_uid(from.uid);
+    session.set_space(from.space.substr(0, kShownDigits));
+    session.set_model(Text(from.model));
+    session.set_age_seconds(absl::ToDoubleSeconds(from.age));
+    session.set_ops(from.ops);
+    session.set_requests(from.requests);
+  }
+  return reply;
+}
+
+}  // namespace kvist::rpc

@@ -1,0 +1,18 @@
+#ifndef KVIST_DAEMON_RPC_REPLIES_H_
+#define KVIST_DAEMON_RPC_REPLIES_H_
+
+#include <vector>
+
+#include "daemon/rpc/node_control.h"
+#include "proto/node.pb.h"
+
+namespace kvist::rpc {
+
+// The node's words as messages of the admin API: digests are cut to kShownDigits, text that isn't UTF-8 is escaped (protobuf
+// refuses it, and model names come from clients). Version and pid are this process's.
+node::v1::StatusReply ToReply(const NodeStatus& status);
+node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions);
+
+}  // namespace kvist::rpc
+
+#endif  // KVIST_DAEMON_RPC_REPLIES_H_
