@@ -1,0 +1,149 @@
+#include "daemon/ctl/commands.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <ostream>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/ctl/human.h"
+#include "daemon/ctl/node_client.h"
+#include "daemon/ctl/render.h"
+
+namespace kvist::ctl {
+namespace {
+
+constexpr absl::Duration kQuestionTime = absl::Seconds(5);
+constexpr absl::Duration kClearTime = absl::Seconds(60);
+constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
+
+constexpr char kExitCodes[] =
+    "exit status: 0 done; 1 the daemon refused; 2 wrong usage, or a clear that was not confirmed; 3 no daemon, or no answer "
+    "in time";
+
+struct Arguments {
+  std::string socket;
+  std::string output = "table";
+  std::optional<absl::Duration> timeout;
+  std::string space;
+  bool yes = false;
+};
+
+class Session {
+ public:
+  Session(const Arguments& arguments, const Terminal& terminal) : arguments_(arguments), terminal_(terminal) {}
+
+  ExitCode Status() {
+    return WithNode([this](NodeClient& node) { return Print(node.Status(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode Sessions() {
+    return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode Clear() {
+    if (!arguments_.yes) {
+      const std::string what =
+          arguments_.space.empty() ? "every chunk of every space" : absl::StrCat("every chunk of space ", arguments_.space);
+      const std::optional<std::string> answer =
+          terminal_.ask(absl::StrCat("Clear ", what, "? Engines will compute them again. [y/N] "));
+      if (!answer) {
+        terminal_.err << "kvistctl: clear: nobody can be asked here; add --yes to clear without a question\n";
+        return kUsage;
+      }
+      if (*answer != "y" && *answer != "Y" && *answer != "yes") {
+        terminal_.err << "kvistctl: nothing was cleared\n";
+        return kUsage;
+      }
+    }
+    return WithNode([this](NodeClient& node) {
+      return Print(node.Clear(arguments_.space, Timeout(kClearTime)), kClearTime, "; the clear goes on in the daemon");
+    });
+  }
+
+ private:
+  template <class Ask>
+  ExitCode WithNode(Ask ask) {
+    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
+    if (node.ok()) return ask(*node);
+    terminal_.err << "kvistctl: " << node.status().message() << "\n";
+    return kUnavailable;
+  }
+
+  template <class Reply>
+  ExitCode Print(const absl::StatusOr<Reply>& reply, absl::Duration time, absl::string_view note_when_late = "") {
+    if (reply.ok()) {
+      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply));
+      return kOk;
+    }
+    if (absl::IsDeadlineExceeded(reply.status())) {
+      terminal_.err << "kvistctl: kvistd at " << arguments_.socket << " didn't answer within "
+                    << HumanDuration(Timeout(time)) << note_when_late << "; --timeout gives it longer\n";
+      return kUnavailable;
+    }
+    if (absl::IsUnavailable(reply.status())) {
+      terminal_.err << "kvistctl: kvistd at " << arguments_.socket << " went away: " << reply.status().message() << "\n";
+      return kUnavailable;
+    }
+    terminal_.err << "kvistctl: " << reply.status().message() << "\n";
+    return kRefused;
+  }
+
+  absl::Duration Timeout(absl::Duration without_one) const { return arguments_.timeout.value_or(without_one); }
+
+  const Arguments& arguments_;
+  const Terminal& terminal_;
+};
+
+// "" when `text` is a duration that may be waited for.
+std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>* timeout) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::Milliseconds(1) || duration > kTimeMax) {
+    return absl::StrCat("\"", text, "\"; allowed: a duration with a unit such as 5s or 500ms, from 1ms to ",
+                        absl::FormatDuration(kTimeMax));
+  }
+  *timeout = duration;
+  return "";
+}
+
+}  // namespace
+
+ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal) {
+  Arguments given;
+  given.socket = DefaultSocket();
+  CLI::App app("Shows and steers the kvistd of this machine.", "kvistctl");
+  app.footer(kExitCodes);
+  app.set_version_flag("--version", "kvistctl " KVIST_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();  // the options below may also stand behind the command
+  app.add_option("--socket", given.socket,
+                 "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, else the system's)")
+      ->type_name("PATH");
+  app.add_option("-o,--output", given.output, "How to print: table, or json with the field names of proto/node.proto")
+      ->check(CLI::IsMember({"table", "json"}))
+      ->type_name("FORMAT");
+  app.add_option("--timeout", "How long to wait for an answer (default: 5s, clear 60s)")
+      ->type_name("DURATION")
+      ->check([&](const std::string& text) { return CheckTimeout(text, &given.timeout); });
+  const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
+  const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
+  CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
+  clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
+      ->type_name("DIGEST");
+  clear->add_flag("--yes", given.yes, "Don't ask");
+
+  try {
+    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
+    app.parse(std::move(reversed));
+  } catch (const CLI::ParseError& error) { return app.exit(error, terminal.out, terminal.err) == 0 ? kOk : kUsage; }
+  Session session(given, terminal);
+  if (status->parsed()) return session.Status();
+  if (sessions->parsed()) return session.Sessions();
+  if (clear->count("--space") > 0 && given.space.empty()) {
+    terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
+    return kUsage;
+  }
+  return session.Clear();
+}
+
+}  // namespace kvist::ctl

@@ -1,0 +1,33 @@
+#ifndef KVIST_DAEMON_CTL_COMMANDS_H_
+#define KVIST_DAEMON_CTL_COMMANDS_H_
+
+#include <functional>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace kvist::ctl {
+
+// Exit codes of kvistctl, also in its --help.
+enum ExitCode : int {
+  kOk = 0,
+  kRefused = 1,      // the daemon answered with an error
+  kUsage = 2,        // the command line is wrong, or a clear was not confirmed
+  kUnavailable = 3,  // no daemon, no right to reach it, or no answer in time
+};
+
+// What a command sees of the world; main() gives the process's own, tests give strings.
+struct Terminal {
+  std::ostream& out;
+  std::ostream& err;
+  // Asks a question on the terminal; the line that was typed, or nothing when there is no terminal to ask on.
+  std::function<std::optional<std::string>(const std::string& question)> ask;
+};
+
+// Runs kvistctl with these arguments (without its own name).
+ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal);
+
+}  // namespace kvist::ctl
+
+#endif  // KVIST_DAEMON_CTL_COMMANDS_H_

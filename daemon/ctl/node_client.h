@@ -1,0 +1,43 @@
+#ifndef KVIST_DAEMON_CTL_NODE_CLIENT_H_
+#define KVIST_DAEMON_CTL_NODE_CLIENT_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/node.pb.h"
+
+namespace kvist::ctl {
+
+// The admin API of the kvistd behind a unix socket.
+//
+// Threads: one at a time. Each call ends within its timeout.
+// Errors:  FailedPrecondition  nobody can be reached: no socket, no daemon behind it, no right to open it.
+//          Unavailable, DeadlineExceeded  the daemon was reached, but went away or didn't answer in time.
+//          Others are the daemon's own words.
+class NodeClient {
+ public:
+  static absl::StatusOr<NodeClient> Connect(const std::string& socket);
+  NodeClient(NodeClient&&) noexcept;
+  NodeClient& operator=(NodeClient&&) noexcept;
+  ~NodeClient();
+
+  absl::StatusOr<node::v1::StatusReply> Status(absl::Duration timeout);
+  absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
+  // The chunks of the space whose digest begins with `space`, or all when it is empty.
+  absl::StatusOr<node::v1::ClearReply> Clear(const std::string& space, absl::Duration timeout);
+
+ private:
+  struct State;
+  explicit NodeClient(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Where kvistctl looks for a daemon when it is told nothing: $KVIST_ADMIN_SOCKET, else the socket of this user's own daemon when
+// there is one, else the system's, /run/kvist/admin.sock.
+std::string DefaultSocket();
+
+}  // namespace kvist::ctl
+
+#endif  // KVIST_DAEMON_CTL_NODE_CLIENT_H_

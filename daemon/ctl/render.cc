@@ -1,0 +1,147 @@
+#include "daemon/ctl/render.h"
+
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "daemon/ctl/human.h"
+#include "daemon/ctl/table.h"
+#include "storage/base/check.h"
+
+namespace kvist::ctl {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using Json = nlohmann::ordered_json;
+
+constexpr Table::Align kRight = Table::Align::kRight;
+
+Json Object(const Message& message);
+
+Json OneValue(const Message& message, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& at = *message.GetReflection();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT64: return at.GetUInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32: return at.GetUInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_DOUBLE: return at.GetDouble(message, &field);
+    case FieldDescriptor::CPPTYPE_BOOL: return at.GetBool(message, &field);
+    case FieldDescriptor::CPPTYPE_STRING: return at.GetString(message, &field);
+    case FieldDescriptor::CPPTYPE_MESSAGE: return Object(at.GetMessage(message, &field));
+    default: break;
+  }
+  KVIST_CHECK(!"node.proto has a field of a type that isn't printed yet");
+  return nullptr;
+}
+
+Json Object(const Message& message) {
+  Json object = Json::object();
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  const google::protobuf::Reflection& at = *message.GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    if (!field.is_repeated()) {
+      object[field.name()] = OneValue(message, field);
+      continue;
+    }
+    KVIST_CHECK(field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE);
+    Json list = Json::array();
+    for (int j = 0; j < at.FieldSize(message, &field); ++j)
+      list.push_back(Object(at.GetRepeatedMessage(message, &field, j)));
+    object[field.name()] = std::move(list);
+  }
+  return object;
+}
+
+std::string Plural(uint64_t count, absl::string_view noun) {
+  return absl::StrCat(HumanCount(count), " ", noun, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string ToTable(const node::v1::StatusReply& status) {
+  const auto& pool = status.pool();
+  std::string text = absl::StrCat("kvistd ", Printable(status.version()), ", pid ", status.pid(), ", up ",
+                                  HumanDuration(absl::Seconds(status.uptime_seconds())), ", serving engines on ",
+                                  Printable(status.engine_socket()), "\n\n");
+
+  Table pool_table({{"POOL", kRight},
+                    {"USED", kRight},
+                    {"", kRight},
+                    {"SLOTS", kRight},
+                    {"TOUCHED", kRight},
+                    {"LOCKED"},
+                    {"PAGES", kRight},
+                    {"SLABS", kRight},
+                    {"REGIONS", kRight},
+                    {"INDEX", kRight}});
+  pool_table.Add({HumanBytes({pool.capacity_bytes()}), HumanBytes({pool.used_bytes()}),
+                  HumanShare(pool.used_bytes(), pool.capacity_bytes()), HumanCount(pool.slots()),
+                  HumanShare(pool.touched_bytes(), pool.capacity_bytes()), pool.locked() ? "yes" : "no",
+                  HumanBytes({pool.page_bytes()}), HumanBytes({pool.slab_bytes()}), HumanCount(pool.regions()),
+                  HumanBytes({status.index_bytes()})});
+  absl::StrAppend(&text, pool_table.Render(), "\n");
+
+  Table now({{"INSTANCES", kRight}, {"SESSIONS", kRight}, {"LEASES", kRight}, {"COPIES", kRight}, {"FILLING", kRight}});
+  now.Add({HumanCount(status.instances()), HumanCount(status.sessions()), HumanCount(status.leases()),
+           HumanCount(status.ops()), HumanCount(status.filling())});
+  absl::StrAppend(&text, now.Render(), "\n");
+
+  Table counts({{"LOOKUPS", kRight},
+                {"CHUNKS ASKED", kRight},
+                {"HIT", kRight},
+                {"", kRight},
+                {"STORED", kRight},
+                {"LOADED", kRight},
+                {"REFUSED", kRight},
+                {"EVICTED", kRight}});
+  counts.Add({HumanCount(status.lookups()), HumanCount(status.chunks_asked()), HumanCount(status.chunks_hit()),
+              HumanShare(status.chunks_hit(), status.chunks_asked()), HumanCount(status.chunks_stored()),
+              HumanCount(status.chunks_loaded()), HumanCount(status.chunks_refused()), HumanCount(status.evictions())});
+  absl::StrAppend(&text, counts.Render(), "\n");
+
+  if (status.spaces().empty()) return absl::StrCat(text, "no spaces: no engine has connected since the start\n");
+  Table spaces({{"SPACE"}, {"TENANT"}, {"MODEL"}, {"CHUNKS", kRight}, {"BYTES", kRight}, {"OF POOL", kRight}});
+  for (const auto& space : status.spaces()) {
+    spaces.Add({space.digest(), space.tenant(), space.model(), HumanCount(space.chunks()), HumanBytes({space.bytes()}),
+                HumanShare(space.bytes(), pool.capacity_bytes())});
+  }
+  return absl::StrCat(text, spaces.Render());
+}
+
+std::string ToTable(const node::v1::SessionsReply& sessions) {
+  if (sessions.sessions().empty()) return "no sessions: no engine is connected\n";
+  Table table({{"SESSION", kRight},
+               {"INSTANCE"},
+               {"ROLE"},
+               {"RANK", kRight},
+               {"TENANT"},
+               {"PID", kRight},
+               {"UID", kRight},
+               {"SPACE"},
+               {"MODEL"},
+               {"AGE", kRight},
+               {"COPIES", kRight},
+               {"REQUESTS", kRight}});
+  for (const auto& session : sessions.sessions()) {
+    table.Add({absl::StrCat(session.id()), session.instance(), session.role(), absl::StrCat(session.rank()),
+               session.tenant(), absl::StrCat(session.pid()), absl::StrCat(session.uid()), session.space(), session.model(),
+               HumanDuration(absl::Seconds(session.age_seconds())), HumanCount(session.ops()),
+               HumanCount(session.requests())});
+  }
+  return table.Render();
+}
+
+std::string ToTable(const node::v1::ClearReply& clear) {
+  return absl::StrCat("cleared ", Plural(clear.chunks(), "chunk"), "\n");
+}
+
+std::string ToJson(const Message& reply) {
+  return Object(reply).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace kvist::ctl

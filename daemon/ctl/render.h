@@ -1,0 +1,21 @@
+#ifndef KVIST_DAEMON_CTL_RENDER_H_
+#define KVIST_DAEMON_CTL_RENDER_H_
+
+#include <string>
+
+#include "proto/node.pb.h"
+
+namespace kvist::ctl {
+
+// Replies for people: tables with human sizes.
+std::string ToTable(const node::v1::StatusReply& status);
+std::string ToTable(const node::v1::SessionsReply& sessions);
+std::string ToTable(const node::v1::ClearReply& clear);
+
+// A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
+// JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.
+std::string ToJson(const google::protobuf::Message& reply);
+
+}  // namespace kvist::ctl
+
+#endif  // KVIST_DAEMON_CTL_RENDER_H_
