@@ -1,0 +1,84 @@
+#include "daemon/logging.h"
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+
+namespace kvist::daemon {
+namespace {
+
+std::string TimeOf(const spdlog::details::log_msg& message) {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::FromChrono(message.time), absl::UTCTimeZone());
+}
+
+std::string LevelOf(const spdlog::details::log_msg& message) {
+  switch (message.level) {
+    case spdlog::level::trace: return "trace";
+    case spdlog::level::debug: return "debug";
+    case spdlog::level::info: return "info";
+    case spdlog::level::warn: return "warn";
+    default: return "error";
+  }
+}
+
+std::string WithoutControls(spdlog::string_view_t text) {
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else if (c == '\n') {
+      line += "\\n";
+    } else {
+      line += absl::StrFormat("\\x%02x", byte);
+    }
+  }
+  return line;
+}
+
+class TextLines : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const std::string line =
+        absl::StrFormat("%s %-5s %s\n", TimeOf(message), LevelOf(message), WithoutControls(message.payload));
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<TextLines>(); }
+};
+
+class JsonLines : public spdlog::formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const nlohmann::ordered_json record = {{"time", TimeOf(message)},
+                                           {"level", LevelOf(message)},
+                                           {"message", std::string(message.payload.data(), message.payload.size())}};
+    // What isn't UTF-8 is replaced: a name that a client sent must not cost the line.
+    const std::string line = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    out.append(line.data(), line.data() + line.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonLines>(); }
+};
+
+}  // namespace
+
+void SetUpLogging(const Options::Log& log) {
+  auto logger = std::make_shared<spdlog::logger>("kvistd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  if (log.format == "json") {
+    logger->set_formatter(std::make_unique<JsonLines>());
+  } else {
+    logger->set_formatter(std::make_unique<TextLines>());
+  }
+  logger->set_level(log.level == "error" ? spdlog::level::err : spdlog::level::from_str(log.level));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,36 @@
+#ifndef KVIST_DAEMON_STATE_DIR_H_
+#define KVIST_DAEMON_STATE_DIR_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvist::daemon {
+
+// The directory that keeps what outlives the daemon, held by one daemon at a time.
+//
+// Lifecycle: Lock makes the directory (and those above it; 0700) when it isn't there, and locks its file `lock`, which holds the
+//   owner's pid -> the destructor unlocks. The kernel unlocks, too, when the process dies in any way; the file stays.
+class StateDir {
+ public:
+  // Errors: FailedPrecondition  a live daemon has it (the message says its pid), or other users could write to it.
+  //         those of mkdir and open otherwise.
+  static absl::StatusOr<StateDir> Lock(const std::string& path);
+
+  StateDir(StateDir&&) = default;
+  StateDir& operator=(StateDir&&) = default;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  StateDir(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+
+  std::string path_;
+  UniqueFd lock_;
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_STATE_DIR_H_
