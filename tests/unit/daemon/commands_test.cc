@@ -1,0 +1,216 @@
+#include "daemon/ctl/commands.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "daemon/ctl/node_client.h"
+#include "daemon/rpc/admin_server.h"
+#include "storage/base/unique_fd.h"
+#include "tests/unit/daemon/fake_node.h"
+#include "tests/unit/daemon/temporary_dir.h"
+
+namespace kvist::ctl {
+namespace {
+
+using Catch::Contains;
+using Catch::StartsWith;
+
+struct Outcome {
+  int code;
+  std::string out;
+  std::string err;
+  std::vector<std::string> questions;
+};
+
+// kvistctl, as if typed; `answer` is what its user says when asked, nothing when there is no terminal.
+Outcome Ctl(std::vector<std::string> arguments, std::optional<std::string> answer = std::nullopt) {
+  std::ostringstream out, err;
+  std::vector<std::string> questions;
+  const Terminal terminal{.out = out, .err = err, .ask = [&](const std::string& question) {
+                            if (answer) questions.push_back(question);
+                            return answer;
+                          }};
+  const int code = Run(arguments, terminal);
+  return {code, out.str(), err.str(), questions};
+}
+
+// A daemon's admin side over a FakeNode.
+struct Served {
+  TemporaryDir dir;
+  std::string socket = dir / "admin.sock";
+  FakeNode node;
+  std::unique_ptr<rpc::AdminServer> server =
+      rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
+};
+
+TEST_CASE("kvistctl status shows the node to people") {
+  Served served;
+  const Outcome outcome = Ctl({"--socket", served.socket, "status"});
+  INFO(outcome.out << outcome.err);
+  CHECK(outcome.code == kOk);
+  CHECK(outcome.err.empty());
+  CHECK_THAT(outcome.out, StartsWith("kvistd "));
+  CHECK_THAT(outcome.out, Contains(", up 1 h 2 min, serving engines on /run/kvist/engine.sock\n"));
+  CHECK_THAT(outcome.out, Contains(" POOL   USED           SLOTS  TOUCHED  LOCKED  PAGES   SLABS  REGIONS  INDEX\n"
+                                   "4 GiB  1 GiB  25.0 %  12,345   50.0 %  yes     2 MiB  64 MiB        1    0 B\n"));
+  CHECK_THAT(outcome.out, Contains("aaaa111111111111  blue      llama"));
+  CHECK_THAT(outcome.out, Contains("9,007,199,254,740,993  512 MiB   12.5 %\n"));
+  CHECK_THAT(outcome.out, Contains("25.0 %"));
+  CHECK_THAT(outcome.out, !Contains("\033"));
+}
+
+TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers, all of them") {
+  Served served;
+  const Outcome outcome = Ctl({"status", "-o", "json", "--socket", served.socket});
+  REQUIRE(outcome.code == kOk);
+  const nlohmann::ordered_json status = nlohmann::ordered_json::parse(outcome.out);
+  std::vector<std::string> names;
+  for (const auto& [name, value] : status.items()) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"version", "pid", "uptime_seconds", "engine_socket", "pool", "spaces", "sessions",
+                                          "instances", "leases", "ops", "filling", "index_bytes", "lookups", "chunks_asked",
+                                          "chunks_hit", "chunks_stored", "chunks_loaded", "chunks_refused", "evictions"});
+  CHECK(status["pid"].is_number_unsigned());
+  CHECK(status["uptime_seconds"] == 3725.5);
+  CHECK(status["evictions"] == 0);
+  CHECK(status["pool"]["capacity_bytes"] == GiB(4).value);
+  CHECK(status["pool"]["locked"] == true);
+  CHECK(status["spaces"][0]["chunks"] == 9'007'199'254'740'993);  // not a double
+  CHECK(status["spaces"][1]["model"] == "evil\\x1b[2J\\xff");
+}
+
+TEST_CASE("kvistctl sessions lists who is connected") {
+  Served served;
+  const Outcome table = Ctl({"sessions", "--socket", served.socket});
+  CHECK(table.code == kOk);
+  CHECK(table.out ==
+        "SESSION  INSTANCE  ROLE    RANK  TENANT  PID   UID  SPACE             MODEL         AGE  COPIES  REQUESTS\n"
+        "      7  engine    worker     1  blue     42  1000  aaaa111111111111  llama  1 min 30 s       2     1,234\n");
+  const auto json = nlohmann::json::parse(Ctl({"-o", "json", "sessions", "--socket", served.socket}).out);
+  REQUIRE(json["sessions"].size() == 1);
+  CHECK(json["sessions"][0]["uid"] == 1000);
+  CHECK(json["sessions"][0]["role"] == "worker");
+  CHECK(json["sessions"][0]["age_seconds"] == 90.0);
+}
+
+TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
+  Served served;
+  const Outcome yes = Ctl({"clear", "--socket", served.socket}, "y");
+  CHECK(yes.code == kOk);
+  CHECK(yes.out == "cleared 17 chunks\n");
+  REQUIRE(yes.questions.size() == 1);
+  CHECK_THAT(yes.questions[0], StartsWith("Clear every chunk of every space?"));
+  CHECK(served.node.cleared() == std::vector<std::string>{""});
+
+  for (const char* answer : {"", "n", "maybe"}) CHECK(Ctl({"clear", "--socket", served.socket}, answer).code == kUsage);
+  const Outcome nobody = Ctl({"clear", "--socket", served.socket});
+  CHECK(nobody.code == kUsage);
+  CHECK_THAT(nobody.err, Contains("add --yes"));
+  CHECK(served.node.cleared().size() == 1);
+
+  const Outcome forced = Ctl({"clear", "--yes", "--space", "aaaa", "--socket", served.socket, "-o", "json"});
+  CHECK(forced.code == kOk);
+  CHECK(nlohmann::json::parse(forced.out) == nlohmann::json{{"chunks", 17}});
+  CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
+}
+
+TEST_CASE("kvistctl passes on what the daemon refuses") {
+  Served served;
+  const Outcome outcome = Ctl({"clear", "--yes", "--space", "aa", "--socket", served.socket});
+  CHECK(outcome.code == kRefused);
+  CHECK(outcome.out.empty());
+  CHECK_THAT(outcome.err, StartsWith("kvistctl: several spaces begin with aa, give more digits: "));
+  CHECK(Ctl({"clear", "--yes", "--space", "", "--socket", served.socket}).code == kUsage);
+  CHECK(served.node.cleared().empty());
+}
+
+TEST_CASE("kvistctl says how to reach a daemon when there is none") {
+  const TemporaryDir dir;
+  const Outcome missing = Ctl({"status", "--socket", dir / "admin.sock"});
+  CHECK(missing.code == kUnavailable);
+  CHECK_THAT(missing.err, StartsWith("kvistctl: no kvistd at " + (dir / "admin.sock") + ": is it running?"));
+
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = dir / "stale.sock";
+  std::memcpy(address.sun_path, path.data(), path.size());
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    unlink(path.c_str());
+    const UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+    REQUIRE(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    const Outcome dead = Ctl({"status", "--socket", path});
+    CHECK(dead.code == kUnavailable);
+    CHECK_THAT(dead.err, Contains(type == SOCK_STREAM ? "no kvistd behind" : "is no admin socket"));
+  }
+  if (geteuid() != 0) return;
+  REQUIRE(chmod(dir.path().c_str(), 0711) == 0);
+  Served served;
+  REQUIRE(chmod(served.dir.path().c_str(), 0711) == 0);
+  REQUIRE(seteuid(54321) == 0);
+  const Outcome closed = Ctl({"status", "--socket", served.socket});
+  REQUIRE(seteuid(0) == 0);
+  CHECK(closed.code == kUnavailable);
+  CHECK_THAT(closed.err, Contains("may not open"));
+}
+
+TEST_CASE("kvistctl doesn't wait for ever") {
+  Served served;
+  served.node.Hang();
+  const Outcome status = Ctl({"status", "--timeout", "20ms", "--socket", served.socket});
+  CHECK(status.code == kUnavailable);
+  CHECK_THAT(status.err, Contains("didn't answer within 20 ms; --timeout gives it longer"));
+  CHECK_THAT(Ctl({"clear", "--yes", "--timeout", "20ms", "--socket", served.socket}).err,
+             Contains("the clear goes on in the daemon"));
+  served.node.Stop();
+  const Outcome stopping = Ctl({"status", "--socket", served.socket});
+  CHECK(stopping.code == kUnavailable);
+  CHECK_THAT(stopping.err, Contains("went away: kvistd is stopping"));
+}
+
+TEST_CASE("kvistctl refuses what it doesn't understand, before it asks anybody") {
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{},
+                                                {"stat"},
+                                                {"status", "-o", "xml"},
+                                                {"status", "--timeout", "5"},
+                                                {"status", "--timeout", "0s"},
+                                                {"status", "--timeout", "1h"},
+                                                {"status", "extra"},
+                                                {"status", "--yes"},
+                                                {"status", "sessions"},
+                                                {"--nothing", "status"}}) {
+    INFO((wrong.empty() ? "" : wrong.back()));
+    const Outcome outcome = Ctl(wrong);
+    CHECK(outcome.code == kUsage);
+    CHECK(outcome.out.empty());
+    CHECK_FALSE(outcome.err.empty());
+  }
+}
+
+TEST_CASE("kvistctl explains itself") {
+  const Outcome help = Ctl({"--help"});
+  CHECK(help.code == kOk);
+  CHECK_THAT(help.out, Contains("exit status: 0"));
+  CHECK_THAT(Ctl({"--version"}).out, StartsWith("kvistctl "));
+}
+
+TEST_CASE("DefaultSocket is the one of the environment, or of root's daemon") {
+  setenv("KVIST_ADMIN_SOCKET", "/a/b.sock", 1);
+  CHECK(DefaultSocket() == "/a/b.sock");
+  setenv("KVIST_ADMIN_SOCKET", "", 1);
+  if (geteuid() == 0) CHECK(DefaultSocket() == "/run/kvist/admin.sock");
+  unsetenv("KVIST_ADMIN_SOCKET");
+}
+
+}  // namespace
+}  // namespace kvist::ctl

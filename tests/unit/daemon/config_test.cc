@@ -1,0 +1,314 @@
+#include "daemon/config.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/config_keys.h"
+
+namespace kvist::daemon {
+namespace {
+
+Options Good(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  absl::StatusOr<Options> options = ParseConfig(text, "f", overrides);
+  INFO(options.status().ToString());
+  REQUIRE(options.ok());
+  return *options;
+}
+
+std::string Refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const absl::StatusOr<Options> options = ParseConfig(text, "f", overrides);
+  REQUIRE(options.status().code() == absl::StatusCode::kInvalidArgument);
+  return std::string(options.status().message());
+}
+
+// For every key a value that isn't its default, as TOML. A key without one fails the test below.
+std::string OtherValue(const ConfigKey& key) {
+  const std::string name = absl::StrCat(key.section, ".", key.name);
+  if (name == "daemon.state_dir" || absl::EndsWith(name, ".socket")) return absl::StrCat("\"/somewhere/", key.section, "\"");
+  if (absl::EndsWith(name, ".socket_mode")) return "\"0600\"";
+  if (absl::EndsWith(name, ".socket_group")) return "\"kvist-users\"";
+  if (name == "session.connections_max") return "7";
+  if (name == "session.reactor_cpu") return "3";
+  if (name == "pool.bytes") return "\"3GiB\"";
+  if (name == "pool.slab_bytes") return "\"8MiB\"";
+  if (name == "pool.touch_threads") return "4";
+  if (name == "pool.lock") return "false";
+  if (name == "copy.threads") return "5";
+  if (name == "copy.cpus") return "[1, 0]";
+  if (name == "lease.max") return "\"1m30s\"";
+  if (name == "lease.share") return "0.25";
+  if (name == "lease.half_store") return "\"500ms\"";
+  if (name == "log.level") return "\"warn\"";
+  if (name == "log.format") return "\"json\"";
+  FAIL("no other value for " << name);
+  return "";
+}
+
+TEST_CASE("ParseConfig gives every key its default when the file is empty") {
+  CHECK(PrintConfig(Good("")) == PrintConfig(Options()));
+  CHECK(PrintConfig(Good("# only a comment\n[pool]\n")) == PrintConfig(Options()));
+}
+
+TEST_CASE("ParseConfig takes every key from a file and from --set, and PrintConfig gives it back") {
+  for (const ConfigKey& key : ConfigKeys()) {
+    INFO(key.section << "." << key.name);
+    const std::string value = OtherValue(key);
+    const Options from_file = Good(absl::StrCat("[", key.section, "]\n", key.name, " = ", value, "\n"));
+    CHECK(key.print(from_file) == value);
+    CHECK(key.print(Options()) != value);
+    CHECK(PrintConfig(Good(PrintConfig(from_file))) == PrintConfig(from_file));
+    const Options from_set = Good("", {absl::StrCat(key.section, ".", key.name, "=", value)});
+    CHECK(PrintConfig(from_set) == PrintConfig(from_file));
+  }
+}
+
+TEST_CASE("ParseConfig takes everything at once") {
+  std::string text;
+  for (const ConfigKey& key : ConfigKeys()) absl::StrAppend(&text, key.section, ".", key.name, " = ", OtherValue(key), "\n");
+  const Options options = Good(text + "[tenants]\n1000 = \"blue\"\n1001 = \"blue\"\n");
+  CHECK(options.session.socket == "/somewhere/session");
+  CHECK(options.session.socket_mode == 0600);
+  CHECK(options.session.reactor_cpu == 3);
+  CHECK(options.pool.bytes == GiB(3));
+  CHECK(options.pool.slab_bytes == MiB(8));
+  CHECK_FALSE(options.pool.lock);
+  CHECK(options.copy.cpus == std::vector<int>{1, 0});
+  CHECK(options.lease.max == absl::Seconds(90));
+  CHECK(options.lease.share == 0.25);
+  CHECK(options.lease.half_store == absl::Milliseconds(500));
+  CHECK(options.tenants == std::map<std::string, std::string>{{"1000", "blue"}, {"1001", "blue"}});
+  CHECK(PrintConfig(Good(PrintConfig(options))) == PrintConfig(options));
+}
+
+TEST_CASE("ParseConfig reads sizes in bytes and with units") {
+  CHECK(Good("[pool]\nbytes = 4194304").pool.bytes == MiB(4));
+  CHECK(Good("[pool]\nbytes = \"512 MiB\"").pool.bytes == MiB(512));
+  CHECK(Good("[pool]\nbytes = \"4GiB\"").pool.bytes == GiB(4));
+  CHECK(Good("[pool]\nbytes = \"1TiB\"").pool.bytes == GiB(1024));
+  CHECK(Good("[pool]\nslab_bytes = \"128KiB\"").pool.slab_bytes == KiB(128));
+  CHECK(Good("[pool]\nslab_bytes = \"8192B\"").pool.slab_bytes == KiB(8));
+  CHECK(Good("[pool]\nbytes = 0").pool.bytes == Bytes{});
+  for (const char* wrong :
+       {"\"4GB\"", "\"4\"", "\"GiB\"", "\"-4GiB\"", "\"4.5GiB\"", "\"\"", "-1", "4.0", "true", "1048576", "\"16385GiB\"",
+        "\"99999999999999999999GiB\"", "\"17592186044416TiB\"", "\"4GiB x\"", "{}", "[4]", "1979-05-27"}) {
+    INFO(wrong);
+    CHECK(absl::StartsWith(Refusal(absl::StrCat("[pool]\nbytes = ", wrong)), "f:2:9: [pool] bytes: "));
+  }
+  CHECK(absl::StrContains(Refusal("[pool]\nslab_bytes = 5000"), "a multiple of 4KiB"));
+}
+
+TEST_CASE("ParseConfig says what it found, where, and what is allowed") {
+  CHECK(Refusal("[pool]\nlock = true\nbytes = \"4GB\"") ==
+        "f:3:9: [pool] bytes: the string \"4GB\"; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, "
+        "GiB, TiB), from 2MiB "
+        "to 16TiB; 0 for the default");
+  CHECK(Refusal("[log]\n\n  level = \"loud\"") ==
+        "f:3:11: [log] level: the string \"loud\"; allowed: \"trace\", \"debug\", \"info\", \"warn\", \"error\"");
+  CHECK(Refusal("[pool]\nlock = 1") == "f:2:8: [pool] lock: the integer 1; allowed: true, false");
+  CHECK(Refusal("[session]\nsocket_mode = 432") ==
+        "f:2:15: [session] socket_mode: the integer 432; allowed: an octal file mode as a string, \"0600\" to \"0777\", "
+        "that lets the owner read "
+        "and write");
+  CHECK(Refusal("[copy]\nthreads = 0") == "f:2:11: [copy] threads: the integer 0; allowed: an integer from 1 to 256");
+  CHECK(Refusal("[copy]\ncpus = [0, \"x\"]") ==
+        "f:2:8: [copy] cpus: an array that holds more than integers; allowed: a list of CPU numbers such as [0, 1], each "
+        "from 0 to 1023");
+  CHECK(Refusal("[lease]\nshare = 1.5") == "f:2:9: [lease] share: the number 1.5; allowed: a number above 0 and at most 1");
+  CHECK(Refusal("[lease]\nmax = 60") ==
+        "f:2:7: [lease] max: the integer 60; allowed: a string with a unit such as \"60s\" or \"500ms\" (ms, s, m, h), from "
+        "1ms to 24h");
+  CHECK(Refusal("[admin]\nsocket = \"run/a.sock\"") ==
+        "f:2:10: [admin] socket: the string \"run/a.sock\"; allowed: an absolute path of at most 107 bytes, or \"\" for the "
+        "default");
+  CHECK(Refusal("[pool.bytes]\nx = 1") ==
+        "f:1:1: [pool] bytes: a table; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), "
+        "from 2MiB to 16TiB; 0 "
+        "for the default");
+}
+
+TEST_CASE("ParseConfig refuses impossible values of every kind") {
+  struct Case {
+    const char* section;
+    const char* line;
+  };
+  const std::string long_path = absl::StrCat("socket = \"/", std::string(107, 'x'), "\"");
+  const std::string long_group = absl::StrCat("socket_group = \"", std::string(33, 'x'), "\"");
+  const Case cases[] = {
+      {"session", long_path.c_str()},
+      {"session", long_group.c_str()},
+      {"session", "socket = \"/a\\u0000b\""},
+      {"session", "socket = \"/a\\nb\""},
+      {"session", "socket_mode = \"0060\""},
+      {"session", "socket_mode = \"1777\""},
+      {"session", "socket_mode = \"0680\""},
+      {"session", "socket_mode = \"66\""},
+      {"session", "socket_mode = \"00660\""},
+      {"session", "socket_group = \"a b\""},
+      {"session", "connections_max = 0"},
+      {"session", "connections_max = 65537"},
+      {"session", "connections_max = 4294967297"},
+      {"session", "reactor_cpu = -2"},
+      {"session", "reactor_cpu = 1024"},
+      {"daemon", "state_dir = \"state\""},
+      {"pool", "touch_threads = -1"},
+      {"copy", "cpus = [-1]"},
+      {"copy", "cpus = [1024]"},
+      {"copy", "cpus = [4294967296]"},
+      {"copy", "cpus = 0"},
+      {"lease", "share = 0"},
+      {"lease", "share = nan"},
+      {"lease", "share = inf"},
+      {"lease", "share = \"half\""},
+      {"lease", "max = \"0s\""},
+      {"lease", "max = \"-1s\""},
+      {"lease", "max = \"inf\""},
+      {"lease", "max = \"25h\""},
+      {"lease", "max = \"60\""},
+      {"lease", "max = \"1 s\""},
+      {"log", "level = \"\""},
+      {"log", "format = \"JSON\""},
+  };
+  for (const Case& c : cases) {
+    INFO(c.section << " " << c.line);
+    const std::string refusal = Refusal(absl::StrCat("[", c.section, "]\n", c.line));
+    CHECK(absl::StartsWith(refusal, "f:2:"));
+    CHECK(absl::StrContains(refusal, "; allowed: "));
+    CHECK(refusal.find('\n') == std::string::npos);
+  }
+}
+
+TEST_CASE("ParseConfig names the key that was meant") {
+  CHECK(Refusal("[pool]\nbyte = 1") ==
+        "f:2:1: [pool] byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock");
+  CHECK(absl::StrContains(Refusal("[pool]\nslab-bytes = 1"), "(did you mean slab_bytes?)"));
+  CHECK(absl::StrContains(Refusal("[session]\nsokcet = \"/a\""), "(did you mean socket?)"));
+  CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean [daemon] state_dir?)"));
+  CHECK(Refusal("[pool]\nzzz = 1") == "f:2:1: [pool] zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock");
+  CHECK(Refusal("[pol]\nbytes = 1") ==
+        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, log, "
+        "tenants");
+  CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
+  CHECK(absl::StartsWith(Refusal("[pool]\n[ssd]\n"), "f:2:2: [ssd]: unknown section; allowed: "));
+  CHECK(absl::StrContains(Refusal(absl::StrCat("[pool]\n", std::string(100000, 'x'), " = 1")), "unknown key; allowed"));
+}
+
+TEST_CASE("ParseConfig refuses what isn't a section") {
+  CHECK(absl::StartsWith(Refusal("bytes = 4"),
+                         "f:1:1: bytes: a key outside of any section; allowed: keys under one of daemon, "));
+  CHECK(Refusal("pool = 4") == "f:1:1: [pool]: the integer 4; allowed: a section, [pool]");
+  CHECK(absl::StartsWith(Refusal("[[pool]]\nbytes = 4"), "f:1:3: [pool]: "));
+}
+
+TEST_CASE("ParseConfig says where the TOML is wrong") {
+  CHECK(absl::StartsWith(Refusal("[pool]\nbytes = 4GiB\n"), "f:2:"));
+  CHECK(absl::StartsWith(Refusal("[pool]\nlock = true\nlock = false\n"), "f:3:"));
+  CHECK(absl::StartsWith(Refusal("[pool\n"), "f:1:"));
+  CHECK(absl::StartsWith(Refusal("[pool]\nbytes = \"\xff\"\n"), "f:2:"));
+  CHECK(absl::StartsWith(Refusal(absl::StrCat("a = ", std::string(100000, '['))), "f:1:"));
+}
+
+TEST_CASE("ParseConfig maps uids to tenants") {
+  CHECK(Good("[tenants]\n0 = \"root.team-1_x\"").tenants.at("0") == "root.team-1_x");
+  CHECK(Good("", {"tenants.1000=true"}).tenants.at("1000") == "true");
+  CHECK(Good("", {"tenants.1000=\"quoted\""}).tenants.at("1000") == "quoted");
+  CHECK(Refusal("[tenants]\nalice = \"blue\"") ==
+        "f:2:1: [tenants] alice: the key \"alice\"; allowed: a uid in decimal, 0 to 4294967294");
+  CHECK(absl::StartsWith(Refusal("[tenants]\n007 = \"blue\""), "f:2:1: [tenants] 007: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n4294967295 = \"blue\""), "f:2:1: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n-1 = \"blue\""), "f:2:1: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = 5"), "f:2:5: [tenants] 1: the integer 5; allowed: "));
+  // Else whoever writes this could share with a uid that has no tenant of its own.
+  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"uid:2\""), "f:2:5: [tenants] 1: the string \"uid:2\"; allowed: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"\""), "f:2:5: "));
+  CHECK(absl::StartsWith(Refusal(absl::StrCat("[tenants]\n1 = \"", std::string(65, 'x'), "\"")), "f:2:5: "));
+}
+
+TEST_CASE("--set takes TOML values, bare words and units") {
+  CHECK(Good("", {"pool.bytes=4GiB"}).pool.bytes == GiB(4));
+  CHECK(Good("", {"pool.bytes=4194304"}).pool.bytes == MiB(4));
+  CHECK(Good("", {"pool.bytes=512 MiB"}).pool.bytes == MiB(512));
+  CHECK(Good("", {"pool.lock=false"}).pool.lock == false);
+  CHECK(Good("", {"lease.max=500ms"}).lease.max == absl::Milliseconds(500));
+  CHECK(Good("", {"admin.socket_mode=0600"}).admin.socket_mode == 0600);
+  CHECK(Good("", {"session.socket=/run/x=y.sock"}).session.socket == "/run/x=y.sock");
+  CHECK(Good("", {"copy.cpus=[0, 1]"}).copy.cpus == std::vector<int>{0, 1});
+  CHECK(Good("", {"log.level=debug"}).log.level == "debug");
+  CHECK(Good("", {"session.socket_group=100"}).session.socket_group == "100");
+  CHECK(Good("", {"session.socket="}).session.socket.empty());
+}
+
+TEST_CASE("--set wins over the file, and a later one over an earlier one") {
+  CHECK(Good("[copy]\nthreads = 3", {"copy.threads=4", "copy.threads=5"}).copy.threads == 5);
+}
+
+TEST_CASE("--set goes through the same checks") {
+  CHECK(absl::StartsWith(Refusal("", {"pool.byte=4"}), "--set: [pool] byte: unknown key (did you mean bytes?); allowed: "));
+  CHECK(absl::StartsWith(Refusal("", {"pol.bytes=4"}), "--set: [pol]: unknown section (did you mean pool?); allowed: "));
+  CHECK(Refusal("", {"pool.lock=maybe"}) == "--set: [pool] lock: the string \"maybe\"; allowed: true, false");
+  CHECK(Refusal("", {"copy.threads=0"}) == "--set: [copy] threads: the integer 0; allowed: an integer from 1 to 256");
+  CHECK(absl::StartsWith(Refusal("", {"pool.lock=true\nvalue2=1"}),
+                         "--set: [pool] lock: the string \"true\\nvalue2=1\"; allowed: "));
+  CHECK(absl::StartsWith(Refusal("", {"tenants.bob=x"}), "--set: [tenants] bob: "));
+  for (const char* wrong : {"", "pool", "pool.bytes", "pool=4", "=", "bytes=4.5"}) {
+    INFO(wrong);
+    CHECK(absl::StrContains(Refusal("", {wrong}), "; allowed: section.key=value"));
+  }
+}
+
+TEST_CASE("ParseConfig refuses keys that contradict each other, at the place of one of them") {
+  CHECK(Refusal("[pool]\nslab_bytes = \"64MiB\"\nbytes = \"32MiB\"") ==
+        "f:2:14: [pool] slab_bytes: 64MiB; allowed: at most [pool] bytes, 32MiB");
+  CHECK(absl::StartsWith(Refusal("[pool]\nbytes = \"32MiB\"", {"pool.slab_bytes=64MiB"}), "--set: [pool] slab_bytes: "));
+  CHECK(Refusal("[session]\nsocket = \"/a\"\n[admin]\nsocket = \"/a\"") ==
+        "f:4:10: [admin] socket: \"/a\"; allowed: another path than [session] socket");
+}
+
+TEST_CASE("Options::Validate names the key, what it is and what it may be") {
+  Options options;
+  CHECK(options.Validate().ok());
+  options.lease.share = std::numeric_limits<double>::quiet_NaN();
+  CHECK(absl::StartsWith(options.Validate().message(), "[lease] share: nan"));
+  options = Options();
+  options.copy.threads = 300;
+  CHECK(options.Validate() == absl::InvalidArgumentError("[copy] threads: 300; allowed: an integer from 1 to 256"));
+  options = Options();
+  options.tenants["x"] = "y";
+  CHECK(options.Validate().message() == "[tenants] \"x\"; allowed: a uid in decimal, 0 to 4294967294");
+  options = Options();
+  options.tenants["1"] = "a b";
+  CHECK(absl::StartsWith(options.Validate().message(), "[tenants] 1: \"a b\"; allowed: "));
+  options = Options();
+  options.pool.bytes = MiB(2);
+  options.pool.slab_bytes = MiB(4);
+  CHECK(options.Validate().message() == "[pool] slab_bytes: 4MiB; allowed: at most [pool] bytes, 2MiB");
+}
+
+TEST_CASE("LoadConfig reads files, and says which one it can't read") {
+  const std::string path = absl::StrCat("/tmp/kvist-config-test-", getpid(), ".toml");
+  std::ofstream(path) << "[copy]\nthreads = 9\nthread = 1\n";
+  absl::StatusOr<Options> options = LoadConfig({.file = path, .overrides = {}});
+  CHECK(absl::StartsWith(options.status().message(), path + ":3:1: [copy] thread: unknown key (did you mean threads?)"));
+  std::ofstream(path) << "[copy]\nthreads = 9\n";
+  options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}});
+  REQUIRE(options.ok());
+  CHECK(options->copy.threads == 9);
+  CHECK(options->copy.cpus == std::vector<int>{2});
+  std::remove(path.c_str());
+  options = LoadConfig({.file = path, .overrides = {}});
+  CHECK(options.status().code() == absl::StatusCode::kNotFound);
+  CHECK(absl::StrContains(options.status().message(), path));
+  CHECK_FALSE(LoadConfig({.file = "/tmp", .overrides = {}}).ok());
+  CHECK(absl::StrContains(LoadConfig({.file = "/dev/zero", .overrides = {}}).status().message(), "longer than"));
+  CHECK(LoadConfig({}).ok());
+}
+
+}  // namespace
+}  // namespace kvist::daemon

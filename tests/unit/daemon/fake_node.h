@@ -1,0 +1,118 @@
+#ifndef KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_
+#define KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/rpc/node_control.h"
+#include "storage/base/clock.h"
+
+namespace kvist {
+
+// A node that answers what a test has put into it, and remembers what it was asked. Threads: any.
+class FakeNode : public rpc::NodeControl {
+ public:
+  static constexpr const char* kSpaceA = "aaaa111111111111111111111111111111111111111111111111111111111111";
+  static constexpr const char* kSpaceB = "aabb222222222222222222222222222222222222222222222222222222222222";
+
+  FakeNode() {
+    status_.engine_socket = "/run/kvist/engine.sock";
+    status_.uptime = absl::Seconds(3725.5);
+    status_.pool_capacity = GiB(4);
+    status_.pool_used = GiB(1);
+    status_.pool_touched = GiB(2);
+    status_.pool_page = MiB(2);
+    status_.slab = MiB(64);
+    status_.pool_slots = 12345;
+    status_.pool_regions = 1;
+    status_.pool_locked = true;
+    status_.spaces = {
+        {.digest = kSpaceA, .tenant = "blue", .model = "llama", .chunks = 9'007'199'254'740'993, .bytes = MiB(512)},
+        {.digest = kSpaceB, .tenant = "uid:1000", .model = "evil\033[2J\xff", .chunks = 1, .bytes = KiB(1)}};
+    status_.sessions = 3;
+    status_.lookups = 10;
+    status_.chunks_asked = 1000;
+    status_.chunks_hit = 250;
+    sessions_ = {{.id = 7,
+                  .instance = "engine",
+                  .role = "worker",
+                  .rank = 1,
+                  .tenant = "blue",
+                  .pid = 42,
+                  .uid = 1000,
+                  .space = kSpaceA,
+                  .model = "llama",
+                  .age = absl::Seconds(90),
+                  .ops = 2,
+                  .requests = 1234}};
+  }
+
+  absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override { return Answer(status_, deadline); }
+  absl::StatusOr<std::vector<rpc::SessionStatus>> Sessions(absl::Time deadline) override {
+    return Answer(sessions_, deadline);
+  }
+  absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      cleared_.push_back(space);
+    }
+    return Answer(uint64_t{17}, deadline);
+  }
+
+  // What calls answer from now on, in place of what they hold.
+  void Fail(absl::Status error) {
+    absl::MutexLock lock(&mutex_);
+    error_ = std::move(error);
+  }
+  // Calls don't answer until their deadline, or Stop.
+  void Hang() {
+    absl::MutexLock lock(&mutex_);
+    hanging_ = true;
+  }
+  void Stop() {
+    absl::MutexLock lock(&mutex_);
+    stopped_ = true;
+  }
+  // Time that the last call was given.
+  absl::Duration given() const {
+    absl::MutexLock lock(&mutex_);
+    return given_;
+  }
+  void WaitForAClear() const {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](const std::vector<std::string>* cleared) { return !cleared->empty(); }, &cleared_));
+  }
+  std::vector<std::string> cleared() const {
+    absl::MutexLock lock(&mutex_);
+    return cleared_;
+  }
+
+ private:
+  template <class T>
+  absl::StatusOr<T> Answer(const T& answer, absl::Time deadline) {
+    absl::MutexLock lock(&mutex_);
+    given_ = deadline - MonotonicNow();
+    if (hanging_) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), given_)) return absl::UnavailableError("kvistd is stopping");
+      return absl::DeadlineExceededError("the node didn't answer in time");
+    }
+    if (!error_.ok()) return error_;
+    return answer;
+  }
+
+  rpc::NodeStatus status_;
+  std::vector<rpc::SessionStatus> sessions_;
+  mutable absl::Mutex mutex_;
+  absl::Status error_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration given_ ABSL_GUARDED_BY(mutex_);
+  bool hanging_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::string> cleared_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvist
+
+#endif  // KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_

@@ -1,0 +1,65 @@
+#include "daemon/ctl/human.h"
+
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "daemon/ctl/table.h"
+
+namespace kvist::ctl {
+namespace {
+
+TEST_CASE("HumanBytes shows three digits that count") {
+  CHECK(HumanBytes({0}) == "0 B");
+  CHECK(HumanBytes({1023}) == "1023 B");
+  CHECK(HumanBytes(KiB(1)) == "1 KiB");
+  CHECK(HumanBytes({1536}) == "1.5 KiB");
+  CHECK(HumanBytes(MiB(64)) == "64 MiB");
+  CHECK(HumanBytes(MiB(1280)) == "1.25 GiB");
+  CHECK(HumanBytes({10'000'000}) == "9.54 MiB");
+  CHECK(HumanBytes({100'000'000}) == "95.4 MiB");
+  CHECK(HumanBytes({1'000'000'000}) == "954 MiB");
+  CHECK(HumanBytes({MiB(1).value - 1}) == "1 MiB");
+  CHECK(HumanBytes({std::numeric_limits<uint64_t>::max()}) == "16 EiB");
+}
+
+TEST_CASE("HumanCount groups digits by three") {
+  CHECK(HumanCount(0) == "0");
+  CHECK(HumanCount(999) == "999");
+  CHECK(HumanCount(1000) == "1,000");
+  CHECK(HumanCount(1234567) == "1,234,567");
+}
+
+TEST_CASE("HumanShare knows what a share of nothing is") {
+  CHECK(HumanShare(1, 4) == "25.0 %");
+  CHECK(HumanShare(0, 4) == "0.0 %");
+  CHECK(HumanShare(0, 0) == "-");
+}
+
+TEST_CASE("HumanDuration shows two units at most") {
+  CHECK(HumanDuration(absl::Milliseconds(340)) == "340 ms");
+  CHECK(HumanDuration(absl::Seconds(12.7)) == "12 s");
+  CHECK(HumanDuration(absl::Seconds(60)) == "1 min");
+  CHECK(HumanDuration(absl::Seconds(200)) == "3 min 20 s");
+  CHECK(HumanDuration(absl::Minutes(125)) == "2 h 5 min");
+  CHECK(HumanDuration(absl::Hours(24 * 3 + 4)) == "3 d 4 h");
+}
+
+TEST_CASE("Table lines up text to the left and numbers to the right") {
+  Table table({{"NAME"}, {"N", Table::Align::kRight}, {"LAST"}});
+  table.Add({"a", "1", ""});
+  table.Add({"m\xc3\xa5lare", "1,000", "x"});
+  CHECK(table.Render() ==
+        "NAME        N  LAST\n"
+        "a           1\n"
+        "m\xc3\xa5lare  1,000  x\n");
+}
+
+TEST_CASE("Table shows no control characters") {
+  CHECK(Printable("a\033[2Jb\nc\x7f") == "a?[2Jb?c?");
+  CHECK(Printable("a\xc2\x9b"
+                  "2Jb") == "a?2Jb");
+  CHECK(Printable("\xc2\xb5s") == "\xc2\xb5s");
+}
+
+}  // namespace
+}  // namespace kvist::ctl

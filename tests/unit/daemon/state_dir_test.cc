@@ -1,0 +1,93 @@
+#include "daemon/state_dir.h"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "tests/unit/daemon/temporary_dir.h"
+
+namespace kvist::daemon {
+namespace {
+
+mode_t ModeOf(const std::string& path) {
+  struct stat found {};
+  REQUIRE(stat(path.c_str(), &found) == 0);
+  return found.st_mode & 07777;
+}
+
+TEST_CASE("StateDir makes its directory for its user alone") {
+  const TemporaryDir dir;
+  const absl::StatusOr<StateDir> state = StateDir::Lock(dir / "a/b");
+  INFO(state.status().ToString());
+  REQUIRE(state.ok());
+  CHECK(state->path() == dir / "a/b");
+  CHECK(ModeOf(dir / "a") == 0700);
+  CHECK(ModeOf(dir / "a/b") == 0700);
+  CHECK(ModeOf(dir / "a/b/lock") == 0600);
+}
+
+TEST_CASE("StateDir refuses a second daemon with the pid of the first, until that is gone") {
+  const TemporaryDir dir;
+  {
+    const absl::StatusOr<StateDir> first = StateDir::Lock(dir.path());
+    REQUIRE(first.ok());
+    const absl::StatusOr<StateDir> second = StateDir::Lock(dir.path());
+    CHECK(second.status().code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(absl::StrContains(second.status().message(),
+                            absl::StrCat("in use by the process with pid ", getpid(), ": stop it")));
+  }
+  CHECK(StateDir::Lock(dir.path()).ok());
+}
+
+TEST_CASE("StateDir is free when its daemon was killed") {
+  const TemporaryDir dir;
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const absl::StatusOr<StateDir> held = StateDir::Lock(dir.path());
+    const char byte = held.ok() ? 1 : 0;
+    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char locked = 0;
+  REQUIRE(read(ready[0], &locked, 1) == 1);
+  REQUIRE(locked == 1);
+  CHECK(absl::StrContains(StateDir::Lock(dir.path()).status().message(), absl::StrCat("pid ", child)));
+  REQUIRE(kill(child, SIGKILL) == 0);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(StateDir::Lock(dir.path()).ok());
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST_CASE("StateDir refuses a directory that others can write to") {
+  const TemporaryDir dir;
+  REQUIRE(chmod(dir.path().c_str(), 0770) == 0);
+  CHECK(StateDir::Lock(dir.path()).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(StateDir::Lock("/tmp").status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("StateDir follows no link in the place of its lock") {
+  const TemporaryDir dir;
+  std::filesystem::create_symlink(dir / "elsewhere", dir / "lock");
+  CHECK_FALSE(StateDir::Lock(dir.path()).ok());
+  CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
+}
+
+TEST_CASE("StateDir says what is in its way") {
+  const TemporaryDir dir;
+  REQUIRE(StateDir::Lock(dir / "a").ok());
+  const absl::Status status = StateDir::Lock(dir / "a/lock/b").status();
+  CHECK_FALSE(status.ok());
+  CHECK(absl::StrContains(status.message(), "[daemon] state_dir: can't make"));
+}
+
+}  // namespace
+}  // namespace kvist::daemon
