@@ -22,8 +22,11 @@ struct Scratch {
   std::vector<float> out;      // [head_dim] panel
 
   explicit Scratch(size_t head_dim)
-      : queries(head_dim * kPanelColumns), keys(kTileTokens * head_dim), values(kTileTokens * head_dim),
-        weights(size_t{kTileTokens} * kPanelColumns), out(head_dim * kPanelColumns) {}
+      : queries(head_dim * kPanelColumns),
+        keys(kTileTokens * head_dim),
+        values(kTileTokens * head_dim),
+        weights(size_t{kTileTokens} * kPanelColumns),
+        out(head_dim * kPanelColumns) {}
 };
 
 Scratch& ThreadScratch(int head_dim) {
@@ -50,8 +53,10 @@ void UnpackTile(const AttentionBlock& block, int first, int count, Scratch& scra
   for (int i = 0; i < count; ++i) {
     const PageId page = block.pages[static_cast<size_t>((first + i) / kPageTokens)];
     const int token = (first + i) % kPageTokens;
-    Unpack(block.memory->Key(block.layer, page, token) + offset, block.head_dim, &scratch.keys[static_cast<size_t>(i * block.head_dim)]);
-    Unpack(block.memory->Value(block.layer, page, token) + offset, block.head_dim, &scratch.values[static_cast<size_t>(i * block.head_dim)]);
+    Unpack(block.memory->Key(block.layer, page, token) + offset, block.head_dim,
+           &scratch.keys[static_cast<size_t>(i * block.head_dim)]);
+    Unpack(block.memory->Value(block.layer, page, token) + offset, block.head_dim,
+           &scratch.values[static_cast<size_t>(i * block.head_dim)]);
   }
 }
 
@@ -99,11 +104,14 @@ void Attend(const AttentionBlock& block) {
   for (int first = 0; first < end; first += kTileTokens) {
     const int count = std::min(kTileTokens, end - first);
     UnpackTile(block, first, count, scratch);
-    MultiplyPanel(count, dim, {scratch.keys.data(), dim}, scratch.queries.data(), scratch.weights.data(), kPanelColumns, Result::kOverwrite);
+    MultiplyPanel(count, dim, {scratch.keys.data(), dim}, scratch.queries.data(), scratch.weights.data(), kPanelColumns,
+                  Result::kOverwrite);
     for (int half = 0; half < kHalves; ++half) {
-      SoftmaxTile(first, count, dim, &scratch.weights[static_cast<size_t>(half * kLanes)], &scratch.out[static_cast<size_t>(half * kLanes)], softmax[half]);
+      SoftmaxTile(first, count, dim, &scratch.weights[static_cast<size_t>(half * kLanes)],
+                  &scratch.out[static_cast<size_t>(half * kLanes)], softmax[half]);
     }
-    MultiplyPanel(dim, count, {scratch.values.data(), 1, dim}, scratch.weights.data(), scratch.out.data(), kPanelColumns, Result::kAdd);
+    MultiplyPanel(dim, count, {scratch.values.data(), 1, dim}, scratch.weights.data(), scratch.out.data(), kPanelColumns,
+                  Result::kAdd);
   }
 
   // Adding zero makes a negative zero positive: masked keys may have turned one into the other.

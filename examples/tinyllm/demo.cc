@@ -39,8 +39,8 @@ class Corruption {
 
 // Adds a phase to the record; its first phase is the reference. Prints a line for each answer.
 DemoResult Compare(const std::string& phase, const std::vector<NamedAnswer>& answers, Record& record) {
-  absl::PrintF("\n%s\n%-*s %7s %7s %7s %10s  %-16s  %s\n", phase, kNameWidth, "request", "prompt", "local", "kvist", "TTFT ms", "logits",
-               "compared with the reference");
+  absl::PrintF("\n%s\n%-*s %7s %7s %7s %10s  %-16s  %s\n", phase, kNameWidth, "request", "prompt", "local", "kvist",
+               "TTFT ms", "logits", "compared with the reference");
   const bool is_reference = record.entries.empty();
   bool all_equal = is_reference || record.entries.size() == answers.size();
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -50,13 +50,14 @@ DemoResult Compare(const std::string& phase, const std::vector<NamedAnswer>& ans
     if (is_reference) {
       record.entries.push_back({name, {}, answer.logits});
     } else {
-      const bool equal = i < record.entries.size() && record.entries[i].name == name && SameBits(record.entries[i].logits, answer.logits);
+      const bool equal =
+          i < record.entries.size() && record.entries[i].name == name && SameBits(record.entries[i].logits, answer.logits);
       verdict = equal ? "bit for bit equal" : "DIFFERS";
       all_equal = all_equal && equal;
     }
     if (i < record.entries.size()) record.entries[i].phases.push_back({phase, first_token_ms});
-    absl::PrintF("%-*s %7d %7d %7d %10.1f  %016x  %s\n", kNameWidth, name, answer.prompt_tokens, answer.local_tokens, answer.kvist_tokens,
-                 first_token_ms, DigestOf(answer.logits), verdict);
+    absl::PrintF("%-*s %7d %7d %7d %10.1f  %016x  %s\n", kNameWidth, name, answer.prompt_tokens, answer.local_tokens,
+                 answer.kvist_tokens, first_token_ms, DigestOf(answer.logits), verdict);
   }
   return all_equal ? DemoResult::kEqual : DemoResult::kDiffers;
 }
@@ -81,13 +82,15 @@ void PrintTimes(const Record& record) {
 
 void PrintSummary(Engine& engine) {
   const Engine::Stats& stats = engine.stats();
-  absl::PrintF("\ncomputed %d tokens of prompts and %d of answers in %d steps, %.2f s; %d preemptions; %d bytes of KV a token\n",
-               stats.prompt_tokens_computed, stats.answer_tokens_computed, stats.steps, absl::ToDoubleSeconds(stats.computing), stats.preemptions,
-               engine.model().config().kv_bytes_per_token());
+  absl::PrintF(
+      "\ncomputed %d tokens of prompts and %d of answers in %d steps, %.2f s; %d preemptions; %d bytes of KV a token\n",
+      stats.prompt_tokens_computed, stats.answer_tokens_computed, stats.steps, absl::ToDoubleSeconds(stats.computing),
+      stats.preemptions, engine.model().config().kv_bytes_per_token());
   if (engine.kvist() == nullptr) return;
   const KvistCache::Stats& kvist = engine.kvist()->stats();
-  absl::PrintF("kvist: %d lookups, %d chunks loaded (%d loads failed), %d chunks stored, %d there already, %d refused\n", kvist.lookups,
-               kvist.chunks_loaded, kvist.loads_failed, kvist.chunks_stored, kvist.chunks_skipped, kvist.chunks_refused);
+  absl::PrintF("kvist: %d lookups, %d chunks loaded (%d loads failed), %d chunks stored, %d there already, %d refused\n",
+               kvist.lookups, kvist.chunks_loaded, kvist.loads_failed, kvist.chunks_stored, kvist.chunks_skipped,
+               kvist.chunks_refused);
 }
 
 }  // namespace
@@ -99,20 +102,24 @@ DemoResult RunDemo(const DemoOptions& options) {
   if (!options.logits_compare.empty()) {
     absl::StatusOr<Record> reference = ReadRecord(options.logits_compare);
     if (!reference.ok()) return Fail(reference.status());
-    if (reference->revision != options.model.Revision()) return Fail(absl::InvalidArgumentError("the logits to compare with are another model's"));
+    if (reference->revision != options.model.Revision())
+      return Fail(absl::InvalidArgumentError("the logits to compare with are another model's"));
     record = *std::move(reference);
   }
   record.revision = options.model.Revision();
 
   Corruption corruption;
   Engine::Options engine_options = options.engine;
-  engine_options.on_loaded = [&](const PagedMemory& memory, std::span<const PageId> pages) { corruption.Visit(memory, pages); };
+  engine_options.on_loaded = [&](const PagedMemory& memory, std::span<const PageId> pages) {
+    corruption.Visit(memory, pages);
+  };
   absl::StatusOr<std::shared_ptr<const Model>> model = Model::Create(options.model);
   if (!model.ok()) return Fail(model.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(*model, engine_options);
   if (!engine.ok()) return Fail(engine.status());
   KvistCache* kvist = (*engine)->kvist();
-  if (kvist != nullptr && !kvist->WaitConnected(absl::Seconds(5))) absl::PrintF("kvistd is away: everything is computed until it comes\n");
+  if (kvist != nullptr && !kvist->WaitConnected(absl::Seconds(5)))
+    absl::PrintF("kvistd is away: everything is computed until it comes\n");
 
   DemoResult result = DemoResult::kEqual;
   for (const std::string& phase : options.phases) {

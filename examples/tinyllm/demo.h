@@ -20,16 +20,17 @@ enum class DemoResult {
 };
 
 struct DemoOptions {
-  // Each runs the whole workload once, in a phase of this name. The engine forgets its own pages before each. All are compared with the
-  // first, or with --logits-compare. Those not named "cold" must load something from kvist if there is one.
+  // Each runs the whole workload once, in a phase of this name. The engine forgets its own pages before each. All are
+  // compared with the first, or with --logits-compare. Those not named "cold" must load something from kvist if there is
+  // one.
   std::vector<std::string> phases = {"cold", "warm"};
   std::vector<std::filesystem::path> directories = {"/usr/share/common-licenses"};
   DocumentOptions documents;
   WorkloadOptions workload;
   ModelConfig model;
   Engine::Options engine;
-  std::string logits_out;      // file to write; none if empty
-  std::string logits_compare;  // file to compare with; none if empty
+  std::string logits_out;         // file to write; none if empty
+  std::string logits_compare;     // file to compare with; none if empty
   bool corrupt_one_page = false;  // flips a bit in one page of the last phase's loads: the negative control
 };
 

@@ -5,8 +5,8 @@
 namespace tinyllm {
 namespace {
 
-// kvist's probe: writes a page through PagedMemory::Key and Value, by which attention reads. Were the description below wrong, kvistd would find
-// these bytes elsewhere and refuse the session, instead of loading wrong bytes later.
+// kvist's probe: writes a page through PagedMemory::Key and Value, by which attention reads. Were the description below
+// wrong, kvistd would find these bytes elsewhere and refuse the session, instead of loading wrong bytes later.
 int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size) {
   const auto& memory = *static_cast<const PagedMemory*>(context);
   if (size != memory.page_bytes()) return -1;

@@ -11,8 +11,8 @@
 
 namespace tinyllm {
 
-// What kvistd is told about this engine: which KV bytes it may reuse (the space), and where they lie in its pages (the memory).
-// The C structs point into this object: keep it where it is until kvist_connect has returned.
+// What kvistd is told about this engine: which KV bytes it may reuse (the space), and where they lie in its pages (the
+// memory). The C structs point into this object: keep it where it is until kvist_connect has returned.
 class KvistDescription {
  public:
   KvistDescription(const ModelConfig& config, const PagedMemory& memory);

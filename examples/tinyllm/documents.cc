@@ -1,6 +1,7 @@
 #include "examples/tinyllm/documents.h"
 
 #include <algorithm>
+#include <cctype>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -9,6 +10,14 @@ namespace tinyllm {
 namespace {
 
 namespace fs = std::filesystem;
+
+// A README, a licence called GPL-2.0; not a program, nor what is hidden.
+bool IsProse(const fs::path& file) {
+  const std::string extension = file.extension().string();
+  const bool is_known =
+      extension.size() < 2 || std::isalpha(static_cast<unsigned char>(extension[1])) == 0 || extension == ".md";
+  return is_known && !file.filename().string().starts_with('.');
+}
 
 std::vector<fs::path> FilesBelow(const fs::path& directory) {
   std::vector<fs::path> files;
@@ -19,7 +28,7 @@ std::vector<fs::path> FilesBelow(const fs::path& directory) {
     const bool is_link = it->is_symlink(error);
     if (!is_link && it->is_directory(error)) {
       if (name.starts_with('.') || name == "build") it.disable_recursion_pending();
-    } else if (!is_link && it->is_regular_file(error)) {
+    } else if (!is_link && it->is_regular_file(error) && IsProse(it->path())) {
       files.push_back(it->path());
     }
   }

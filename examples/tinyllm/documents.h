@@ -17,13 +17,14 @@ struct Document {
 };
 
 struct DocumentOptions {
-  size_t count = 4;          // at most
-  size_t bytes_min = 1024;   // shorter files aren't worth a question
-  size_t bytes_max = 6000;   // longer ones are cut
+  size_t count = 4;         // at most
+  size_t bytes_min = 1024;  // shorter files aren't worth a question
+  size_t bytes_max = 6000;  // longer ones are cut
 };
 
-// Reads text files (no zero byte) below the directories: regular ones, no links, nothing below a directory whose name starts with a dot or is
-// "build"; in order of their paths, one of each directory in turn. What can't be read is left out.
+// Reads the texts below the directories: regular files, no links, called *.md or without an alphabetic extension (GPL,
+// GPL-2.0), without a zero byte; nothing hidden, nothing below a directory called "build". In order of their paths, one of
+// each directory in turn. What can't be read is left out.
 std::vector<Document> ReadDocuments(std::span<const std::filesystem::path> directories, const DocumentOptions& options);
 
 // The tokens of a text: its bytes.

@@ -11,16 +11,19 @@ namespace {
 
 // How long a step waits when there is nothing to compute: short enough to notice a new request soon.
 constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
-// How long stores may take to end before their pages are needed for something else. What isn't stored by then is computed again some day.
+// How long stores may take to end before their pages are needed for something else. What isn't stored by then is computed
+// again some day.
 constexpr absl::Duration kFlushWait = absl::Milliseconds(200);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Model> model, const Options& options) {
   if (options.kv_tokens < kPageTokens || options.batch_tokens < 1 || options.sequences_max < 1) {
-    return absl::InvalidArgumentError("kv_tokens, batch_tokens, sequences_max: room for at least a page, a token, a sequence");
+    return absl::InvalidArgumentError(
+        "kv_tokens, batch_tokens, sequences_max: room for at least a page, a token, a sequence");
   }
-  absl::StatusOr<std::unique_ptr<PagedMemory>> memory = PagedMemory::Create(model->config(), options.kv_tokens / kPageTokens);
+  absl::StatusOr<std::unique_ptr<PagedMemory>> memory =
+      PagedMemory::Create(model->config(), options.kv_tokens / kPageTokens);
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Engine> engine(new Engine(std::move(model), options, *std::move(memory)));
   if (options.kvist) {
@@ -32,17 +35,24 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Mod
 }
 
 Engine::Engine(std::shared_ptr<const Model> model, const Options& options, std::unique_ptr<PagedMemory> memory)
-    : model_(std::move(model)), options_(options), threads_(options.threads), memory_(std::move(memory)), pool_(memory_->pages()) {}
+    : model_(std::move(model)),
+      options_(options),
+      threads_(options.threads),
+      memory_(std::move(memory)),
+      pool_(memory_->pages()) {}
 
 absl::StatusOr<RequestId> Engine::Submit(std::vector<Token> prompt, int answer_tokens) {
-  if (prompt.empty() || answer_tokens < 1) return absl::InvalidArgumentError("a request needs a prompt and room for an answer");
+  if (prompt.empty() || answer_tokens < 1)
+    return absl::InvalidArgumentError("a request needs a prompt and room for an answer");
   if (std::ranges::any_of(prompt, [](Token token) { return token >= kVocabulary; })) {
     return absl::InvalidArgumentError(absl::StrCat("a token of the prompt isn't in the vocabulary of ", kVocabulary));
   }
   const size_t prompt_size = prompt.size(), tokens_max = prompt_size + static_cast<size_t>(answer_tokens);
-  const size_t room = std::min<size_t>(static_cast<size_t>(model_->config().context_max), size_t{memory_->pages()} * kPageTokens);
+  const size_t room =
+      std::min<size_t>(static_cast<size_t>(model_->config().context_max), size_t{memory_->pages()} * kPageTokens);
   if (tokens_max > room) {
-    return absl::InvalidArgumentError(absl::StrCat("prompt and answer have ", tokens_max, " tokens, context_max and kv_tokens allow ", room));
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt and answer have ", tokens_max, " tokens, context_max and kv_tokens allow ", room));
   }
   auto sequence = std::make_unique<Sequence>();
   sequence->tokens = std::move(prompt);
@@ -74,8 +84,7 @@ bool Engine::Step() {
 }
 
 std::vector<Answer> Engine::Run() {
-  while (Step()) {
-  }
+  while (Step()) {}
   return TakeAnswers();
 }
 
@@ -129,7 +138,8 @@ std::vector<Engine::Piece> Engine::Schedule() {
   return pieces;
 }
 
-// Gives `sequence` pages for its first `tokens` tokens, at the cost of the youngest ones; false when it was itself the youngest.
+// Gives `sequence` pages for its first `tokens` tokens, at the cost of the youngest ones; false when it was itself the
+// youngest.
 bool Engine::MakeRoom(Sequence& sequence, size_t tokens) {
   const size_t missing = PagesFor(tokens) - std::min(sequence.pages.size(), PagesFor(tokens));
   for (;;) {
@@ -143,7 +153,8 @@ bool Engine::MakeRoom(Sequence& sequence, size_t tokens) {
   }
 }
 
-// Takes the youngest sequence's pages away. Its KV is stored first if that is a matter of moments: resuming it is then a load.
+// Takes the youngest sequence's pages away. Its KV is stored first if that is a matter of moments: resuming it is then a
+// load.
 void Engine::Preempt() {
   if (kvist_) kvist_->Flush(kFlushWait);
   SequencePtr sequence = std::move(running_.back());
@@ -157,15 +168,16 @@ void Engine::Preempt() {
   waiting_.push_front(std::move(sequence));
 }
 
-// Admits the oldest waiting request, except those whose KV is about to be here: finds what KV of its tokens there is, here or in kvist, and takes pages for all of them. False if there is
-// nobody to admit or no room.
+// Admits the oldest waiting request, except those whose KV is about to be here: finds what KV of its tokens there is, here
+// or in kvist, and takes pages for all of them. False if there is nobody to admit or no room.
 bool Engine::AdmitNext() {
   if (running_.size() + loading_.size() >= static_cast<size_t>(options_.sequences_max)) return false;
   const auto next = std::ranges::find_if(waiting_, [&](const SequencePtr& s) { return !IsBeingLoaded(s->tokens); });
   if (next == waiting_.end()) return false;
   Sequence& sequence = **next;
   const std::span<const Token> tokens = sequence.tokens;
-  const std::span<const Token> usable = tokens.first(tokens.size() - 1);  // the last token is always computed: its logits are wanted
+  const std::span<const Token> usable =
+      tokens.first(tokens.size() - 1);  // the last token is always computed: its logits are wanted
 
   PagePool::Prefix prefix = pool_.FindPrefix(usable);
   if (PagesFor(tokens.size()) - prefix.pages.size() > pool_.available()) {
@@ -174,7 +186,8 @@ bool Engine::AdmitNext() {
   }
   size_t load_at = 0, load_end = kvist_ ? kvist_->FindHit(sequence.kvist, usable) : 0;
   if (load_end > prefix.pages.size() * kPageTokens) {
-    // Loads are in whole chunks, and must not write to pages that others use: share only what lies before the first chunk to load.
+    // Loads are in whole chunks, and must not write to pages that others use: share only what lies before the first chunk to
+    // load.
     load_at = prefix.pages.size() * kPageTokens / kvist_->chunk_tokens() * kvist_->chunk_tokens();
     pool_.Release(prefix.pages);
     prefix = pool_.FindPrefix(usable.first(load_at));
@@ -200,7 +213,8 @@ bool Engine::AdmitNext() {
 
   bool loads = false;
   if (load_end > 0) {
-    const std::span<const PageId> target = std::span(sequence.pages).subspan(load_at / kPageTokens, (load_end - load_at) / kPageTokens);
+    const std::span<const PageId> target =
+        std::span(sequence.pages).subspan(load_at / kPageTokens, (load_end - load_at) / kPageTokens);
     loads = kvist_->StartLoad(sequence.kvist, static_cast<uint32_t>(load_at / kvist_->chunk_tokens()), target);
   }
   (loads ? loading_ : running_).push_back(std::move(*next));
@@ -208,7 +222,8 @@ bool Engine::AdmitNext() {
   return true;
 }
 
-// Whether a load under way brings a chunk or more of these tokens: it is awaited, instead of loading the same once for each who needs it.
+// Whether a load under way brings a chunk or more of these tokens: it is awaited, instead of loading the same once for each
+// who needs it.
 bool Engine::IsBeingLoaded(std::span<const Token> tokens) const {
   return std::ranges::any_of(loading_, [&](const SequencePtr& other) {
     const auto end = std::ranges::mismatch(tokens, std::span(other->tokens).first(other->load_end)).in1;

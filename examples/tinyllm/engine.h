@@ -25,31 +25,33 @@ using RequestId = uint64_t;
 // A finished request.
 struct Answer {
   RequestId id = 0;
-  std::vector<Token> tokens;       // the answer without its prompt
-  std::vector<float> logits;       // [tokens][kVocabulary]: what each token was chosen by
+  std::vector<Token> tokens;  // the answer without its prompt
+  std::vector<float> logits;  // [tokens][kVocabulary]: what each token was chosen by
   size_t prompt_tokens = 0;
-  size_t local_tokens = 0;         // of the prompt: KV found in this engine's pages
-  size_t kvist_tokens = 0;         // of the prompt: KV loaded from kvist
+  size_t local_tokens = 0;  // of the prompt: KV found in this engine's pages
+  size_t kvist_tokens = 0;  // of the prompt: KV loaded from kvist
   int preemptions = 0;
   absl::Duration time_to_first_token;  // since Submit
 };
 
-// Continuous batching: each step runs one batch of whatever is there to run, prompts in chunks, and every running answer's next token.
+// Continuous batching: each step runs one batch of whatever is there to run, prompts in chunks, and every running answer's
+// next token.
 //
 // A request is   waiting   for room                              -> Admit
 //                loading   its KV comes from kvist               -> CollectLoads
-//                running   computing its prompt, then its answer -> Step; back to waiting when pages run out and it is the youngest
+//                running   computing its prompt, then its answer -> Step; back to waiting when pages run out and it is the
+// youngest
 //                finished  its answer is for TakeAnswers
 //
-// Choosing is greedy and the arithmetic is independent of batching, so an answer is a function of its prompt alone, bit for bit.
-// Threads: one.
+// Choosing is greedy and the arithmetic is independent of batching, so an answer is a function of its prompt alone, bit for
+// bit. Threads: one.
 class Engine {
  public:
   struct Options {
-    uint32_t kv_tokens = 32768;   // KV memory; more means fewer preemptions
-    int batch_tokens = 512;       // of prompts in one step; more makes prefill a little faster and other requests' tokens later
-    int sequences_max = 16;       // running at once
-    int threads = 0;              // 0: one for each core
+    uint32_t kv_tokens = 32768;  // KV memory; more means fewer preemptions
+    int batch_tokens = 512;  // of prompts in one step; more makes prefill a little faster and other requests' tokens later
+    int sequences_max = 16;  // running at once
+    int threads = 0;         // 0: one for each core
     std::optional<KvistCache::Options> kvist = std::nullopt;  // without, the engine keeps to itself
     // Called with pages that a load has just filled. For tests and negative controls, which spoil them.
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;

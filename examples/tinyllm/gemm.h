@@ -8,9 +8,9 @@
 
 // Matrix products whose every element is the same whatever else is computed beside it.
 //
-// The rule: c[m][n] starts from 0 (or from what c held) and takes a[m][k] * b[k][n] for k = 0, 1, 2, ... in this order, each by
-// one fused multiply-add. Blocking only decides which elements are in registers together, never the order within one. So a token's
-// result depends neither on the tokens batched with it, nor on chunk sizes, nor on the number of threads.
+// The rule: c[m][n] starts from 0 (or from what c held) and takes a[m][k] * b[k][n] for k = 0, 1, 2, ... in this order, each
+// by one fused multiply-add. Blocking only decides which elements are in registers together, never the order within one. So
+// a token's result depends neither on the tokens batched with it, nor on chunk sizes, nor on the number of threads.
 namespace tinyllm {
 
 // A row-major operand that is read one number at a time: element (row, k) is data[row * row_stride + k * k_stride].
@@ -23,8 +23,8 @@ struct Operand {
 // What happens to what the result held before.
 enum class Result { kOverwrite, kAdd };
 
-// c[row][0 .. n) = or += sum over k of a(row, k) * panel[k][0 .. n) for all rows, with n = kPanelColumns of vector.h; c's rows lie c_stride
-// apart. Model and attention use this one kernel only.
+// c[row][0 .. n) = or += sum over k of a(row, k) * panel[k][0 .. n) for all rows, with n = kPanelColumns of vector.h; c's
+// rows lie c_stride apart. Model and attention use this one kernel only.
 void MultiplyPanel(int rows, int depth, Operand a, const float* panel, float* c, ptrdiff_t c_stride, Result result);
 
 // A weight matrix b[k][n], stored as panels [k][kPanelColumns] side by side; columns past the last are zero.

@@ -11,7 +11,8 @@ namespace tinyllm {
 namespace {
 
 absl::Status ConnectError(const char* role, const kvist::Status& status) {
-  return absl::FailedPreconditionError(absl::StrCat("kvist_connect as ", role, ": ", kvist_status_name(status.code), ": ", status.message));
+  return absl::FailedPreconditionError(
+      absl::StrCat("kvist_connect as ", role, ": ", kvist_status_name(status.code), ": ", status.message));
 }
 
 // Stores under way; beyond it the chunks wait for a later step, as a daemon that is so far behind needs no more work.
@@ -19,8 +20,8 @@ constexpr size_t kCopiesMax = 64;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& options, const ModelConfig& config, const PagedMemory& memory,
-                                                               PagePool& pool) {
+absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& options, const ModelConfig& config,
+                                                               const PagedMemory& memory, PagePool& pool) {
   const KvistDescription description(config, memory);
   std::unique_ptr<KvistCache> cache(new KvistCache(options, description.space().chunk_tokens, pool));
 
@@ -33,11 +34,13 @@ absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& op
   session.connect_timeout_us = absl::ToInt64Microseconds(options.connect_timeout);
 
   session.role = KVIST_SCHEDULER;
-  if (kvist::Status status = kvist::Client::Connect(session, &cache->scheduler_); !status.ok()) return ConnectError("scheduler", status);
+  if (kvist::Status status = kvist::Client::Connect(session, &cache->scheduler_); !status.ok())
+    return ConnectError("scheduler", status);
   session.role = KVIST_WORKER;
   session.rank = 0;
   session.memory = &description.memory();
-  if (kvist::Status status = kvist::Client::Connect(session, &cache->worker_); !status.ok()) return ConnectError("worker", status);
+  if (kvist::Status status = kvist::Client::Connect(session, &cache->worker_); !status.ok())
+    return ConnectError("worker", status);
   return cache;
 }
 
@@ -63,7 +66,7 @@ size_t KvistCache::FindHit(Sequence& sequence, std::span<const Token> tokens) {
                                     absl::ToInt64Microseconds(options_.lookup_deadline));
   ++stats_.lookups;
   sequence.offered_chunks_ = sequence.hit_.chunks;  // no need to store what is there
-  if (!sequence.hit_.lease) return 0;  // nothing there, or no budget to keep it there
+  if (!sequence.hit_.lease) return 0;               // nothing there, or no budget to keep it there
   return size_t{sequence.hit_.chunks} * chunk_tokens_;
 }
 
@@ -82,7 +85,8 @@ bool KvistCache::StartLoad(Sequence& sequence, uint32_t first_chunk, std::span<c
 
 KvistCache::LoadState KvistCache::PollLoad(Sequence& sequence, absl::Duration timeout) {
   const bool at_once = timeout <= absl::ZeroDuration();
-  const kvist_result result = at_once ? worker_.Poll(sequence.load_) : worker_.Wait(sequence.load_, absl::ToInt64Microseconds(timeout));
+  const kvist_result result =
+      at_once ? worker_.Poll(sequence.load_) : worker_.Wait(sequence.load_, absl::ToInt64Microseconds(timeout));
   if (result.status == KVIST_PENDING) return LoadState::kPending;
 
   const auto copy = std::ranges::find(copies_, sequence.load_, &Copy::op);

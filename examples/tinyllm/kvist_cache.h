@@ -25,36 +25,37 @@ namespace tinyllm {
 //   store   a step has filled chunks           StoreFilled; Poll once a step
 //   wait    there is nothing else to do        PollLoad with a timeout; Flush before pages are needed for others
 //
-// One rule keeps copies and computing apart: a copy under way holds a reference to each page that it touches. Whatever happens to the sequence,
-// such a page isn't given to another before the copy has ended.
+// One rule keeps copies and computing apart: a copy under way holds a reference to each page that it touches. Whatever
+// happens to the sequence, such a page isn't given to another before the copy has ended.
 //
 // Nothing here can fail a request: what kvist doesn't deliver is computed. Every wait is bounded.
 // Threads: one, the engine's.
 class KvistCache {
  public:
   struct Options {
-    std::string socket;               // empty: kvist's default
-    std::string instance = "tinyllm"; // names this engine; another running one needs another name
-    absl::Duration lookup_deadline = absl::Milliseconds(20);  // a lookup is answered from memory; later than that it is a miss
-    absl::Duration copy_deadline = absl::Seconds(1);          // of a load, and of a store; a longer one survives a busier machine
-    absl::Duration lease = absl::Seconds(5);                  // more than the deadlines of a lookup and a load together
-    absl::Duration connect_timeout = absl::Seconds(1);        // how long to wait for kvistd at the start; it may come later, too
+    std::string socket;                // empty: kvist's default
+    std::string instance = "tinyllm";  // names this engine; another running one needs another name
+    absl::Duration lookup_deadline =
+        absl::Milliseconds(20);                         // a lookup is answered from memory; later than that it is a miss
+    absl::Duration copy_deadline = absl::Seconds(1);    // of a load, and of a store; a longer one survives a busier machine
+    absl::Duration lease = absl::Seconds(5);            // more than the deadlines of a lookup and a load together
+    absl::Duration connect_timeout = absl::Seconds(1);  // how long to wait for kvistd at the start; it may come later, too
   };
 
   // What kvist knows and does for one sequence.
   class Sequence {
     friend class KvistCache;
     kvist::Chain chain_;
-    size_t chained_tokens_ = 0;   // of the sequence are in the chain
-    kvist::Hit hit_;              // of the last FindHit; its lease lives until the load has ended
+    size_t chained_tokens_ = 0;  // of the sequence are in the chain
+    kvist::Hit hit_;             // of the last FindHit; its lease lives until the load has ended
     kvist_op load_ = 0;
-    uint32_t offered_chunks_ = 0; // were loaded from kvist or given to a store
+    uint32_t offered_chunks_ = 0;  // were loaded from kvist or given to a store
   };
 
-  // Opens a session as scheduler and one as worker 0. Succeeds also while kvistd is away: then everything is a miss until it comes.
-  // Errors: those of kvist_connect, e.g. a kvistd that refuses this space.
-  static absl::StatusOr<std::unique_ptr<KvistCache>> Create(const Options& options, const ModelConfig& config, const PagedMemory& memory,
-                                                            PagePool& pool);
+  // Opens a session as scheduler and one as worker 0. Succeeds also while kvistd is away: then everything is a miss until it
+  // comes. Errors: those of kvist_connect, e.g. a kvistd that refuses this space.
+  static absl::StatusOr<std::unique_ptr<KvistCache>> Create(const Options& options, const ModelConfig& config,
+                                                            const PagedMemory& memory, PagePool& pool);
 
   Sequence NewSequence() const;
 
@@ -96,7 +97,8 @@ class KvistCache {
     std::vector<PageId> pages;  // referenced; empty once given up
   };
 
-  KvistCache(const Options& options, uint32_t chunk_tokens, PagePool& pool) : options_(options), chunk_tokens_(chunk_tokens), pool_(pool) {}
+  KvistCache(const Options& options, uint32_t chunk_tokens, PagePool& pool)
+      : options_(options), chunk_tokens_(chunk_tokens), pool_(pool) {}
   void Hold(Copy copy);
   void GiveUpPages(Copy& copy);
   void CountEnd(const Copy& copy, const kvist_result& result);

@@ -17,26 +17,38 @@ int Main(int argc, char** argv) {
 
   CLI::App app{"A small LLM inference engine that keeps its KV cache in kvistd"};
   app.require_subcommand(1);
-  CLI::App* demo = app.add_subcommand("demo", "Chats and questions over real documents: time to first token, and whether the logits are equal bit for bit");
-  demo->footer("Exit status: 0 all logits equal the reference bit for bit; 1 could not run; 2 some differ (as they must with\n"
-               "--corrupt-one-page); 3 nothing was loaded from kvist where something should have been.");
+  CLI::App* demo = app.add_subcommand(
+      "demo", "Chats and questions over real documents: time to first token, and whether the logits are equal bit for bit");
+  demo->footer(
+      "Exit status: 0 all logits equal the reference bit for bit; 1 could not run; 2 some differ (as they must with\n"
+      "--corrupt-one-page); 3 nothing was loaded from kvist where something should have been.");
   demo->add_option("--socket", kvist.socket, "kvistd's engine socket; default $KVIST_SOCKET, else /run/kvist/engine.sock");
   demo->add_option("--instance", kvist.instance, "Name of this engine for kvistd")->capture_default_str();
   demo->add_flag("--without-kvist", without_kvist, "Keep to itself");
   demo->add_option("--documents", options.directories, "Directories with text files to read")->capture_default_str();
   demo->add_option("--document-count", options.documents.count, "Documents to read, at most")->capture_default_str();
-  demo->add_option("--document-bytes", options.documents.bytes_max, "Bytes of a document, which is cut there; a byte is a token")->capture_default_str();
-  demo->add_option("--rounds", options.workload.rounds, "Questions in a conversation")->check(CLI::Range(1, 4))->capture_default_str();
-  demo->add_option("--answer-tokens", options.workload.answer_tokens, "Tokens of an answer")->check(CLI::Range(1, 1000))->capture_default_str();
+  demo->add_option("--document-bytes", options.documents.bytes_max,
+                   "Bytes of a document, which is cut there; a byte is a token")
+      ->capture_default_str();
+  demo->add_option("--rounds", options.workload.rounds, "Questions in a conversation")
+      ->check(CLI::Range(1, 4))
+      ->capture_default_str();
+  demo->add_option("--answer-tokens", options.workload.answer_tokens, "Tokens of an answer")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   demo->add_option("--kv-tokens", options.engine.kv_tokens, "Tokens for which there is KV memory")->capture_default_str();
   demo->add_option("--batch-tokens", options.engine.batch_tokens, "Tokens of prompts in one step")->capture_default_str();
   demo->add_option("--threads", options.engine.threads, "Threads; 0 is one for each core")->capture_default_str();
   demo->add_option("--phase,--phases", options.phases,
-                   "Names of the phases, each the whole workload after the engine has forgotten its pages: cold, warm, restart. All but \"cold\" must load "
-                   "something from kvist")->delimiter(',')->capture_default_str();
+                   "Names of the phases, each the whole workload after the engine has forgotten its pages: cold, warm, "
+                   "restart. All but \"cold\" must load "
+                   "something from kvist")
+      ->delimiter(',')
+      ->capture_default_str();
   demo->add_option("--logits-out", options.logits_out, "File for the raw logits and times to first token");
   demo->add_option("--logits-compare", options.logits_compare, "Compare with such a file instead of with the first phase");
-  demo->add_flag("--corrupt-one-page", options.corrupt_one_page, "Negative control: spoil one loaded page in the last phase; the exit status must be 2");
+  demo->add_flag("--corrupt-one-page", options.corrupt_one_page,
+                 "Negative control: spoil one loaded page in the last phase; the exit status must be 2");
   CLI11_PARSE(app, argc, argv);
 
   if (!without_kvist) options.engine.kvist = kvist;

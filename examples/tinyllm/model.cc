@@ -42,8 +42,8 @@ void SwiGlu(int dim, float* gate, const float* up) {
 }  // namespace
 
 void Activations::Resize(int rows, int columns) {
-  // Rows have room for the padding of a packed matrix, and a cache line more than that: the rows of a register block are read together, and
-  // would compete for the same few cache sets if the stride were a power of two.
+  // Rows have room for the padding of a packed matrix, and a cache line more than that: the rows of a register block are
+  // read together, and would compete for the same few cache sets if the stride were a power of two.
   stride_ = (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns + 16;
   data_.resize(static_cast<size_t>(rows) * static_cast<size_t>(stride_));
 }
@@ -65,7 +65,8 @@ Model::Model(const ModelConfig& config) : config_(config), weights_(config) {
   }
 }
 
-void Model::Forward(std::span<const Span> batch, const PagedMemory& memory, ThreadPool& pool, Workspace& w, std::vector<float>& logits) const {
+void Model::Forward(std::span<const Span> batch, const PagedMemory& memory, ThreadPool& pool, Workspace& w,
+                    std::vector<float>& logits) const {
   const ModelConfig& c = config_;
   const std::vector<Row> rows = RowsOf(batch);
   const int count = static_cast<int>(rows.size());
@@ -144,10 +145,12 @@ void Model::RotateAndWrite(const Row& row, int layer, const PagedMemory& memory,
   for (int head = 0; head < c.heads + c.kv_heads; ++head) Rotate(qkv + head * c.head_dim, row.position);
   const int token = row.position % kPageTokens;
   std::transform(qkv + c.q_dim(), qkv + c.q_dim() + c.kv_dim(), memory.Key(layer, row.page, token), ToBf16);
-  std::transform(qkv + c.q_dim() + c.kv_dim(), qkv + c.q_dim() + 2 * c.kv_dim(), memory.Value(layer, row.page, token), ToBf16);
+  std::transform(qkv + c.q_dim() + c.kv_dim(), qkv + c.q_dim() + 2 * c.kv_dim(), memory.Value(layer, row.page, token),
+                 ToBf16);
 }
 
-void Model::AttendAll(std::span<const Span> batch, int layer, const PagedMemory& memory, ThreadPool& pool, Workspace& w) const {
+void Model::AttendAll(std::span<const Span> batch, int layer, const PagedMemory& memory, ThreadPool& pool,
+                      Workspace& w) const {
   const ModelConfig& c = config_;
   std::vector<AttentionBlock> blocks;
   int row = 0;
@@ -157,10 +160,17 @@ void Model::AttendAll(std::span<const Span> batch, int layer, const PagedMemory&
       const int tokens = std::min(AttentionBlockTokens(c.group()), size - first);
       for (int head = 0; head < c.kv_heads; ++head) {
         const ptrdiff_t offset = ptrdiff_t{head} * c.group() * c.head_dim;
-        blocks.push_back({.memory = &memory, .layer = layer, .kv_head = head, .group = c.group(), .head_dim = c.head_dim, .pages = span.pages,
-                          .position = span.position + first, .tokens = tokens,
+        blocks.push_back({.memory = &memory,
+                          .layer = layer,
+                          .kv_head = head,
+                          .group = c.group(),
+                          .head_dim = c.head_dim,
+                          .pages = span.pages,
+                          .position = span.position + first,
+                          .tokens = tokens,
                           .queries = {w.qkv.row(row + first) + offset, w.qkv.stride()},
-                          .out = w.attended.row(row + first) + offset, .out_stride = w.attended.stride()});
+                          .out = w.attended.row(row + first) + offset,
+                          .out_stride = w.attended.stride()});
       }
     }
     row += size;

@@ -54,10 +54,12 @@ class Model {
     Activations residual, normed, qkv, attended, gate_up, last, logits;
   };
 
-  // Runs all spans as one batch: writes the KV of their tokens into `memory`, and for each span the logits that follow its last token into
-  // `logits`, [spans][kVocabulary]. A token's KV and logits are bit for bit the same in whatever spans and batches it comes.
-  // Spans must be of different sequences, or of one in order of position; at most config().context_max positions.
-  void Forward(std::span<const Span> batch, const PagedMemory& memory, ThreadPool& pool, Workspace& workspace, std::vector<float>& logits) const;
+  // Runs all spans as one batch: writes the KV of their tokens into `memory`, and for each span the logits that follow its
+  // last token into `logits`, [spans][kVocabulary]. A token's KV and logits are bit for bit the same in whatever spans and
+  // batches it comes. Spans must be of different sequences, or of one in order of position; at most config().context_max
+  // positions.
+  void Forward(std::span<const Span> batch, const PagedMemory& memory, ThreadPool& pool, Workspace& workspace,
+               std::vector<float>& logits) const;
 
   const ModelConfig& config() const { return config_; }
   // The products of one forward pass over `rows` tokens in `spans` spans.
@@ -76,7 +78,8 @@ class Model {
   void Rotate(float* head, int position) const;
   // Rotates queries and key in place and writes key and value to their page.
   void RotateAndWrite(const Row& row, int layer, const PagedMemory& memory, float* qkv) const;
-  void AttendAll(std::span<const Span> batch, int layer, const PagedMemory& memory, ThreadPool& pool, Workspace& workspace) const;
+  void AttendAll(std::span<const Span> batch, int layer, const PagedMemory& memory, ThreadPool& pool,
+                 Workspace& workspace) const;
 
   const ModelConfig config_;
   const Weights weights_;

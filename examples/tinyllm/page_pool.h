@@ -21,8 +21,9 @@ inline constexpr ContentId kNoContent = 0;  // the empty prefix
 //
 // A page is   free       nobody uses it
 //             in use     by as many as it has references: sequences that attend to it, copies under way to or from it
-//             kept       nobody uses it, but it has a name: found again by FindPrefix until another needs the room (oldest first)
-// Allocate makes free or kept pages used; Release of the last reference makes a page kept if it has a name, else free.
+//             kept       nobody uses it, but it has a name: found again by FindPrefix until another needs the room (oldest
+// first) Allocate makes free or kept pages used; Release of the last reference makes a page kept if it has a name, else
+// free.
 //
 // Threads: one.
 class PagePool {
@@ -42,8 +43,8 @@ class PagePool {
     ContentId content = kNoContent;  // of the last page
   };
   Prefix FindPrefix(std::span<const Token> tokens);
-  // Says that `page` (in use) now holds these 16 tokens after `parent`; returns the name to give as parent of the next page. If another page
-  // holds the same, that one stays the one to be found.
+  // Says that `page` (in use) now holds these 16 tokens after `parent`; returns the name to give as parent of the next page.
+  // If another page holds the same, that one stays the one to be found.
   ContentId Name(PageId page, ContentId parent, std::span<const Token> tokens);
   // Frees all kept pages: nothing is found until it is computed or loaded again.
   void ForgetKept();
@@ -57,7 +58,9 @@ class PagePool {
     std::array<Token, kPageTokens> tokens;
     bool operator==(const Content&) const = default;
     template <class H>
-    friend H AbslHashValue(H h, const Content& c) { return H::combine(std::move(h), c.parent, c.tokens); }
+    friend H AbslHashValue(H h, const Content& c) {
+      return H::combine(std::move(h), c.parent, c.tokens);
+    }
   };
   struct Entry {
     ContentId id;

@@ -15,7 +15,8 @@ absl::StatusOr<std::unique_ptr<PagedMemory>> PagedMemory::Create(const ModelConf
   const size_t bytes = memory->bytes();
   memory->fd_ = memfd_create("tinyllm-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (memory->fd_ < 0) return absl::ErrnoToStatus(errno, "memfd_create for the KV memory");
-  if (ftruncate(memory->fd_, static_cast<off_t>(bytes)) != 0 || fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+  if (ftruncate(memory->fd_, static_cast<off_t>(bytes)) != 0 ||
+      fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("sizing the KV memory to ", bytes, " bytes"));
   }
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, memory->fd_, 0);

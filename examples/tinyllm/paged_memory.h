@@ -13,8 +13,8 @@ namespace tinyllm {
 
 using PageId = uint32_t;
 
-// The KV memory of an engine: one memfd, so that kvistd can map it, too. Sealed against shrinking and growing, because a mapping of a file
-// that shrinks is a SIGBUS waiting for its reader.
+// The KV memory of an engine: one memfd, so that kvistd can map it, too. Sealed against shrinking and growing, because a
+// mapping of a file that shrinks is a SIGBUS waiting for its reader.
 //
 //   [layer][page][K, V][token of the page][kv_head][head_dim]   bf16
 //
@@ -22,7 +22,8 @@ using PageId = uint32_t;
 // Threads: any; callers don't write a row that others read.
 class PagedMemory {
  public:
-  // Also touches all of it, so that no request pays for the first use of a page. Errors: those of memfd_create, ftruncate, mmap.
+  // Also touches all of it, so that no request pays for the first use of a page. Errors: those of memfd_create, ftruncate,
+  // mmap.
   static absl::StatusOr<std::unique_ptr<PagedMemory>> Create(const ModelConfig& config, uint32_t pages);
   ~PagedMemory();
   PagedMemory(const PagedMemory&) = delete;
@@ -36,8 +37,8 @@ class PagedMemory {
   int layers() const { return layers_; }
   uint32_t pages() const { return pages_; }
   size_t row_bytes() const { return row_ * sizeof(Bf16); }
-  size_t segment_bytes() const { return kPageTokens * row_bytes(); }     // K or V of a page in one layer
-  size_t page_bytes() const { return 2 * segment_bytes(); }              // a page in one layer
+  size_t segment_bytes() const { return kPageTokens * row_bytes(); }  // K or V of a page in one layer
+  size_t page_bytes() const { return 2 * segment_bytes(); }           // a page in one layer
   size_t layer_bytes() const { return size_t{pages_} * page_bytes(); }
   size_t bytes() const { return static_cast<size_t>(layers_) * layer_bytes(); }
 

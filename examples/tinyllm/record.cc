@@ -22,7 +22,8 @@ absl::Status WriteRecord(const Record& record, const std::string& path) {
   for (const Record::Entry& entry : record.entries) {
     file << entry.name << '\n' << entry.phases.size() << ' ' << entry.logits.size() << '\n';
     for (const Record::Phase& phase : entry.phases) file << phase.name << ' ' << phase.first_token_ms << '\n';
-    file.write(reinterpret_cast<const char*>(entry.logits.data()), static_cast<std::streamsize>(entry.logits.size() * sizeof(float)));
+    file.write(reinterpret_cast<const char*>(entry.logits.data()),
+               static_cast<std::streamsize>(entry.logits.size() * sizeof(float)));
   }
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat("cannot write the logits to ", path));
@@ -32,7 +33,8 @@ absl::Status WriteRecord(const Record& record, const std::string& path) {
 absl::StatusOr<Record> ReadRecord(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return absl::UnavailableError(absl::StrCat("cannot read the logits of ", path));
-  const absl::Status broken = absl::InvalidArgumentError(absl::StrCat(path, " isn't a whole record that --logits-out wrote"));
+  const absl::Status broken =
+      absl::InvalidArgumentError(absl::StrCat(path, " isn't a whole record that --logits-out wrote"));
 
   Record record;
   std::string magic;

@@ -10,7 +10,8 @@
 
 namespace tinyllm {
 
-// What a run leaves for the next process to compare with: raw logits, not a digest of them, so that a difference can be looked at.
+// What a run leaves for the next process to compare with: raw logits, not a digest of them, so that a difference can be
+// looked at.
 struct Record {
   struct Phase {
     std::string name;       // one word
@@ -25,8 +26,8 @@ struct Record {
   std::vector<Entry> entries;
 };
 
-// Files: a line "tinyllm-record 1 <revision> <entries>", then for each entry a line with its name, a line "<phases> <floats>", a line
-// "<name> <ms>" for each phase, and the floats as they are in memory.
+// Files: a line "tinyllm-record 1 <revision> <entries>", then for each entry a line with its name, a line "<phases>
+// <floats>", a line "<name> <ms>" for each phase, and the floats as they are in memory.
 // Errors: Unavailable: the file can't be written or read; InvalidArgument: it isn't a record.
 absl::Status WriteRecord(const Record& record, const std::string& path);
 absl::StatusOr<Record> ReadRecord(const std::string& path);

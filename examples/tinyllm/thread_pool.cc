@@ -59,7 +59,8 @@ void ThreadPool::Run(int count, Call body, void* context) {
 }
 
 void ThreadPool::Work() {
-  for (int i = next_.fetch_add(1, std::memory_order_relaxed); i < count_; i = next_.fetch_add(1, std::memory_order_relaxed)) {
+  for (int i = next_.fetch_add(1, std::memory_order_relaxed); i < count_;
+       i = next_.fetch_add(1, std::memory_order_relaxed)) {
     body_(context_, i);
   }
 }

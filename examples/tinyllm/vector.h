@@ -7,8 +7,8 @@
 
 // For the .cc files of this folder that are compiled for this machine; headers that others include must not depend on it.
 //
-// The machine's vectors, by GCC's vector extensions. Nothing here depends on a value's place in memory or in a batch: equal lanes get
-// equal results, which is half of what makes runs comparable bit for bit (the other half is in gemm.h).
+// The machine's vectors, by GCC's vector extensions. Nothing here depends on a value's place in memory or in a batch: equal
+// lanes get equal results, which is half of what makes runs comparable bit for bit (the other half is in gemm.h).
 namespace tinyllm {
 
 // Lanes of the widest vector this file is compiled for: 16 with AVX-512, 8 with AVX2.
@@ -16,7 +16,8 @@ inline constexpr int kLanes = __BIGGEST_ALIGNMENT__ / static_cast<int>(sizeof(fl
 
 // Columns of a panel: two vectors side by side.
 inline constexpr int kPanelColumns = 2 * kLanes;
-// Rows of a register block. Its rows * 2 accumulators and 2 vectors of the panel must fit the registers: 32 with AVX-512, else 16.
+// Rows of a register block. Its rows * 2 accumulators and 2 vectors of the panel must fit the registers: 32 with AVX-512,
+// else 16.
 inline constexpr int kBlockRows = kLanes == 16 ? 12 : 6;
 
 using Vec = float __attribute__((vector_size(kLanes * sizeof(float))));
@@ -39,8 +40,8 @@ inline float Sum(Vec v) {
   return sum;
 }
 
-// e^x for x <= 87, relative error below 2e-7; exactly 1 at 0 and exactly 0 below -87 (so that a masked score weighs nothing).
-// Source: Cephes expf: x = n ln2 + r with ln2 in two parts, a polynomial of degree 6 in r, scaled by 2^n.
+// e^x for x <= 87, relative error below 2e-7; exactly 1 at 0 and exactly 0 below -87 (so that a masked score weighs
+// nothing). Source: Cephes expf: x = n ln2 + r with ln2 in two parts, a polynomial of degree 6 in r, scaled by 2^n.
 inline Vec Exp(Vec x) {
   const IntVec vanishes = x < -87.0f;
   x = vanishes ? Vec{} : x;

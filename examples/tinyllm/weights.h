@@ -17,8 +17,8 @@ struct LayerWeights {
   PackedMatrix down;                  // [ffn_dim][model_dim]
 };
 
-// Random weights, a function of config.seed alone. Each matrix has variance 1 / fan-in, so numbers keep their size from layer to
-// layer and attention spreads over all keys: every page of the KV memory has a say in every answer.
+// Random weights, a function of config.seed alone. Each matrix has variance 1 / fan-in, so numbers keep their size from
+// layer to layer and attention spreads over all keys: every page of the KV memory has a say in every answer.
 struct Weights {
   explicit Weights(const ModelConfig& config);
 

@@ -38,7 +38,8 @@ std::vector<Conversation> Start(std::span<const Document> documents) {
     AppendTokens(text, conversation.tokens);
   };
   for (const Document& document : documents) {
-    for (size_t reader = 0; reader < kReaders; ++reader) start(absl::StrCat(document.name, ", reader ", reader + 1), reader, document.text);
+    for (size_t reader = 0; reader < kReaders; ++reader)
+      start(absl::StrCat(document.name, ", reader ", reader + 1), reader, document.text);
   }
   start("chat", 0, "We talk about whatever comes up.");
   return conversations;
@@ -46,7 +47,8 @@ std::vector<Conversation> Start(std::span<const Document> documents) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<const Document> documents, const WorkloadOptions& options) {
+absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<const Document> documents,
+                                                     const WorkloadOptions& options) {
   std::vector<NamedAnswer> answers;
   std::vector<Conversation> conversations = Start(documents);
   for (size_t round = 0; round < static_cast<size_t>(options.rounds); ++round) {

@@ -11,8 +11,8 @@
 
 namespace tinyllm {
 
-// What the demonstration asks. Two readers of each document ask at once, in several rounds, each with all that was said before (so they
-// share the document, and each its own past); beside them a chat without a document grows in the same way.
+// What the demonstration asks. Two readers of each document ask at once, in several rounds, each with all that was said
+// before (so they share the document, and each its own past); beside them a chat without a document grows in the same way.
 // Deterministic, as the answers are.
 struct WorkloadOptions {
   int rounds = 3;          // at most 4: there are so many questions
@@ -24,8 +24,10 @@ struct NamedAnswer {
   Answer answer;
 };
 
-// Runs it; the answers are in order of rounds, documents and readers. Errors: those of Engine::Submit (a prompt that is too long).
-absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<const Document> documents, const WorkloadOptions& options);
+// Runs it; the answers are in order of rounds, documents and readers. Errors: those of Engine::Submit (a prompt that is too
+// long).
+absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<const Document> documents,
+                                                     const WorkloadOptions& options);
 
 }  // namespace tinyllm
 

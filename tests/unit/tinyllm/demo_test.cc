@@ -34,10 +34,13 @@ TEST_CASE("ReadDocuments reads long enough text files, one of each directory in 
   const Directory directory;
   const std::string text(2000, 'x');
   directory.Write("a/1", text);
-  directory.Write("a/2", text + text);
+  directory.Write("a/GPL-2.0", text + text);
   directory.Write("a/short", "x");
   directory.Write("a/binary", text + std::string(1, '\0'));
   directory.Write("a/.git/hidden", text);
+  directory.Write("a/.hidden", text);
+  directory.Write("a/build/1", text);
+  directory.Write("a/program.cc", text);
   directory.Write("b/3.md", text);
   fs::create_symlink("1", directory / "a/link");
   const std::vector<fs::path> directories = {directory / "a", directory / "b", directory / "missing"};
@@ -45,7 +48,7 @@ TEST_CASE("ReadDocuments reads long enough text files, one of each directory in 
   REQUIRE(documents.size() == 3);
   CHECK(documents[0].name == "1");
   CHECK(documents[1].name == "3.md");
-  CHECK(documents[2].name == "2");
+  CHECK(documents[2].name == "GPL-2.0");
   CHECK(documents[2].text.size() == 3000);
   CHECK(ReadDocuments(directories, {.count = 1}).size() == 1);
 }
@@ -53,7 +56,9 @@ TEST_CASE("ReadDocuments reads long enough text files, one of each directory in 
 TEST_CASE("A record is read as it was written, bit for bit, and a broken one is refused") {
   const Directory directory;
   const std::string path = directory / "record";
-  const Record record{"seed1", {{"a document, question 1", {{"cold", 12.5}, {"warm", 1.25}}, {1.0f, -0.0f, std::nanf("1")}}, {"chat", {}, {}}}};
+  const Record record{
+      "seed1",
+      {{"a document, question 1", {{"cold", 12.5}, {"warm", 1.25}}, {1.0f, -0.0f, std::nanf("1")}}, {"chat", {}, {}}}};
   REQUIRE(WriteRecord(record, path).ok());
   const absl::StatusOr<Record> read = ReadRecord(path);
   REQUIRE(read.ok());

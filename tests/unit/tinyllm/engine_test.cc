@@ -26,7 +26,8 @@ Engine::Options WithKvist() {
 // Prompts of which some share beginnings.
 std::vector<std::vector<Token>> Prompts() {
   std::vector<std::vector<Token>> prompts;
-  for (const auto [shared, own, seed] : {std::array<uint32_t, 3>{300, 37, 1}, {300, 64, 2}, {128, 1, 3}, {0, 90, 4}, {300, 5, 5}, {0, 1, 6}}) {
+  for (const auto [shared, own, seed] :
+       {std::array<uint32_t, 3>{300, 37, 1}, {300, 64, 2}, {128, 1, 3}, {0, 90, 4}, {300, 5, 5}, {0, 1, 6}}) {
     prompts.push_back(RandomTokens(shared, 100));
     const std::vector<Token> tail = RandomTokens(own, seed);
     prompts.back().insert(prompts.back().end(), tail.begin(), tail.end());

@@ -60,7 +60,8 @@ std::byte* Segment(const kvist_client& c, uint32_t layer, uint32_t page, uint32_
 
 Bytes ReadLayer(const kvist_client& c, uint32_t layer, uint32_t page) {
   Bytes bytes;
-  for (uint32_t s = 0; s < c.space.segments; ++s) bytes.insert(bytes.end(), Segment(c, layer, page, s), Segment(c, layer, page, s) + c.space.segment_bytes);
+  for (uint32_t s = 0; s < c.space.segments; ++s)
+    bytes.insert(bytes.end(), Segment(c, layer, page, s), Segment(c, layer, page, s) + c.space.segment_bytes);
   return bytes;
 }
 
@@ -76,7 +77,8 @@ Bytes ReadPage(const kvist_client& c, uint32_t page) {
 void WritePage(const kvist_client& c, uint32_t page, const Bytes& bytes) {
   const std::byte* from = bytes.data();
   for (uint32_t layer = 0; layer < c.space.layers; ++layer) {
-    for (uint32_t s = 0; s < c.space.segments; ++s, from += c.space.segment_bytes) std::memcpy(Segment(c, layer, page, s), from, c.space.segment_bytes);
+    for (uint32_t s = 0; s < c.space.segments; ++s, from += c.space.segment_bytes)
+      std::memcpy(Segment(c, layer, page, s), from, c.space.segment_bytes);
   }
 }
 
@@ -213,14 +215,19 @@ void kvist_disconnect(kvist_client* client) {
   if (client->data != nullptr) munmap(client->data, client->bytes);
   delete client;
 }
-kvist_connection kvist_connection_state(const kvist_client*, uint8_t*) { return world.behaviour.away ? KVIST_RECONNECTING : KVIST_CONNECTED; }
-kvist_status kvist_wait_connected(kvist_client*, int64_t) { return world.behaviour.away ? KVIST_DEADLINE_EXCEEDED : KVIST_OK; }
+kvist_connection kvist_connection_state(const kvist_client*, uint8_t*) {
+  return world.behaviour.away ? KVIST_RECONNECTING : KVIST_CONNECTED;
+}
+kvist_status kvist_wait_connected(kvist_client*, int64_t) {
+  return world.behaviour.away ? KVIST_DEADLINE_EXCEEDED : KVIST_OK;
+}
 
 kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, int64_t, int64_t, kvist_hit* hit) {
   *hit = {0, 0};
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
   std::vector<Key> found;
-  while (found.size() < count && world.chunks.contains(KeyOf(keys[found.size()]))) found.push_back(KeyOf(keys[found.size()]));
+  while (found.size() < count && world.chunks.contains(KeyOf(keys[found.size()])))
+    found.push_back(KeyOf(keys[found.size()]));
   if (found.empty()) return KVIST_OK;
   *hit = {static_cast<uint32_t>(found.size()), ++world.last_id};
   world.leases.emplace(hit->lease, std::move(found));
@@ -234,7 +241,8 @@ kvist_status kvist_load(kvist_client*, const kvist_load_args* args, kvist_op* op
   if (world.behaviour.away || world.behaviour.refuse_loads) return KVIST_UNAVAILABLE;
   const std::vector<Key>& leased = world.leases.at(args->lease);
   const auto first = leased.begin() + args->first_chunk;
-  world.ops.emplace(*op = ++world.last_id, Op{true, {first, first + args->chunk_count}, {args->pages, args->pages + args->page_count}, {}});
+  world.ops.emplace(*op = ++world.last_id,
+                    Op{true, {first, first + args->chunk_count}, {args->pages, args->pages + args->page_count}, {}});
   ++world.observed.loads;
   return KVIST_OK;
 }
@@ -246,7 +254,9 @@ kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvi
   world.ops.emplace(*op = ++world.last_id, std::move(store));
   return KVIST_OK;
 }
-kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t, int64_t, kvist_result* result) { return kvist_poll(client, op, result); }
+kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t, int64_t, kvist_result* result) {
+  return kvist_poll(client, op, result);
+}
 kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) {
   Advance(*client, op, result);
   return result->status;

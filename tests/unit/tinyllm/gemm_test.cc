@@ -56,7 +56,8 @@ TEST_CASE("Multiply gives each row the same bits in whatever rows it comes") {
       bool equal = true;
       for (int i = 0; i < count; ++i) {
         for (int j = 0; j < p.columns; ++j) {
-          equal = equal && part[static_cast<size_t>(i * p.stride() + j)] == whole[static_cast<size_t>((first + i) * p.stride() + j)];
+          equal = equal &&
+                  part[static_cast<size_t>(i * p.stride() + j)] == whole[static_cast<size_t>((first + i) * p.stride() + j)];
         }
       }
       INFO(count << " rows from " << first);

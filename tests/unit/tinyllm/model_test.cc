@@ -14,7 +14,8 @@ namespace {
 // A model with KV memory of its own whose page table is a shuffle.
 class Bench {
  public:
-  explicit Bench(int threads = 2, uint32_t pages = 64) : pool_(threads), memory_(*PagedMemory::Create(SmallModel()->config(), pages)), pages_(pages) {
+  explicit Bench(int threads = 2, uint32_t pages = 64)
+      : pool_(threads), memory_(*PagedMemory::Create(SmallModel()->config(), pages)), pages_(pages) {
     std::iota(pages_.begin(), pages_.end(), 0U);
     std::ranges::shuffle(pages_, std::mt19937(7));
   }
@@ -26,7 +27,8 @@ class Bench {
     return logits;
   }
   Span SpanOf(std::span<const Token> tokens, int first, int count, size_t first_page = 0) const {
-    return {tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), first, std::span(pages_).subspan(first_page)};
+    return {tokens.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), first,
+            std::span(pages_).subspan(first_page)};
   }
   const PagedMemory& memory() const { return *memory_; }
   PageId page(size_t i) const { return pages_[i]; }
@@ -68,7 +70,8 @@ TEST_CASE("Model gives the same bits whatever is in the batch beside a span") {
   Bench together;
   const Span first[] = {together.SpanOf(b, 0, 40, 20), together.SpanOf(a, 0, 99)};
   together.Forward(first);
-  const Span second[] = {together.SpanOf(c, 0, 130, 30), together.SpanOf(b, 40, 1, 20), together.SpanOf(a, 99, 101), together.SpanOf(b, 41, 3, 20)};
+  const Span second[] = {together.SpanOf(c, 0, 130, 30), together.SpanOf(b, 40, 1, 20), together.SpanOf(a, 99, 101),
+                         together.SpanOf(b, 41, 3, 20)};
   const std::vector<float> logits = together.Forward(second);
   CHECK(SameBits({logits.begin() + 2 * kVocabulary, logits.begin() + 3 * kVocabulary}, expected));
 }
@@ -85,7 +88,8 @@ TEST_CASE("Model's logits differ when a single bit of any page differs") {
   for (int layer = 0; layer < bench.memory().layers(); ++layer) {
     for (size_t page = 0; page < 500 / kPageTokens; ++page) {
       for (auto row : {&PagedMemory::Key, &PagedMemory::Value}) {
-        Bf16* number = (bench.memory().*row)(layer, bench.page(page), static_cast<int>(random() % kPageTokens)) + random() % 16;
+        Bf16* number =
+            (bench.memory().*row)(layer, bench.page(page), static_cast<int>(random() % kPageTokens)) + random() % 16;
         *number ^= 0x8000;
         INFO("layer " << layer << " page " << page);
         CHECK_FALSE(SameBits(bench.Forward({&last, 1}), expected));

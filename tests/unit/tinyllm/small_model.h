@@ -11,8 +11,8 @@ namespace tinyllm {
 
 // A model that computes thousands of tokens a second also under sanitizers; the same for all tests of the process.
 inline const std::shared_ptr<const Model>& SmallModel() {
-  static const std::shared_ptr<const Model> model =
-      *Model::Create({.layers = 2, .model_dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 176, .context_max = 2048});
+  static const std::shared_ptr<const Model> model = *Model::Create(
+      {.layers = 2, .model_dim = 64, .heads = 4, .kv_heads = 2, .head_dim = 16, .ffn_dim = 176, .context_max = 2048});
   return model;
 }
 
