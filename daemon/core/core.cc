@@ -39,7 +39,7 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
       chunks_(HashFromSeed(options.seed)),
       policy_(MakeLruLeaves(&chunks_)),
       placement_(slots, &chunks_, &spaces_, policy_.get()),
-      leases_(Share(slots->capacity(), options.lease_share)) {
+      leases_(Share(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)) {
   KVIST_CHECK(options.Validate().ok());
 }
 

@@ -18,11 +18,14 @@ namespace kvist::core {
 template <class H, class T>
 class HandleTable {
  public:
+  // `first_generation`: of every place. Random where handles may outlive the process and come back to its successor.
+  explicit HandleTable(uint32_t first_generation = 0) : first_generation_(first_generation & ~1u) {}
+
   H Insert(T record) {
     uint32_t index;
     if (free_.empty()) {
       index = static_cast<uint32_t>(places_.size());
-      places_.emplace_back();
+      places_.push_back({first_generation_, std::nullopt});
     } else {
       index = free_.back();
       free_.pop_back();
@@ -63,9 +66,10 @@ class HandleTable {
 
  private:
   struct Place {
-    uint32_t generation = 0;
+    uint32_t generation;
     std::optional<T> record;
   };
+  uint32_t first_generation_;
   std::vector<Place> places_;
   std::vector<uint32_t> free_;
 };

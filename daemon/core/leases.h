@@ -30,7 +30,9 @@ struct Lease {
 // Threads: one.
 class Leases {
  public:
-  explicit Leases(Bytes budget) : budget_(budget) {}
+  // Leases are named between an engine's processes, and one of an earlier daemon may be shown to this one: with a random
+  // `first_generation` it is taken for one of ours once in 2^32 times, and only within the same instance.
+  Leases(Bytes budget, uint32_t first_generation) : budget_(budget), leases_(first_generation) {}
 
   // A new lease, or none when it would take its instance past the budget or its session past kLeasesPerSession.
   LeaseId Grant(Lease lease);

@@ -210,3 +210,28 @@ TEST_CASE("kvistd stopped by SIGSTOP: calls end at their deadlines, and what was
   CHECK(engine.LoadAll(keys, &wrong) == 16);
   CHECK(wrong == "");
 }
+
+TEST_CASE("A lease of an earlier kvistd is nothing to its successor") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(On(daemon, "engine"));
+  REQUIRE(engine.status.ok());
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const kvist::Hit before = engine.scheduler().Lookup(keys, 30'000'000);
+  REQUIRE(before.chunks == 8);
+  daemon.Kill();
+  daemon.Start();
+  REQUIRE(engine.scheduler().WaitConnected(5'000'000).ok());
+  REQUIRE(engine.worker(0).WaitConnected(5'000'000).ok());
+  // The same instance gets a lease for other chunks: the successor's first, as the old one was its predecessor's first.
+  const auto other = engine.Keys(77'000, 8);
+  REQUIRE(engine.StoreAll(other).status == KVIST_OK);
+  const kvist::Hit after = engine.scheduler().Lookup(other, 30'000'000);
+  REQUIRE(after.chunks == 8);
+  CHECK(before.lease.id() != after.lease.id());
+  const auto pages = engine.Pages(0, 8);
+  const kvist_op op = engine.worker(0).Load(before.lease, 0, 8, pages);
+  REQUIRE(op != 0);
+  CHECK(engine.worker(0).Wait(op, 5'000'000).status == KVIST_ABORTED);
+}

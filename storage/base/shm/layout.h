@@ -36,6 +36,11 @@ enum class Opcode : uint16_t {
   kCancel = 5,   // of the operation (cell, sequence); no answer of its own
 };
 
+// Layers [first_layer, first_layer + layers); 0 layers: all from the first on.
+struct LayerSpan {
+  uint32_t first_layer, layers;
+};
+
 // One request. 64 bytes = one cache line.
 struct Entry {
   Opcode opcode;
@@ -51,8 +56,8 @@ struct Entry {
   uint32_t first_chunk;    // load: of the lease
   uint32_t chunks;         // load: count
   union {
-    struct { uint32_t first_layer, layers; } layer;  // load
-    int64_t lease_nanos;                             // lookup: how long the hit is to be leased; 0: not
+    LayerSpan layer;      // load
+    int64_t lease_nanos;  // lookup: how long the hit is to be leased; 0: not
   };
 };
 static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one cache line, copied once");
