@@ -16,7 +16,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 
 ready_seconds=60     # kvistd serves before it has touched its memory: seconds at most
-phase_seconds=300    # one run of tinyllm takes a few seconds on 2 cores
+phase_seconds=600    # one run of tinyllm takes 10 to 40 s on 2 cores
 stop_seconds=30
 
 say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
