@@ -67,7 +67,7 @@ PROJECT_FOLDERS = ("storage", "cuda", "proto", "daemon", "connector", "examples"
 SOURCE_SUFFIXES = {".h", ".hpp", ".cc", ".cu", ".cuh", ".c"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 TARGET = re.compile(r"^\s*(?:kvist_library|kvist_executable|kvist_test|add_library|add_executable|target_link_libraries)"
-                    r"\s*\(\s*([\w:]+)([^)]*)\)", re.MULTILINE)
+                    r"\s*\(\s*([\w:.+-]+)([^)]*)\)", re.MULTILINE)
 
 
 def under(path, folder):

@@ -76,7 +76,11 @@ LISTS_WRONG = {  # file -> (text, words of the complaint)
     "connector/CMakeLists.txt": ("add_library(kvist SHARED)\ntarget_link_libraries(kvist PRIVATE kvist_base kvist_session)", "daemon/session"),
     "examples/CMakeLists.txt": ("kvist_executable(tinyllm SOURCES m.cc LINK kvist kvist_base)", "storage/base"),
 }
-LISTS_RIGHT = {"daemon/rpc/CMakeLists.txt": "kvist_library(kvist_rpc SOURCES a.cc LINK kvist_base kvist_pool PkgConfig::GRPC)"}
+LISTS_RIGHT = {
+    "daemon/rpc/CMakeLists.txt": "kvist_library(kvist_rpc SOURCES a.cc LINK kvist_base kvist_pool PkgConfig::GRPC)",
+    "examples/replay/CMakeLists.txt": "kvist_executable(kvist-replay SOURCES m.cc LINK kvist ZLIB::ZLIB)",
+    "tests/bench/CMakeLists.txt": "kvist_executable(kvist-bench SOURCES m.cc LINK kvist kvist_rpc kvist_pool)",
+}
 
 
 def plant(root, files):
