@@ -1,0 +1,59 @@
+#include "storage/base/shm/frame_socket.h"
+
+#include <catch2/catch.hpp>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+namespace shm = kvist::shm;
+
+namespace {
+
+struct Pair {
+  Pair() {
+    int fds[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) == 0);
+    a = kvist::UniqueFd(fds[0]);
+    b = kvist::UniqueFd(fds[1]);
+  }
+  kvist::UniqueFd a, b;
+};
+
+size_t OpenFds() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("Frames keep their boundaries and carry descriptors") {
+  Pair pair;
+  REQUIRE(shm::SendFrame(pair.a.get(), "first").ok());
+  const int fds[] = {pair.a.get(), pair.b.get()};
+  REQUIRE(shm::SendFrame(pair.a.get(), "second", fds).ok());
+  CHECK(shm::ReceiveFrame(pair.b.get())->bytes == "first");
+  {
+    const auto second = shm::ReceiveFrame(pair.b.get());
+    CHECK(second->bytes == "second");
+    CHECK(second->fds.size() == 2);
+  }
+  CHECK(shm::ReceiveFrame(pair.b.get()).status().code() == absl::StatusCode::kNotFound);
+  pair.a.reset();
+  CHECK(shm::ReceiveFrame(pair.b.get()).status().code() == absl::StatusCode::kUnavailable);
+  CHECK(shm::SendFrame(pair.b.get(), "x").code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("A frame that is too long is refused, and its descriptors are closed") {
+  Pair pair;
+  const size_t before = OpenFds();
+  const std::string longest(shm::kFrameBytesMax, 'x');
+  REQUIRE(shm::SendFrame(pair.a.get(), longest).ok());
+  CHECK(shm::ReceiveFrame(pair.b.get())->bytes == longest);
+  const std::string too_long(shm::kFrameBytesMax + 1, 'x');
+  REQUIRE(::send(pair.a.get(), too_long.data(), too_long.size(), 0) == static_cast<ssize_t>(too_long.size()));
+  CHECK(shm::ReceiveFrame(pair.b.get()).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(OpenFds() == before);
+}

@@ -1,0 +1,105 @@
+// The connector when there is no daemon: everything is a miss, at once, and wrong arguments are still told apart.
+#include <catch2/catch.hpp>
+#include <kvist/client.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Engine {
+  static constexpr uint32_t kPages = 8, kBytes = 256;
+  int fd = ::memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  kvist_layer layer{0, 0};
+  kvist_memory memory{};
+  kvist_options options{};
+  std::vector<char> wrong_place;
+  bool write_wrongly = false;
+
+  Engine() {
+    REQUIRE(::ftruncate(fd, kPages * kBytes) == 0);
+    REQUIRE(::fcntl(fd, F_ADD_SEALS, F_SEAL_GROW) == 0);
+    memory.struct_size = sizeof memory;
+    memory.memfds = &fd;
+    memory.memfd_count = 1;
+    memory.layers = &layer;
+    memory.layer_count = 1;
+    memory.pages = kPages;
+    memory.page_stride = kBytes;
+    memory.context = this;
+    memory.write_page = [](void* context, uint32_t, uint32_t page, const void* bytes, size_t size) {
+      const auto* e = static_cast<Engine*>(context);
+      return ::pwrite(e->fd, bytes, size, e->write_wrongly ? 8 : page * kBytes) == static_cast<ssize_t>(size) ? 0 : 1;
+    };
+    options.struct_size = sizeof options;
+    options.socket = "/nonexistent/kvist.sock";
+    options.instance = "e";
+    options.role = KVIST_WORKER;
+    options.space = {sizeof(kvist_space), "m", nullptr, "u8", 1, 16, 16, kBytes, 1, 0, 0, KVIST_LAYER_MAJOR};
+    options.memory = &memory;
+    options.connect_timeout_us = 1000;
+  }
+  ~Engine() { ::close(fd); }
+};
+
+}  // namespace
+
+TEST_CASE("Client without a daemon misses at once and says so") {
+  Engine engine;
+  kvist::Client client;
+  REQUIRE(kvist::Client::Connect(engine.options, &client).ok());
+  CHECK(client.connection() == KVIST_RECONNECTING);
+  const std::vector<kvist_key> keys(4);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 1000; ++i) {
+    const kvist::Hit hit = client.Lookup(keys, 1'000'000);
+    REQUIRE(hit.status == KVIST_UNAVAILABLE);
+    REQUIRE(hit.chunks == 0);
+    REQUIRE(!hit.lease);
+  }
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(1));
+  const std::vector<uint32_t> pages(4);
+  CHECK(client.Store(keys, 0, pages) == 0);
+  CHECK(std::string(kvist_error()).find("away") != std::string::npos);
+  CHECK(client.WaitConnected(1000).code == KVIST_DEADLINE_EXCEEDED);
+}
+
+TEST_CASE("kvist_connect names what is wrong with the options") {
+  const auto refusal = [](auto change) {
+    Engine engine;
+    change(engine);
+    kvist_client* client = nullptr;
+    const kvist_status status = kvist_connect(&engine.options, &client);
+    if (status == KVIST_OK) kvist_disconnect(client);
+    return std::string(kvist_status_name(status)) + ": " + kvist_error();
+  };
+  using Catch::Contains;
+  CHECK_THAT(refusal([](Engine& e) { e.options.instance = nullptr; }), Contains("INVALID_ARGUMENT: instance is missing"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.struct_size = 8; }), Contains("kvist_options.struct_size is 8"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.space.model = nullptr; }), Contains("space.model is missing"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.space.chunk_tokens = 17; }), Contains("not a multiple of space.page_tokens"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.space.segments = 2; }), Contains("give 1 segments"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.memory = nullptr; }), Contains("memory is missing"));
+  CHECK_THAT(refusal([](Engine& e) { e.memory.write_page = nullptr; }), Contains("write_page is missing"));
+  CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
+  CHECK_THAT(refusal([](Engine& e) { e.layer.region = 4; }), Contains("region 4 of 1"));
+  CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));
+  CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }), Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
+}
+
+TEST_CASE("kvist_chain gives one key per full chunk, the same for the same prefix") {
+  kvist::Chain a(4), b(4), salted(4, "salt");
+  const std::vector<uint32_t> tokens{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  a.Append(tokens);
+  for (const uint32_t token : tokens) b.Append({&token, 1});
+  salted.Append(tokens);
+  REQUIRE(a.keys().size() == 2);
+  REQUIRE(b.keys().size() == 2);
+  CHECK(std::memcmp(a.keys().data(), b.keys().data(), 64) == 0);
+  CHECK(std::memcmp(a.keys().data(), salted.keys().data(), 32) != 0);
+}
