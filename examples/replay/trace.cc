@@ -1,0 +1,131 @@
+#include "examples/replay/trace.h"
+
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace kvist::replay {
+namespace {
+
+// A longer line is no request: a million tokens are 2,000 ids.
+constexpr size_t kLineBytesMax = size_t{64} << 20;
+
+// Lines of a file that may be compressed.
+class LineReader {
+ public:
+  explicit LineReader(const std::string& path) : file_(gzopen(path.c_str(), "rb")) {
+    if (file_ != nullptr) gzbuffer(file_, 1u << 18);
+  }
+  ~LineReader() {
+    if (file_ != nullptr) gzclose(file_);
+  }
+  LineReader(const LineReader&) = delete;
+  LineReader& operator=(const LineReader&) = delete;
+
+  bool is_open() const { return file_ != nullptr; }
+
+  // False at the end of the file and when it is damaged: see Damage.
+  bool Next(std::string* line) {
+    line->clear();
+    char piece[1 << 14];
+    while (line->size() <= kLineBytesMax && gzgets(file_, piece, sizeof piece) != nullptr) {
+      line->append(piece);
+      if (line->back() == '\n') {
+        line->pop_back();
+        return true;
+      }
+    }
+    if (line->size() > kLineBytesMax) too_long_ = true;
+    return !line->empty() && !Damage().has_value();
+  }
+
+  // What is wrong with the file so far, if anything.
+  std::optional<std::string> Damage() {
+    if (too_long_) return absl::StrCat("the line is longer than ", kLineBytesMax >> 20, " MiB");
+    int error = Z_OK;
+    const char* message = gzerror(file_, &error);
+    if (error == Z_OK || error == Z_STREAM_END) return std::nullopt;
+    if (error == Z_ERRNO) return std::strerror(errno);
+    if (error == Z_BUF_ERROR) return "the compressed file ends too early";
+    return absl::StrCat("the compressed file is damaged (", message, ")");
+  }
+
+ private:
+  gzFile file_;
+  bool too_long_ = false;
+};
+
+// A request from its line, or what is wrong with it.
+absl::StatusOr<Request> ParseRequest(const std::string& line) {
+  const nlohmann::json object = nlohmann::json::parse(line, /*callback=*/nullptr, /*allow_exceptions=*/false);
+  if (!object.is_object()) return absl::InvalidArgumentError("not a JSON object");
+  const auto timestamp = object.find("timestamp");
+  const auto input_length = object.find("input_length");
+  const auto hash_ids = object.find("hash_ids");
+  if (timestamp == object.end() || !timestamp->is_number())
+    return absl::InvalidArgumentError("\"timestamp\" must be a number (ms)");
+  if (input_length == object.end() || !input_length->is_number_unsigned()) {
+    return absl::InvalidArgumentError("\"input_length\" must be a number of tokens");
+  }
+  if (hash_ids == object.end() || !hash_ids->is_array())
+    return absl::InvalidArgumentError("\"hash_ids\" must be a list of ids");
+  Request request;
+  request.timestamp_ms = timestamp->get<double>();
+  request.hash_ids.reserve(hash_ids->size());
+  for (const nlohmann::json& id : *hash_ids) {
+    if (!id.is_number_unsigned()) return absl::InvalidArgumentError("\"hash_ids\" must hold whole numbers from 0 on");
+    request.hash_ids.push_back(id.get<uint64_t>());
+  }
+  // Block i is full if (i + 1) * 512 <= input_length.
+  request.full_blocks = std::min<uint64_t>(request.hash_ids.size(), input_length->get<uint64_t>() / kBlockTokens);
+  return request;
+}
+
+}  // namespace
+
+absl::StatusOr<Trace> ReadTrace(const std::string& path, uint64_t limit) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+  if (S_ISDIR(info.st_mode)) return absl::NotFoundError(absl::StrCat(path, ": a directory, not a trace"));
+  LineReader reader(path);
+  if (!reader.is_open()) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
+
+  Trace trace;
+  absl::flat_hash_set<uint64_t> unique;
+  std::string line;
+  uint64_t number = 0;
+  const auto wrong = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", what));
+  };
+  while (trace.requests.size() < limit && reader.Next(&line)) {
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    absl::StatusOr<Request> request = ParseRequest(line);
+    if (!request.ok()) return wrong(request.status().message());
+    const auto full_end = request->hash_ids.begin() + static_cast<std::ptrdiff_t>(request->full_blocks);
+    unique.insert(request->hash_ids.begin(), full_end);
+    trace.blocks += request->hash_ids.size();
+    trace.full_blocks += request->full_blocks;
+    trace.full_blocks_max = std::max(trace.full_blocks_max, request->full_blocks);
+    trace.requests.push_back(*std::move(request));
+  }
+  if (trace.requests.size() < limit) {
+    ++number;
+    if (const std::optional<std::string> damage = reader.Damage(); damage.has_value()) return wrong(*damage);
+    if (trace.requests.empty()) return wrong("there is no request in this file");
+  }
+  trace.unique_full_blocks = unique.size();
+  return trace;
+}
+
+}  // namespace kvist::replay

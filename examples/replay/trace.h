@@ -1,0 +1,39 @@
+#ifndef KVIST_EXAMPLES_REPLAY_TRACE_H_
+#define KVIST_EXAMPLES_REPLAY_TRACE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace kvist::replay {
+
+// Tokens of a trace's block, which is a chunk here.
+inline constexpr uint32_t kBlockTokens = 512;
+
+// One request of a trace: its prompt as a path in the tree of prefixes.
+struct Request {
+  double timestamp_ms = 0;
+  std::vector<uint64_t> hash_ids;  // one per block of the prompt; equal ids mean equal tokens and an equal prefix
+  uint64_t full_blocks = 0;  // the leading ids whose blocks have all their tokens; only these have KV that can be stored
+};
+
+struct Trace {
+  std::vector<Request> requests;
+  uint64_t blocks = 0;  // all listed ids
+  uint64_t full_blocks = 0;
+  uint64_t unique_full_blocks = 0;
+  uint64_t full_blocks_max = 0;  // of one request
+};
+
+// Reads the first `limit` requests of `path`: JSON objects, one a line, plain or in gzip, with the members `timestamp` (ms),
+// `input_length` (tokens) and `hash_ids`; others are ignored.
+//
+// Errors: NotFound         there is no such file, or it can't be read.
+//         InvalidArgument  it is damaged, a line isn't such an object, or there is no request; names file and line.
+absl::StatusOr<Trace> ReadTrace(const std::string& path, uint64_t limit);
+
+}  // namespace kvist::replay
+
+#endif  // KVIST_EXAMPLES_REPLAY_TRACE_H_
