@@ -1,0 +1,131 @@
+#include "examples/replay/replay.h"
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tests/unit/replay/lying_kvist.h"
+
+namespace kvist::replay {
+namespace {
+
+using lying_kvist::Lie;
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint64_t kPieceBytes = kBlockBytes / kPiecesPerBlock;
+
+Request Prompt(uint64_t blocks, uint64_t partial = 0) {
+  Request request;
+  request.hash_ids.resize(blocks + partial);
+  std::iota(request.hash_ids.begin(), request.hash_ids.end(), 100);
+  request.full_blocks = blocks;
+  return request;
+}
+
+std::unique_ptr<Replay> NewReplay(uint64_t block_bytes = kBlockBytes) {
+  auto replay = Replay::Create({"unused", block_bytes, 5000});
+  REQUIRE(replay.ok());
+  return *std::move(replay);
+}
+
+}  // namespace
+
+TEST_CASE("Replay stores what it misses and loads it next time") {
+  lying_kvist::Reset({});
+  const auto replay = NewReplay();
+  replay->Run(Prompt(10, 1));
+  CHECK(replay->outcome().stored_blocks == 10);
+  CHECK(replay->outcome().hit_blocks == 0);
+  replay->Run(Prompt(12));
+  CHECK(replay->outcome().stored_blocks == 12);
+  CHECK(replay->outcome().hit_blocks == 10);
+  CHECK(replay->outcome().blocks == 23);
+  CHECK(replay->outcome().load.bytes() == 10 * kBlockBytes);
+  CHECK(replay->outcome().store.bytes() == 12 * kBlockBytes);
+  CHECK(replay->outcome().fine());
+  CHECK(lying_kvist::leases() == 0);
+}
+
+TEST_CASE("Replay works in batches when a request is longer than its page memory") {
+  lying_kvist::Reset({});
+  const auto replay = NewReplay(uint64_t{4} << 20);  // 8 of them fill the memory
+  replay->Run(Prompt(20));
+  replay->Run(Prompt(20));
+  CHECK(replay->outcome().stored_blocks == 20);
+  CHECK(replay->outcome().hit_blocks == 20);
+  CHECK(replay->outcome().store.calls() == 3);
+  CHECK(replay->outcome().load.calls() == 3);
+  CHECK(replay->outcome().fine());
+}
+
+TEST_CASE("Replay leaves the blocks that no lookup may ask for") {
+  lying_kvist::Reset({});
+  const auto replay = NewReplay();
+  replay->Run(Prompt(5000));
+  replay->Run(Prompt(5000));
+  CHECK(replay->outcome().stored_blocks == 4096);
+  CHECK(replay->outcome().hit_blocks == 4096);
+  CHECK(replay->outcome().full_blocks == 10000);
+  CHECK(replay->outcome().fine());
+}
+
+TEST_CASE("Replay sees every kind of wrong byte") {
+  lying_kvist::Reset({});
+  const auto replay = NewReplay();
+  replay->Run(Prompt(3));
+  const auto [lie, wrong_min, wrong_max] = GENERATE(table<Lie, uint64_t, uint64_t>({
+      {Lie::kFlippedByte, 1, 1},
+      {Lie::kMissingPiece, kPieceBytes * 9 / 10, kPieceBytes},        // poison meets the right byte here and there
+      {Lie::kOtherChunk, 2 * kBlockBytes * 6 / 10, 2 * kBlockBytes},  // the first chunk is right; names have bytes in common
+      {Lie::kNotOneByte, 3 * kBlockBytes * 9 / 10, 3 * kBlockBytes},
+  }));
+  lying_kvist::behaviour().lie = lie;
+  replay->Run(Prompt(3));
+  CHECK(replay->outcome().hit_blocks == 3);
+  CHECK(replay->outcome().wrong_bytes >= wrong_min);
+  CHECK(replay->outcome().wrong_bytes <= wrong_max);
+  CHECK_FALSE(replay->outcome().fine());
+}
+
+TEST_CASE("Replay asks for less when a hit gets no lease") {
+  lying_kvist::Reset({.lease_chunks_max = 30});
+  const auto replay = NewReplay();
+  replay->Run(Prompt(100));
+  replay->Run(Prompt(100));
+  CHECK(replay->outcome().hit_blocks == 25);
+  CHECK(replay->outcome().skipped_blocks == 75);
+  CHECK(replay->outcome().stored_blocks == 100);
+  CHECK(replay->outcome().fine());
+}
+
+TEST_CASE("Replay takes refused chunks for no failure and stops storing there") {
+  lying_kvist::Reset({.chunks_max = 10});
+  const auto replay = NewReplay(uint64_t{4} << 20);
+  replay->Run(Prompt(40));
+  CHECK(replay->outcome().stored_blocks == 10);
+  CHECK(replay->outcome().refused_blocks == 6);  // the second batch of 8 is the last one
+  CHECK(replay->outcome().fine());
+}
+
+TEST_CASE("Replay counts hooks that fail and goes on") {
+  lying_kvist::Reset({});
+  const auto replay = NewReplay();
+  replay->Run(Prompt(2));
+  SECTION("lookup") { lying_kvist::behaviour().lookup = KVIST_UNAVAILABLE; }
+  SECTION("load") { lying_kvist::behaviour().load = KVIST_ABORTED; }
+  replay->Run(Prompt(2));
+  CHECK(replay->outcome().failed_hooks == 1);
+  CHECK(replay->outcome().hit_blocks == 0);
+  CHECK(replay->outcome().skipped_blocks == 2);
+  lying_kvist::behaviour() = {.store_call = KVIST_RESOURCE_EXHAUSTED};
+  replay->Run(Prompt(3));
+  CHECK(replay->outcome().failed_hooks == 2);
+  CHECK(replay->outcome().hit_blocks == 2);
+  CHECK(lying_kvist::chunks() == 2);
+  CHECK(lying_kvist::leases() == 0);
+  CHECK_FALSE(replay->outcome().fine());
+}
+
+}  // namespace kvist::replay
