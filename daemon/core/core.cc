@@ -140,10 +140,10 @@ void Core::Use(ChunkIndex chunk) { policy_->Used({&chunk, 1}); }
 
 void Core::NoLongerNeeded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
-  if (chunk.needed()) return;
+  if (chunk.leases > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
     Use(i);
-  } else {
+  } else if (!chunk.needed()) {
     placement_.Collect(i);
   }
 }
@@ -222,7 +222,7 @@ void Core::Handle(const StoreAsked& event, Effects* out) {
   op.refused = count - k;
   counters_.stores_refused += op.refused;
   // The prefix was used now, whatever became of the rest.
-  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed && !chunks_[parent].needed()) Use(parent);
+  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed) NoLongerNeeded(parent);
   if (op.chunks.empty()) {
     out->push_back(OpEnded{event.session, event.tag, absl::OkStatus(), 0, op.skipped, op.refused});
     return;
