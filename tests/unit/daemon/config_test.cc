@@ -108,7 +108,7 @@ TEST_CASE("ParseConfig reads sizes in bytes and with units") {
 TEST_CASE("ParseConfig says what it found, where, and what is allowed") {
   CHECK(Refusal("[pool]\nlock = true\nbytes = \"4GB\"") ==
         "f:3:9: [pool] bytes: the string \"4GB\"; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, "
-        "GiB, TiB), from 2MiB "
+        "GiB, TiB), from 4KiB "
         "to 16TiB; 0 for the default");
   CHECK(Refusal("[log]\n\n  level = \"loud\"") ==
         "f:3:11: [log] level: the string \"loud\"; allowed: \"trace\", \"debug\", \"info\", \"warn\", \"error\"");
@@ -130,7 +130,7 @@ TEST_CASE("ParseConfig says what it found, where, and what is allowed") {
         "default");
   CHECK(Refusal("[pool.bytes]\nx = 1") ==
         "f:1:1: [pool] bytes: a table; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), "
-        "from 2MiB to 16TiB; 0 "
+        "from 4KiB to 16TiB; 0 "
         "for the default");
 }
 
