@@ -132,13 +132,13 @@ void Core::EndLease(LeaseId id) {
   const Lease lease = leases_.End(id);
   for (const ChunkIndex tip : lease.tips) {
     --chunks_[tip].leases;
-    NoLongerNeeded(tip);
+    UseEnded(tip);
   }
 }
 
 void Core::Use(ChunkIndex chunk) { policy_->Used({&chunk, 1}); }
 
-void Core::NoLongerNeeded(ChunkIndex i) {
+void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   if (chunk.leases > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
@@ -222,7 +222,7 @@ void Core::Handle(const StoreAsked& event, Effects* out) {
   op.refused = count - k;
   counters_.stores_refused += op.refused;
   // The prefix was used now, whatever became of the rest.
-  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed) NoLongerNeeded(parent);
+  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed) UseEnded(parent);
   if (op.chunks.empty()) {
     out->push_back(OpEnded{event.session, event.tag, absl::OkStatus(), 0, op.skipped, op.refused});
     return;
@@ -277,7 +277,7 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
       FinishShard(chunk, session->rank, ok);
     } else {
       --chunks_[chunk].holds;
-      NoLongerNeeded(chunk);
+      UseEnded(chunk);
     }
   }
   if (ok) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
@@ -298,7 +298,7 @@ void Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   --chunk.holds;
   if (fill == nullptr) {
     KVIST_CHECK(kPlanted != PlantedBug::kNone);
-    return NoLongerNeeded(i);
+    return UseEnded(i);
   }
   if (!stored) fill->doomed = true;
   if (fill->doomed) return Abandon(i);

@@ -132,8 +132,8 @@ class Core {
   void Doom(ChunkIndex chunk);
   void Abandon(ChunkIndex chunk);
   void EndLease(LeaseId lease);
-  // Something that needed the chunk has ended: it is offered for eviction again, or goes if it was only waiting.
-  void NoLongerNeeded(ChunkIndex chunk);
+  // A use of the chunk has ended (a lease, a copy, a store that passed it): it was used last now, or goes if it was only waiting.
+  void UseEnded(ChunkIndex chunk);
   void Use(ChunkIndex chunk);
 
   CoreOptions options_;
