@@ -1,0 +1,64 @@
+// kvist-bench: what kvist costs, each figure beside its limit, measured in the same run.
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "tests/bench/subcommands.h"
+
+namespace kvist::bench {
+namespace {
+
+enum ExitCode : int { kMeasured = 0, kFailed = 1, kWrongUsage = 2 };
+
+struct Subcommand {
+  const char* name;
+  const char* what;
+  absl::Status (*run)(const Settings& settings, Report* report);
+};
+constexpr Subcommand kSubcommands[] = {
+    {"lookup", "A lookup of 512 chunks in an index of a million; the key chain beside plain SHA-256", RunLookup},
+    {"roundtrip", "An empty request beside a futex ping-pong; what an idle daemon costs", RunRoundtrip},
+    {"copy", "Stores and loads beside a hand-written copy loop", RunCopy},
+    {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
+};
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  bool json = false;
+  double seconds = absl::ToDoubleSeconds(settings.time);
+  CLI::App app("Measures kvist beside its limits.", "kvist-bench");
+  app.require_subcommand(1);
+  for (const Subcommand& subcommand : kSubcommands) {
+    CLI::App* sub = app.add_subcommand(subcommand.name, subcommand.what);
+    sub->add_flag("--json", json, "One object on stdout instead of a table");
+    sub->add_flag("--quick", settings.quick, "Only whether it works: tiny sizes, figures that mean nothing");
+    sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
+  }
+  app.footer(
+      "exit status: 0 measured, also when a goal is missed; 1 something failed, or a limit is no limit; 2 wrong usage");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kMeasured : kWrongUsage; }
+  settings.time = settings.quick ? absl::Milliseconds(100) : absl::Seconds(seconds);
+  spdlog::set_default_logger(
+      spdlog::stderr_logger_mt("kvistd"));  // the log of a daemon in this process; stdout is for the figures
+  spdlog::set_level(spdlog::level::err);
+
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (!app.got_subcommand(subcommand.name)) continue;
+    Report report{subcommand.name, {}};
+    const absl::Status status = subcommand.run(settings, &report);
+    std::printf("%s\n", json ? report.Json().c_str() : report.Table().c_str());
+    if (status.ok()) return kMeasured;
+    std::fprintf(stderr, "kvist-bench %s: %s\n", subcommand.name, status.ToString().c_str());
+  }
+  return kFailed;
+}
+
+}  // namespace
+}  // namespace kvist::bench
+
+int main(int argc, char** argv) { return kvist::bench::Main(argc, argv); }

@@ -1,0 +1,18 @@
+#ifndef KVIST_TESTS_BENCH_SETTINGS_H_
+#define KVIST_TESTS_BENCH_SETTINGS_H_
+
+#include "absl/time/time.h"
+
+namespace kvist::bench {
+
+// How much a subcommand may do.
+struct Settings {
+  // For measuring, without the set-up. More: more pairs, so less noise in their median.
+  absl::Duration time = absl::Seconds(20);
+  // Everything as small as it can be: whether the benchmark works at all, not what it measures.
+  bool quick = false;
+};
+
+}  // namespace kvist::bench
+
+#endif  // KVIST_TESTS_BENCH_SETTINGS_H_

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Runs one subcommand of kvist-bench as quickly as can be and checks what it prints. No figure is judged.
+
+usage: smoke_test.py KVIST_BENCH SUBCOMMAND
+"""
+
+import json
+import math
+import subprocess
+import sys
+
+# Cases that a subcommand always has, and whether they have a goal.
+CASES = {
+    "lookup": {"512 chunks above empty, p50": 1, "512 chunks, p99": None, "chain of 131,072 tokens": 1.1},
+    "roundtrip": {"idle same core": 1.5, "warm same core": None, "idle daemon cpu": 1},
+    "copy": {
+        **{f"{way} {size} KiB pages, 256 MiB": 0.85 for way in ("store", "load") for size in (16, 32, 64)},
+        **{f"{way} {size} KiB pages, one chunk": None for way in ("store", "load") for size in (16, 32, 64)},
+        "limit check: loop, plain memcpy": 1,
+    },
+    "overhead": {"throughput, all misses": 0.97, "KV bytes per token, stored": None, "prefill vs bare GEMM": 0.3},
+}
+KEYS = ["case", "value", "unit", "limit", "ratio", "better", "goal"]
+
+
+def check(condition, what):
+    if not condition:
+        sys.exit(f"smoke_test: {what}")
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    check(done.returncode == 0, f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def main():
+    bench, name = sys.argv[1:]
+    report = json.loads(run(bench, name, "--quick", "--json"))
+    check(list(report) == ["benchmark", "machine", "cases"], f"keys of the report: {list(report)}")
+    check(report["benchmark"] == name and report["machine"], "benchmark or machine is wrong")
+    goals = {}
+    for case in report["cases"]:
+        check(list(case) == KEYS, f"keys of a case: {list(case)}")
+        check(case["better"] in ("higher", "lower"), f"better: {case}")
+        check(all(math.isfinite(case[key]) for key in ("value", "limit", "ratio")), f"not a number: {case}")
+        check(case["limit"] > 0 and abs(case["ratio"] - case["value"] / case["limit"]) < 1e-9, f"ratio is not value / limit: {case}")
+        goals[case["case"]] = case["goal"]
+    for case, goal in CASES[name].items():
+        check(case in goals, f"no case {case!r} among {list(goals)}")
+        check(goals[case] == goal, f"goal of {case!r}: {goals[case]}, not {goal}")
+
+    table = run(bench, name, "--quick")
+    check(all(case in table for case in goals), f"the table lacks a case:\n{table}")
+
+
+if __name__ == "__main__":
+    main()
