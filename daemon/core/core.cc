@@ -322,7 +322,7 @@ void Core::Abandon(ChunkIndex i) {
   fills_.End(i);
   placement_.Unreserve(i);
   placement_.Collect(i);
-  if (parent != kNoChunk && policy_->Knows(parent)) Use(parent);
+  if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed && !chunks_[parent].detached) UseEnded(parent);
 }
 
 // ---- Clearing ---------------------------------------------------------------------------------------------------------------
