@@ -1,0 +1,87 @@
+#include "tests/unit/core/core_fixture.h"
+
+#include <utility>
+
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+ChunkKey KeyOf(uint64_t n) {
+  ChunkKey key;
+  for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>((n + 1) * 0x9e3779b97f4a7c15 >> (i % 8 * 8));
+  return key;
+}
+
+std::vector<ChunkKey> KeysOf(std::initializer_list<uint64_t> numbers) {
+  std::vector<ChunkKey> keys;
+  for (const uint64_t n : numbers) keys.push_back(KeyOf(n));
+  return keys;
+}
+
+SpaceSpec SpaceNamed(std::string_view name, std::vector<Bytes> slot_bytes_of_ranks, std::string_view tenant) {
+  SpaceSpec spec;
+  for (size_t i = 0; i < name.size() && i < 16; ++i) spec.digest.bytes[i] = static_cast<uint8_t>(name[i]);
+  for (size_t i = 0; i < tenant.size() && i < 16; ++i) spec.digest.bytes[16 + i] = static_cast<uint8_t>(tenant[i]);
+  spec.tenant = tenant;
+  spec.model = name;
+  spec.groups.push_back({GroupKind::kFull, std::move(slot_bytes_of_ranks)});
+  return spec;
+}
+
+CoreFixture::CoreFixture(Options options) {
+  pool::SlotAllocator::Options pool;
+  pool.slab_bytes = options.slab_bytes;
+  pool.regions = {options.slab_bytes * options.slabs};
+  slots = std::make_unique<pool::SlotAllocator>(pool::SlotAllocator::Create(pool).value());
+  core = std::make_unique<Core>(options.core, slots.get());
+}
+
+absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space) {
+  const Effects effects = Do(SessionOpened{SessionId{session}, std::string(instance), role, Rank{rank}, space});
+  KVIST_CHECK(effects.size() == 1);
+  if (const auto* refused = std::get_if<SessionRefused>(&effects[0])) return refused->why;
+  KVIST_CHECK(std::holds_alternative<SessionAccepted>(effects[0]));
+  return absl::OkStatus();
+}
+
+SessionId CoreFixture::Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank) {
+  const SessionId session{next_session++};
+  KVIST_CHECK(Open(session.value, instance, Role::kWorker, rank, space).ok());
+  return session;
+}
+
+LookupAnswered CoreFixture::Lookup(SessionId session, const std::vector<ChunkKey>& keys, absl::Duration lease) {
+  const Effects effects = Do(LookupAsked{session, RequestTag{next_tag++}, keys, lease});
+  KVIST_CHECK(effects.size() == 1);
+  return std::get<LookupAnswered>(effects[0]);
+}
+
+std::optional<CopyStarted> CoreFixture::Started(Effects effects) {
+  KVIST_CHECK(effects.size() == 1);
+  ended.reset();
+  if (auto* copy = std::get_if<CopyStarted>(&effects[0])) return std::move(*copy);
+  ended = std::get<OpEnded>(effects[0]);
+  return std::nullopt;
+}
+
+std::optional<CopyStarted> CoreFixture::Store(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent) {
+  return Started(Do(StoreAsked{session, RequestTag{next_tag++}, GroupId{0}, parent, keys}));
+}
+
+std::optional<CopyStarted> CoreFixture::Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count) {
+  return Started(Do(LoadAsked{session, RequestTag{next_tag++}, lease, GroupId{0}, first, count}));
+}
+
+uint32_t CoreFixture::Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent) {
+  const std::optional<CopyStarted> copy = Store(session, keys, parent);
+  if (!copy.has_value()) return 0;
+  Finish(copy->op);
+  return static_cast<uint32_t>(copy->slots.size());
+}
+
+Effects CoreFixture::PassTime(absl::Duration duration) {
+  now += duration;
+  return Do(Tick{now});
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,67 @@
+#ifndef KVIST_TESTS_UNIT_CORE_CORE_FIXTURE_H_
+#define KVIST_TESTS_UNIT_CORE_CORE_FIXTURE_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "daemon/core/core.h"
+#include "storage/pool/slot_allocator.h"
+
+namespace kvist::core {
+
+// The key of chunk `n`; different numbers give different keys.
+ChunkKey KeyOf(uint64_t n);
+std::vector<ChunkKey> KeysOf(std::initializer_list<uint64_t> numbers);
+
+// A space named `name`, of `tenant`, with one group.
+SpaceSpec SpaceNamed(std::string_view name, std::vector<Bytes> slot_bytes_of_ranks, std::string_view tenant = "tenant");
+
+// A core over a pool without memory, and calls that read like what engines do. Checks the core's invariants after every event.
+class CoreFixture {
+ public:
+  struct Options {
+    CoreOptions core;
+    Bytes slab_bytes = KiB(64);
+    uint32_t slabs = 1;
+  };
+  explicit CoreFixture(Options options);
+  CoreFixture() : CoreFixture(Options{}) {}
+
+  // The effects of one event.
+  template <class Event>
+  Effects Do(const Event& event) {
+    Effects effects;
+    core->Handle(event, &effects);
+    core->CheckInvariants();
+    return effects;
+  }
+
+  absl::Status Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space);
+  // A worker of rank `rank` that must be accepted.
+  SessionId Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank = 0);
+  LookupAnswered Lookup(SessionId session, const std::vector<ChunkKey>& keys, absl::Duration lease = absl::ZeroDuration());
+  // The copy that a request starts, or nothing; what it answered at once is in `ended` then.
+  std::optional<CopyStarted> Store(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {});
+  std::optional<CopyStarted> Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count);
+  Effects Finish(OpId op, absl::Status status = absl::OkStatus()) { return Do(CopyFinished{op, std::move(status)}); }
+  // Store and finish well; the number of chunks that were copied.
+  uint32_t Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {});
+  Effects PassTime(absl::Duration duration);
+
+  std::unique_ptr<pool::SlotAllocator> slots;
+  std::unique_ptr<Core> core;
+  absl::Time now = absl::UnixEpoch();
+  std::optional<OpEnded> ended;  // the last request's, when it ended at once
+  uint64_t next_session = 1;
+  uint64_t next_tag = 1;
+
+ private:
+  std::optional<CopyStarted> Started(Effects effects);
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_TESTS_UNIT_CORE_CORE_FIXTURE_H_
