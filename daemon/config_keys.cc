@@ -255,7 +255,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Mode(KVIST_FIELD(admin, socket_mode)),
       Group(KVIST_FIELD(admin, socket_group)),
 
-      Size(KVIST_FIELD(pool, bytes), {.min = kPageOfMemory, .max = GiB(16384)}),
+      Size(KVIST_FIELD(pool, bytes),
+           {.min = kPageOfMemory, .max = GiB(16384)}),  // one smallest slot; what SlotAllocator can number
       Size(KVIST_FIELD(pool, slab_bytes), {.min = kPageOfMemory, .max = GiB(16), .multiple = kPageOfMemory}),
       Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256),
       Flag(KVIST_FIELD(pool, lock)),

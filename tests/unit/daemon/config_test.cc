@@ -97,7 +97,7 @@ TEST_CASE("ParseConfig reads sizes in bytes and with units") {
   CHECK(Good("[pool]\nslab_bytes = \"8192B\"").pool.slab_bytes == KiB(8));
   CHECK(Good("[pool]\nbytes = 0").pool.bytes == Bytes{});
   for (const char* wrong :
-       {"\"4GB\"", "\"4\"", "\"GiB\"", "\"-4GiB\"", "\"4.5GiB\"", "\"\"", "-1", "4.0", "true", "1048576", "\"16385GiB\"",
+       {"\"4GB\"", "\"4\"", "\"GiB\"", "\"-4GiB\"", "\"4.5GiB\"", "\"\"", "-1", "4.0", "true", "4095", "\"16385GiB\"",
         "\"99999999999999999999GiB\"", "\"17592186044416TiB\"", "\"4GiB x\"", "{}", "[4]", "1979-05-27"}) {
     INFO(wrong);
     CHECK(absl::StartsWith(Refusal(absl::StrCat("[pool]\nbytes = ", wrong)), "f:2:9: [pool] bytes: "));

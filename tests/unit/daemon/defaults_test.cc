@@ -71,8 +71,9 @@ TEST_CASE("FillDefaults chooses a pool that the machine has room for, and at lea
   struct Case {
     Bytes pool, slab;
   };
-  for (const Case& c : {Case{GiB(64), MiB(64)}, Case{GiB(1), MiB(64)}, Case{GiB(1) - MiB(2), MiB(32)},
-                        Case{MiB(512), MiB(32)}, Case{MiB(100), MiB(4)}, Case{MiB(34), MiB(2)}, Case{MiB(2), MiB(2)}}) {
+  for (const Case& c :
+       {Case{GiB(64), MiB(64)}, Case{GiB(1), MiB(64)}, Case{GiB(1) - MiB(2), MiB(32)}, Case{MiB(512), MiB(32)},
+        Case{MiB(100), MiB(4)}, Case{MiB(34), MiB(2)}, Case{MiB(2), MiB(2)}, Case{MiB(1), MiB(1)}, Case{KiB(12), KiB(8)}}) {
     INFO(c.pool.value);
     Options options;
     options.pool.bytes = c.pool;
