@@ -124,6 +124,7 @@ void Reactor::Loop() {
     core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
     const bool expired = !effects_.empty();
     CarryOut();
+    if (now_nanos_ - listened_nanos_ >= kListenNanos) Listen(0);
     const bool inbox = TakeInbox();
     const bool drained = DrainSessions();
     if (inbox || drained || expired) {
@@ -173,15 +174,19 @@ void Reactor::Sleep() {
   }
   if (!work) {
     // With leases or half stores about, look at the clock now and then; else only after a session's doze.
-    const int timeout_ms = core_.waits_for_clock() ? 50 : rounds_.empty() ? -1 : 1000;
-    epoll_event events[64];
-    const int count = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
-    for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 != kInboxEvent) Wake(SessionId{events[i].data.u64});
-    }
+    Listen(core_.waits_for_clock() ? 50 : rounds_.empty() ? -1 : 1000);
   }
   asleep_.store(false, std::memory_order_relaxed);
   for (const Round& round : rounds_) round.session->ring().Awake();
+}
+
+void Reactor::Listen(int timeout_ms) {
+  listened_nanos_ = now_nanos_;
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    if (events[i].data.u64 != kInboxEvent) Wake(SessionId{events[i].data.u64});
+  }
 }
 
 void Reactor::Wake(SessionId id) {

@@ -76,12 +76,15 @@ class Reactor {
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
   static constexpr int64_t kDozeNanos = 1'000'000'000;  // a session that was quiet for so long leaves the rounds until its doorbell rings
 
+  static constexpr int64_t kListenNanos = 1'000'000;  // sessions that are not polled are heard so soon, however busy the others are
+
   Reactor(Options options, core::Core* core, SlotMemory slots);
   void Loop();
   bool TakeInbox();
   bool DrainSessions();
   void CarryOut();
   void Sleep();
+  void Listen(int timeout_ms);
   bool MaySpin() const;
   void Wake(SessionId session);
   void WakeThread();
@@ -128,6 +131,7 @@ class Reactor {
   uint64_t next_job_ = 1;
   int64_t now_nanos_ = 0;
   int64_t idle_since_nanos_ = 0;   // end of the last work
+  int64_t listened_nanos_ = 0;     // when the doorbells were last looked at
   uint32_t soon_ = 0;              // how often lately work came within kSpin: spinning pays
   bool stopping_ = false;
 };
