@@ -1,7 +1,6 @@
 #include "daemon/wiring.h"
 
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +18,7 @@
 #include "daemon/rpc/admin_server.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
+#include "daemon/socket_dir.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -31,13 +31,6 @@ namespace {
 
 std::string Hex(const SpaceDigest& digest) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()));
-}
-
-// Makes the folder of a socket when it isn't there; only root and the daemon's user write in it.
-absl::Status MakeFolderOf(const std::string& path) {
-  const std::string folder = path.substr(0, path.rfind('/'));
-  if (folder.empty() || ::mkdir(folder.c_str(), 0755) == 0 || errno == EEXIST) return absl::OkStatus();
-  return ErrnoStatus(absl::StrCat("mkdir ", folder), errno);
 }
 
 // The pool's memory, one region per NUMA node.
@@ -236,7 +229,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.reactor->SetCopyEngine(s.copy_engine.get());
   s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options);
 
-  KVIST_RETURN_IF_ERROR(MakeFolderOf(options.session.socket));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;
   listener.socket = options.session.socket;
   listener.mode = options.session.socket_mode;
@@ -247,7 +240,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
 
-  KVIST_RETURN_IF_ERROR(MakeFolderOf(options.admin.socket));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));
   rpc::AdminServer::Options admin;
   admin.socket = options.admin.socket;
   admin.mode = options.admin.socket_mode;

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "proto/session.pb.h"
+#include "storage/base/runtime_dir.h"
 #include "storage/base/shm/frame_socket.h"
 #include "storage/base/shm/layout.h"
 #include "storage/base/shm/probe_pattern.h"
@@ -33,6 +34,12 @@ absl::Status Positive(const char* field, uint64_t value) {
   return value > 0 ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(field, " is 0"));
 }
 
+// The daemon of this user where it has one, else the system's.
+std::string DefaultSocket() {
+  const std::string own = DefaultRuntimeDir();
+  return (IsPrivateDir(own) ? own : std::string(kSystemRuntimeDir)) + "/" + kEngineSocketName;
+}
+
 // A struct of a later library version may be longer; one of an earlier version is not served, because there is none.
 absl::Status Size(const char* name, size_t found, size_t wanted) {
   if (found >= wanted) return absl::OkStatus();
@@ -47,7 +54,7 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   KVIST_RETURN_IF_ERROR(Size("kvist_space", space.struct_size, sizeof(kvist_space)));
   Registration r;
   const char* socket = options.socket != nullptr ? options.socket : std::getenv("KVIST_SOCKET");
-  r.socket_ = socket != nullptr ? socket : "/run/kvist/engine.sock";
+  r.socket_ = socket != nullptr ? socket : DefaultSocket();
   KVIST_RETURN_IF_ERROR(Text("instance", options.instance, true, &r.instance_));
   KVIST_RETURN_IF_ERROR(Text("space.model", space.model, true, &r.model_));
   KVIST_RETURN_IF_ERROR(Text("space.revision", space.revision, false, &r.revision_));

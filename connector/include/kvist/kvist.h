@@ -127,7 +127,7 @@ typedef struct kvist_memory {
 
 typedef struct kvist_options {
   size_t struct_size;
-  const char* socket;          /* NULL: $KVIST_SOCKET, else /run/kvist/engine.sock */
+  const char* socket;          /* NULL: $KVIST_SOCKET, else that of this user's own kvistd, else /run/kvist/engine.sock */
   const char* instance;        /* names the engine: its scheduler and workers give the same name; at most 255 bytes; required */
   kvist_role role;
   uint32_t rank;               /* a worker's, below tensor_parallel * pipeline_parallel */
