@@ -101,7 +101,7 @@ void Placement::CheckInvariants() const {
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state != ChunkState::kFilling && chunk.state != ChunkState::kSealed) continue;
-    for (uint16_t rank = 0; rank < Ranks(chunk); ++rank) KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{rank})));
+    for (uint32_t rank = 0; rank < Ranks(chunk); ++rank) KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{static_cast<uint16_t>(rank)})));
     live += Ranks(chunk);
   }
   KVIST_CHECK(live == slots_.live_slots());
