@@ -26,7 +26,7 @@ namespace kvist {
 //
 // Lifecycle: create, then Append/Bind in the order of the prompt; keys() grows. Copyable state is not offered: one per request.
 // Threads:   one at a time.
-// Cost:      one EVP context, reused; about 2.5 ns a token with SHA-NI (reference/limits.md).
+// Cost:      1.08 of one SHA-256 over all the tokens (a parent makes 17 blocks of 16); about 2.5 ns a token with SHA-NI.
 class KeyChain {
  public:
   // `salt` separates requests that must not share (vLLM's cache_salt); `lora` names the adapter. Both may be empty.
@@ -53,17 +53,13 @@ class KeyChain {
   uint64_t token_count() const { return token_count_; }
 
  private:
-  void Begin();
-  void Seal();
-
-  struct Hasher;  // the EVP context and digest, fetched once
+  class Hasher;  // the message that is filling, and OpenSSL's context
   Tokens chunk_tokens_;
   std::unique_ptr<Hasher> hasher_;
   uint64_t token_count_ = 0;
   uint32_t filled_ = 0;            // tokens of the chunk that is filling
   std::vector<std::byte> extra_;   // encoded extra keys of that chunk
   uint32_t extra_count_ = 0;
-  ChunkKey parent_;
   std::vector<ChunkKey> keys_;
 };
 
