@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "connector/src/error.h"
 #include "storage/base/clock.h"
+#include "storage/base/shm/futex.h"
 #include "storage/base/status.h"
 
 namespace kvist::connector {
@@ -69,7 +70,7 @@ Client::~Client() {
   const int64_t deadline = DeadlineNanos(0);
   std::vector<Op> ops;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     for (const Op& op : ops_) {
       if (op.generation % 2 == 1) ops.push_back(op);
     }
@@ -99,10 +100,16 @@ bool Client::Pause(int64_t nanos) {
 }
 
 void Client::SetLink(std::shared_ptr<Link> link, kvist_connection state) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   link_ = std::move(link);
   state_ = state;
   if (link_ != nullptr) digest_ = link_->space_digest();
+  StateChanged();
+}
+
+void Client::StateChanged() {
+  state_changes_.fetch_add(1, std::memory_order_release);
+  shm::FutexWakeAll(&state_changes_);
 }
 
 void Client::Keep() {
@@ -120,9 +127,10 @@ void Client::Keep() {
       continue;
     }
     const bool away = absl::IsUnavailable(next.status()) || absl::IsDeadlineExceeded(next.status());
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     state_ = away ? KVIST_RECONNECTING : KVIST_REFUSED;
     refusal_ = next.status();
+    StateChanged();
     pause = std::min(2 * pause, kRetryMostNanos);
   }
 }
@@ -137,7 +145,7 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
     if (watched[1].revents != 0) return link->Fail();
     if (watched[0].revents != 0) {  // a hang-up: after Welcome the daemon sends nothing
       {
-        absl::MutexLock lock(&mutex_);
+        MutexLock lock(&mutex_);
         link_ = nullptr;  // new calls miss at once
         state_ = KVIST_RECONNECTING;
       }
@@ -149,26 +157,28 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
 }
 
 std::shared_ptr<Link> Client::link() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return link_;
 }
 
 kvist_connection Client::connection(uint8_t* space_digest) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (space_digest != nullptr) std::memcpy(space_digest, digest_.data(), digest_.size());
   return state_;
 }
 
 absl::Status Client::WaitConnected(int64_t timeout_us) const {
-  absl::MutexLock lock(&mutex_);
-  const auto settled = [this] {
-    mutex_.AssertReaderHeld();
-    return state_ != KVIST_RECONNECTING;
-  };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&settled), absl::Microseconds(timeout_us))) {
-    return absl::DeadlineExceededError(absl::StrCat("still no kvistd at ", registration_.socket()));
+  const int64_t deadline = DeadlineNanos(timeout_us);
+  while (true) {
+    const uint32_t changes = state_changes_.load(std::memory_order_acquire);
+    {
+      MutexLock lock(&mutex_);
+      if (state_ == KVIST_REFUSED) return refusal_;
+      if (state_ == KVIST_CONNECTED) return absl::OkStatus();
+    }
+    if (MonotonicNanos() >= deadline) return absl::DeadlineExceededError(absl::StrCat("still no kvistd at ", registration_.socket()));
+    shm::FutexWait(&state_changes_, changes, deadline);
   }
-  return state_ == KVIST_REFUSED ? refusal_ : absl::OkStatus();
 }
 
 int64_t Client::DeadlineNanos(int64_t deadline_us) const {
@@ -279,7 +289,7 @@ absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
 // ---- Operations -------------------------------------------------------------------------------------------------------------
 
 kvist_op Client::Remember(Op op) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (free_ops_.empty()) {
     free_ops_.push_back(static_cast<uint32_t>(ops_.size()));
     ops_.emplace_back();
@@ -292,14 +302,14 @@ kvist_op Client::Remember(Op op) {
 }
 
 std::optional<Client::Op> Client::FindOp(kvist_op handle) const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto index = static_cast<uint32_t>(handle);
   if (index >= ops_.size() || ops_[index].generation != handle >> 32 || ops_[index].generation % 2 == 0) return std::nullopt;
   return ops_[index];
 }
 
 bool Client::TakeOp(kvist_op handle) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto index = static_cast<uint32_t>(handle);
   if (index >= ops_.size() || ops_[index].generation != handle >> 32) return false;
   const uint32_t generation = ops_[index].generation + 1;
@@ -312,7 +322,7 @@ bool Client::TakeOp(kvist_op handle) {
 void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
   op->given_up = how;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto index = static_cast<uint32_t>(handle);
     if (index >= ops_.size() || ops_[index].generation != op->generation || ops_[index].given_up != GivenUp::kNo) return;
     ops_[index].given_up = how;

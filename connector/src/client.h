@@ -3,6 +3,7 @@
 
 #include <kvist/kvist.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -12,7 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "storage/base/mutex.h"
 #include "connector/src/link.h"
 #include "connector/src/registration.h"
 #include "storage/base/ids.h"
@@ -69,14 +70,16 @@ class Client {
   void Keep();
   void Watch(const std::shared_ptr<Link>& link);
   void SetLink(std::shared_ptr<Link> link, kvist_connection state);
+  void StateChanged();
   bool Pause(int64_t nanos);
 
   Registration registration_;  // the keeper's, after Create
   int64_t default_deadline_us_ = 1'000'000;
   UniqueFd stop_;              // eventfd
   std::thread keeper_;
+  std::atomic<uint32_t> state_changes_{0};  // a futex: rises when state_ does change
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::shared_ptr<Link> link_ ABSL_GUARDED_BY(mutex_);
   kvist_connection state_ ABSL_GUARDED_BY(mutex_) = KVIST_RECONNECTING;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);

@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   KVIST_ASSIGN_OR_RETURN(link->memory_, shm::SessionMemory::Map(frame.fds[0].get()));
   link->doorbell_ = std::move(frame.fds[1]);
   link->daemon_pidfd_ = std::move(frame.fds[2]);
-  absl::MutexLock lock(&link->mutex_);
+  MutexLock lock(&link->mutex_);
   link->ring_.emplace(&link->memory_, link->doorbell_.get());
   for (uint32_t cell = shm::kCells; cell-- > 0;) link->free_cells_.push_back(cell);
   link->sequences_.resize(shm::kCells);
@@ -115,7 +115,7 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
 absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments) {
   while (true) {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       if (failed()) return absl::UnavailableError("kvistd is away");
       if (free_cells_.empty()) SweepLocked();
       if (free_cells_.empty()) {
@@ -143,7 +143,7 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
 }
 
 void Link::Tell(shm::Entry entry) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (!failed()) SubmitLocked(&entry, {});
 }
 
@@ -188,13 +188,13 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
 // ---- Cells ------------------------------------------------------------------------------------------------------------------
 
 void Link::Finish(Ticket ticket) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   busy_[ticket.cell] = false;
   free_cells_.push_back(ticket.cell);
 }
 
 void Link::Forget(Ticket ticket) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   forgotten_.push_back(ticket);
 }
 
@@ -204,12 +204,12 @@ void Link::Abandon(Ticket ticket) {
 }
 
 bool Link::has_forgotten() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return !forgotten_.empty();
 }
 
 void Link::Sweep() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   SweepLocked();
 }
 
@@ -230,7 +230,7 @@ void Link::SweepLocked() {
 }
 
 void Link::Fail() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   failed_.store(true, std::memory_order_release);
   for (uint32_t index = 0; index < shm::kCells; ++index) {
     if (!busy_[index]) continue;

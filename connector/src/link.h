@@ -12,7 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "storage/base/mutex.h"
 #include "connector/src/registration.h"
 #include "storage/base/ids.h"
 #include "storage/base/shm/ring.h"
@@ -82,7 +82,7 @@ class Link {
   std::atomic<bool> failed_{false};
   std::atomic<uint32_t> spin_pays_{4};  // how often lately the answer came while spinning
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   std::optional<shm::RingProducer> ring_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_cells_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> sequences_ ABSL_GUARDED_BY(mutex_);  // [cell] of its last operation
