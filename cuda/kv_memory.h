@@ -27,20 +27,21 @@ struct KvLayout {
     uint32_t region = 0;
     ByteOffset offset{};
   };
-  static constexpr size_t kSegmentsMax = 1024;  // 2 x 128 heads is the largest known; more would make Validate slow
+  static constexpr size_t kSegmentsMax = 1024;  // Validate compares them in pairs; K and V of 512 heads apart fit
   std::vector<Layer> layers;
-  uint32_t pages = 0;                    // page ids are below this
+  uint32_t pages = 0;  // page ids are below this
   Bytes page_stride{};
-  std::vector<Bytes> segment_offsets;    // one per segment of a page, from the page's start
+  std::vector<Bytes> segment_offsets;  // one per segment of a page, from the page's start
   Bytes segment_bytes{};
   uint32_t pages_per_chunk = 0;
 
-  Bytes page_bytes() const { return segment_bytes * segment_offsets.size(); }           // of one page in one layer
-  Bytes layer_bytes() const { return page_bytes() * pages_per_chunk; }                  // of one chunk in one layer
-  Bytes payload_bytes() const { return layer_bytes() * layers.size(); }                 // of one shard
+  Bytes page_bytes() const { return segment_bytes * segment_offsets.size(); }  // of one page in one layer
+  Bytes layer_bytes() const { return page_bytes() * pages_per_chunk; }         // of one chunk in one layer
+  Bytes payload_bytes() const { return layer_bytes() * layers.size(); }        // of one shard
 
-  // Errors: InvalidArgument  names the field: empty, zero, overflowing, segments that overlap (in one page or in two: K of all pages
-  //   may come before V of all pages), or a page that ends outside its region. Layers may share places: that is the engine's affair.
+  // Errors: InvalidArgument  names the field: empty, zero, overflowing, segments that overlap (in one page or in two: K of
+  //   all pages may come before V of all pages), or a page that ends outside its region. Layers may share places: that is
+  //   the engine's affair.
   absl::Status Validate(const std::vector<Bytes>& region_lengths) const;
 };
 
@@ -49,12 +50,13 @@ inline constexpr Bytes kSlotHeaderBytes = KiB(4);
 // Size of the slot for one shard: header place and payload, padded to 4 KiB.
 constexpr Bytes SlotBytesFor(Bytes payload) { return kSlotHeaderBytes + AlignUp(payload, kPageOfMemory); }
 
-// One region of an engine's memory as the daemon reaches it: mapped when the memfd is sealed against shrinking, by preadv and
-// pwritev when it isn't (a client that truncates it then gets an error, and nobody a SIGBUS).
+// One region of an engine's memory as the daemon reaches it: mapped when the memfd is sealed against shrinking, by preadv
+// and pwritev when it isn't (a client that truncates it then gets an error, and nobody a SIGBUS).
 class EngineRegion {
  public:
   // Takes over `fd`: a memfd of plain pages, or a file on tmpfs.
-  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of mmap.
+  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of
+  //   mmap.
   static absl::StatusOr<EngineRegion> Create(UniqueFd fd);
 
   bool mapped() const { return mapping_.data() != nullptr; }

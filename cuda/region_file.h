@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <span>
 
 #include "absl/status/status.h"
@@ -10,13 +11,18 @@
 
 namespace kvist::cuda {
 
-// Reads from or writes to an engine's file, all of it: short transfers go on where they stopped, `pieces` (at most IOV_MAX) is used up.
+// Reads from or writes to an engine's file, all of it: short transfers go on where they stopped, `pieces` (at most IOV_MAX)
+// is used up.
 // Shape:  the bytes [at, at + sum of the pieces' lengths) of the file; the pieces in order.
 // Errors: OutOfRange  the file ends before the end of the read.  What preadv and pwritev say otherwise.
 absl::Status ReadRegion(int fd, ByteOffset at, std::span<iovec> pieces);
 absl::Status WriteRegion(int fd, ByteOffset at, std::span<iovec> pieces);
 
-// Errors: OutOfRange  the file is shorter than `length`. A write must ask first: past its end it would make the file longer again.
+// What of `pieces` is left once their first `count` bytes are transferred; may shorten a piece in place.
+std::span<iovec> AfterTransfer(std::span<iovec> pieces, size_t count);
+
+// Errors: OutOfRange  the file is shorter than `length`. A write must ask first: past its end it would make the file longer
+//   again.
 absl::Status RequireLength(int fd, Bytes length);
 
 }  // namespace kvist::cuda

@@ -1,0 +1,161 @@
+#include "cuda/kv_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cuda/region_file.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+
+namespace kvist::cuda {
+namespace {
+
+// A slot of this payload still has a size in 63 bits; nothing real comes near.
+constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 62;
+
+template <class... Parts>
+absl::Status Wrong(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat("KV memory layout: ", parts...));
+}
+
+bool Add(uint64_t a, uint64_t b, uint64_t* sum) { return !__builtin_add_overflow(a, b, sum); }
+bool Multiply(uint64_t a, uint64_t b, uint64_t* product) { return !__builtin_mul_overflow(a, b, product); }
+
+// Whether a segment at `a` of some page and one at `b` >= a of some page share bytes: they do when a multiple k < pages of
+// the stride comes closer to b - a than a segment's length.
+bool Overlap(const KvLayout& layout, uint64_t a, uint64_t b) {
+  const uint64_t distance = b - a, stride = layout.page_stride.value, bytes = layout.segment_bytes.value;
+  const uint64_t below = std::min<uint64_t>(distance / stride, layout.pages - 1);
+  if (distance - below * stride < bytes) return true;
+  // below + 1 pages further lies past b, if there is such a page.
+  return below + 1 < layout.pages && stride - (distance - below * stride) < bytes;
+}
+
+absl::Status ValidateCounts(const KvLayout& layout) {
+  if (layout.layers.empty()) return Wrong("layers: there is none");
+  if (layout.pages == 0) return Wrong("pages: is 0");
+  if (layout.page_stride.value == 0) return Wrong("page_stride: is 0");
+  if (layout.segment_offsets.empty()) return Wrong("segment_offsets: there is none");
+  if (layout.segment_offsets.size() > KvLayout::kSegmentsMax) {
+    return Wrong("segment_offsets: ", layout.segment_offsets.size(), " of them, at most ", KvLayout::kSegmentsMax,
+                 " are served");
+  }
+  if (layout.segment_bytes.value == 0) return Wrong("segment_bytes: is 0");
+  if (layout.pages_per_chunk == 0) return Wrong("pages_per_chunk: is 0");
+  uint64_t payload = 0;
+  if (!Multiply(layout.segment_bytes.value, layout.segment_offsets.size(), &payload) ||
+      !Multiply(payload, layout.pages_per_chunk, &payload) || !Multiply(payload, layout.layers.size(), &payload) ||
+      payload > kPayloadBytesMax) {
+    return Wrong("segment_bytes ", layout.segment_bytes.value, " x ", layout.segment_offsets.size(),
+                 " segments x pages_per_chunk ", layout.pages_per_chunk, " x ", layout.layers.size(),
+                 " layers: no slot is that large");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSegments(const KvLayout& layout) {
+  if (layout.pages > 1 && layout.page_stride < layout.segment_bytes) {
+    return Wrong("page_stride: ", layout.page_stride.value, " is less than segment_bytes ", layout.segment_bytes.value,
+                 ", so pages overlap");
+  }
+  std::vector<Bytes> offsets = layout.segment_offsets;
+  std::sort(offsets.begin(), offsets.end());
+  for (size_t b = 1; b < offsets.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (Overlap(layout, offsets[a].value, offsets[b].value)) {
+        return Wrong("segment_offsets: segments at ", offsets[a].value, " and ", offsets[b].value,
+                     " overlap, in one page or in two");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAll(const EngineRegion& region, ByteOffset at, std::byte* out, Bytes length) {
+  if (region.mapped()) {
+    std::memcpy(out, region.data() + at.value, length.value);
+    return absl::OkStatus();
+  }
+  iovec piece{out, length.value};
+  return ReadRegion(region.fd(), at, {&piece, 1});
+}
+
+}  // namespace
+
+absl::Status KvLayout::Validate(const std::vector<Bytes>& region_lengths) const {
+  KVIST_RETURN_IF_ERROR(ValidateCounts(*this));
+  // From a layer's start to the end of its last page.
+  const uint64_t last_segment = std::max_element(segment_offsets.begin(), segment_offsets.end())->value;
+  uint64_t span = 0;
+  if (!Multiply(page_stride.value, pages - 1, &span) || !Add(span, last_segment, &span) ||
+      !Add(span, segment_bytes.value, &span)) {
+    return Wrong("page_stride ", page_stride.value, " x pages ", pages, " + segment_offsets ", last_segment,
+                 ": beyond 64 bits");
+  }
+  for (size_t l = 0; l < layers.size(); ++l) {
+    if (layers[l].region >= region_lengths.size()) {
+      return Wrong("layers[", l, "].region: is ", layers[l].region, ", but there are ", region_lengths.size(), " regions");
+    }
+    const uint64_t length = region_lengths[layers[l].region].value;
+    uint64_t end = 0;
+    if (!Add(layers[l].offset.value, span, &end) || end > length) {
+      return Wrong("layers[", l, "].offset: ", layers[l].offset.value, " + ", span, " bytes of ", pages,
+                   " pages (page_stride ", page_stride.value, ", largest of segment_offsets ", last_segment,
+                   ") end outside region ", layers[l].region, " of ", length, " bytes");
+    }
+  }
+  return ValidateSegments(*this);
+}
+
+absl::StatusOr<EngineRegion> EngineRegion::Create(UniqueFd fd) {
+  // Only files that live in memory and that the kernel serves by itself: one on FUSE or NFS could keep a copy waiting for
+  // ever, and one of explicit huge pages (hugetlb) faults with SIGBUS where its owner has punched a hole, sealed or not.
+  struct statfs filesystem;
+  struct stat file;
+  if (::fstatfs(fd.get(), &filesystem) != 0 || ::fstat(fd.get(), &file) != 0) {
+    return absl::InvalidArgumentError("KV memory region: the descriptor is not open");
+  }
+  if (!S_ISREG(file.st_mode) || filesystem.f_type != TMPFS_MAGIC) {
+    return absl::InvalidArgumentError("KV memory region: neither a memfd (without MFD_HUGETLB) nor a file on tmpfs");
+  }
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_PATH) != 0) {
+    return absl::InvalidArgumentError("KV memory region: not open for reading and writing");
+  }
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals >= 0 && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+    return absl::InvalidArgumentError("KV memory region: sealed against writing, so nothing could be loaded into it");
+  }
+  // The length is asked after the seals: what a seal says then holds for it.
+  if (::fstat(fd.get(), &file) != 0 || file.st_size <= 0) return absl::InvalidArgumentError("KV memory region: empty");
+  EngineRegion region;
+  region.length_ = {static_cast<uint64_t>(file.st_size)};
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) {
+    KVIST_ASSIGN_OR_RETURN(region.mapping_, Mapping::Create(fd.get(), region.length_, Mapping::Access::kReadWrite));
+  }
+  region.fd_ = std::move(fd);
+  return region;
+}
+
+absl::Status KvMemory::ReadPage(LayerIndex layer, PageId page, std::byte* out) const {
+  KVIST_CHECK(layer.value < layout.layers.size() && page.value < layout.pages);
+  const KvLayout::Layer& place = layout.layers[layer.value];
+  const ByteOffset start = place.offset + layout.page_stride * page.value;
+  for (const Bytes offset : layout.segment_offsets) {
+    KVIST_RETURN_IF_ERROR(ReadAll(regions[place.region], start + offset, out, layout.segment_bytes));
+    out += layout.segment_bytes.value;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::cuda
