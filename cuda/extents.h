@@ -12,13 +12,13 @@ namespace kvist::cuda {
 
 // Bytes that lie together in the engine's region and in the slot.
 struct Extent {
-  ByteOffset at;           // in the layer's region
+  ByteOffset at;  // in the layer's region
   std::byte* slot = nullptr;
   size_t length = 0;
 };
 
-// A piece is one segment of one page: the smallest thing a copy moves. The pieces of a layer over all chunks of a copy are numbered in
-// the order in which they are walked.
+// A piece is one segment of one page: the smallest thing a copy moves. The pieces of a layer over all chunks of a copy are
+// numbered in the order in which they are walked.
 enum class PieceOrder : uint8_t {
   kSlot,  // [chunk][segment][page]: as they lie in the slots
   kPage,  // [chunk][page][segment]: page by page, so that a page's neighbouring segments make one transfer
@@ -48,13 +48,13 @@ class ExtentCursor {
   const Copy& copy_;
   const KvLayout& layout_;
   const PieceOrder order_;
-  const ByteOffset layer_at_;       // in the region
-  const uint64_t layer_in_slot_;    // from the slot's start
+  const ByteOffset layer_at_;     // in the region
+  const uint64_t layer_in_slot_;  // from the slot's start
   const uint32_t segments_;
-  uint64_t left_;                   // pieces, including the one at the cursor
+  uint64_t left_;  // pieces, including the one at the cursor
   uint64_t chunk_;
   uint32_t segment_;
-  uint32_t page_;                   // of the chunk
+  uint32_t page_;  // of the chunk
 };
 
 }  // namespace kvist::cuda

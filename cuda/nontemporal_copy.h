@@ -7,18 +7,21 @@
 
 namespace kvist::cuda {
 
-// Copies that bypass the cache on the writing side and fetch ahead on the reading side: for bytes that nobody on this CPU reads soon.
+// Copies that bypass the cache on the writing side and fetch ahead on the reading side: for bytes that nobody on this CPU
+// reads soon.
 //
-// CopyNontemporal copies `length` bytes; the areas must not overlap. `next` is where the caller will read after this area (it may be
-//   any address, also null or an invalid one: it is only prefetched), so that the first lines of the next area are already coming.
+// CopyNontemporal copies `length` bytes; the areas must not overlap. `next` is where the caller will read after this area
+//   (it may be any address, also null or an invalid one: it is only prefetched), so that the first lines of the next area
+//   are already coming.
 // Alignment: any. Whole 64-byte lines of the destination are written by non-temporal stores, the rest by ordinary ones.
-// Order:   non-temporal stores are not ordered with later ones. FenceNontemporal, on the thread that copied, before anything is
-//   published that says the bytes are there.
+// Order:   non-temporal stores are not ordered with later ones. FenceNontemporal, on the thread that copied, before anything
+//   is published that says the bytes are there.
 // Threads: any. Variant: the widest that this CPU has (AVX-512, AVX2, SSE2), chosen once.
 void CopyNontemporal(std::byte* to, const std::byte* from, size_t length, const std::byte* next);
 void FenceNontemporal();
 
-// What CopyNontemporal chooses from: the variants that this CPU can run, widest (the chosen one) first. For tests and benchmarks.
+// What CopyNontemporal chooses from: the variants that this CPU can run, widest (the chosen one) first. For tests and
+// benchmarks.
 struct NontemporalVariant {
   std::string_view name;
   void (*copy)(std::byte* to, const std::byte* from, size_t length, const std::byte* next);

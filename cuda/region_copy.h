@@ -11,8 +11,8 @@ namespace kvist::cuda {
 // In which order the pieces of a layer in `region` are walked: mapped ones as they lie in the slots, others page by page.
 PieceOrder OrderFor(const EngineRegion& region);
 
-// Copies a range of one layer's pieces (numbered in OrderFor's order), with non-temporal stores where the region is mapped, by preadv
-// and pwritev where it isn't. FenceNontemporal is the caller's affair.
+// Copies a range of one layer's pieces (numbered in OrderFor's order), with non-temporal stores where the region is mapped,
+// by preadv and pwritev where it isn't. FenceNontemporal is the caller's affair.
 // Errors: OutOfRange  the file has shrunk.  What preadv and pwritev say. In either case a part may have been copied.
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range);
 

@@ -1,0 +1,63 @@
+#include "cuda/extents.h"
+
+#include "storage/base/check.h"
+
+namespace kvist::cuda {
+
+uint64_t PiecesPerLayer(const Copy& copy) {
+  const KvLayout& layout = copy.memory->layout;
+  return uint64_t{layout.pages_per_chunk} * layout.segment_offsets.size() * copy.slots.size();
+}
+
+ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range)
+    : copy_(copy),
+      layout_(copy.memory->layout),
+      order_(order),
+      layer_at_(layout_.layers[layer.value].offset),
+      layer_in_slot_((kSlotHeaderBytes + layout_.layer_bytes() * layer.value).value),
+      segments_(static_cast<uint32_t>(layout_.segment_offsets.size())),
+      left_(range.end - range.first) {
+  const uint64_t per_chunk = uint64_t{layout_.pages_per_chunk} * segments_;
+  const uint64_t within = range.first % per_chunk;
+  chunk_ = range.first / per_chunk;
+  segment_ = static_cast<uint32_t>(order == PieceOrder::kSlot ? within / layout_.pages_per_chunk : within % segments_);
+  page_ = static_cast<uint32_t>(order == PieceOrder::kSlot ? within % layout_.pages_per_chunk : within / segments_);
+}
+
+bool ExtentCursor::Next(Extent* extent) {
+  if (left_ == 0) return false;
+  *extent = Piece();
+  for (Advance(); left_ > 0; Advance()) {
+    const Extent piece = Piece();
+    if (piece.at.value != extent->at.value + extent->length || piece.slot != extent->slot + extent->length) break;
+    extent->length += piece.length;
+  }
+  return true;
+}
+
+Extent ExtentCursor::Piece() const {
+  const PageId page = copy_.page_table[chunk_ * layout_.pages_per_chunk + page_];
+  KVIST_CHECK(page.value < layout_.pages);  // else the address below would be anybody's
+  const Bytes bytes = layout_.segment_bytes;
+  const uint64_t in_layer = uint64_t{segment_} * layout_.pages_per_chunk + page_;
+  return {layer_at_ + layout_.page_stride * page.value + layout_.segment_offsets[segment_],
+          copy_.slots[chunk_] + layer_in_slot_ + (bytes * in_layer).value, bytes.value};
+}
+
+void ExtentCursor::Advance() {
+  --left_;
+  if (order_ == PieceOrder::kSlot) {
+    if (++page_ < layout_.pages_per_chunk) return;
+    page_ = 0;
+    if (++segment_ < segments_) return;
+    segment_ = 0;
+  } else {
+    if (++segment_ < segments_) return;
+    segment_ = 0;
+    if (++page_ < layout_.pages_per_chunk) return;
+    page_ = 0;
+  }
+  ++chunk_;
+}
+
+}  // namespace kvist::cuda
