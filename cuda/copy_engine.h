@@ -33,8 +33,8 @@ struct Copy {
   OpId op;
   Direction direction = Direction::kLoad;
   std::shared_ptr<const KvMemory> memory;
-  std::vector<std::byte*> slots;          // start of each slot (its header place); held until the copy is quiet
-  std::vector<PageId> page_table;         // every id is below memory->layout.pages
+  std::vector<std::byte*> slots;   // start of each slot (its header place); held until the copy is quiet
+  std::vector<PageId> page_table;  // every id is below memory->layout.pages
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;
   std::shared_ptr<LayerProgress> progress;  // may be null
@@ -42,12 +42,15 @@ struct Copy {
 
 // Moves bytes between an engine's pages and slots.
 //
-// Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages any
-//   more, whatever happened. After Cancel it becomes quiet soon, with Cancelled or, if it was already through, OK.
-// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk: the store's bytes are not to be used).
+// Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages
+//   any more, whatever happened, and the engine has let go of `memory` and `progress`. After Cancel it becomes quiet soon, with
+//   Cancelled or, if it was already through, OK.
+// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk: the store's bytes are not to be used); what the operating
+//   system says of a file that may no longer be read or written.
 // Order:   layer by layer over all chunks of the copy; loads go before stores.
-// Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, and only hands the
-//   result over. The destructor cancels what is in flight and waits for quiet.
+// Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, for several
+//   copies perhaps on several at once, and only hands the result over. The destructor cancels what is in flight and waits for
+//   quiet.
 class CopyEngine {
  public:
   using Done = std::function<void(OpId op, absl::Status status)>;

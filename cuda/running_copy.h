@@ -13,12 +13,12 @@ namespace kvist::cuda {
 
 // A copy under way: its units, done by several threads, and what has come of them.
 //
-// Lifecycle: created -> each unit is either Run or Skipped, once, by whoever claimed it -> the call that settles the last one answers
-//   true: the copy is quiet, and that caller alone takes its Result.
+// Lifecycle: created -> each unit is either Run or Skipped, once, by whoever claimed it -> the call that settles the last
+//   one answers true: the copy is quiet, and that caller alone takes its Result.
 // Threads:   any number for Run, Skip, Stop and stopped.
-//   Writers: each thread counts the units it has settled into `arriving_` (release). Whoever raised it from zero is the reporter until
-//   it has brought it back to zero: it alone advances the layers, calls LayerProgress and touches the members below "reporter". No lock,
-//   no waiting: the others go on with their next unit.
+//   Writers: each thread counts the units it has settled into `arriving_` (release). Whoever raised it from zero is the
+//   reporter until it has brought it back to zero: it alone advances the layers, calls LayerProgress and touches the members
+//   below "reporter". No lock, no waiting: the others go on with their next unit.
 //   Readers of copied bytes: fence -> step_left_ (release) -> the reporter (acquire) -> LayersDone.
 //   Reclamation: shared_ptr; Result drops what the copy borrowed.
 class RunningCopy {

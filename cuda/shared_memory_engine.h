@@ -12,8 +12,8 @@ namespace kvist::cuda {
 // The copy engine for CPU engines: worker threads that copy through shared memory with non-temporal stores (neither side's
 // cache is worth filling with the other's bytes), or with preadv/pwritev where a region is not mapped.
 struct SharedMemoryEngineOptions {
-  uint32_t threads = 2;           // copying threads; more help until memory bandwidth is reached (2 of them reach 20 to 30 GB/s)
-  std::vector<int> cpus;          // when not empty, thread i is pinned to cpus[i % size]; benchmarks only
+  uint32_t threads = 2;   // copying threads; more help until memory bandwidth is reached (2 of them reach 20 to 30 GB/s)
+  std::vector<int> cpus;  // when not empty, thread i is pinned to cpus[i % size]; benchmarks only
 
   absl::Status Validate() const;
 };

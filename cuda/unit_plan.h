@@ -15,8 +15,8 @@ struct Unit {
   PieceRange pieces;  // of each of these layers
 };
 
-// How a copy is split into units. Layer-major: a step is one layer, or several neighbouring small ones; its units are ranges of pieces.
-// When a step's units are done, and those of the steps before it, so are its layers.
+// How a copy is split into units. Layer-major: a step is one layer, or several neighbouring small ones; its units are ranges
+// of pieces. When a step's units are done, and those of the steps before it, so are its layers.
 //
 //   large layers:  step 0 = layer 0     | unit 0 | unit 1 | unit 2 |     small ones:  step 0 = layers 0..7   | unit 0 |
 //                  step 1 = layer 1     | unit 3 | unit 4 | unit 5 |                  step 1 = layers 8..15  | unit 1 |
@@ -24,8 +24,9 @@ struct Unit {
 // Even an empty copy has a unit, so that each copy ends the same way.
 class UnitPlan {
  public:
-  // What a unit aims at: large enough that claiming it and being late at the end cost little (about 100 us of copying), small enough
-  // for a load or a cancel to get its turn soon; and a copy of one small chunk stays with one thread (waking one takes 30 to 50 us).
+  // What a unit aims at: large enough that claiming it and being late at the end cost little (about 100 us of copying),
+  // small enough for a load or a cancel to get its turn soon; and a copy of one small chunk stays with one thread (waking
+  // one takes 30 to 50 us).
   static constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
 
   UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes);

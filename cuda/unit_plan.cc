@@ -1,0 +1,38 @@
+#include "cuda/unit_plan.h"
+
+#include <algorithm>
+
+namespace kvist::cuda {
+
+UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes)
+    : layers_(layers), pieces_per_layer_(pieces_per_layer) {
+  if (layers == 0) return;
+  const uint64_t layer_bytes = std::max<uint64_t>(1, pieces_per_layer * piece_bytes);
+  if (layer_bytes < kUnitBytes) {
+    // Layers are shared out evenly over the steps, so that the last unit is no crumb that costs as much to claim as the
+    // others.
+    const uint64_t fitting = std::min<uint64_t>(layers, kUnitBytes / layer_bytes);
+    const uint64_t steps = (layers + fitting - 1) / fitting;
+    layers_per_step_ = static_cast<uint32_t>((layers + steps - 1) / steps);
+  } else {
+    units_per_step_ = static_cast<uint32_t>(
+        std::min<uint64_t>({(layer_bytes + kUnitBytes / 2) / kUnitBytes, pieces_per_layer, UINT32_MAX}));
+  }
+  steps_ = (layers + layers_per_step_ - 1) / layers_per_step_;
+}
+
+uint32_t UnitPlan::LayersAfter(uint32_t steps) const {
+  return static_cast<uint32_t>(std::min<uint64_t>(layers_, uint64_t{steps} * layers_per_step_));
+}
+
+Unit UnitPlan::At(uint64_t unit) const {
+  const uint32_t step = static_cast<uint32_t>(unit / units_per_step_);
+  const uint64_t part = unit % units_per_step_;
+  const uint32_t first_layer = LayersAfter(step);
+  return {step,
+          first_layer,
+          LayersAfter(step + 1) - first_layer,
+          {pieces_per_layer_ * part / units_per_step_, pieces_per_layer_ * (part + 1) / units_per_step_}};
+}
+
+}  // namespace kvist::cuda
