@@ -1,0 +1,180 @@
+#include "cuda/shared_memory_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "tests/unit/cuda/kv_world.h"
+
+namespace kvist::cuda {
+namespace {
+
+std::vector<uint32_t> Numbers(uint32_t first, uint32_t count) {
+  std::vector<uint32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  return numbers;
+}
+
+// Checks at each report that the layers are really there, that they rise, and that no two reports meet.
+class Observer final : public LayerProgress {
+ public:
+  Observer(const KvWorld* world, const Copy& copy) : world_(world), copy_(copy) { copy_.progress = nullptr; }
+  void LayersDone(uint32_t layers) override {
+    if (inside_.exchange(true)) wrong_ = true;
+    if (layers <= last_ || layers > copy_.layer_count || !world_->LayersAreEqual(copy_, layers)) wrong_ = true;
+    last_ = layers;
+    inside_ = false;
+  }
+  bool Saw(uint32_t layers) const { return !wrong_ && last_ == layers; }
+
+ private:
+  const KvWorld* world_;
+  Copy copy_;
+  std::atomic<bool> inside_{false}, wrong_{false};
+  std::atomic<uint32_t> last_{0};
+};
+
+// Stores random chunks into slots, loads them into other pages, over random layers; everything there is must look as after
+// plain loops.
+void CheckRoundTrip(const NamedLayout& named, Seal seal, uint32_t threads, uint64_t seed) {
+  INFO("layout: " << named.name << ", seal " << static_cast<int>(seal) << ", " << threads << " threads, seed " << seed);
+  Rng rng(seed);
+  const uint32_t chunks_max = std::min<uint32_t>(8, named.layout.pages / named.layout.pages_per_chunk);
+  KvWorld world(named, seal, chunks_max, seed);
+  KvWorld::Image expected = world.Snapshot();
+  Ends ends;
+  const auto engine = MakeSharedMemoryEngine({.threads = threads, .cpus = {}}, ends.Listener());
+  for (uint32_t op = 1; op <= 6; ++op) {
+    const Direction direction = op % 2 == 0 ? Direction::kLoad : Direction::kStore;
+    std::vector<uint32_t> slots = Numbers(0, chunks_max);
+    std::shuffle(slots.begin(), slots.end(), rng);
+    slots.resize(1 + rng() % slots.size());
+    Copy copy = world.MakeCopy({op, 1}, direction, slots, rng);
+    if (op > 2) {  // the first two are whole
+      copy.first_layer = static_cast<uint32_t>(rng() % world.layers());
+      copy.layer_count = 1 + static_cast<uint32_t>(rng() % (world.layers() - copy.first_layer));
+    }
+    const auto observer = std::make_shared<Observer>(&world, copy);
+    copy.progress = observer;
+    world.Apply(copy, &expected);
+    const uint32_t layer_count = copy.layer_count;
+    engine->Submit(std::move(copy));
+    REQUIRE(ends.Wait({op, 1}) == absl::OkStatus());
+    REQUIRE(world.Snapshot() == expected);
+    REQUIRE(observer->Saw(layer_count));
+  }
+  CHECK(ends.order().size() == 6);
+}
+
+TEST_CASE("SharedMemoryEngine copies every known layout like plain loops do") {
+  for (const NamedLayout& named : KnownLayouts()) {
+    for (const Seal seal : {Seal::kShrink, Seal::kNone, Seal::kMixed}) CheckRoundTrip(named, seal, 2, 17);
+  }
+}
+
+TEST_CASE("SharedMemoryEngine copies random layouts like plain loops do") {
+  const uint64_t seed = std::random_device()();
+  for (uint64_t round = 0; round < 60; ++round) {
+    Rng rng(seed + round);
+    const NamedLayout named = RandomLayout(rng);
+    CheckRoundTrip(named, static_cast<Seal>(rng() % 3), 1 + static_cast<uint32_t>(rng() % 4), seed + round);
+  }
+}
+
+TEST_CASE("SharedMemoryEngine ends empty copies, too") {
+  KvWorld world(KnownLayouts()[0], Seal::kNone, 1, 1);
+  Rng rng(1);
+  const KvWorld::Image before = world.Snapshot();
+  Ends ends;
+  const auto engine = MakeSharedMemoryEngine({}, ends.Listener());
+  engine->Submit(world.MakeCopy({1, 1}, Direction::kLoad, {}, rng));
+  Copy no_layers = world.MakeCopy({2, 1}, Direction::kStore, {0}, rng);
+  no_layers.layer_count = 0;
+  engine->Submit(std::move(no_layers));
+  CHECK(ends.Wait({1, 1}) == absl::OkStatus());
+  CHECK(ends.Wait({2, 1}) == absl::OkStatus());
+  CHECK(world.Snapshot() == before);
+}
+
+TEST_CASE("SharedMemoryEngine does loads before stores, and each in order of coming") {
+  const NamedLayout named = KnownLayouts()[12];
+  REQUIRE(named.name == "layers of several units");
+  KvWorld world(named, Seal::kShrink, 4, 1);
+  Rng rng(1);
+  Ends ends;
+  const auto engine = MakeSharedMemoryEngine({.threads = 1, .cpus = {}}, ends.Listener());
+  Copy first = world.MakeCopy({1, 1}, Direction::kStore, {0}, rng);
+  const auto gate = std::make_shared<Gate>(1);
+  first.progress = gate;
+  engine->Submit(std::move(first));
+  gate->WaitUntilReached();  // the only thread is in the middle of copy 1
+  engine->Submit(world.MakeCopy({2, 1}, Direction::kStore, {1}, rng));
+  engine->Submit(world.MakeCopy({3, 1}, Direction::kLoad, {2}, rng));
+  engine->Submit(world.MakeCopy({4, 1}, Direction::kLoad, {3}, rng));
+  gate->Open();
+  ends.WaitForCount(4);
+  CHECK(ends.order() == std::vector<OpId>{{3, 1}, {4, 1}, {1, 1}, {2, 1}});
+}
+
+TEST_CASE("SharedMemoryEngine lets go of the memory before it says that a copy has ended") {
+  auto world = std::make_unique<KvWorld>(KnownLayouts()[0], Seal::kShrink, 1, 1);
+  Rng rng(1);
+  Copy copy = world->MakeCopy({1, 1}, Direction::kLoad, {0}, rng);
+  const std::weak_ptr<const KvMemory> memory = world->memory();
+  std::atomic<long> owners{-1};
+  Ends ends;
+  const auto listener = ends.Listener();
+  const auto engine = MakeSharedMemoryEngine({}, [&](OpId op, absl::Status status) {
+    owners = memory.use_count();
+    listener(op, std::move(status));
+  });
+  engine->Submit(std::move(copy));
+  REQUIRE(ends.Wait({1, 1}) == absl::OkStatus());
+  CHECK(owners == 1);  // the world's
+}
+
+TEST_CASE("SharedMemoryEngine carries many copies at once") {
+  Rng rng(5);
+  const NamedLayout named = KnownLayouts()[13];
+  REQUIRE(named.name == "many small layers");
+  // Copies that may touch the same bytes have memories and slots of their own.
+  constexpr uint32_t kWorlds = 6, kCopies = 8;
+  std::vector<std::unique_ptr<KvWorld>> worlds;
+  std::vector<KvWorld::Image> expected;
+  Ends ends;
+  const auto engine = MakeSharedMemoryEngine({.threads = 4, .cpus = {}}, ends.Listener());
+  for (uint32_t w = 0; w < kWorlds; ++w) {
+    worlds.push_back(std::make_unique<KvWorld>(named, static_cast<Seal>(w % 3), kCopies, w));
+    expected.push_back(worlds.back()->Snapshot());
+  }
+  for (uint32_t c = 0; c < kCopies; ++c) {
+    for (uint32_t w = 0; w < kWorlds; ++w) {
+      // Copy c of a world has slot c and the pages [4 c, 4 c + 4) for itself.
+      Copy copy =
+          worlds[w]->MakeCopy({w * kCopies + c, 1}, (c + w) % 2 == 0 ? Direction::kLoad : Direction::kStore, {c}, rng);
+      for (uint32_t p = 0; p < copy.page_table.size(); ++p) copy.page_table[p] = {4 * c + (p + w) % 4};
+      worlds[w]->Apply(copy, &expected[w]);
+      engine->Submit(std::move(copy));
+    }
+  }
+  for (uint32_t op = 0; op < kWorlds * kCopies; ++op) REQUIRE(ends.Wait({op, 1}) == absl::OkStatus());
+  for (uint32_t w = 0; w < kWorlds; ++w) CHECK(worlds[w]->Snapshot() == expected[w]);
+  CHECK(ends.order().size() == kWorlds * kCopies);
+}
+
+TEST_CASE("SharedMemoryEngineOptions refuses impossible values") {
+  const auto refused = [](uint32_t threads, std::vector<int> cpus) {
+    return SharedMemoryEngineOptions{threads, std::move(cpus)}.Validate().code() == absl::StatusCode::kInvalidArgument;
+  };
+  CHECK(SharedMemoryEngineOptions{}.Validate() == absl::OkStatus());
+  CHECK(refused(0, {}));
+  CHECK(refused(257, {}));
+  CHECK(refused(1, {-1}));
+  CHECK(refused(1, {1 << 20}));
+}
+
+}  // namespace
+}  // namespace kvist::cuda

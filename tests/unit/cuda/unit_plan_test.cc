@@ -1,0 +1,69 @@
+#include "cuda/unit_plan.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <random>
+
+namespace kvist::cuda {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+
+// Every layer's pieces are covered once, in layer-major order, and steps end whole layers.
+void CheckCovers(const UnitPlan& plan, uint32_t layers, uint64_t pieces) {
+  INFO(layers << " layers of " << pieces << " pieces, " << plan.units() << " units");
+  uint32_t layer = 0;
+  uint64_t piece = 0;
+  for (uint64_t u = 0; u < plan.units(); ++u) {
+    const Unit unit = plan.At(u);
+    REQUIRE(unit.step == u / plan.units_per_step());
+    REQUIRE(unit.first_layer == layer);
+    REQUIRE(unit.pieces.first == piece);
+    REQUIRE(unit.pieces.end >= unit.pieces.first);
+    piece = unit.pieces.end;
+    if (piece == pieces && (u + 1) % plan.units_per_step() == 0) {
+      layer += unit.layer_count;
+      piece = 0;
+      REQUIRE(plan.LayersAfter(unit.step + 1) == layer);
+    }
+  }
+  REQUIRE(piece == 0);
+  REQUIRE(layer == layers);
+}
+
+TEST_CASE("UnitPlan covers every piece of every layer once, layer by layer") {
+  std::mt19937_64 rng(3);
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t layers = 1 + static_cast<uint32_t>(rng() % 130);
+    const uint64_t pieces = 1 + rng() % 3000;
+    const uint64_t bytes = uint64_t{1} << rng() % 18;
+    CheckCovers(UnitPlan(layers, pieces, bytes), layers, pieces);
+  }
+}
+
+TEST_CASE("UnitPlan keeps units near the size it aims at") {
+  const UnitPlan large(32, 4096, 64 * kKiB);  // 256 MiB a layer
+  CHECK(large.units_per_step() == 128);
+  CHECK(large.steps() == 32);
+
+  const UnitPlan small(32, 16, 4 * kKiB);  // a chunk of 2 MiB in all: one thread's work
+  CHECK(small.units() == 1);
+
+  const UnitPlan uneven(33, 16, 4 * kKiB);  // two steps of 17 and 16 layers rather than of 32 and 1
+  CHECK(uneven.units() == 2);
+  CHECK(uneven.LayersAfter(1) == 17);
+
+  const UnitPlan huge_pieces(2, 3, 16384 * kKiB);  // a piece is never split
+  CHECK(huge_pieces.units_per_step() == 3);
+}
+
+TEST_CASE("UnitPlan gives an empty copy one unit") {
+  for (const UnitPlan& plan : {UnitPlan(0, 0, 16), UnitPlan(0, 5, 16), UnitPlan(7, 0, 16)}) {
+    REQUIRE(plan.units() == 1);
+    CHECK(plan.At(0).pieces.end * plan.At(0).layer_count == 0);
+  }
+  CHECK(UnitPlan(7, 0, 16).LayersAfter(1) == 7);
+}
+
+}  // namespace
+}  // namespace kvist::cuda
