@@ -98,15 +98,29 @@ bool World::Run() {
 }
 
 void World::Act() {
-  static constexpr void (World::*kSteps[])() = {&World::Lookup,  &World::KillSession, &World::OpenSession, &World::Load,
-                                                &World::Store,   &World::Compute,     &World::Store,       &World::Release,
-                                                &World::Cancel,  &World::Clear,       &World::PassTime,    &World::StepCopies};
   uint32_t sum = 0;
   for (const uint32_t weight : weights_) sum += weight;
   uint32_t at = prng_.Below(sum);
-  size_t kind = 0;
-  for (; at >= weights_[kind]; ++kind) at -= weights_[kind];
-  (this->*kSteps[kind])();
+  uint32_t kind = 0;
+  for (const uint32_t weight : weights_) {
+    if (at < weight) break;
+    at -= weight;
+    ++kind;
+  }
+  switch (kind) {  // in the order of weights_
+    case 0: return Lookup();
+    case 1: return KillSession();
+    case 2: return OpenSession();
+    case 3: return Load();
+    case 4: return Store();
+    case 5: return Compute();
+    case 6: return Store();
+    case 7: return Release();
+    case 8: return Cancel();
+    case 9: return Clear();
+    case 10: return PassTime();
+    case 11: return StepCopies();
+  }
 }
 
 // ---- Sessions ---------------------------------------------------------------------------------------------------------------
