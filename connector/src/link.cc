@@ -176,10 +176,11 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
     if (pays > 0) spin_pays_.store(pays - 1, std::memory_order_relaxed);
   }
   cell->waiters.fetch_add(1, std::memory_order_seq_cst);
-  while (true) {
-    progress = cell->progress.load(std::memory_order_seq_cst);
-    if (over(progress) || MonotonicNanos() >= deadline_nanos) break;
+  progress = cell->progress.load(std::memory_order_seq_cst);
+  while (!over(progress)) {
     shm::FutexWait(FutexWord(*cell), static_cast<uint32_t>(progress), deadline_nanos);
+    progress = cell->progress.load(std::memory_order_seq_cst);
+    if (!over(progress) && MonotonicNanos() >= deadline_nanos) break;
   }
   cell->waiters.fetch_sub(1, std::memory_order_relaxed);
   return progress;

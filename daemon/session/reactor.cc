@@ -121,9 +121,17 @@ void Reactor::Loop() {
   idle_since_nanos_ = MonotonicNanos();
   while (!(stopping_ && sessions_.empty())) {
     now_nanos_ = MonotonicNanos();
-    core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
-    const bool expired = !effects_.empty();
-    CarryOut();
+    bool expired = false;
+    if (core_.has_work() || now_nanos_ - ticked_nanos_ >= kTickNanos) {
+      ticked_nanos_ = now_nanos_;
+      core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
+      expired = !effects_.empty();
+      CarryOut();
+    }
+    if (worked_) idle_since_nanos_ = now_nanos_;  // the end of the last turn's work is the start of this turn
+    worked_ = false;
+    if (slept_) listened_nanos_ = now_nanos_;  // a sleep ends by listening
+    slept_ = false;
     if (now_nanos_ - listened_nanos_ >= kListenNanos) Listen(0);
     const bool inbox = TakeInbox();
     const bool drained = DrainSessions();
@@ -133,7 +141,7 @@ void Reactor::Loop() {
       } else {
         soon_ /= 2;
       }
-      idle_since_nanos_ = MonotonicNanos();
+      worked_ = true;
       continue;
     }
     if (core_.has_work()) continue;
@@ -176,6 +184,7 @@ void Reactor::Sleep() {
     // With leases or half stores about, look at the clock now and then; else only after a session's doze.
     Listen(core_.waits_for_clock() ? 50 : rounds_.empty() ? -1 : 1000);
   }
+  slept_ = true;
   asleep_.store(false, std::memory_order_relaxed);
   for (const Round& round : rounds_) round.session->ring().Awake();
 }
