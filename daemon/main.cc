@@ -12,9 +12,9 @@
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/config.h"
 #include "daemon/logging.h"

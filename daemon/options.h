@@ -16,38 +16,41 @@ namespace kvist::daemon {
 // says the unit, the default's reason and what raising it does. Paths that are empty get a default from DefaultPaths().
 struct Options {
   struct Daemon {
-    std::string state_dir;      // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist
+    std::string state_dir;  // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist
   } daemon;
 
   struct Session {
-    std::string socket;         // engines connect here. Default /run/kvist/engine.sock (root), else $XDG_RUNTIME_DIR/kvist/engine.sock
+    std::string
+        socket;  // engines connect here. Default /run/kvist/engine.sock (root), else $XDG_RUNTIME_DIR/kvist/engine.sock
     uint32_t socket_mode = 0660;
-    std::string socket_group;   // group of the socket; "" leaves the process's own
+    std::string socket_group;         // group of the socket; "" leaves the process's own
     uint32_t connections_max = 1024;  // sockets, also half-open ones. More: more memory (5 MiB each once welcomed)
-    int32_t reactor_cpu = -1;   // pins the reactor; -1 lets the kernel choose. For benchmarks
+    int32_t reactor_cpu = -1;         // pins the reactor; -1 lets the kernel choose. For benchmarks
   } session;
 
   struct Admin {
-    std::string socket;         // kvistctl connects here. Default beside the engine socket: admin.sock
+    std::string socket;  // kvistctl connects here. Default beside the engine socket: admin.sock
     uint32_t socket_mode = 0660;
     std::string socket_group;
   } admin;
 
   struct Pool {
-    Bytes bytes{};              // 0: a quarter of the memory that is available at start
-    Bytes slab_bytes{};         // 0: 64 MiB, less for a small pool. The unit that moves between slot sizes; holds at least one slot
-    uint32_t touch_threads = 1; // touch the pool's memory in the background at the lowest priority; 0 leaves it to first use
-    bool lock = true;           // mlock where the limits allow
+    Bytes bytes{};       // 0: a quarter of the memory that is available at start
+    Bytes slab_bytes{};  // 0: 64 MiB, less for a small pool. The unit that moves between slot sizes; holds at least one slot
+    uint32_t touch_threads =
+        1;             // touch the pool's memory in the background at the lowest priority; 0 leaves it to first use
+    bool lock = true;  // mlock where the limits allow
   } pool;
 
   struct Copy {
-    uint32_t threads = 2;       // that copy for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines
-    std::vector<int> cpus;      // pins them; for benchmarks
+    uint32_t threads =
+        2;  // that copy for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines
+    std::vector<int> cpus;  // pins them; for benchmarks
   } copy;
 
   struct Lease {
-    absl::Duration max = absl::Seconds(60);  // a lease lasts at most so long
-    double share = 0.5;                      // of the pool that one instance's leases may keep
+    absl::Duration max = absl::Seconds(60);         // a lease lasts at most so long
+    double share = 0.5;                             // of the pool that one instance's leases may keep
     absl::Duration half_store = absl::Seconds(30);  // a chunk that not all ranks have stored goes after so long
   } lease;
 

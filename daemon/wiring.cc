@@ -52,15 +52,16 @@ absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(con
 // The admin API's view of the node: each call is a task on the reactor, waited for.
 class Node : public rpc::NodeControl {
  public:
-  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const std::vector<std::unique_ptr<pool::PinnedRegion>>* regions,
-       const Options& options)
+  Node(session::Reactor* reactor, const pool::SlotAllocator* slots,
+       const std::vector<std::unique_ptr<pool::PinnedRegion>>* regions, const Options& options)
       : reactor_(*reactor), slots_(*slots), regions_(*regions), options_(options) {}
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override {
     return Ask<rpc::NodeStatus>(deadline, [this](Answer<rpc::NodeStatus> answer) { answer(StatusNow()); });
   }
   absl::StatusOr<std::vector<rpc::SessionStatus>> Sessions(absl::Time deadline) override {
-    return Ask<std::vector<rpc::SessionStatus>>(deadline, [this](Answer<std::vector<rpc::SessionStatus>> answer) { answer(SessionsNow()); });
+    return Ask<std::vector<rpc::SessionStatus>>(
+        deadline, [this](Answer<std::vector<rpc::SessionStatus>> answer) { answer(SessionsNow()); });
   }
   absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) override {
     return Ask<uint64_t>(deadline, [this, space](Answer<uint64_t> answer) {
@@ -116,7 +117,8 @@ class Node : public rpc::NodeControl {
       status.pool_page = region->report().page_size;
       status.pool_locked = status.pool_locked && region->report().locked;
     }
-    for (const core::CoreStatus::SpaceRow& row : core.spaces) status.spaces.push_back({Hex(row.digest), row.tenant, row.model, row.chunks, row.bytes});
+    for (const core::CoreStatus::SpaceRow& row : core.spaces)
+      status.spaces.push_back({Hex(row.digest), row.tenant, row.model, row.chunks, row.bytes});
     status.sessions = core.sessions;
     status.instances = core.instances;
     status.leases = core.leases;
@@ -177,7 +179,7 @@ struct Daemon::State {
 
   ~State() {
     admin.reset();
-    listener.reset();           // ends the sessions, returns when they are drained
+    listener.reset();  // ends the sessions, returns when they are drained
     if (reactor) reactor->Stop();
   }
 };
@@ -236,7 +238,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.group = options.session.socket_group;
   listener.connections_max = options.session.connections_max;
   listener.tenants = options.tenants;
-  listener.log = [](bool warning, const std::string& text) { spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text); };
+  listener.log = [](bool warning, const std::string& text) {
+    spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+  };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
 

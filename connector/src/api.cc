@@ -21,11 +21,14 @@ struct kvist_chain {
   kvist::KeyChain impl;
 };
 
-static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key) == alignof(kvist::ChunkKey), "keys are passed through as they are");
+static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key) == alignof(kvist::ChunkKey),
+              "keys are passed through as they are");
 
 namespace {
 
-kvist_status Missing(const char* what) { return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)")); }
+kvist_status Missing(const char* what) {
+  return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
+}
 
 const kvist::ChunkKey* Keys(const kvist_key* keys) { return reinterpret_cast<const kvist::ChunkKey*>(keys); }
 
@@ -60,7 +63,8 @@ kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain*
   if (chain == nullptr) return Missing("chain");
   if (options->chunk_tokens == 0) return Report(absl::InvalidArgumentError("chunk_tokens is 0"));
   const auto text = [](const char* s) { return s == nullptr ? std::string_view() : std::string_view(s); };
-  *chain = new kvist_chain{kvist::KeyChain(kvist::Tokens{options->chunk_tokens}, {text(options->lora), text(options->salt)})};
+  *chain =
+      new kvist_chain{kvist::KeyChain(kvist::Tokens{options->chunk_tokens}, {text(options->lora), text(options->salt)})};
   return KVIST_OK;
 }
 
@@ -102,7 +106,8 @@ kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us) {
   return Report(client->impl->WaitConnected(timeout_us));
 }
 
-kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us, kvist_hit* hit) {
+kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us,
+                          kvist_hit* hit) {
   if (hit == nullptr) return Missing("hit");
   *hit = kvist_hit{};
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
@@ -135,11 +140,14 @@ kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvi
 }
 
 kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) {
-  if (client == nullptr || result == nullptr || result->struct_size < sizeof *result) return Missing("client or kvist_result");
+  if (client == nullptr || result == nullptr || result->struct_size < sizeof *result)
+    return Missing("client or kvist_result");
   return Report(client->impl->Wait(op, layers, timeout_us, result));
 }
 
-kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) { return kvist_wait(client, op, KVIST_ALL_LAYERS, 0, result); }
+kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) {
+  return kvist_wait(client, op, KVIST_ALL_LAYERS, 0, result);
+}
 
 kvist_status kvist_cancel(kvist_client* client, kvist_op op) {
   if (client == nullptr) return Missing("client");

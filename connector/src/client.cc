@@ -19,7 +19,7 @@ namespace kvist::connector {
 namespace {
 
 constexpr int64_t kRetryFirstNanos = 20'000'000;
-constexpr int64_t kRetryMostNanos = 1'000'000'000;   // a daemon that returns is found within a second
+constexpr int64_t kRetryMostNanos = 1'000'000'000;  // a daemon that returns is found within a second
 constexpr int64_t kHandshakeNanos = 5'000'000'000;
 // After a hang-up: how long the daemon's process is given to end. If it lives on, it has ended the session itself, and it
 // does so only when no copy runs.
@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
   if (!client->stop_) return ErrnoStatus("eventfd", errno);
 
   // The first handshake runs on the caller's thread: the engine's write_page is called during kvist_connect and never later.
-  const int64_t deadline = MonotonicNanos() + (options.connect_timeout_us > 0 ? options.connect_timeout_us : 1'000'000) * 1000;
+  const int64_t deadline =
+      MonotonicNanos() + (options.connect_timeout_us > 0 ? options.connect_timeout_us : 1'000'000) * 1000;
   for (int64_t pause = kRetryFirstNanos; true; pause = std::min(2 * pause, kRetryMostNanos)) {
     absl::StatusOr<std::shared_ptr<Link>> link = Link::Connect(&client->registration_, deadline);
     if (link.ok()) {
@@ -176,7 +177,8 @@ absl::Status Client::WaitConnected(int64_t timeout_us) const {
       if (state_ == KVIST_REFUSED) return refusal_;
       if (state_ == KVIST_CONNECTED) return absl::OkStatus();
     }
-    if (MonotonicNanos() >= deadline) return absl::DeadlineExceededError(absl::StrCat("still no kvistd at ", registration_.socket()));
+    if (MonotonicNanos() >= deadline)
+      return absl::DeadlineExceededError(absl::StrCat("still no kvistd at ", registration_.socket()));
     shm::FutexWait(&state_changes_, changes, deadline);
   }
 }
@@ -236,14 +238,17 @@ absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
   if (!registration_.worker()) return absl::FailedPreconditionError("this client is a scheduler: load from a worker");
   if (args.lease == 0) return absl::InvalidArgumentError("lease is 0: a load needs the lease of a lookup");
   if (args.chunk_count == 0 || args.chunk_count > shm::kKeysMax) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk_count is ", args.chunk_count, ", allowed are 1 to ", shm::kKeysMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_count is ", args.chunk_count, ", allowed are 1 to ", shm::kKeysMax));
   }
   const uint64_t pages = uint64_t{args.chunk_count} * registration_.pages_per_chunk();
   if (args.pages == nullptr || args.page_count != pages) {
-    return absl::InvalidArgumentError(absl::StrCat("page_count is ", args.page_count, ", ", args.chunk_count, " chunks have ", pages, " pages"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_count is ", args.page_count, ", ", args.chunk_count, " chunks have ", pages, " pages"));
   }
   if (args.first_layer >= registration_.layers() || args.layer_count > registration_.layers() - args.first_layer) {
-    return absl::InvalidArgumentError(absl::StrCat("layers [", args.first_layer, ", +", args.layer_count, ") of ", registration_.layers()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers [", args.first_layer, ", +", args.layer_count, ") of ", registration_.layers()));
   }
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) return Away();
@@ -264,12 +269,14 @@ absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
 absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
   if (!registration_.worker()) return absl::FailedPreconditionError("this client is a scheduler: store from a worker");
   if (args.keys == nullptr || args.first_chunk >= args.key_count || args.key_count - args.first_chunk > shm::kKeysMax) {
-    return absl::InvalidArgumentError(absl::StrCat("chunks [", args.first_chunk, ", ", args.key_count, "): allowed are 1 to ", shm::kKeysMax, " at once"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunks [", args.first_chunk, ", ", args.key_count, "): allowed are 1 to ", shm::kKeysMax, " at once"));
   }
   const uint64_t chunks = args.key_count - args.first_chunk;
   const uint64_t pages = chunks * registration_.pages_per_chunk();
   if (args.pages == nullptr || args.page_count != pages) {
-    return absl::InvalidArgumentError(absl::StrCat("page_count is ", args.page_count, ", ", chunks, " chunks have ", pages, " pages"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_count is ", args.page_count, ", ", chunks, " chunks have ", pages, " pages"));
   }
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) return Away();
@@ -338,7 +345,8 @@ void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
 absl::Status Client::Cancel(kvist_op handle) {
   std::optional<Op> op = FindOp(handle);
   if (!op.has_value()) return absl::OkStatus();  // it has ended and was asked for
-  if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX)) GiveUp(handle, &*op, GivenUp::kCancelled);
+  if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX))
+    GiveUp(handle, &*op, GivenUp::kCancelled);
   return absl::OkStatus();
 }
 
@@ -353,7 +361,8 @@ absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, 
   Op op = *found;
   uint64_t progress = op.link->Progress(op.ticket);
   const auto over = [&] { return Link::Over(op.ticket, progress, layers); };
-  const bool store_given_up = op.kind == Kind::kStore && op.given_up != GivenUp::kNo;  // its result is known without the daemon
+  const bool store_given_up =
+      op.kind == Kind::kStore && op.given_up != GivenUp::kNo;  // its result is known without the daemon
   if (!over() && !store_given_up) {
     const int64_t until = timeout_us > 0 ? DeadlineNanos(timeout_us) : 0;
     // A load that is late or cancelled is still waited for: its pages are what the caller wants back.
@@ -379,7 +388,8 @@ bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result
       return true;
     }
     result->status = op.given_up == GivenUp::kCancelled ? KVIST_CANCELLED : KVIST_DEADLINE_EXCEEDED;
-    Report(absl::DeadlineExceededError(op.given_up == GivenUp::kCancelled ? "the operation was cancelled" : "the operation's deadline has passed"));
+    Report(absl::DeadlineExceededError(op.given_up == GivenUp::kCancelled ? "the operation was cancelled"
+                                                                          : "the operation's deadline has passed"));
     if (op.kind == Kind::kStore) {
       result->pages_released = 1;
       if (!TakeOp(handle)) return false;
@@ -396,7 +406,8 @@ bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result
   result->chunks_skipped = cell.skipped;
   result->chunks_refused = cell.refused;
   result->layers = shm::LayersOf(progress);
-  if (code != absl::StatusCode::kOk) Report(absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message))));
+  if (code != absl::StatusCode::kOk)
+    Report(absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message))));
   op.link->Finish(op.ticket);
   return true;
 }

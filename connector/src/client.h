@@ -13,10 +13,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "storage/base/mutex.h"
 #include "connector/src/link.h"
 #include "connector/src/registration.h"
 #include "storage/base/ids.h"
+#include "storage/base/mutex.h"
 #include "storage/base/unique_fd.h"
 
 namespace kvist::connector {
@@ -75,7 +75,7 @@ class Client {
 
   Registration registration_;  // the keeper's, after Create
   int64_t default_deadline_us_ = 1'000'000;
-  UniqueFd stop_;              // eventfd
+  UniqueFd stop_;  // eventfd
   std::thread keeper_;
   std::atomic<uint32_t> state_changes_{0};  // a futex: rises when state_ does change
 

@@ -24,18 +24,23 @@ namespace {
 constexpr int64_t kSpinNanos = 50'000;
 constexpr uint32_t kSpinPaysMax = 8;
 
-const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) { return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress); }
+const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) {
+  return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress);
+}
 
 absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof address.sun_path) return absl::InvalidArgumentError(absl::StrCat("the socket's path is longer than ", sizeof address.sun_path - 1, " bytes: ", path));
+  if (path.size() >= sizeof address.sun_path)
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket's path is longer than ", sizeof address.sun_path - 1, " bytes: ", path));
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return ErrnoStatus("socket", errno);
   if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
     if (errno == EACCES || errno == EPERM) {
-      return absl::PermissionDeniedError(absl::StrCat("this user may not connect to ", path, ": add it to the group of session.socket_group"));
+      return absl::PermissionDeniedError(
+          absl::StrCat("this user may not connect to ", path, ": add it to the group of session.socket_group"));
     }
     return absl::UnavailableError(absl::StrCat("no kvistd at ", path, ": ", std::strerror(errno)));
   }
@@ -47,7 +52,8 @@ absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session
   while (true) {
     absl::StatusOr<shm::Frame> received = shm::ReceiveFrame(socket);
     if (received.ok()) {
-      if (!frame->ParseFromString(received->bytes)) return absl::FailedPreconditionError("kvistd sent something that is no DaemonFrame: versions differ");
+      if (!frame->ParseFromString(received->bytes))
+        return absl::FailedPreconditionError("kvistd sent something that is no DaemonFrame: versions differ");
       return received;
     }
     if (!absl::IsNotFound(received.status())) return received.status();
@@ -77,7 +83,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
     KVIST_ASSIGN_OR_RETURN(frame, NextFrame(socket, deadline_nanos, &answer));
   }
   if (answer.has_refused()) {
-    return absl::Status(static_cast<absl::StatusCode>(answer.refused().code()), absl::StrCat("kvistd refuses: ", answer.refused().message()));
+    return absl::Status(static_cast<absl::StatusCode>(answer.refused().code()),
+                        absl::StrCat("kvistd refuses: ", answer.refused().message()));
   }
   const session::v1::Welcome& welcome = answer.welcome();
   if (!answer.has_welcome() || frame.fds.size() != 3 || welcome.space_digest().size() != link->space_digest_.size()) {
@@ -119,7 +126,8 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
       if (failed()) return absl::UnavailableError("kvistd is away");
       if (free_cells_.empty()) SweepLocked();
       if (free_cells_.empty()) {
-        return absl::ResourceExhaustedError(absl::StrCat(shm::kCells, " operations are in flight in this session: wait for some, and ask for each until it has ended"));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            shm::kCells, " operations are in flight in this session: wait for some, and ask for each until it has ended"));
       }
       const uint32_t index = free_cells_.back();
       const uint32_t sequence = sequences_[index] + 1;
@@ -136,7 +144,8 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
       }
     }
     // The ring is full: the daemon is behind by a thousand requests. Rare; look again soon, up to the deadline.
-    if (MonotonicNanos() >= entry.deadline_nanos) return absl::DeadlineExceededError("kvistd doesn't keep up: no room in the ring in time");
+    if (MonotonicNanos() >= entry.deadline_nanos)
+      return absl::DeadlineExceededError("kvistd doesn't keep up: no room in the ring in time");
     const timespec pause{0, 50'000};
     ::nanosleep(&pause, nullptr);
   }

@@ -12,9 +12,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "storage/base/mutex.h"
 #include "connector/src/registration.h"
 #include "storage/base/ids.h"
+#include "storage/base/mutex.h"
 #include "storage/base/shm/ring.h"
 #include "storage/base/shm/session_memory.h"
 #include "storage/base/unique_fd.h"
@@ -49,13 +49,14 @@ class Link {
   uint64_t Progress(Ticket ticket) const;
   // Whether that progress says that the operation has ended (or its cell serves another one by now), or that `layers` layers are there.
   static bool Over(Ticket ticket, uint64_t progress, uint32_t layers) {
-    return shm::PhaseOf(progress) == shm::Phase::kEnded || shm::SequenceOf(progress) != ticket.sequence || shm::LayersOf(progress) >= layers;
+    return shm::PhaseOf(progress) == shm::Phase::kEnded || shm::SequenceOf(progress) != ticket.sequence ||
+           shm::LayersOf(progress) >= layers;
   }
   const shm::Cell& cell(Ticket ticket) const { return *memory_.cell(ticket.cell); }
 
-  void Finish(Ticket ticket);  // the operation has ended and its answer was read
-  void Forget(Ticket ticket);  // it hasn't ended and nobody will ask any more
-  void Abandon(Ticket ticket); // of a store: from here on its pages may change, and it won't be published
+  void Finish(Ticket ticket);   // the operation has ended and its answer was read
+  void Forget(Ticket ticket);   // it hasn't ended and nobody will ask any more
+  void Abandon(Ticket ticket);  // of a store: from here on its pages may change, and it won't be published
 
   // Takes back forgotten cells that have ended meanwhile.
   void Sweep();
@@ -72,7 +73,8 @@ class Link {
  private:
   Link() = default;
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   UniqueFd socket_;
   UniqueFd daemon_pidfd_;

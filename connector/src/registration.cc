@@ -26,7 +26,8 @@ absl::Status Text(const char* field, const char* value, bool required, std::stri
     return required ? absl::InvalidArgumentError(absl::StrCat(field, " is missing")) : absl::OkStatus();
   }
   *out = value;
-  if (out->size() > kNameMax) return absl::InvalidArgumentError(absl::StrCat(field, " has ", out->size(), " bytes, allowed are ", kNameMax));
+  if (out->size() > kNameMax)
+    return absl::InvalidArgumentError(absl::StrCat(field, " has ", out->size(), " bytes, allowed are ", kNameMax));
   return absl::OkStatus();
 }
 
@@ -65,7 +66,8 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   KVIST_RETURN_IF_ERROR(Positive("space.segments", space.segments));
   KVIST_RETURN_IF_ERROR(Positive("space.segment_bytes", space.segment_bytes));
   if (space.chunk_tokens % space.page_tokens != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("space.chunk_tokens ", space.chunk_tokens, " is not a multiple of space.page_tokens ", space.page_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("space.chunk_tokens ", space.chunk_tokens,
+                                                   " is not a multiple of space.page_tokens ", space.page_tokens));
   }
   if (space.slot_order != KVIST_LAYER_MAJOR) return absl::InvalidArgumentError("space.slot_order is not KVIST_LAYER_MAJOR");
   r.role_ = options.role;
@@ -80,33 +82,45 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   if (r.role_ == KVIST_SCHEDULER) return r;
   if (r.role_ != KVIST_WORKER) return absl::InvalidArgumentError("role is neither KVIST_SCHEDULER nor KVIST_WORKER");
 
-  if (options.memory == nullptr) return absl::InvalidArgumentError("memory is missing: a worker describes its paged KV memory");
+  if (options.memory == nullptr)
+    return absl::InvalidArgumentError("memory is missing: a worker describes its paged KV memory");
   const kvist_memory& memory = *options.memory;
   KVIST_RETURN_IF_ERROR(Size("kvist_memory", memory.struct_size, sizeof(kvist_memory)));
   if (memory.memfds == nullptr || memory.memfd_count == 0 || memory.memfd_count > shm::kFrameFdsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ", shm::kFrameFdsMax));
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ", shm::kFrameFdsMax));
   }
   if (memory.layers == nullptr || memory.layer_count != space.layers) {
-    return absl::InvalidArgumentError(absl::StrCat("memory.layer_count is ", memory.layer_count, ", space.layers ", space.layers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.layer_count is ", memory.layer_count, ", space.layers ", space.layers));
   }
-  if (memory.dim_count > 4 || (memory.dim_count > 0 && memory.dims == nullptr)) return absl::InvalidArgumentError("memory.dim_count is above 4, or dims is missing");
-  if (memory.write_page == nullptr) return absl::InvalidArgumentError("memory.write_page is missing: registration is proven with pages that the engine writes");
+  if (memory.dim_count > 4 || (memory.dim_count > 0 && memory.dims == nullptr))
+    return absl::InvalidArgumentError("memory.dim_count is above 4, or dims is missing");
+  if (memory.write_page == nullptr)
+    return absl::InvalidArgumentError(
+        "memory.write_page is missing: registration is proven with pages that the engine writes");
   KVIST_RETURN_IF_ERROR(Positive("memory.pages", memory.pages));
   for (size_t i = 0; i < memory.memfd_count; ++i) {
     UniqueFd copy(::fcntl(memory.memfds[i], F_DUPFD_CLOEXEC, 3));
-    if (!copy) return absl::InvalidArgumentError(absl::StrCat("memory.memfds[", i, "] = ", memory.memfds[i], ": ", std::strerror(errno)));
+    if (!copy)
+      return absl::InvalidArgumentError(
+          absl::StrCat("memory.memfds[", i, "] = ", memory.memfds[i], ": ", std::strerror(errno)));
     r.memfds_.push_back(std::move(copy));
   }
   r.layer_places_.assign(memory.layers, memory.layers + memory.layer_count);
   for (const kvist_layer& layer : r.layer_places_) {
-    if (layer.region >= memory.memfd_count) return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", memory.memfd_count));
+    if (layer.region >= memory.memfd_count)
+      return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", memory.memfd_count));
   }
   if (memory.dim_count > 0) r.dims_.assign(memory.dims, memory.dims + memory.dim_count);
   uint64_t segments = 1;
   for (const kvist_dim& dim : r.dims_) {
-    if (dim.count == 0 || (segments *= dim.count) > kSegmentsMax) return absl::InvalidArgumentError("the counts of memory.dims are 0 or multiply to more than 4096");
+    if (dim.count == 0 || (segments *= dim.count) > kSegmentsMax)
+      return absl::InvalidArgumentError("the counts of memory.dims are 0 or multiply to more than 4096");
   }
-  if (segments != space.segments) return absl::InvalidArgumentError(absl::StrCat("memory.dims give ", segments, " segments, space.segments is ", space.segments));
+  if (segments != space.segments)
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.dims give ", segments, " segments, space.segments is ", space.segments));
   r.pages_ = memory.pages;
   r.page_stride_ = memory.page_stride;
   r.write_page_ = memory.write_page;
@@ -162,7 +176,8 @@ absl::Status Registration::WriteProbe(uint64_t nonce) const {
     for (const uint32_t page : {0u, pages_ - 1}) {
       shm::FillProbePattern(nonce, LayerIndex{layer}, PageId{page}, pattern);
       if (write_page_(context_, layer, page, pattern.data(), pattern.size()) != 0) {
-        return absl::FailedPreconditionError(absl::StrCat("the engine's write_page failed for page ", page, " of layer ", layer));
+        return absl::FailedPreconditionError(
+            absl::StrCat("the engine's write_page failed for page ", page, " of layer ", layer));
       }
     }
   }
@@ -192,15 +207,17 @@ absl::Status Registration::ProbeLocally() const {
       std::byte* out = found.data();
       for (const uint64_t offset : offsets) {
         const uint64_t at = place.offset + page * page_stride_ + offset;
-        if (::pread(memfds_[place.region].get(), out, segment_bytes_, static_cast<off_t>(at)) != static_cast<ssize_t>(segment_bytes_)) {
+        if (::pread(memfds_[place.region].get(), out, segment_bytes_, static_cast<off_t>(at)) !=
+            static_cast<ssize_t>(segment_bytes_)) {
           return absl::InvalidArgumentError(absl::StrCat("page ", page, " of layer ", layer, " ends outside its region"));
         }
         out += segment_bytes_;
       }
       shm::FillProbePattern(kNonce, LayerIndex{layer}, PageId{page}, wanted);
       if (found != wanted) {
-        return absl::FailedPreconditionError(absl::StrCat("the KV memory isn't where it was described: page ", page, " of layer ", layer,
-                                                          " differs from what the engine wrote; check base, strides and segments"));
+        return absl::FailedPreconditionError(
+            absl::StrCat("the KV memory isn't where it was described: page ", page, " of layer ", layer,
+                         " differs from what the engine wrote; check base, strides and segments"));
       }
     }
   }

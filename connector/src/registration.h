@@ -46,7 +46,8 @@ class Registration {
 
   std::string socket_, instance_, model_, revision_, kv_dtype_;
   kvist_role role_ = KVIST_SCHEDULER;
-  uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, segments_ = 0, tensor_parallel_ = 1, pipeline_parallel_ = 1;
+  uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, segments_ = 0, tensor_parallel_ = 1,
+           pipeline_parallel_ = 1;
   uint64_t segment_bytes_ = 0;
   // Workers.
   std::vector<UniqueFd> memfds_;

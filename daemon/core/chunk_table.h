@@ -12,8 +12,8 @@
 namespace kvist::core {
 
 enum class ChunkState : uint8_t {
-  kFree,     // the place is not in use
-  kGhost,    // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
+  kFree,  // the place is not in use
+  kGhost,  // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
   kFilling,  // all ranks' slots are reserved, not all are stored
   kSealed,   // all ranks' shards are there: a hit
 };
@@ -25,19 +25,19 @@ enum class ChunkState : uint8_t {
 struct Chunk {
   ChunkKey key;
   ChunkIndex parent = kNoChunk;
-  uint32_t children = 0;    // chunks whose parent this is
+  uint32_t children = 0;        // chunks whose parent this is
   ChunkIndex older = kNoChunk;  // the eviction policy's own: its neighbours in the policy's order
   ChunkIndex newer = kNoChunk;
   uint32_t generation = 0;  // of the place
   uint32_t leases = 0;      // leases that end here
   uint32_t holds = 0;       // copies in flight that end here (loads), or that fill it (stores)
   SpaceId space;
-  uint32_t epoch = 0;       // the space's when the chunk was made: an older one has been cleared
-  uint32_t position = 0;    // in its chain: 0 for the first chunk of a prompt
+  uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
+  uint32_t position = 0;  // in its chain: 0 for the first chunk of a prompt
   GroupId group;
   ChunkState state = ChunkState::kFree;
   bool detached = false;
-  SlotRef slot;             // one rank: its slot. Several: index is the first of its run in ShardSlots, generation is 0
+  SlotRef slot;  // one rank: its slot. Several: index is the first of its run in ShardSlots, generation is 0
 
   bool needed() const { return children > 0 || leases > 0 || holds > 0; }
 };
@@ -64,10 +64,11 @@ class ChunkTable {
   // Fills `path` with the places of the leading keys whose chunks are sealed, of `epoch`, and each the child of the one before (keys
   // come from clients: a key that hangs elsewhere is no hit). 512 random chunks cost 512 cache misses, so they are asked for in
   // batches ahead of use.
-  void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys, std::vector<ChunkIndex>* path) const;
+  void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,
+                  std::vector<ChunkIndex>* path) const;
 
-  uint64_t size() const { return size_; }                                          // chunks in use, detached ones too
-  ChunkIndex places() const { return places_; }                                    // all places ever made: [0, places())
+  uint64_t size() const { return size_; }        // chunks in use, detached ones too
+  ChunkIndex places() const { return places_; }  // all places ever made: [0, places())
   uint64_t memory_bytes() const;
 
  private:

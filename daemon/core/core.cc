@@ -162,14 +162,18 @@ void Core::Handle(const LoadAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
-  if (session->role != Role::kWorker) return refuse(absl::FailedPreconditionError("only a worker session can load: a scheduler has no KV memory"));
+  if (session->role != Role::kWorker)
+    return refuse(absl::FailedPreconditionError("only a worker session can load: a scheduler has no KV memory"));
   const Lease* lease = leases_.Find(event.lease, session->instance);
-  if (lease == nullptr) return refuse(absl::AbortedError("the lease has ended (released, expired, or not of this instance): look up again"));
-  if (event.group.value >= lease->tips.size() || event.count == 0 || event.first >= lease->chunks || event.count > lease->chunks - event.first) {
+  if (lease == nullptr)
+    return refuse(absl::AbortedError("the lease has ended (released, expired, or not of this instance): look up again"));
+  if (event.group.value >= lease->tips.size() || event.count == 0 || event.first >= lease->chunks ||
+      event.count > lease->chunks - event.first) {
     return refuse(absl::InvalidArgumentError(absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count,
                                                           ") of a lease over ", lease->chunks, " chunks")));
   }
-  if (session->ops.size() >= Sessions::kOpsPerSession) return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
+  if (session->ops.size() >= Sessions::kOpsPerSession)
+    return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
 
   ChunkIndex at = lease->tips[event.group.value];
   while (chunks_[at].position + 1 > event.first + event.count) at = chunks_[at].parent;
@@ -192,9 +196,12 @@ void Core::Handle(const StoreAsked& event, Effects* out) {
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
   const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
-  if (session->role != Role::kWorker) return refuse(absl::FailedPreconditionError("only a worker session can store: a scheduler has no KV memory"));
-  if (event.group.value >= spaces_[session->space].spec.groups.size()) return refuse(absl::InvalidArgumentError("no such cache group in this space"));
-  if (session->ops.size() >= Sessions::kOpsPerSession) return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
+  if (session->role != Role::kWorker)
+    return refuse(absl::FailedPreconditionError("only a worker session can store: a scheduler has no KV memory"));
+  if (event.group.value >= spaces_[session->space].spec.groups.size())
+    return refuse(absl::InvalidArgumentError("no such cache group in this space"));
+  if (session->ops.size() >= Sessions::kOpsPerSession)
+    return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
 
   Op op{event.session, event.tag, Direction::kStore, {}};
   std::vector<SlotRef> slots;
@@ -237,7 +244,8 @@ ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) 
   return kNoChunk;
 }
 
-Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk) {
+Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent,
+                             ChunkIndex* chunk) {
   ChunkIndex i = FindCurrent(session.space, group, key);
   const uint64_t mine = uint64_t{1} << session.rank.value;
   const uint32_t ranks = spaces_[session.space].spec.ranks();

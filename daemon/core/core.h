@@ -48,20 +48,20 @@ struct CoreStatus {
     Bytes bytes{};        // of slots, sealed and filling
   };
   std::vector<SpaceRow> spaces;
-  uint64_t chunks = 0;         // places in use, of any state
+  uint64_t chunks = 0;  // places in use, of any state
   uint64_t sealed = 0;
   uint64_t filling = 0;
   uint64_t leases = 0;
   uint64_t ops = 0;
   uint64_t sessions = 0;
   uint64_t instances = 0;
-  uint64_t evictions = 0;      // since the start, as are the counts below
+  uint64_t evictions = 0;  // since the start, as are the counts below
   uint64_t lookups = 0;
   uint64_t lookup_chunks_asked = 0;
   uint64_t lookup_chunks_hit = 0;
   uint64_t chunks_stored = 0;
   uint64_t chunks_loaded = 0;
-  uint64_t stores_refused = 0; // chunks: no room
+  uint64_t stores_refused = 0;  // chunks: no room
   Bytes index_bytes{};
 };
 
@@ -117,7 +117,7 @@ class Core {
     uint64_t job = 0;
     std::optional<SpaceId> space;
     ChunkIndex cursor = 0;
-    ChunkIndex end = 0;       // places that existed when it began
+    ChunkIndex end = 0;  // places that existed when it began
     uint64_t chunks = 0;
   };
   enum class Claim { kCopy, kSkip, kRefuse };

@@ -154,8 +154,8 @@ struct ClearEnded {
   uint64_t chunks = 0;
 };
 
-using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled, OpEnded,
-                            ClearEnded>;
+using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
+                            OpEnded, ClearEnded>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -15,7 +15,7 @@ namespace kvist::core {
 
 // A chunk that is being stored by the ranks of one instance.
 struct Fill {
-  uint64_t serial = 0;   // never reused: tells this half store from a later one of the same chunk
+  uint64_t serial = 0;  // never reused: tells this half store from a later one of the same chunk
   InstanceId writer;
   uint64_t all = 0;      // a bit per rank
   uint64_t claimed = 0;  // ranks whose copy has started
@@ -51,7 +51,8 @@ class Fills {
   bool Runs(const Due& due) const;  // its fill hasn't ended
 
   absl::flat_hash_map<ChunkIndex, Fill> fills_;
-  absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>> by_writer_;  // ordered, so that a simulated run replays exactly
+  absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>>
+      by_writer_;                // ordered, so that a simulated run replays exactly
   std::deque<Due> by_deadline_;  // ascending, because all fills have the same time to live
   uint64_t next_serial_ = 1;
 };

@@ -23,7 +23,8 @@ constexpr uint32_t kMigrateSteps = 8;
 
 uint32_t KeyHash::operator()(SpaceId space, GroupId group, const ChunkKey& key) const {
   const uint64_t where = uint64_t{space.value} << 16 | group.value;
-  const uint64_t h = Fold(key.word(0) ^ seed[0], key.word(1) ^ seed[1]) ^ Fold(key.word(2) ^ seed[2] ^ where, key.word(3) ^ seed[3]);
+  const uint64_t h =
+      Fold(key.word(0) ^ seed[0], key.word(1) ^ seed[1]) ^ Fold(key.word(2) ^ seed[2] ^ where, key.word(3) ^ seed[3]);
   return static_cast<uint32_t>(Fold(h ^ where, seed[0] | 1));
 }
 

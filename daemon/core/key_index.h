@@ -77,9 +77,9 @@ class KeyIndex {
   void Migrate(uint32_t steps);
 
   Table table_;
-  Table old_;             // being emptied into table_, or null
-  uint64_t cursor_ = 0;   // cells of old_ below it have been moved
-  uint64_t used_ = 0;     // cells of table_ that aren't empty
+  Table old_;            // being emptied into table_, or null
+  uint64_t cursor_ = 0;  // cells of old_ below it have been moved
+  uint64_t used_ = 0;    // cells of table_ that aren't empty
   uint64_t size_ = 0;
 };
 

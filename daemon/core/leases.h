@@ -21,7 +21,7 @@ struct Lease {
   InstanceId instance;
   SessionId session;  // that asked for it; the lease ends with it
   uint32_t chunks = 0;
-  Bytes bytes{};      // what it counts in the instance's budget: all its chunks, shared or not
+  Bytes bytes{};  // what it counts in the instance's budget: all its chunks, shared or not
   absl::Time deadline;
   absl::InlinedVector<ChunkIndex, 1> tips;  // [group] the deepest chunk
 };
@@ -48,7 +48,9 @@ class Leases {
   Bytes used(InstanceId instance) const;
   // Calls f(LeaseId, const Lease&) for all; for invariant checks and status.
   template <class F>
-  void ForEach(F f) { leases_.ForEach(f); }
+  void ForEach(F f) {
+    leases_.ForEach(f);
+  }
 
   static constexpr size_t kLeasesPerSession = 4096;
 

@@ -40,7 +40,9 @@ class LruLeaves : public EvictionPolicy {
       const ChunkIndex i = oldest_;
       Unlink(i);
       if (Evictable(chunks_[i])) return i;
-      if (kPlanted == PlantedBug::kSlotReusedUnderHold && chunks_[i].state == ChunkState::kSealed && chunks_[i].children == 0) return i;
+      if (kPlanted == PlantedBug::kSlotReusedUnderHold && chunks_[i].state == ChunkState::kSealed &&
+          chunks_[i].children == 0)
+        return i;
     }
     return kNoChunk;
   }

@@ -14,7 +14,9 @@ SlotRef* Placement::Shards(const Chunk& chunk) {
   return &runs_[ranks].segments[run / kRunsPerSegment][size_t{run % kRunsPerSegment} * ranks];
 }
 
-SlotRef Placement::SlotOf(ChunkIndex i, Rank rank) const { return const_cast<Placement*>(this)->Shards(chunks_[i])[rank.value]; }
+SlotRef Placement::SlotOf(ChunkIndex i, Rank rank) const {
+  return const_cast<Placement*>(this)->Shards(chunks_[i])[rank.value];
+}
 
 uint32_t Placement::NewRun(uint32_t ranks) {
   Runs& runs = runs_[ranks];
@@ -23,7 +25,8 @@ uint32_t Placement::NewRun(uint32_t ranks) {
     runs.free.pop_back();
     return run;
   }
-  if (runs.next % kRunsPerSegment == 0) runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * ranks));
+  if (runs.next % kRunsPerSegment == 0)
+    runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * ranks));
   return runs.next++;
 }
 
@@ -101,7 +104,8 @@ void Placement::CheckInvariants() const {
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state != ChunkState::kFilling && chunk.state != ChunkState::kSealed) continue;
-    for (uint32_t rank = 0; rank < Ranks(chunk); ++rank) KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{static_cast<uint16_t>(rank)})));
+    for (uint32_t rank = 0; rank < Ranks(chunk); ++rank)
+      KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{static_cast<uint16_t>(rank)})));
     live += Ranks(chunk);
   }
   KVIST_CHECK(live == slots_.live_slots());

@@ -10,7 +10,8 @@ absl::StatusOr<Session*> Sessions::Open(const SessionOpened& event, SpaceId spac
     return absl::ResourceExhaustedError(absl::StrCat("this kvistd serves at most ", kSessionsMax, " sessions"));
   }
   if (event.role == Role::kWorker && event.rank.value >= ranks) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", event.rank.value, " of ", ranks, ": ranks are below tensor_parallel * pipeline_parallel"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", event.rank.value, " of ", ranks, ": ranks are below tensor_parallel * pipeline_parallel"));
   }
   const Name name{event.space.tenant, event.instance};
   Instance& instance = instances_[name];
@@ -20,7 +21,8 @@ absl::StatusOr<Session*> Sessions::Open(const SessionOpened& event, SpaceId spac
     names_[instance.id] = name;
   } else if (instance.space != space) {
     return absl::FailedPreconditionError(absl::StrCat("instance '", event.instance,
-                                                      "' serves another space (model, layout or parallel shape differ between its processes); give each engine a name of its own"));
+                                                      "' serves another space (model, layout or parallel shape differ "
+                                                      "between its processes); give each engine a name of its own"));
   }
   ++instance.open_sessions;
   Session session;

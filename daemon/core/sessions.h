@@ -18,8 +18,8 @@ struct Session {
   Role role = Role::kScheduler;
   Rank rank;
   SpaceId space;
-  bool closed = false;             // its process is gone; waiting until its copies are quiet
-  absl::btree_set<uint64_t> ops;   // in flight, packed; ordered, so that a simulated run replays exactly
+  bool closed = false;            // its process is gone; waiting until its copies are quiet
+  absl::btree_set<uint64_t> ops;  // in flight, packed; ordered, so that a simulated run replays exactly
 };
 
 // Who is connected: instances (one engine each: a scheduler and its worker ranks) and their sessions.

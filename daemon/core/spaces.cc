@@ -8,14 +8,17 @@ namespace {
 
 absl::Status Validate(const SpaceSpec& spec) {
   if (spec.groups.empty() || spec.groups.size() > Spaces::kGroupsMax) {
-    return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kGroupsMax, " cache groups, not ", spec.groups.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a space has 1 to ", Spaces::kGroupsMax, " cache groups, not ", spec.groups.size()));
   }
   for (const GroupSpec& group : spec.groups) {
     if (group.kind != GroupKind::kFull) {
-      return absl::FailedPreconditionError("this kvistd serves cache groups of full attention only; window and state groups need a later version");
+      return absl::FailedPreconditionError(
+          "this kvistd serves cache groups of full attention only; window and state groups need a later version");
     }
     if (group.slot_bytes.empty() || group.slot_bytes.size() > Spaces::kRanksMax || group.slot_bytes.size() != spec.ranks()) {
-      return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kRanksMax, " ranks, the same in every group, not ", group.slot_bytes.size()));
+      return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kRanksMax,
+                                                     " ranks, the same in every group, not ", group.slot_bytes.size()));
     }
   }
   return absl::OkStatus();
@@ -31,7 +34,8 @@ absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator*
   }
   KVIST_RETURN_IF_ERROR(Validate(spec));
   if (spaces_.size() >= kSpacesMax) {
-    return absl::ResourceExhaustedError(absl::StrCat("this kvistd has met ", kSpacesMax, " spaces already; restart it to forget those not in use"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this kvistd has met ", kSpacesMax, " spaces already; restart it to forget those not in use"));
   }
   Space space;
   space.spec = spec;

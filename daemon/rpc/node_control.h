@@ -29,7 +29,8 @@ struct NodeStatus {
   std::vector<Space> spaces;
   uint64_t sessions = 0, instances = 0, leases = 0, ops = 0, filling = 0;
   Bytes index{};
-  uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0, evictions = 0;
+  uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
+           evictions = 0;
 };
 
 struct SessionStatus {

@@ -58,7 +58,8 @@ absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time n
     shm::Entry entry;
     const shm::RingConsumer::Result result = ring_.Next(&entry);
     if (result == shm::RingConsumer::Result::kEmpty) break;
-    if (result == shm::RingConsumer::Result::kBroken) return absl::InvalidArgumentError("the submission ring's tail is impossible");
+    if (result == shm::RingConsumer::Result::kBroken)
+      return absl::InvalidArgumentError("the submission ring's tail is impossible");
     ++requests_;
     const absl::Status status = HandleEntry(entry, now, core, out);
     ring_.Consumed();
@@ -72,13 +73,15 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
     core->Handle(core::ReleaseAsked{identity_.id, LeaseId::Unpack(entry.lease)}, out);
     return absl::OkStatus();
   }
-  if (entry.cell >= shm::kCells) return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, " of ", shm::kCells));
+  if (entry.cell >= shm::kCells)
+    return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, " of ", shm::kCells));
   Pending& pending = pending_[entry.cell];
   if (entry.opcode == shm::Opcode::kCancel) {
     if (pending.busy && pending.sequence == entry.sequence) core->Handle(core::CancelAsked{pending.op}, out);
     return absl::OkStatus();
   }
-  if (pending.busy) return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, ", whose operation hasn't ended"));
+  if (pending.busy)
+    return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, ", whose operation hasn't ended"));
 
   absl::Status status = ReadArguments(entry, &pending);
   if (status.ok() && entry.deadline_nanos < ToMonotonicNanos(now)) {
@@ -98,7 +101,9 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
       core->Handle(core::LookupAsked{identity_.id, tag, keys, absl::Nanoseconds(entry.lease_nanos)}, out);
       break;
     case shm::Opcode::kLoad:
-      core->Handle(core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), GroupId{entry.group}, entry.first_chunk, entry.chunks}, out);
+      core->Handle(core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), GroupId{entry.group}, entry.first_chunk,
+                                   entry.chunks},
+                   out);
       break;
     default: {
       core::StoreAsked ask{identity_.id, tag, GroupId{entry.group}, std::nullopt, keys};
@@ -117,33 +122,42 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   const bool load = entry.opcode == shm::Opcode::kLoad;
   const bool store = entry.opcode == shm::Opcode::kStore;
   const uint64_t parent = store && entry.has_parent != 0 ? 1 : 0;
-  if (!lookup && !load && !store) return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
-  if (entry.keys > shm::kKeysMax + parent || entry.pages > shm::kPagesMax || (store && entry.keys < parent + 1) || (load && entry.keys != 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages, " pages; allowed are ", shm::kKeysMax, " chunks"));
+  if (!lookup && !load && !store)
+    return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
+  if (entry.keys > shm::kKeysMax + parent || entry.pages > shm::kPagesMax || (store && entry.keys < parent + 1) ||
+      (load && entry.keys != 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages,
+                                                   " pages; allowed are ", shm::kKeysMax, " chunks"));
   }
-  const std::byte* arguments = ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));
+  const std::byte* arguments =
+      ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));
   if (arguments == nullptr) return absl::InvalidArgumentError("a request's arguments lie outside the arena");
   keys_.resize(entry.keys);
   std::memcpy(keys_.data(), arguments, entry.keys * sizeof(ChunkKey));
   if (lookup) return absl::OkStatus();
 
   const cuda::KvMemory* memory = registration_.memory.get();
-  if (memory == nullptr) return absl::FailedPreconditionError("a scheduler session has no KV memory: load and store from a worker session");
+  if (memory == nullptr)
+    return absl::FailedPreconditionError("a scheduler session has no KV memory: load and store from a worker session");
   const uint64_t chunks = load ? entry.chunks : entry.keys - parent;
   if (chunks > shm::kKeysMax || entry.pages != chunks * registration_.pages_per_chunk) {
-    return absl::InvalidArgumentError(absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", registration_.pages_per_chunk, " pages"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", registration_.pages_per_chunk, " pages"));
   }
   const auto layers = static_cast<uint32_t>(memory->layout.layers.size());
   pending->first_layer = load ? entry.layer.first_layer : 0;
-  if (pending->first_layer >= layers) return absl::InvalidArgumentError(absl::StrCat("first layer ", pending->first_layer, " of ", layers));
+  if (pending->first_layer >= layers)
+    return absl::InvalidArgumentError(absl::StrCat("first layer ", pending->first_layer, " of ", layers));
   pending->layers = load && entry.layer.layers != 0 ? entry.layer.layers : layers - pending->first_layer;
   if (pending->layers > layers - pending->first_layer) {
-    return absl::InvalidArgumentError(absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
   }
   pending->pages.resize(entry.pages);
   std::memcpy(pending->pages.data(), arguments + entry.keys * sizeof(ChunkKey), entry.pages * sizeof(PageId));
   for (const PageId page : pending->pages) {
-    if (page.value >= memory->layout.pages) return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", memory->layout.pages));
+    if (page.value >= memory->layout.pages)
+      return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", memory->layout.pages));
   }
   return absl::OkStatus();
 }
@@ -185,8 +199,8 @@ bool EngineSession::Abandoned(core::RequestTag tag) const {
   return memory_->cell(CellOf(tag))->abandoned.load(std::memory_order_acquire) != 0;
 }
 
-void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
-                        LeaseId lease) {
+void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Status& status, uint32_t copied,
+                        uint32_t skipped, uint32_t refused, LeaseId lease) {
   Pending& pending = pending_[cell_index];
   if (pending.busy) --ops_in_flight_;
   pending.busy = false;

@@ -71,15 +71,16 @@ class EngineSession {
   absl::Status HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out);
   // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.
   absl::Status ReadArguments(const shm::Entry& entry, Pending* pending);
-  void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused, LeaseId lease);
+  void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
+           LeaseId lease);
 
   Identity identity_;
   Registration registration_;
   std::shared_ptr<const shm::SessionMemory> memory_;
   UniqueFd doorbell_;
   shm::RingConsumer ring_;
-  std::vector<Pending> pending_;   // [cell]
-  std::vector<ChunkKey> keys_;     // scratch of one entry
+  std::vector<Pending> pending_;  // [cell]
+  std::vector<ChunkKey> keys_;    // scratch of one entry
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
 };

@@ -55,7 +55,7 @@ struct Connection {
   UniqueFd memory_fd;         // of Welcome
   UniqueFd doorbell_fd;
   SpaceDigest digest;
-  bool gone = false;          // hung up while it was being opened
+  bool gone = false;  // hung up while it was being opened
 
   std::string Describe() const {
     return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
@@ -138,7 +138,8 @@ struct Listener::State {
       UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) return;
       if (connections.size() >= options.connections_max) {
-        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(), " connections; raise session.connections_max")));
+        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(),
+                                                                       " connections; raise session.connections_max")));
         Log(true, "a connection was refused: session.connections_max is reached");
         continue;
       }
@@ -168,8 +169,10 @@ struct Listener::State {
     if (absl::IsUnavailable(frame.status())) return HungUp(number, "it hung up");
     if (!frame.ok()) return Reject(&connection, frame.status());
     v1::ClientFrame message;
-    if (!message.ParseFromString(frame->bytes)) return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
-    if (connection.stage == Connection::Stage::kHello && message.has_hello()) return Hello(&connection, message.hello(), std::move(frame->fds));
+    if (!message.ParseFromString(frame->bytes))
+      return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
+    if (connection.stage == Connection::Stage::kHello && message.has_hello())
+      return Hello(&connection, message.hello(), std::move(frame->fds));
     if (connection.stage == Connection::Stage::kProbing && message.has_probe_written()) return Probed(&connection);
     Reject(&connection, absl::InvalidArgumentError("a packet came out of turn"));
   }
@@ -203,8 +206,9 @@ struct Listener::State {
     connection->digest = connection->registration.space.digest;
     connection->stage = Connection::Stage::kOpening;
     const SessionId id{connection->number};
-    auto session = std::make_unique<EngineSession>(EngineSession::Identity{id, connection->peer.pid, connection->peer.uid, MonotonicNow()},
-                                                   std::move(connection->registration), std::move(created->memory), std::move(doorbell));
+    auto session = std::make_unique<EngineSession>(
+        EngineSession::Identity{id, connection->peer.pid, connection->peer.uid, MonotonicNow()},
+        std::move(connection->registration), std::move(created->memory), std::move(doorbell));
     reactor->Open(std::move(session), [this, id](absl::Status status) {
       Post([this, id, status = std::move(status)] { Opened(id.value, status); });
     });
@@ -225,7 +229,8 @@ struct Listener::State {
     connection.memory_fd.reset();
     connection.doorbell_fd.reset();
     Log(false, absl::StrCat(connection.Describe(), " is served in space ",
-                            absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(connection.digest.bytes.data()), 8))));
+                            absl::BytesToHexString(
+                                absl::string_view(reinterpret_cast<const char*>(connection.digest.bytes.data()), 8))));
   }
 
   void Refuse(int socket, const absl::Status& why) {
@@ -249,15 +254,10 @@ struct Listener::State {
     Connection& connection = found->second;
     switch (connection.stage) {
       case Connection::Stage::kHello:
-      case Connection::Stage::kProbing:
-        return Erase(number);
-      case Connection::Stage::kOpening:
-        connection.gone = true;
-        return Unwatch(connection);  // Opened comes
-      case Connection::Stage::kServing:
-        return Drain(&connection, how);
-      case Connection::Stage::kDraining:
-        return;
+      case Connection::Stage::kProbing: return Erase(number);
+      case Connection::Stage::kOpening: connection.gone = true; return Unwatch(connection);  // Opened comes
+      case Connection::Stage::kServing: return Drain(&connection, how);
+      case Connection::Stage::kDraining: return;
     }
   }
 
@@ -303,7 +303,8 @@ struct Listener::State {
 };
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reactor* reactor) {
-  google::protobuf::SetLogHandler(nullptr);  // what a client sends wrongly is told to it, not written to stderr for each packet
+  google::protobuf::SetLogHandler(
+      nullptr);  // what a client sends wrongly is told to it, not written to stderr for each packet
   auto state = std::make_unique<State>();
   KVIST_ASSIGN_OR_RETURN(state->listener, ListenAt(options.socket, options.mode, options.group));
   state->options = std::move(options);
@@ -319,7 +320,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   reactor->OnBroken([raw](SessionId id, absl::Status why) {
     raw->Post([raw, id, why = std::move(why)] {
       const auto found = raw->connections.find(id.value);
-      if (found != raw->connections.end() && found->second.stage == Connection::Stage::kServing) raw->Reject(&found->second, why);
+      if (found != raw->connections.end() && found->second.stage == Connection::Stage::kServing)
+        raw->Reject(&found->second, why);
     });
   });
   state->thread = std::thread([raw] { raw->Loop(); });

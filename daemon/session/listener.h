@@ -24,9 +24,9 @@ using LogLine = std::function<void(bool warning, const std::string& text)>;
 class Listener {
  public:
   struct Options {
-    std::string socket;                          // path; its folder must exist
+    std::string socket;  // path; its folder must exist
     uint32_t mode = 0660;
-    std::string group;                           // "" leaves it
+    std::string group;  // "" leaves it
     uint32_t connections_max = 1024;
     std::map<std::string, std::string> tenants;  // uid -> tenant
     LogLine log;

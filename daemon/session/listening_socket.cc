@@ -19,7 +19,8 @@ namespace {
 bool Answers(const sockaddr_un& address) {
   const UniqueFd probe(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!probe) return false;
-  return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN || errno == EPROTOTYPE;
+  return ::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno == EAGAIN ||
+         errno == EPROTOTYPE;
 }
 
 }  // namespace
@@ -28,15 +29,18 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode, const 
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return absl::InvalidArgumentError(absl::StrCat("session.socket is ", path.size(), " bytes long, the system allows ", sizeof address.sun_path - 1, ": ", path));
+    return absl::InvalidArgumentError(absl::StrCat("session.socket is ", path.size(), " bytes long, the system allows ",
+                                                   sizeof address.sun_path - 1, ": ", path));
   }
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return ErrnoStatus("socket for engines", errno);
   struct stat info;
   if (::lstat(path.c_str(), &info) == 0) {
-    if (!S_ISSOCK(info.st_mode)) return absl::InvalidArgumentError(absl::StrCat("session.socket: ", path, " exists and is no socket"));
-    if (Answers(address)) return absl::AlreadyExistsError(absl::StrCat("another daemon listens at ", path, ": stop it, or set session.socket"));
+    if (!S_ISSOCK(info.st_mode))
+      return absl::InvalidArgumentError(absl::StrCat("session.socket: ", path, " exists and is no socket"));
+    if (Answers(address))
+      return absl::AlreadyExistsError(absl::StrCat("another daemon listens at ", path, ": stop it, or set session.socket"));
     ::unlink(path.c_str());
   }
   // Bound under a mask that lets nobody in; opened by chmod when group and mode are right.
@@ -48,7 +52,8 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode, const 
   if (!group.empty()) {
     const struct group* entry = ::getgrnam(group.c_str());
     if (entry == nullptr) return absl::InvalidArgumentError(absl::StrCat("session.socket_group: no group '", group, "'"));
-    if (::chown(path.c_str(), static_cast<uid_t>(-1), entry->gr_gid) != 0) return ErrnoStatus(absl::StrCat("chown of ", path), errno);
+    if (::chown(path.c_str(), static_cast<uid_t>(-1), entry->gr_gid) != 0)
+      return ErrnoStatus(absl::StrCat("chown of ", path), errno);
   }
   if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(absl::StrCat("chmod of ", path), errno);
   if (::listen(fd.get(), 128) != 0) return ErrnoStatus(absl::StrCat("listen at ", path), errno);

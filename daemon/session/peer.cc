@@ -19,7 +19,8 @@ constexpr int kSoPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; not in Debian 12's
 absl::StatusOr<Peer> IdentifyPeer(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return ErrnoStatus("SO_PEERCRED of an engine's connection", errno);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return ErrnoStatus("SO_PEERCRED of an engine's connection", errno);
   Peer peer;
   peer.pid = credentials.pid;
   peer.uid = credentials.uid;

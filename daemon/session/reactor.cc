@@ -32,11 +32,13 @@ absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(Options options, core::
   epoll_event event{};
   event.events = EPOLLIN | EPOLLET;  // edge-triggered: a ring of the bell needs no read afterwards
   event.data.u64 = kInboxEvent;
-  if (::epoll_ctl(reactor->epoll_.get(), EPOLL_CTL_ADD, reactor->wake_.get(), &event) != 0) return ErrnoStatus("epoll_ctl of the reactor", errno);
+  if (::epoll_ctl(reactor->epoll_.get(), EPOLL_CTL_ADD, reactor->wake_.get(), &event) != 0)
+    return ErrnoStatus("epoll_ctl of the reactor", errno);
   return reactor;
 }
 
-Reactor::Reactor(Options options, core::Core* core, SlotMemory slots) : options_(options), core_(*core), slots_(std::move(slots)) {}
+Reactor::Reactor(Options options, core::Core* core, SlotMemory slots)
+    : options_(options), core_(*core), slots_(std::move(slots)) {}
 
 Reactor::~Reactor() { KVIST_CHECK(!thread_.joinable()); }
 
@@ -94,7 +96,8 @@ void Reactor::Open(std::unique_ptr<EngineSession> session, std::function<void(ab
     const Registration& registration = s.registration();
     sessions_.emplace(id, std::move(*session));
     opening_.emplace(id, opened);
-    core_.Handle(core::SessionOpened{id, registration.instance, registration.role, registration.rank, registration.space}, &effects_);
+    core_.Handle(core::SessionOpened{id, registration.instance, registration.role, registration.rank, registration.space},
+                 &effects_);
     CarryOut();
   });
 }

@@ -72,12 +72,16 @@ class Reactor {
     core::RequestTag tag;
     core::Direction direction;
   };
-  static constexpr int64_t kSpinNanos = 50'000;    // as long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us)
+  static constexpr int64_t kSpinNanos =
+      50'000;  // as long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us)
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
-  static constexpr int64_t kTickNanos = 10'000'000;  // the core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it
-  static constexpr int64_t kDozeNanos = 1'000'000'000;  // a session that was quiet for so long leaves the rounds until its doorbell rings
+  static constexpr int64_t kTickNanos =
+      10'000'000;  // the core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it
+  static constexpr int64_t kDozeNanos =
+      1'000'000'000;  // a session that was quiet for so long leaves the rounds until its doorbell rings
 
-  static constexpr int64_t kListenNanos = 1'000'000;  // sessions that are not polled are heard so soon, however busy the others are
+  static constexpr int64_t kListenNanos =
+      1'000'000;  // sessions that are not polled are heard so soon, however busy the others are
 
   Reactor(Options options, core::Core* core, SlotMemory slots);
   void Loop();
@@ -110,7 +114,7 @@ class Reactor {
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;
-  std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(inbox_mutex_);               // bounded by callers that wait for theirs
+  std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by callers that wait for theirs
   std::vector<std::pair<OpId, absl::Status>> copies_done_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by operations in flight
   bool stopped_ ABSL_GUARDED_BY(inbox_mutex_) = false;
   std::atomic<bool> inbox_full_{false};
@@ -131,12 +135,12 @@ class Reactor {
   core::Effects effects_;
   uint64_t next_job_ = 1;
   int64_t now_nanos_ = 0;
-  int64_t ticked_nanos_ = 0;       // when the core was last told the time
-  bool worked_ = false;            // the last turn did
-  bool slept_ = false;             // the last turn ended by sleeping
-  int64_t idle_since_nanos_ = 0;   // end of the last work
-  int64_t listened_nanos_ = 0;     // when the doorbells were last looked at
-  uint32_t soon_ = 0;              // how often lately work came within kSpin: spinning pays
+  int64_t ticked_nanos_ = 0;      // when the core was last told the time
+  bool worked_ = false;           // the last turn did
+  bool slept_ = false;            // the last turn ended by sleeping
+  int64_t idle_since_nanos_ = 0;  // end of the last work
+  int64_t listened_nanos_ = 0;    // when the doorbells were last looked at
+  uint32_t soon_ = 0;             // how often lately work came within kSpin: spinning pays
   bool stopping_ = false;
 };
 

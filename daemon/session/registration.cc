@@ -20,20 +20,23 @@ constexpr uint64_t kNameBytesMax = 255;
 constexpr uint64_t kLayersMax = 1024;
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
-constexpr uint64_t kTokensMax = 1 << 16;   // of a page or a chunk
+constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
 constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), " is ", value, ", allowed are ", low, " to ", high));
+  return absl::InvalidArgumentError(
+      absl::StrCat(absl::string_view(field.data(), field.size()), " is ", value, ", allowed are ", low, " to ", high));
 }
 
 absl::Status Name(std::string_view field, const std::string& value, bool required) {
-  KVIST_RETURN_IF_ERROR(InRange(absl::StrCat("the length of ", absl::string_view(field.data(), field.size())), value.size(), required ? 1 : 0, kNameBytesMax));
+  KVIST_RETURN_IF_ERROR(InRange(absl::StrCat("the length of ", absl::string_view(field.data(), field.size())), value.size(),
+                                required ? 1 : 0, kNameBytesMax));
   for (const char c : value) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      return absl::InvalidArgumentError(absl::StrCat(absl::string_view(field.data(), field.size()), " has a control character"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(absl::string_view(field.data(), field.size()), " has a control character"));
     }
   }
   return absl::OkStatus();
@@ -46,17 +49,20 @@ absl::Status CheckSpace(const v1::Space& space) {
   KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, kTokensMax));
   KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, kTokensMax));
   if (space.chunk_tokens() % space.page_tokens() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", space.page_tokens()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", space.page_tokens()));
   }
   KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", space.chunk_tokens() / space.page_tokens(), 1, kPagesPerChunkMax));
   KVIST_RETURN_IF_ERROR(InRange("tensor_parallel", space.tensor_parallel(), 1, 64));
   KVIST_RETURN_IF_ERROR(InRange("pipeline_parallel", space.pipeline_parallel(), 1, 64));
-  KVIST_RETURN_IF_ERROR(InRange("tensor_parallel * pipeline_parallel", uint64_t{space.tensor_parallel()} * space.pipeline_parallel(), 1, 64));
+  KVIST_RETURN_IF_ERROR(
+      InRange("tensor_parallel * pipeline_parallel", uint64_t{space.tensor_parallel()} * space.pipeline_parallel(), 1, 64));
   if (space.slot_order() != v1::Space::SLOT_ORDER_LAYER_MAJOR) {
     return absl::FailedPreconditionError("this kvistd serves the layer-major slot order only");
   }
   if (space.groups_size() != 1) {
-    return absl::FailedPreconditionError(absl::StrCat("this kvistd serves spaces of one cache group, not ", space.groups_size()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this kvistd serves spaces of one cache group, not ", space.groups_size()));
   }
   const v1::Space::Group& group = space.groups(0);
   if (group.kind() != v1::Space::Group::KIND_FULL) {
@@ -67,7 +73,8 @@ absl::Status CheckSpace(const v1::Space& space) {
   KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, kSegmentBytesMax));
   const uint64_t page_bytes = group.segments() * group.segment_bytes();
   KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, kSegmentBytesMax));
-  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * (space.chunk_tokens() / space.page_tokens()), 1, kShardBytesMax);
+  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * (space.chunk_tokens() / space.page_tokens()),
+                 1, kShardBytesMax);
 }
 
 class DigestWriter {
@@ -75,7 +82,10 @@ class DigestWriter {
   DigestWriter() : context_(EVP_MD_CTX_new()) { KVIST_CHECK(EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) == 1); }
   ~DigestWriter() { EVP_MD_CTX_free(context_); }
   void Number(uint64_t v) { Raw(&v, sizeof v); }
-  void Text(std::string_view s) { Number(s.size()); Raw(s.data(), s.size()); }
+  void Text(std::string_view s) {
+    Number(s.size());
+    Raw(s.data(), s.size());
+  }
   SpaceDigest Finish() {
     SpaceDigest digest;
     KVIST_CHECK(EVP_DigestFinal_ex(context_, digest.bytes.data(), nullptr) == 1);
@@ -110,12 +120,14 @@ SpaceDigest DigestOf(const v1::Space& space, const std::string& tenant) {
 
 // The offsets of a page's segments: the walk over the described dimensions, the last one fastest.
 absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory& memory, uint32_t segments) {
-  if (memory.dims_size() > 4) return absl::InvalidArgumentError(absl::StrCat("a page has ", memory.dims_size(), " dimensions, allowed are 4"));
+  if (memory.dims_size() > 4)
+    return absl::InvalidArgumentError(absl::StrCat("a page has ", memory.dims_size(), " dimensions, allowed are 4"));
   std::vector<Bytes> offsets{Bytes{0}};
   for (const v1::KvMemory::Dim& dim : memory.dims()) {
     KVIST_RETURN_IF_ERROR(InRange("the count of a dimension", dim.count(), 1, kSegmentsMax));
     KVIST_RETURN_IF_ERROR(InRange("the stride of a dimension", dim.stride(), 0, uint64_t{1} << 40));
-    if (offsets.size() * dim.count() > kSegmentsMax) return absl::InvalidArgumentError(absl::StrCat("a page has more than ", kSegmentsMax, " segments"));
+    if (offsets.size() * dim.count() > kSegmentsMax)
+      return absl::InvalidArgumentError(absl::StrCat("a page has more than ", kSegmentsMax, " segments"));
     std::vector<Bytes> next;
     next.reserve(offsets.size() * dim.count());
     for (const Bytes base : offsets) {
@@ -124,16 +136,19 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory& memory, ui
     offsets = std::move(next);
   }
   if (offsets.size() != segments) {
-    return absl::InvalidArgumentError(absl::StrCat("the dimensions of a page give ", offsets.size(), " segments, the space has ", segments));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the dimensions of a page give ", offsets.size(), " segments, the space has ", segments));
   }
   return offsets;
 }
 
-absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space, std::vector<UniqueFd> fds) {
+absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
+                                                                 std::vector<UniqueFd> fds) {
   const v1::Space::Group& group = space.groups(0);
   if (fds.empty()) return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
   if (static_cast<uint32_t>(described.layers_size()) != group.layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("the memory has ", described.layers_size(), " layers, the space ", group.layers()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory has ", described.layers_size(), " layers, the space ", group.layers()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
   std::vector<Bytes> lengths;
@@ -143,7 +158,8 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
     memory->regions.push_back(std::move(region));
   }
   cuda::KvLayout& layout = memory->layout;
-  for (const v1::KvMemory::Layer& layer : described.layers()) layout.layers.push_back({layer.region(), ByteOffset{layer.offset()}});
+  for (const v1::KvMemory::Layer& layer : described.layers())
+    layout.layers.push_back({layer.region(), ByteOffset{layer.offset()}});
   layout.pages = described.pages();
   layout.page_stride = Bytes{described.page_stride()};
   layout.segment_bytes = Bytes{group.segment_bytes()};
@@ -157,8 +173,9 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
 
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant) {
   if (hello.protocol_version() != shm::kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(), ", this kvistd ",
-                                                      shm::kVersion, ": install the same kvist on both sides"));
+    return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
+                                                      ", this kvistd ", shm::kVersion,
+                                                      ": install the same kvist on both sides"));
   }
   KVIST_RETURN_IF_ERROR(Name("instance", hello.instance(), true));
   KVIST_RETURN_IF_ERROR(CheckSpace(hello.space()));
@@ -174,15 +191,15 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   switch (hello.role()) {
     case v1::Hello::ROLE_SCHEDULER:
       registration.role = core::Role::kScheduler;
-      if (!fds.empty()) return absl::InvalidArgumentError("a scheduler has no KV memory, but descriptors came with its Hello");
+      if (!fds.empty())
+        return absl::InvalidArgumentError("a scheduler has no KV memory, but descriptors came with its Hello");
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
       KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds)));
       break;
     }
-    default:
-      return absl::InvalidArgumentError("the role is neither scheduler nor worker");
+    default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
   }
   const Bytes payload{group.segments() * group.segment_bytes() * group.layers() * registration.pages_per_chunk};
   registration.space.digest = DigestOf(space, tenant);
@@ -202,9 +219,10 @@ absl::Status VerifyProbe(const cuda::KvMemory& memory, uint64_t nonce) {
       if (std::memcmp(found.data(), wanted.data(), page_bytes) == 0) continue;
       size_t at = 0;
       while (found[at] == wanted[at]) ++at;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the KV memory isn't where it was described: page ", page.value, " of layer ", layer, " differs from what the engine wrote from byte ", at, " of ",
-          page_bytes, " on (segment ", at / memory.layout.segment_bytes.value, "); check base, strides and segments"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the KV memory isn't where it was described: page ", page.value, " of layer ", layer,
+                       " differs from what the engine wrote from byte ", at, " of ", page_bytes, " on (segment ",
+                       at / memory.layout.segment_bytes.value, "); check base, strides and segments"));
     }
   }
   return absl::OkStatus();

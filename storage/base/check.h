@@ -3,8 +3,8 @@
 
 // Stops the process when something impossible has happened: a cache may lose data, never lie.
 // Always on; for errors that can be expected use absl::Status.
-#define KVIST_CHECK(condition)                                                          \
-  (__builtin_expect(static_cast<bool>(condition), 1) ? static_cast<void>(0)             \
+#define KVIST_CHECK(condition)                                              \
+  (__builtin_expect(static_cast<bool>(condition), 1) ? static_cast<void>(0) \
                                                      : ::kvist::CheckFailed(#condition, __FILE__, __LINE__))
 
 namespace kvist {

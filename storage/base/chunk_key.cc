@@ -79,7 +79,8 @@ class KeyChain::Hasher {
   std::vector<uint8_t> message_;
 };
 
-KeyChain::KeyChain(Tokens chunk_tokens, Root root) : chunk_tokens_(chunk_tokens), hasher_(std::make_unique<Hasher>(chunk_tokens, root)) {
+KeyChain::KeyChain(Tokens chunk_tokens, Root root)
+    : chunk_tokens_(chunk_tokens), hasher_(std::make_unique<Hasher>(chunk_tokens, root)) {
   KVIST_CHECK(chunk_tokens.value > 0);
 }
 

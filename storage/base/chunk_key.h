@@ -57,8 +57,8 @@ class KeyChain {
   Tokens chunk_tokens_;
   std::unique_ptr<Hasher> hasher_;
   uint64_t token_count_ = 0;
-  uint32_t filled_ = 0;            // tokens of the chunk that is filling
-  std::vector<std::byte> extra_;   // encoded extra keys of that chunk
+  uint32_t filled_ = 0;           // tokens of the chunk that is filling
+  std::vector<std::byte> extra_;  // encoded extra keys of that chunk
   uint32_t extra_count_ = 0;
   std::vector<ChunkKey> keys_;
 };

@@ -10,7 +10,8 @@
 // The nouns of kvist that are numbers. Each is a type of its own, so that a rank is never passed for a group.
 namespace kvist {
 
-using SessionId = Id<struct SessionTag, uint64_t>;    // one connected process of an instance; never reused while the daemon lives
+using SessionId =
+    Id<struct SessionTag, uint64_t>;  // one connected process of an instance; never reused while the daemon lives
 using InstanceId = Id<struct InstanceTag, uint64_t>;  // one engine; never reused while the daemon lives
 using SpaceId = Id<struct SpaceTag, uint32_t>;        // a space that this daemon has met; dense, starting at 0
 using GroupId = Id<struct GroupTag, uint16_t>;        // a cache group within a space
@@ -34,9 +35,9 @@ struct Handle {
   static constexpr Handle Unpack(uint64_t v) { return {static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}; }
 };
 
-using SlotRef = Handle<struct SlotTag>;    // a pinned-DRAM extent that holds one shard
-using LeaseId = Handle<struct LeaseTag>;   // an instance's revocable right that chunks stay
-using OpId = Handle<struct OpTag>;         // one load or store in flight
+using SlotRef = Handle<struct SlotTag>;   // a pinned-DRAM extent that holds one shard
+using LeaseId = Handle<struct LeaseTag>;  // an instance's revocable right that chunks stay
+using OpId = Handle<struct OpTag>;        // one load or store in flight
 
 // 256 bits that name something: a chunk by its whole prefix, or a space by everything that must match.
 template <class Tag>
@@ -45,7 +46,11 @@ struct Digest {
 
   constexpr auto operator<=>(const Digest&) const = default;
   // The i-th 64-bit word, i in [0, 4); SHA-256 bits are uniform, so any word spreads.
-  uint64_t word(int i) const { uint64_t w; std::memcpy(&w, bytes.data() + 8 * i, 8); return w; }
+  uint64_t word(int i) const {
+    uint64_t w;
+    std::memcpy(&w, bytes.data() + 8 * i, 8);
+    return w;
+  }
 };
 
 using ChunkKey = Digest<struct ChunkKeyTag>;

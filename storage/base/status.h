@@ -7,15 +7,15 @@
 #include "absl/status/statusor.h"
 
 // Returns from the calling function when `expr` (an absl::Status) is not OK.
-#define KVIST_RETURN_IF_ERROR(expr)                             \
-  do {                                                          \
+#define KVIST_RETURN_IF_ERROR(expr)                                                    \
+  do {                                                                                 \
     if (::absl::Status kvist_status = (expr); !kvist_status.ok()) return kvist_status; \
   } while (false)
 
 // Declares or assigns `lhs` from `expr` (an absl::StatusOr<T>), or returns its error.
 #define KVIST_ASSIGN_OR_RETURN(lhs, expr) KVIST_ASSIGN_OR_RETURN_(KVIST_CONCAT_(kvist_or_, __LINE__), lhs, expr)
-#define KVIST_ASSIGN_OR_RETURN_(tmp, lhs, expr) \
-  auto tmp = (expr);                            \
+#define KVIST_ASSIGN_OR_RETURN_(tmp, lhs, expr)  \
+  auto tmp = (expr);                             \
   if (!tmp.ok()) return std::move(tmp).status(); \
   lhs = *std::move(tmp)
 #define KVIST_CONCAT_(a, b) KVIST_CONCAT2_(a, b)

@@ -8,7 +8,7 @@
 namespace kvist {
 
 // Sizes and positions. A byte size, a byte position and a count of anything else never convert into each other.
-using Bytes = Quantity<struct BytesTag>;        // a length in bytes
+using Bytes = Quantity<struct BytesTag>;  // a length in bytes
 using Tokens = Quantity<struct TokensTag, uint32_t>;
 using ByteOffset = Id<struct ByteOffsetTag, uint64_t>;  // a position in a file, region or mapping
 

@@ -181,8 +181,8 @@ absl::Status MeasureChain(const Settings& settings, Report* report) {
   report->cases.push_back({"chain of 131,072 tokens", middle.product * 1e6, "us", middle.limit * 1e6, Better::kLower, 1.1});
   KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> token_pairs, Alternate(0.15 * settings.time, chain, tokens_alone));
   const Pair beside_tokens = MedianByRatio(token_pairs);
-  report->cases.push_back(
-      {"chain beside the tokens alone", beside_tokens.product * 1e6, "us", beside_tokens.limit * 1e6, Better::kLower, std::nullopt});
+  report->cases.push_back({"chain beside the tokens alone", beside_tokens.product * 1e6, "us", beside_tokens.limit * 1e6,
+                           Better::kLower, std::nullopt});
   return absl::OkStatus();
 }
 

@@ -35,7 +35,8 @@ FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance)
 
 nlohmann::json Status(const DaemonProcess& daemon) {
   std::string out;
-  const int rc = kvist::test::RunProgram({kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "status"}, &out);
+  const int rc = kvist::test::RunProgram(
+      {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "status"}, &out);
   REQUIRE(rc == 0);
   return nlohmann::json::parse(out);
 }
@@ -103,13 +104,16 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
   while (daemon.OpenFds() > fds && Clock::now() - begin < std::chrono::seconds(2)) std::this_thread::yield();
   CHECK(daemon.OpenFds() <= fds);
   std::string out;
-  CHECK(kvist::test::RunProgram({kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "clear", "--yes"}, &out) == 0);
+  CHECK(kvist::test::RunProgram({kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "clear", "--yes"},
+                                &out) == 0);
   const uint64_t leaked = Status(daemon)["pool"]["used_bytes"];
   CHECK(leaked == 0);
   std::sort(reclaim_ms.begin(), reclaim_ms.end());
   const double p99 = reclaim_ms[reclaim_ms.size() * 99 / 100];
-  std::printf("rows 1, 2: %d deaths, time to reclaim p50 %.1f ms p99 %.1f ms (asked: 1000), leaked %lu bytes, wrong chunks %u of %u hits\n", deaths,
-              reclaim_ms[reclaim_ms.size() / 2], p99, leaked, wrong_bytes, hits);
+  std::printf(
+      "rows 1, 2: %d deaths, time to reclaim p50 %.1f ms p99 %.1f ms (asked: 1000), leaked %lu bytes, wrong chunks %u of %u "
+      "hits\n",
+      deaths, reclaim_ms[reclaim_ms.size() / 2], p99, leaked, wrong_bytes, hits);
   CHECK(p99 <= 1000);
   CHECK(hits > 0);
   CHECK(daemon.Terminate() == 0);
@@ -161,8 +165,10 @@ TEST_CASE("kvistd killed under load: the engine finishes by computing and is ser
   }
   stop = true;
   load.join();
-  std::printf("kvistd killed %d times under load: %lu requests ended, longest %.0f ms, served again after at most %.2f s (asked: 5), wrong chunks %lu\n", kills,
-              rounds.load(), static_cast<double>(longest_us.load()) / 1000, slowest_return, wrong_chunks.load());
+  std::printf(
+      "kvistd killed %d times under load: %lu requests ended, longest %.0f ms, served again after at most %.2f s (asked: "
+      "5), wrong chunks %lu\n",
+      kills, rounds.load(), static_cast<double>(longest_us.load()) / 1000, slowest_return, wrong_chunks.load());
   CHECK(wrong_chunks == 0);
 }
 

@@ -165,12 +165,13 @@ uint64_t ResidentKiB(pid_t pid) {
 // An engine that must not notice anything.
 class Bystander {
  public:
-  explicit Bystander(const DaemonProcess& daemon) : engine_([&] {
-    FakeEngine::Options o;
-    o.socket = daemon.socket();
-    o.instance = "bystander";
-    return o;
-  }()) {
+  explicit Bystander(const DaemonProcess& daemon)
+      : engine_([&] {
+          FakeEngine::Options o;
+          o.socket = daemon.socket();
+          o.instance = "bystander";
+          return o;
+        }()) {
     REQUIRE(engine_.status.message == "");
     keys_ = engine_.Keys(1, 8);
     REQUIRE(engine_.StoreAll(keys_).status == KVIST_OK);
@@ -188,7 +189,9 @@ class Bystander {
 };
 
 // A 32-bit field's value made of `v`, but not the one that would be right.
-uint32_t Other(uint64_t v, uint32_t right) { return static_cast<uint32_t>(v) == right ? right + 1 : static_cast<uint32_t>(v); }
+uint32_t Other(uint64_t v, uint32_t right) {
+  return static_cast<uint32_t>(v) == right ? right + 1 : static_cast<uint32_t>(v);
+}
 
 const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
 
@@ -204,25 +207,54 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
       {"rank", [](auto* h, uint64_t v) { h->set_rank(Other(v, 0)); }},
       {"page_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_page_tokens(Other(v, 1) == 2 ? 0 : Other(v, 1)); }},
       {"chunk_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_chunk_tokens(static_cast<uint32_t>(v)); }},
-      {"tensor_parallel", [](auto* h, uint64_t v) { h->mutable_space()->set_tensor_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
-      {"pipeline_parallel", [](auto* h, uint64_t v) { h->mutable_space()->set_pipeline_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
+      {"tensor_parallel",
+       [](auto* h, uint64_t v) { h->mutable_space()->set_tensor_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
+      {"pipeline_parallel",
+       [](auto* h, uint64_t v) { h->mutable_space()->set_pipeline_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
       {"layers", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_layers(static_cast<uint32_t>(v)); }},
-      {"segments", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segments(static_cast<uint32_t>(v == 1 ? 2 : v)); }},
-      {"segment_bytes", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segment_bytes(v == 1 ? 0 : v); }},
+      {"segments",
+       [](auto* h, uint64_t v) {
+         h->mutable_space()->mutable_groups(0)->set_segments(static_cast<uint32_t>(v == 1 ? 2 : v));
+       }},
+      {"segment_bytes",
+       [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segment_bytes(v == 1 ? 0 : v); }},
       {"pages", [](auto* h, uint64_t v) { h->mutable_memory()->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
       {"page_stride", [](auto* h, uint64_t v) { h->mutable_memory()->set_page_stride(v); }},
-      {"layer offset", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
+      {"layer offset",
+       [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
       {"layer region", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_region(Other(v, 0)); }},
-      {"dim count", [](auto* h, uint64_t v) { auto* d = h->mutable_memory()->add_dims(); d->set_count(static_cast<uint32_t>(v == 1 ? 2 : v)); d->set_stride(1); }},
-      {"dim stride", [](auto* h, uint64_t v) { auto* d = h->mutable_memory()->add_dims(); d->set_count(2); d->set_stride(v); }},
+      {"dim count",
+       [](auto* h, uint64_t v) {
+         auto* d = h->mutable_memory()->add_dims();
+         d->set_count(static_cast<uint32_t>(v == 1 ? 2 : v));
+         d->set_stride(1);
+       }},
+      {"dim stride",
+       [](auto* h, uint64_t v) {
+         auto* d = h->mutable_memory()->add_dims();
+         d->set_count(2);
+         d->set_stride(v);
+       }},
       {"instance", [](auto* h, uint64_t v) { h->set_instance(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
       {"model", [](auto* h, uint64_t v) { h->mutable_space()->set_model(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
-      {"more layers", [](auto* h, uint64_t v) { for (uint64_t i = 0; i <= v % 3000; ++i) h->mutable_memory()->add_layers(); }},
+      {"more layers",
+       [](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i <= v % 3000; ++i) h->mutable_memory()->add_layers();
+       }},
       {"no group", [](auto* h, uint64_t) { h->mutable_space()->clear_groups(); }},
       {"no space", [](auto* h, uint64_t) { h->clear_space(); }},
   };
   // 2^32 and above wrap to 0 in 32-bit fields: both are worth a try.
-  const uint64_t values[] = {0, 1, UINT32_MAX, uint64_t{1} << 31, (uint64_t{1} << 31) + 1, uint64_t{1} << 32, uint64_t{1} << 62, uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - 4096};
+  const uint64_t values[] = {0,
+                             1,
+                             UINT32_MAX,
+                             uint64_t{1} << 31,
+                             (uint64_t{1} << 31) + 1,
+                             uint64_t{1} << 32,
+                             uint64_t{1} << 62,
+                             uint64_t{1} << 63,
+                             UINT64_MAX,
+                             UINT64_MAX - 4096};
   uint32_t frames = 0;
   const uint64_t before = ResidentKiB(daemon.pid());
   for (const auto& [field, change] : fields) {
@@ -287,7 +319,8 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
   const uint64_t before = ResidentKiB(daemon.pid());
   const uint32_t counts[] = {0, 1, 2, 4096, 4097, 4098, 1u << 19, (1u << 19) + 1, 1u << 31, UINT32_MAX};
   uint32_t entries = 0;
-  for (const shm::Opcode opcode : {shm::Opcode::kLookup, shm::Opcode::kLoad, shm::Opcode::kStore, static_cast<shm::Opcode>(0), static_cast<shm::Opcode>(999)}) {
+  for (const shm::Opcode opcode : {shm::Opcode::kLookup, shm::Opcode::kLoad, shm::Opcode::kStore,
+                                   static_cast<shm::Opcode>(0), static_cast<shm::Opcode>(999)}) {
     for (const uint32_t keys : counts) {
       for (const uint32_t pages : counts) {
         for (const uint64_t arena : {uint64_t{0}, shm::kArenaBytes.value - 32, uint64_t{1} << 63, UINT64_MAX}) {
@@ -311,7 +344,8 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
     }
   }
   const uint64_t after = ResidentKiB(daemon.pid());
-  std::printf("row 30: %u ring entries with lengths from 0 to 2^64 - 1 answered, resident memory %lu -> %lu KiB\n", entries, before, after);
+  std::printf("row 30: %u ring entries with lengths from 0 to 2^64 - 1 answered, resident memory %lu -> %lu KiB\n", entries,
+              before, after);
   CHECK(after < before + 32768);  // the session's own arena is 4 MiB, and pages that good stores filled count
 }
 

@@ -155,7 +155,8 @@ TEST_CASE("Wrong calls get a typed error that says what to do, and nothing is di
   CHECK(failed(engine.worker(0).Load(stale, 0, 4, pages)).status == KVIST_ABORTED);
   CHECK_THAT(kvist_error(), Catch::Contains("look up again"));
   CHECK(engine.scheduler().Load(stale, 0, 4, pages) == 0);
-  CHECK(kvist_poll(engine.worker(0).get(), 12345, std::make_unique<kvist_result>(kvist_result{sizeof(kvist_result), KVIST_OK, 0, 0, 0, 0, 0}).get()) ==
+  CHECK(kvist_poll(engine.worker(0).get(), 12345,
+                   std::make_unique<kvist_result>(kvist_result{sizeof(kvist_result), KVIST_OK, 0, 0, 0, 0, 0}).get()) ==
         KVIST_INVALID_ARGUMENT);
   std::string wrong;
   CHECK(engine.LoadAll(keys, &wrong) == 4);

@@ -54,7 +54,8 @@ core::CopyFinished CopyEngine::Finish(size_t at, absl::Status status) {
 
 std::optional<core::CopyFinished> CopyEngine::Step() {
   if (faults_ && !finished_.empty() && prng_.Percent(4)) {
-    return core::CopyFinished{prng_.Pick(finished_), prng_.Percent(50) ? absl::OkStatus() : absl::DataLossError("said again")};
+    return core::CopyFinished{prng_.Pick(finished_),
+                              prng_.Percent(50) ? absl::OkStatus() : absl::DataLossError("said again")};
   }
   if (copies_.empty()) return {};
   const size_t at = prng_.Below(copies_.size());

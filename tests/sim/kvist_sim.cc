@@ -36,15 +36,20 @@ static_assert(sizeof(Totals) % sizeof(uint64_t) == 0);
 
 void PrintTotals(const Totals& t) {
   const auto& c = t.coverage;
-  std::printf("%" PRIu64 " events; lookups: %" PRIu64 " hits (%" PRIu64 " shards stored after a clear), %" PRIu64 " partial, %" PRIu64 " misses\n", t.events, c.hits,
-              c.hits_after_clear, c.partial_hits, c.misses);
-  std::printf("leases: %" PRIu64 " given, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64 " stale ones refused\n", c.leases, c.leases_refused, c.leases_expired,
-              c.stale_leases);
-  std::printf("copies: %" PRIu64 " loads, %" PRIu64 " stores, %" PRIu64 " completions said again, %" PRIu64 " well after a cancel\n", c.loads, c.stores, c.late_completions,
-              c.late_ok);
-  std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64 " skipped; half stores: %" PRIu64 " shards failed, %" PRIu64 " expired\n", c.sealed,
-              t.evictions, c.chunks_refused, c.chunks_skipped, c.fills_failed, c.fills_expired);
-  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears\n", c.sessions_refused, c.deaths_in_flight, c.clears);
+  std::printf("%" PRIu64 " events; lookups: %" PRIu64 " hits (%" PRIu64 " shards stored after a clear), %" PRIu64
+              " partial, %" PRIu64 " misses\n",
+              t.events, c.hits, c.hits_after_clear, c.partial_hits, c.misses);
+  std::printf("leases: %" PRIu64 " given, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64
+              " stale ones refused\n",
+              c.leases, c.leases_refused, c.leases_expired, c.stale_leases);
+  std::printf("copies: %" PRIu64 " loads, %" PRIu64 " stores, %" PRIu64 " completions said again, %" PRIu64
+              " well after a cancel\n",
+              c.loads, c.stores, c.late_completions, c.late_ok);
+  std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64
+              " skipped; half stores: %" PRIu64 " shards failed, %" PRIu64 " expired\n",
+              c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.fills_failed, c.fills_expired);
+  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears\n",
+              c.sessions_refused, c.deaths_in_flight, c.clears);
 }
 
 // Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.
@@ -62,8 +67,10 @@ bool RunSeed(const World::Options& options, const char* program, Totals* totals)
   const bool kept = world.Run();
   *totals = {world.coverage(), world.events(), world.evictions()};
   if (!kept) {
-    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s --seed %" PRIu64 " --events %" PRIu64 " --trace\n", options.seed,
-                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(), program, options.seed, options.events);
+    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s --seed %" PRIu64 " --events %" PRIu64
+                " --trace\n",
+                options.seed, world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(), program,
+                options.seed, options.events);
   } else if (options.trace) {
     std::printf("digest %016" PRIx64 "\n", world.digest());
   }
@@ -82,7 +89,8 @@ Outcome RunSeedApart(const World::Options& options, const char* program, Totals*
   if (child == 0) {
     Totals mine;
     const bool kept = RunSeed(options, program, &mine);
-    const bool told = write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);  // smaller than a pipe's buffer
+    const bool told =
+        write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);  // smaller than a pipe's buffer
     _exit(told ? (kept ? 0 : 1) : 2);
   }
   close(fds[1]);
@@ -90,9 +98,12 @@ Outcome RunSeedApart(const World::Options& options, const char* program, Totals*
   close(fds[0]);
   int status = 0;
   waitpid(child, &status, 0);
-  if (heard && WIFEXITED(status) && WEXITSTATUS(status) <= 1) return WEXITSTATUS(status) == 0 ? Outcome::kKept : Outcome::kBroken;
-  std::printf("seed %" PRIu64 " stopped the process (%s %d), see stderr above\n  replay: %s --seed %" PRIu64 " --events %" PRIu64 " --trace\n", options.seed,
-              WIFSIGNALED(status) ? "signal" : "exit", WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), program, options.seed, options.events);
+  if (heard && WIFEXITED(status) && WEXITSTATUS(status) <= 1)
+    return WEXITSTATUS(status) == 0 ? Outcome::kKept : Outcome::kBroken;
+  std::printf("seed %" PRIu64 " stopped the process (%s %d), see stderr above\n  replay: %s --seed %" PRIu64
+              " --events %" PRIu64 " --trace\n",
+              options.seed, WIFSIGNALED(status) ? "signal" : "exit",
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), program, options.seed, options.events);
   return Outcome::kAborted;
 }
 
@@ -107,7 +118,9 @@ int main(int argc, char** argv) {
   app.add_option("--seeds", seeds, "run so many seeds");
   app.add_option("--first", first, "the first of them");
   app.add_option("--events", options.events, "events of the core a seed")->capture_default_str();
-  app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--trace", options.trace, "print every event and effect");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
   app.add_flag("--expect-bug", expect_bug, "succeed when a seed fails");
@@ -118,7 +131,8 @@ int main(int argc, char** argv) {
     if (replays) {
       World world(options);
       const bool kept = world.Run();
-      std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(), world.events());
+      std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(),
+                  world.events());
       return kept ? 0 : 1;
     }
     const bool kept = RunSeed(options, argv[0], &totals);

@@ -7,8 +7,9 @@
 namespace kvist::sim {
 
 std::string Describe(ShardId id, const Shard& shard) {
-  return absl::StrCat("shard ", id, " (space ", shard.space.value, ", group ", shard.group.value, ", rank ", shard.rank.value, ", key ",
-                      absl::Hex(shard.key.word(0)), ", slot ", shard.slot.index, "/", shard.slot.generation, ")");
+  return absl::StrCat("shard ", id, " (space ", shard.space.value, ", group ", shard.group.value, ", rank ",
+                      shard.rank.value, ", key ", absl::Hex(shard.key.word(0)), ", slot ", shard.slot.index, "/",
+                      shard.slot.generation, ")");
 }
 
 Memory::Memory(const std::vector<Bytes>& regions, const pool::SlotAllocator* slots, Verdict* verdict)
@@ -34,7 +35,9 @@ ShardId Memory::BeginStore(Shard shard) {
   for (uint32_t p = 0; p < shard.pages; ++p) {
     Page& page = pages_[shard.first_page + p];
     const Shard& before = shards_[page.owner];
-    const auto say = [&](const char* what) { return absl::StrCat(Describe(id, shard), " overwrites ", Describe(page.owner, before), what); };
+    const auto say = [&](const char* what) {
+      return absl::StrCat(Describe(id, shard), " overwrites ", Describe(page.owner, before), what);
+    };
     if (page.owner != 0) {
       if (before.state == Shard::State::kWriting) verdict_.Break(kNoWrongBytes, say(", which another copy is writing"));
       if (before.readers > 0) verdict_.Break(kNoWrongBytes, say(", which a load is reading"));
@@ -56,14 +59,17 @@ void Memory::EndStore(ShardId id, bool complete) {
 void Memory::BeginLoad(ShardId id) {
   Shard& shard = shards_[id];
   ++shard.readers;
-  if (!Intact(id)) verdict_.Break(kNoWrongBytes, absl::StrCat("a load starts on ", Describe(id, shard), ", which is torn, freed or overwritten"));
+  if (!Intact(id))
+    verdict_.Break(kNoWrongBytes,
+                   absl::StrCat("a load starts on ", Describe(id, shard), ", which is torn, freed or overwritten"));
 }
 
 void Memory::ReadPage(ShardId id, uint32_t page) {
   const Shard& shard = shards_[id];
   const ShardId found = pages_[shard.first_page + page].content;
   if (found != id) {
-    verdict_.Break(kNoWrongBytes, absl::StrCat("a load reads ", found == 0 ? "garbage" : Describe(found, shards_[found]), " instead of ", Describe(id, shard)));
+    verdict_.Break(kNoWrongBytes, absl::StrCat("a load reads ", found == 0 ? "garbage" : Describe(found, shards_[found]),
+                                               " instead of ", Describe(id, shard)));
   }
 }
 

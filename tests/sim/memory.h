@@ -13,7 +13,8 @@
 
 namespace kvist::sim {
 
-using ShardId = uint32_t;  // one store of one shard; 0 is none. Never reused, so old bytes of a key are not taken for new ones.
+using ShardId =
+    uint32_t;  // one store of one shard; 0 is none. Never reused, so old bytes of a key are not taken for new ones.
 
 // One rank's bytes of a chunk, as one store wrote them.
 struct Shard {
@@ -27,8 +28,8 @@ struct Shard {
   uint32_t first_page = 0;
   uint32_t pages = 0;
   enum class State : uint8_t { kWriting, kComplete, kGarbage } state = State::kWriting;
-  uint32_t readers = 0;            // copies that read it now
-  uint32_t leases = 0;             // leases that promise it
+  uint32_t readers = 0;  // copies that read it now
+  uint32_t leases = 0;   // leases that promise it
 };
 
 // The pool's bytes, simulated: each 4 KiB page remembers whose bytes it holds. Pages and not slots, so that slots of different

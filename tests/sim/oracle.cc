@@ -62,7 +62,9 @@ void Oracle::Judge(const core::SessionOpened& event, const Effects& effects) {
     return;
   }
   const auto* accepted = Only<core::SessionAccepted>(effects);
-  if (!Expect(accepted != nullptr && accepted->session == event.session, kOneAnswer, "a session that can be served was not accepted")) return;
+  if (!Expect(accepted != nullptr && accepted->session == event.session, kOneAnswer,
+              "a session that can be served was not accepted"))
+    return;
   if (known == spaces_.end()) {
     Expect(specs_.emplace(accepted->space.value, event.space).second, kTenantsApart, "two digests got the same space");
     spaces_.emplace(event.space.digest, accepted->space);
@@ -107,8 +109,8 @@ void Oracle::Judge(const core::SessionClosed& event, const Effects& effects) {
     }
   }
   const bool quiet = session->ops.empty();
-  Expect(cancelled == session->ops && effects.size() == session->ops.size() + (quiet ? 1 : 0) && drained == quiet, kNothingLeaks,
-         "a session's death must cancel each of its copies, and drain it at once only when it has none");
+  Expect(cancelled == session->ops && effects.size() == session->ops.size() + (quiet ? 1 : 0) && drained == quiet,
+         kNothingLeaks, "a session's death must cancel each of its copies, and drain it at once only when it has none");
   for (const uint64_t op : session->ops) ops_[op].cancelled = true;
   if (quiet) {
     sessions_.erase(event.session.value);
@@ -127,16 +129,25 @@ Bytes Oracle::ChunkBytes(SpaceId space) const {
   return sum;
 }
 
-void Oracle::CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards) {
+void Oracle::CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
+                      std::vector<ShardId>* shards) {
   const uint32_t ranks = specs_.at(session.space.value).ranks();
   for (uint16_t rank = 0; rank < ranks; ++rank) {
     const auto found = newest_.find({{session.space.value, group.value, keys[k]}, rank});
-    const auto where = [&] { return absl::StrCat("chunk ", k, " of a hit (space ", session.space.value, ", group ", group.value, ", key ", absl::Hex(keys[k].word(0)), ")"); };
-    if (found == newest_.end()) return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": rank ", rank, " has never stored it completely"));
+    const auto where = [&] {
+      return absl::StrCat("chunk ", k, " of a hit (space ", session.space.value, ", group ", group.value, ", key ",
+                          absl::Hex(keys[k].word(0)), ")");
+    };
+    if (found == newest_.end())
+      return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": rank ", rank, " has never stored it completely"));
     const Shard& shard = memory_[found->second];
-    if (shard.clears != clears_[session.space.value]) return verdict_.Break(kClearedIsGone, absl::StrCat(where(), ": its newest bytes are older than the last clear"));
-    if (!slots_.IsLive(shard.slot)) return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": rank ", rank, "'s slot is not live: evicted, or not stored anew yet"));
-    if (!memory_.Intact(found->second)) return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": torn or overwritten: ", Describe(found->second, shard)));
+    if (shard.clears != clears_[session.space.value])
+      return verdict_.Break(kClearedIsGone, absl::StrCat(where(), ": its newest bytes are older than the last clear"));
+    if (!slots_.IsLive(shard.slot))
+      return verdict_.Break(kNothingHalfDone,
+                            absl::StrCat(where(), ": rank ", rank, "'s slot is not live: evicted, or not stored anew yet"));
+    if (!memory_.Intact(found->second))
+      return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": torn or overwritten: ", Describe(found->second, shard)));
     const bool follows = k == 0 ? !shard.parent.has_value() : shard.parent == keys[k - 1];
     if (!follows) return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": was stored under another parent"));
     if (shard.clears > 0) ++coverage_.hits_after_clear;
@@ -151,17 +162,25 @@ void Oracle::Judge(const core::LookupAsked& event, const Effects& effects) {
     return;
   }
   const auto* answer = Only<core::LookupAnswered>(effects);
-  if (!Expect(answer != nullptr && answer->session == event.session && answer->tag == event.tag && answer->chunks <= event.keys.size(), kOneAnswer,
-              "a lookup gets one answer, and no more chunks than it named")) {
+  if (!Expect(answer != nullptr && answer->session == event.session && answer->tag == event.tag &&
+                  answer->chunks <= event.keys.size(),
+              kOneAnswer, "a lookup gets one answer, and no more chunks than it named")) {
     return;
   }
   ++(answer->chunks == 0 ? coverage_.misses : answer->chunks == event.keys.size() ? coverage_.hits : coverage_.partial_hits);
-  Lease lease{session->name, session->instance, event.session, answer->chunks, ChunkBytes(session->space) * answer->chunks,
-              now_ + std::min(event.lease, options_.lease_max), false, {}};
+  Lease lease{session->name,
+              session->instance,
+              event.session,
+              answer->chunks,
+              ChunkBytes(session->space) * answer->chunks,
+              now_ + std::min(event.lease, options_.lease_max),
+              false,
+              {}};
   const auto groups = static_cast<uint16_t>(specs_.at(session->space.value).groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     auto& chunks = lease.shards.emplace_back(answer->chunks);
-    for (uint32_t k = 0; k < answer->chunks && verdict_.kept(); ++k) CheckHit(*session, GroupId{group}, event.keys, k, &chunks[k]);
+    for (uint32_t k = 0; k < answer->chunks && verdict_.kept(); ++k)
+      CheckHit(*session, GroupId{group}, event.keys, k, &chunks[k]);
   }
   if (!verdict_.kept()) return;
 
@@ -169,7 +188,8 @@ void Oracle::Judge(const core::LookupAsked& event, const Effects& effects) {
   Instance& instance = instances_.at(session->name);
   if (late_ == 0) {
     const bool fits = instance.leased + lease.bytes <= lease_budget_;
-    Expect(static_cast<bool>(answer->lease) == (wanted && fits), kBudgetsHold, "a lease is given when it is wanted and within the instance's budget, and only then");
+    Expect(static_cast<bool>(answer->lease) == (wanted && fits), kBudgetsHold,
+           "a lease is given when it is wanted and within the instance's budget, and only then");
   }
   if (wanted && !answer->lease) ++coverage_.leases_refused;
   if (!answer->lease) return;
@@ -208,7 +228,8 @@ void Oracle::Judge(const core::ReleaseAsked& event, const Effects& effects) {
 
 bool Oracle::Refused(const Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code) {
   const auto* ended = Only<OpEnded>(effects);
-  return ended != nullptr && ended->session == session && ended->tag == tag && ended->status.code() == code && ended->copied == 0;
+  return ended != nullptr && ended->session == session && ended->tag == tag && ended->status.code() == code &&
+         ended->copied == 0;
 }
 
 const CopyStarted* Oracle::Started(const Effects& effects, SessionId session, core::RequestTag tag, Direction direction) {
@@ -226,7 +247,8 @@ void Oracle::Judge(const core::LoadAsked& event, const Effects& effects) {
     return;
   }
   if (session->role != Role::kWorker) {
-    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kFailedPrecondition), kOneAnswer, "a scheduler's load was not refused");
+    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kFailedPrecondition), kOneAnswer,
+           "a scheduler's load was not refused");
     return;
   }
   const auto found = leases_.find(event.lease.Pack());
@@ -239,15 +261,18 @@ void Oracle::Judge(const core::LoadAsked& event, const Effects& effects) {
   }
   const Lease& lease = found->second;
   if (event.group.value >= lease.shards.size() || event.count == 0 || uint64_t{event.first} + event.count > lease.chunks) {
-    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kInvalidArgument), kOneAnswer, "a load past its lease was not refused");
+    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kInvalidArgument), kOneAnswer,
+           "a load past its lease was not refused");
     return;
   }
   const CopyStarted* copy = Started(effects, event.session, event.tag, Direction::kLoad);
-  if (!Expect(copy != nullptr && copy->slots.size() == event.count, kOneAnswer, "a load on a good lease did not start")) return;
+  if (!Expect(copy != nullptr && copy->slots.size() == event.count, kOneAnswer, "a load on a good lease did not start"))
+    return;
   Op op{event.session, event.tag, Direction::kLoad, {}, {}, false};
   for (uint32_t k = 0; k < event.count && verdict_.kept(); ++k) {
     const ShardId shard = lease.shards[event.group.value][event.first + k][session->rank.value];
-    Expect(copy->chunk_of[k] == k && copy->slots[k] == memory_[shard].slot, kNoWrongBytes, "a load goes to other slots than those that were leased");
+    Expect(copy->chunk_of[k] == k && copy->slots[k] == memory_[shard].slot, kNoWrongBytes,
+           "a load goes to other slots than those that were leased");
     memory_.BeginLoad(shard);
     op.shards.push_back(shard);
   }
@@ -263,12 +288,14 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
     return;
   }
   if (session->role != Role::kWorker) {
-    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kFailedPrecondition), kOneAnswer, "a scheduler's store was not refused");
+    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kFailedPrecondition), kOneAnswer,
+           "a scheduler's store was not refused");
     return;
   }
   const core::SpaceSpec& spec = specs_.at(session->space.value);
   if (event.group.value >= spec.groups.size()) {
-    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kInvalidArgument), kOneAnswer, "a store into no group was not refused");
+    Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kInvalidArgument), kOneAnswer,
+           "a store into no group was not refused");
     return;
   }
   if (const auto* ended = Only<OpEnded>(effects)) {
@@ -280,17 +307,20 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
     return;
   }
   const CopyStarted* copy = Started(effects, event.session, event.tag, Direction::kStore);
-  if (!Expect(copy != nullptr && std::ranges::is_sorted(copy->chunk_of, std::less_equal<>()) && copy->chunk_of.back() < event.keys.size(), kOneAnswer,
-              "a store must start or end")) {
+  if (!Expect(copy != nullptr && std::ranges::is_sorted(copy->chunk_of, std::less_equal<>()) &&
+                  copy->chunk_of.back() < event.keys.size(),
+              kOneAnswer, "a store must start or end")) {
     return;
   }
   Op op{event.session, event.tag, Direction::kStore, {}, {}, false};
   for (size_t i = 0; i < copy->slots.size() && verdict_.kept(); ++i) {
     const uint32_t k = copy->chunk_of[i];
-    Shard shard{session->space, event.group, event.keys[k], session->rank, event.parent, clears_[session->space.value], copy->slots[i]};
+    Shard shard{session->space, event.group, event.keys[k], session->rank, event.parent, clears_[session->space.value],
+                copy->slots[i]};
     if (k > 0) shard.parent = event.keys[k - 1];
     const ShardId id = memory_.BeginStore(shard);
-    Expect(memory_[id].pages * kPageOfMemory == spec.groups[event.group.value].slot_bytes[session->rank.value], kNoWrongBytes, "a slot has another size than the shard");
+    Expect(memory_[id].pages * kPageOfMemory == spec.groups[event.group.value].slot_bytes[session->rank.value],
+           kNoWrongBytes, "a slot has another size than the shard");
     if (!verdict_.kept()) return;
     op.shards.push_back(id);
     op.fills.push_back(Claim(*session, {session->space.value, event.group.value, event.keys[k]}, id));
@@ -312,7 +342,8 @@ Oracle::FillId Oracle::Claim(const Session& session, const ChunkName& chunk, Sha
     Settle(fill);
     if (!fill.ended && !fill.cleared) {
       Expect(fill.instance == session.instance && (fill.claimed & Bit(session.rank)) == 0 && !fill.doomed, kNoWrongBytes,
-             absl::StrCat("a shard that is stored already, or by another instance, is stored again: ", Describe(shard, memory_[shard])));
+             absl::StrCat("a shard that is stored already, or by another instance, is stored again: ",
+                          Describe(shard, memory_[shard])));
       fill.claimed |= Bit(session.rank);
       ++fill.running;
       return current->second;
@@ -386,7 +417,8 @@ void Oracle::Judge(const core::CopyFinished& event, const Effects& effects) {
       return;
     }
     const auto* drained = Only<core::SessionDrained>(effects);
-    Expect(drained != nullptr && drained->session == op.session, kNothingLeaks, "a dead session whose last copy is quiet was not drained");
+    Expect(drained != nullptr && drained->session == op.session, kNothingLeaks,
+           "a dead session whose last copy is quiet was not drained");
     sessions_.erase(op.session.value);
     return;
   }
@@ -404,7 +436,8 @@ void Oracle::Judge(const core::CopyFinished& event, const Effects& effects) {
 
 void Oracle::Judge(const core::ClearAsked& event, const Effects& effects) {
   const auto* ended = Only<core::ClearEnded>(effects);
-  if (event.space.has_value() && !specs_.contains(event.space->value)) {  // the core may have met a space whose session it refused
+  if (event.space.has_value() &&
+      !specs_.contains(event.space->value)) {  // the core may have met a space whose session it refused
     if (ended == nullptr) jobs_.push_back(event.job);
     return;
   }
@@ -446,7 +479,9 @@ void Oracle::Judge(const core::Tick& event, const Effects& effects) {
   }
   for (const core::Effect& effect : effects) {
     const auto* ended = std::get_if<core::ClearEnded>(&effect);
-    if (!Expect(ended != nullptr && !jobs_.empty() && ended->job == jobs_.front(), kOneAnswer, "clears end once each, in their order")) return;
+    if (!Expect(ended != nullptr && !jobs_.empty() && ended->job == jobs_.front(), kOneAnswer,
+                "clears end once each, in their order"))
+      return;
     jobs_.pop_front();
   }
 }
@@ -471,7 +506,9 @@ void Oracle::Compare(const core::Core& core) {
     if (fill.ended) return true;
     const bool live = slots_.IsLive(memory_[fill.first].slot);
     const bool gone_by_now = fill.running == 0 && (fill.doomed || (caught_up && (fill.may_end || fill.cleared)));
-    Expect(!gone_by_now, kNothingLeaks, absl::StrCat("a half store that failed, expired or was cleared keeps its slots: ", Describe(fill.first, memory_[fill.first])));
+    Expect(!gone_by_now, kNothingLeaks,
+           absl::StrCat("a half store that failed, expired or was cleared keeps its slots: ",
+                        Describe(fill.first, memory_[fill.first])));
     Expect(live, kNoWrongBytes, absl::StrCat("a half store lost its slots: ", Describe(fill.first, memory_[fill.first])));
     return false;
   });

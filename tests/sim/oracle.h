@@ -47,7 +47,8 @@ class Oracle {
 
   // What has happened, so that a run that proves nothing is seen.
   struct Coverage {
-    uint64_t hits = 0, partial_hits = 0, misses = 0, leases = 0, leases_refused = 0, leases_expired = 0, loads = 0, stores = 0;
+    uint64_t hits = 0, partial_hits = 0, misses = 0, leases = 0, leases_refused = 0, leases_expired = 0, loads = 0,
+             stores = 0;
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0;
   };
@@ -85,16 +86,16 @@ class Oracle {
   struct Fill {
     ChunkName chunk;
     uint64_t instance = 0;
-    uint64_t all = 0;          // a bit per rank, as below
+    uint64_t all = 0;  // a bit per rank, as below
     uint64_t claimed = 0;
     uint64_t stored = 0;
-    ShardId first = 0;         // of the rank that came first; its slot is live as long as the half store is
-    uint32_t running = 0;      // copies
+    ShardId first = 0;     // of the rank that came first; its slot is live as long as the half store is
+    uint32_t running = 0;  // copies
     absl::Time deadline;
     bool expired = false;
-    bool doomed = false;       // a copy has failed: ends when quiet
-    bool may_end = false;      // expired, or a rank has died: ends when quiet, once the core has come to it
-    bool cleared = false;      // as above; and the key may be stored anew meanwhile
+    bool doomed = false;   // a copy has failed: ends when quiet
+    bool may_end = false;  // expired, or a rank has died: ends when quiet, once the core has come to it
+    bool cleared = false;  // as above; and the key may be stored anew meanwhile
     bool ended = false;
   };
   struct Op {
@@ -106,15 +107,19 @@ class Oracle {
     bool cancelled = false;
   };
 
-  bool Expect(bool holds, std::string_view promise, std::string_view detail) { return verdict_.Expect(holds, promise, detail); }
+  bool Expect(bool holds, std::string_view promise, std::string_view detail) {
+    return verdict_.Expect(holds, promise, detail);
+  }
   Session* FindOpen(SessionId id);
   Bytes ChunkBytes(SpaceId space) const;  // of one chunk, all groups and ranks
   void Protect(const Lease& lease, bool on);
   void EndLease(std::map<uint64_t, Lease>::iterator lease);
-  const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag, core::Direction direction);
+  const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag,
+                                   core::Direction direction);
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
   // Checks that chunk k of a hit is whole on all ranks; adds its shards to `shards`.
-  void CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards);
+  void CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
+                std::vector<ShardId>* shards);
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
   // Notes that the core has ended a half store that it may end.
@@ -130,18 +135,18 @@ class Oracle {
   uint64_t late_ = 0;  // leases and half stores that have expired and that the core may not have come to yet
   std::map<SpaceDigest, SpaceId> spaces_;
   std::map<uint32_t, core::SpaceSpec> specs_;
-  std::map<uint32_t, uint64_t> clears_;           // [space]
+  std::map<uint32_t, uint64_t> clears_;  // [space]
   std::map<InstanceName, Instance> instances_;
   std::map<uint64_t, Session> sessions_;
-  std::map<uint64_t, Lease> leases_;              // alive, or expired and late
+  std::map<uint64_t, Lease> leases_;  // alive, or expired and late
   std::set<uint64_t> leases_ever_;
   std::map<uint64_t, Op> ops_;
   std::set<uint64_t> ops_ever_;
   std::vector<Fill> fills_;
-  std::vector<FillId> open_fills_;                // not ended
+  std::vector<FillId> open_fills_;  // not ended
   std::map<ChunkName, FillId> current_fill_;
   std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, rank) -> the complete shard that was begun last
-  std::deque<uint64_t> jobs_;                     // clears under way
+  std::deque<uint64_t> jobs_;                                 // clears under way
   Coverage coverage_;
 };
 

@@ -23,7 +23,9 @@ class Prng {
   uint32_t Between(uint32_t low, uint32_t high) { return low + Below(high - low + 1); }
   bool Percent(uint32_t percent) { return Below(100) < percent; }
   template <class Container>
-  auto& Pick(Container& from) { return from[Below(from.size())]; }
+  auto& Pick(Container& from) {
+    return from[Below(from.size())];
+  }
 
  private:
   uint64_t state_;

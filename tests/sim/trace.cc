@@ -8,7 +8,9 @@
 namespace kvist::sim {
 namespace {
 
-std::string Show(const ChunkKey& key) { return absl::StrCat(absl::Hex(static_cast<uint16_t>(key.word(0)), absl::kZeroPad4)); }
+std::string Show(const ChunkKey& key) {
+  return absl::StrCat(absl::Hex(static_cast<uint16_t>(key.word(0)), absl::kZeroPad4));
+}
 
 std::string Show(std::span<const ChunkKey> keys) {
   std::string out = "[";
@@ -22,44 +24,61 @@ std::string Show(Handle<Tag> handle) {
 }
 
 struct Printer {
-  std::string operator()(const core::SessionAccepted& e) { return absl::StrCat("accepted session ", e.session.value, " space ", e.space.value); }
-  std::string operator()(const core::SessionRefused& e) { return absl::StrCat("refused session ", e.session.value, ": ", e.why.ToString()); }
+  std::string operator()(const core::SessionAccepted& e) {
+    return absl::StrCat("accepted session ", e.session.value, " space ", e.space.value);
+  }
+  std::string operator()(const core::SessionRefused& e) {
+    return absl::StrCat("refused session ", e.session.value, ": ", e.why.ToString());
+  }
   std::string operator()(const core::SessionDrained& e) { return absl::StrCat("drained session ", e.session.value); }
   std::string operator()(const core::LookupAnswered& e) {
-    return absl::StrCat("answer session ", e.session.value, " tag ", e.tag.value, ": ", e.chunks, " chunks, lease ", Show(e.lease));
+    return absl::StrCat("answer session ", e.session.value, " tag ", e.tag.value, ": ", e.chunks, " chunks, lease ",
+                        Show(e.lease));
   }
   std::string operator()(const core::CopyStarted& e) {
-    std::string out = absl::StrCat(e.direction == core::Direction::kLoad ? "load" : "store", " op ", Show(e.op), " session ", e.session.value, " tag ", e.tag.value, ":");
+    std::string out = absl::StrCat(e.direction == core::Direction::kLoad ? "load" : "store", " op ", Show(e.op), " session ",
+                                   e.session.value, " tag ", e.tag.value, ":");
     for (size_t i = 0; i < e.slots.size(); ++i) absl::StrAppend(&out, " ", e.chunk_of[i], "@", Show(e.slots[i]));
     return out;
   }
   std::string operator()(const core::CopyCancelled& e) { return absl::StrCat("cancel op ", Show(e.op)); }
   std::string operator()(const core::OpEnded& e) {
-    return absl::StrCat("ended session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " copied ", e.copied, " skipped ", e.skipped, " refused ", e.refused);
+    return absl::StrCat("ended session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " copied ",
+                        e.copied, " skipped ", e.skipped, " refused ", e.refused);
   }
-  std::string operator()(const core::ClearEnded& e) { return absl::StrCat("cleared job ", e.job, ": ", e.chunks, " chunks"); }
+  std::string operator()(const core::ClearEnded& e) {
+    return absl::StrCat("cleared job ", e.job, ": ", e.chunks, " chunks");
+  }
 };
 
 }  // namespace
 
 std::string Print(const core::SessionOpened& e) {
-  return absl::StrCat("open session ", e.session.value, " of ", e.space.tenant, "/", e.instance, e.role == core::Role::kWorker ? " rank " : " scheduler ", e.rank.value,
-                      " ", e.space.model, " ranks ", e.space.ranks(), " groups ", e.space.groups.size());
+  return absl::StrCat("open session ", e.session.value, " of ", e.space.tenant, "/", e.instance,
+                      e.role == core::Role::kWorker ? " rank " : " scheduler ", e.rank.value, " ", e.space.model, " ranks ",
+                      e.space.ranks(), " groups ", e.space.groups.size());
 }
 std::string Print(const core::SessionClosed& e) { return absl::StrCat("dead session ", e.session.value); }
 std::string Print(const core::LookupAsked& e) {
-  return absl::StrCat("lookup session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys), " lease ", absl::FormatDuration(e.lease));
+  return absl::StrCat("lookup session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys), " lease ",
+                      absl::FormatDuration(e.lease));
 }
-std::string Print(const core::ReleaseAsked& e) { return absl::StrCat("release session ", e.session.value, " lease ", Show(e.lease)); }
+std::string Print(const core::ReleaseAsked& e) {
+  return absl::StrCat("release session ", e.session.value, " lease ", Show(e.lease));
+}
 std::string Print(const core::LoadAsked& e) {
-  return absl::StrCat("load session ", e.session.value, " tag ", e.tag.value, " lease ", Show(e.lease), " group ", e.group.value, " first ", e.first, " count ", e.count);
+  return absl::StrCat("load session ", e.session.value, " tag ", e.tag.value, " lease ", Show(e.lease), " group ",
+                      e.group.value, " first ", e.first, " count ", e.count);
 }
 std::string Print(const core::StoreAsked& e) {
-  return absl::StrCat("store session ", e.session.value, " tag ", e.tag.value, " group ", e.group.value, " after ", e.parent.has_value() ? Show(*e.parent) : "-", " ", Show(e.keys));
+  return absl::StrCat("store session ", e.session.value, " tag ", e.tag.value, " group ", e.group.value, " after ",
+                      e.parent.has_value() ? Show(*e.parent) : "-", " ", Show(e.keys));
 }
 std::string Print(const core::CancelAsked& e) { return absl::StrCat("give up op ", Show(e.op)); }
 std::string Print(const core::CopyFinished& e) { return absl::StrCat("quiet op ", Show(e.op), " ", e.status.ToString()); }
-std::string Print(const core::ClearAsked& e) { return absl::StrCat("clear job ", e.job, e.space.has_value() ? absl::StrCat(" space ", e.space->value) : " all"); }
+std::string Print(const core::ClearAsked& e) {
+  return absl::StrCat("clear job ", e.job, e.space.has_value() ? absl::StrCat(" space ", e.space->value) : " all");
+}
 std::string Print(const core::Tick& e) { return absl::StrCat("tick ", absl::ToUnixMillis(e.now), " ms"); }
 std::string Print(const core::Effect& e) { return std::visit(Printer{}, e); }
 

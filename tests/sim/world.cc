@@ -59,7 +59,8 @@ void World::MakeSpaces() {
     for (uint32_t g = 0; g < groups; ++g) {
       core::GroupSpec& group = spec.groups.emplace_back();
       const uint32_t pages = prng_.Between(1, 4);
-      for (uint32_t r = 0; r < ranks; ++r) group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, 4))));
+      for (uint32_t r = 0; r < ranks; ++r)
+        group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, 4))));
     }
     spaces_.push_back(std::move(spec));
   }
@@ -73,7 +74,8 @@ void World::MakeEngines() {
     processes_.push_back({{}, e, core::Role::kScheduler, {}, false, {}});
     const uint32_t ranks = spaces_[engine.space].ranks();
     for (uint16_t r = 0; r < ranks; ++r) processes_.push_back({{}, e, core::Role::kWorker, Rank{r}, false, {}});
-    if (prng_.Percent(20)) processes_.push_back({{}, e, core::Role::kWorker, Rank{0}, false, {}});  // a rank that is there twice
+    if (prng_.Percent(20))
+      processes_.push_back({{}, e, core::Role::kWorker, Rank{0}, false, {}});  // a rank that is there twice
     engines_.push_back(std::move(engine));
   }
   leases_.resize(engines_.size());
@@ -129,7 +131,8 @@ void World::Open(Process& process) {
   const Engine& engine = engines_[process.engine];
   process.session = SessionId{next_session_++};
   process.jobs.clear();
-  const core::Effects& effects = Deliver(core::SessionOpened{process.session, engine.name, process.role, process.rank, spaces_[engine.space]});
+  const core::Effects& effects =
+      Deliver(core::SessionOpened{process.session, engine.name, process.role, process.rank, spaces_[engine.space]});
   process.open = !effects.empty() && std::holds_alternative<core::SessionAccepted>(effects[0]);
 }
 
@@ -145,10 +148,22 @@ void World::OpenImpossibleSession() {
   const auto other_digest = [&] { event.space.digest.bytes = KeyFrom(5000 + next_session_).bytes; };
   switch (prng_.Below(5)) {
     case 0: event.rank.value = static_cast<uint16_t>(event.space.ranks() + prng_.Below(3)); break;
-    case 1: event.space.groups.clear(); other_digest(); break;
-    case 2: event.space.groups[0].slot_bytes[0] = Bytes{prng_.Percent(50) ? 0u : 5000u}; other_digest(); break;
-    case 3: event.space.groups[0].slot_bytes[0] = slots_->slab_bytes() + KiB(4); other_digest(); break;
-    case 4: event.space.groups[0].kind = GroupKind::kWindow; other_digest(); break;
+    case 1:
+      event.space.groups.clear();
+      other_digest();
+      break;
+    case 2:
+      event.space.groups[0].slot_bytes[0] = Bytes{prng_.Percent(50) ? 0u : 5000u};
+      other_digest();
+      break;
+    case 3:
+      event.space.groups[0].slot_bytes[0] = slots_->slab_bytes() + KiB(4);
+      other_digest();
+      break;
+    case 4:
+      event.space.groups[0].kind = GroupKind::kWindow;
+      other_digest();
+      break;
   }
   Deliver(event);
 }
@@ -182,8 +197,8 @@ std::vector<ChunkKey> World::Prompt() {
     key = KeyFrom(node);
     if (seen_keys_.size() < 256) seen_keys_.push_back(key);
   }
-  if (prng_.Percent(4)) prng_.Pick(keys) = prng_.Pick(seen_keys_);             // a key that hangs elsewhere
-  if (prng_.Percent(2)) keys.push_back(prng_.Pick(keys));                      // twice in one chain
+  if (prng_.Percent(4)) prng_.Pick(keys) = prng_.Pick(seen_keys_);                          // a key that hangs elsewhere
+  if (prng_.Percent(2)) keys.push_back(prng_.Pick(keys));                                   // twice in one chain
   if (prng_.Percent(2)) keys.erase(keys.begin(), keys.begin() + prng_.Below(keys.size()));  // an orphan
   return keys;
 }
@@ -213,9 +228,11 @@ void World::Load() {
   if (prng_.Percent(2)) lease.id.generation += prng_.Percent(50) ? 2 : 1;
   if (prng_.Percent(1)) lease.id = LeaseId::Unpack(prng_.Next());
   core::LoadAsked event{process->session, core::RequestTag{next_tag_++}, lease.id, {}, prng_.Below(lease.chunks + 1), 0};
-  event.count = prng_.Percent(95) && event.first < lease.chunks ? prng_.Between(1, lease.chunks - event.first) : prng_.Below(4);
+  event.count =
+      prng_.Percent(95) && event.first < lease.chunks ? prng_.Between(1, lease.chunks - event.first) : prng_.Below(4);
   if (prng_.Percent(1)) event.first = event.count = UINT32_MAX - prng_.Below(2);
-  event.group.value = static_cast<uint16_t>(prng_.Below(spaces_[engines_[process->engine].space].groups.size() + (prng_.Percent(3) ? 1 : 0)));
+  event.group.value = static_cast<uint16_t>(
+      prng_.Below(spaces_[engines_[process->engine].space].groups.size() + (prng_.Percent(3) ? 1 : 0)));
   Deliver(event);
 }
 
@@ -225,7 +242,8 @@ void World::Compute() {
   const size_t cut = prng_.Percent(50) ? keys.size() : prng_.Below(keys.size()) + 1;  // prefill in one piece or two
   const auto groups = static_cast<uint16_t>(spaces_[engines_[e].space].groups.size());
   for (Process& process : processes_) {
-    if (process.engine != e || process.role != core::Role::kWorker || !process.open || prng_.Percent(4)) continue;  // a rank that never comes
+    if (process.engine != e || process.role != core::Role::kWorker || !process.open || prng_.Percent(4))
+      continue;  // a rank that never comes
     for (uint16_t g = 0; g < groups; ++g) {
       const auto at = keys.begin() + static_cast<std::ptrdiff_t>(cut);
       process.jobs.push_back({GroupId{g}, {}, {keys.begin(), at}});
@@ -248,7 +266,8 @@ void World::Store() {
   }
   const size_t at = prng_.Percent(85) ? 0 : prng_.Below(process->jobs.size());  // ranks need not agree on the order
   StoreJob job = process->jobs[at];
-  if (!prng_.Percent(5)) process->jobs.erase(process->jobs.begin() + static_cast<std::ptrdiff_t>(at));  // else it comes twice
+  if (!prng_.Percent(5))
+    process->jobs.erase(process->jobs.begin() + static_cast<std::ptrdiff_t>(at));  // else it comes twice
   Ask(*process, std::move(job));
 }
 
@@ -259,7 +278,8 @@ void World::Release() {
   if (known.empty()) return;
   const size_t at = prng_.Below(known.size());
   Deliver(core::ReleaseAsked{process->session, known[at].id});
-  if (prng_.Percent(40)) known.erase(known.begin() + static_cast<std::ptrdiff_t>(at));  // else it is used again: released twice, or loaded from
+  if (prng_.Percent(40))
+    known.erase(known.begin() + static_cast<std::ptrdiff_t>(at));  // else it is used again: released twice, or loaded from
 }
 
 void World::Cancel() {
@@ -274,7 +294,9 @@ void World::Clear() {
 }
 
 void World::PassTime() {
-  now_ += absl::Milliseconds(prng_.Percent(90) ? prng_.Between(0, 40) : prng_.Percent(80) ? prng_.Between(100, 900) : prng_.Between(1000, 10000));
+  now_ += absl::Milliseconds(prng_.Percent(90)   ? prng_.Between(0, 40)
+                             : prng_.Percent(80) ? prng_.Between(100, 900)
+                                                 : prng_.Between(1000, 10000));
   Deliver(core::Tick{prng_.Percent(98) ? now_ : now_ - absl::Seconds(1)});
 }
 
@@ -323,13 +345,15 @@ bool World::Drain() {
       }
       while (copies_->running() > 0 && verdict_.kept()) StepCopies();
       if (!verdict_.kept()) return false;
-      const core::Effects& effects = Deliver(core::LookupAsked{ranks[0].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
+      const core::Effects& effects =
+          Deliver(core::LookupAsked{ranks[0].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
       const auto* answer = effects.empty() ? nullptr : std::get_if<core::LookupAnswered>(&effects[0]);
       hit = answer != nullptr && answer->chunks == 1;
     }
     Bytes needed{};
     for (const core::GroupSpec& group : spec.groups) needed += slots_->slab_bytes() * group.slot_bytes.size();
-    if (needed <= slots_->capacity()) verdict_.Expect(!verdict_.kept() || hit, kServesAgain, "a newcomer's chunk is refused though nothing is in use");
+    if (needed <= slots_->capacity())
+      verdict_.Expect(!verdict_.kept() || hit, kServesAgain, "a newcomer's chunk is refused though nothing is in use");
     for (const Process& rank : ranks) {
       if (verdict_.kept()) Deliver(core::SessionClosed{rank.session});
     }
@@ -342,10 +366,12 @@ bool World::Drain() {
 
   core_->CheckInvariants();
   const core::CoreStatus status = core_->status();
-  const uint64_t left = slots_->live_slots() + status.chunks + status.leases + status.ops + status.filling + status.sessions + status.instances;
+  const uint64_t left = slots_->live_slots() + status.chunks + status.leases + status.ops + status.filling +
+                        status.sessions + status.instances;
   return verdict_.Expect(left == 0, kNothingLeaks,
-                         absl::StrCat("after the end: ", slots_->live_slots(), " slots, ", status.chunks, " chunks, ", status.leases, " leases, ", status.ops,
-                                      " operations, ", status.filling, " half stores, ", status.sessions, " sessions, ", status.instances, " instances"));
+                         absl::StrCat("after the end: ", slots_->live_slots(), " slots, ", status.chunks, " chunks, ",
+                                      status.leases, " leases, ", status.ops, " operations, ", status.filling,
+                                      " half stores, ", status.sessions, " sessions, ", status.instances, " instances"));
 }
 
 // ---- Delivery ---------------------------------------------------------------------------------------------------------------

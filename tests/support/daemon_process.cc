@@ -33,8 +33,7 @@ pid_t Spawn(const std::vector<std::string>& argv, int stdout_fd) {
 
 int Reap(pid_t pid) {
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
@@ -54,7 +53,10 @@ TempDir::~TempDir() {
 
 std::string BinDir() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
-DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings) : dir_(dir), settings_(std::move(settings)) { Start(); }
+DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings)
+    : dir_(dir), settings_(std::move(settings)) {
+  Start();
+}
 
 DaemonProcess::~DaemonProcess() {
   if (pid_ > 0) Kill();
@@ -63,7 +65,8 @@ DaemonProcess::~DaemonProcess() {
 void DaemonProcess::Start() {
   const char* named = std::getenv("KVISTD");
   std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
-  std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(), "admin.socket=" + admin_socket(), "log.level=warn"};
+  std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(),
+                               "admin.socket=" + admin_socket(), "log.level=warn"};
   all.insert(all.end(), settings_.begin(), settings_.end());
   for (const std::string& setting : all) {
     argv.push_back("--set");
@@ -109,7 +112,8 @@ int DaemonProcess::Terminate() {
 
 size_t DaemonProcess::OpenFds() const {
   size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd"))
+    ++count;
   return count;
 }
 

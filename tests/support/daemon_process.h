@@ -30,10 +30,10 @@ class DaemonProcess {
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
 
-  void Kill();        // SIGKILL and reap
-  int Terminate();    // SIGTERM; its exit status
+  void Kill();                    // SIGKILL and reap
+  int Terminate();                // SIGTERM; its exit status
   void Signal(int number) const;  // SIGSTOP: returns when all its threads stand
-  void Start();       // again, after it has ended
+  void Start();                   // again, after it has ended
   pid_t pid() const { return pid_; }
   std::string socket() const { return dir_ + "/engine.sock"; }
   std::string admin_socket() const { return dir_ + "/admin.sock"; }

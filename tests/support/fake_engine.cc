@@ -26,7 +26,8 @@ uint64_t Word(uint64_t owner, uint32_t i) {
 
 FakeEngine::FakeEngine(Options options) : options_(std::move(options)) {
   const uint64_t page_bytes = uint64_t{options_.layers} * 2 * options_.segment_bytes;
-  for (uint32_t layer = 0; layer < options_.layers; ++layer) layers_.push_back({0, uint64_t{layer} * 2 * options_.segment_bytes});
+  for (uint32_t layer = 0; layer < options_.layers; ++layer)
+    layers_.push_back({0, uint64_t{layer} * 2 * options_.segment_bytes});
   dims_.push_back({2, options_.segment_bytes});
   memories_.resize(options_.ranks);
   contexts_.resize(options_.ranks);
@@ -108,7 +109,8 @@ int FakeEngine::WritePage(void* context, uint32_t layer, uint32_t page, const vo
   const uint32_t n = c->engine->options_.segment_bytes;
   if (size != 2 * size_t{n}) return 1;
   for (uint32_t segment = 0; segment < 2; ++segment) {
-    std::memcpy(c->engine->Segment(c->rank, page, layer, segment), static_cast<const std::byte*>(bytes) + size_t{segment} * n, n);
+    std::memcpy(c->engine->Segment(c->rank, page, layer, segment),
+                static_cast<const std::byte*>(bytes) + size_t{segment} * n, n);
   }
   return 0;
 }
@@ -120,7 +122,8 @@ std::byte* FakeEngine::Segment(uint32_t rank, uint32_t page, uint32_t layer, uin
 std::vector<kvist_key> FakeEngine::Keys(uint32_t prompt, uint32_t chunks) const {
   Chain chain(kChunkTokens);
   std::vector<uint32_t> tokens(size_t{chunks} * kChunkTokens);
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = i < 2 * kChunkTokens ? prompt / 1000 : prompt * 131 + static_cast<uint32_t>(i);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = i < 2 * kChunkTokens ? prompt / 1000 : prompt * 131 + static_cast<uint32_t>(i);
   chain.Append(tokens);
   return {chain.keys().begin(), chain.keys().end()};
 }
@@ -128,7 +131,8 @@ std::vector<kvist_key> FakeEngine::Keys(uint32_t prompt, uint32_t chunks) const 
 std::vector<uint32_t> FakeEngine::Pages(uint32_t first_chunk, uint32_t chunks) const {
   std::vector<uint32_t> pages;
   // 7 is prime to the number of pages (a power of two in all tests), so this is a permutation.
-  for (uint32_t i = 0; i < chunks * kPagesPerChunk; ++i) pages.push_back((first_chunk * kPagesPerChunk + i) * 7 % options_.pages);
+  for (uint32_t i = 0; i < chunks * kPagesPerChunk; ++i)
+    pages.push_back((first_chunk * kPagesPerChunk + i) * 7 % options_.pages);
   return pages;
 }
 
@@ -158,8 +162,10 @@ std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<con
           std::memcpy(&word, in + 8 * size_t{i}, 8);
           if (word == Word(owner, i)) continue;
           char text[200];
-          std::snprintf(text, sizeof text, "rank %u page %u (of chunk) layer %u segment %u word %u: found %016lx, wanted %016lx of owner %016lx", rank, p,
-                        layer, segment, i, word, Word(owner, i), owner);
+          std::snprintf(
+              text, sizeof text,
+              "rank %u page %u (of chunk) layer %u segment %u word %u: found %016lx, wanted %016lx of owner %016lx", rank, p,
+              layer, segment, i, word, Word(owner, i), owner);
           return text;
         }
       }
@@ -170,7 +176,8 @@ std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<con
 
 void FakeEngine::Poison(uint32_t rank, std::span<const uint32_t> pages) {
   for (const uint32_t page : pages) {
-    for (uint32_t layer = 0; layer < options_.layers; ++layer) std::memset(Segment(rank, page, layer, 0), 0xee, 2 * size_t{options_.segment_bytes});
+    for (uint32_t layer = 0; layer < options_.layers; ++layer)
+      std::memset(Segment(rank, page, layer, 0), 0xee, 2 * size_t{options_.segment_bytes});
   }
 }
 
@@ -180,11 +187,13 @@ kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t firs
   std::vector<kvist_op> ops;
   kvist_result worst{};
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    for (uint32_t c = 0; c < count; ++c) Fill(rank, keys[first + c], std::span(pages).subspan(size_t{c} * kPagesPerChunk, kPagesPerChunk));
+    for (uint32_t c = 0; c < count; ++c)
+      Fill(rank, keys[first + c], std::span(pages).subspan(size_t{c} * kPagesPerChunk, kPagesPerChunk));
     ops.push_back(workers_[rank].Store(keys, first, pages));
   }
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    const kvist_result result = ops[rank] != 0 ? workers_[rank].Wait(ops[rank], timeout_us) : kvist_result{sizeof(kvist_result), KVIST_UNAVAILABLE, 0, 0, 0, 0, 1};
+    const kvist_result result = ops[rank] != 0 ? workers_[rank].Wait(ops[rank], timeout_us)
+                                               : kvist_result{sizeof(kvist_result), KVIST_UNAVAILABLE, 0, 0, 0, 0, 1};
     if (rank == 0 || result.status != KVIST_OK) worst = result;
   }
   return worst;

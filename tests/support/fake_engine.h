@@ -24,10 +24,10 @@ class FakeEngine {
     uint32_t ranks = 1;
     uint32_t pages = 64;
     uint32_t layers = 3;
-    uint32_t segment_bytes = 1024;   // of K or V of one page in one layer
-    bool sealed = true;              // the memfd can't shrink, so kvistd maps it
+    uint32_t segment_bytes = 1024;  // of K or V of one page in one layer
+    bool sealed = true;             // the memfd can't shrink, so kvistd maps it
     bool scheduler = true;
-    bool wrong_stride = false;       // describes its memory wrongly, on purpose
+    bool wrong_stride = false;  // describes its memory wrongly, on purpose
     int64_t connect_timeout_us = 5'000'000;
   };
   static constexpr uint32_t kPageTokens = 16;

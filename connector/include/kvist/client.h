@@ -40,7 +40,9 @@ class Chain {
   }
 
  private:
-  struct Destroy { void operator()(kvist_chain* c) const { kvist_chain_destroy(c); } };
+  struct Destroy {
+    void operator()(kvist_chain* c) const { kvist_chain_destroy(c); }
+  };
   std::unique_ptr<kvist_chain, Destroy> chain_;
 };
 
@@ -50,7 +52,12 @@ class Lease {
   Lease() = default;
   Lease(kvist_client* client, kvist_lease id) : client_(client), id_(id) {}
   Lease(Lease&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
-  Lease& operator=(Lease&& o) noexcept { Release(); client_ = o.client_; id_ = std::exchange(o.id_, 0); return *this; }
+  Lease& operator=(Lease&& o) noexcept {
+    Release();
+    client_ = o.client_;
+    id_ = std::exchange(o.id_, 0);
+    return *this;
+  }
   ~Lease() { Release(); }
 
   kvist_lease id() const { return id_; }
@@ -130,7 +137,9 @@ class Client {
   explicit operator bool() const { return client_ != nullptr; }
 
  private:
-  struct Disconnect { void operator()(kvist_client* c) const { kvist_disconnect(c); } };
+  struct Disconnect {
+    void operator()(kvist_client* c) const { kvist_disconnect(c); }
+  };
   std::unique_ptr<kvist_client, Disconnect> client_;
 };
 

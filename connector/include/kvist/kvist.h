@@ -52,7 +52,9 @@ KVIST_API uint32_t kvist_abi_version(void);
 /* ---- Chunk keys ------------------------------------------------------------------------------------------------------------
  * A chunk is a run of chunk_tokens tokens, named by its whole prefix. The chain of one request is extended as tokens come. */
 
-typedef struct kvist_key { uint8_t bytes[32]; } kvist_key;
+typedef struct kvist_key {
+  uint8_t bytes[32];
+} kvist_key;
 typedef struct kvist_chain kvist_chain;
 
 typedef struct kvist_chain_options {
@@ -85,25 +87,31 @@ typedef enum kvist_slot_order { KVIST_LAYER_MAJOR = 0 } kvist_slot_order;
  * uid) and computes the space's digest; engines share bytes only if their digests are equal. */
 typedef struct kvist_space {
   size_t struct_size;
-  const char* model;         /* name of the model; required */
-  const char* revision;      /* of the weights; NULL is "" */
-  const char* kv_dtype;      /* e.g. "bf16"; required */
-  uint32_t layers;           /* attention layers on one rank */
-  uint32_t page_tokens;      /* tokens of a page (vLLM: block size) */
-  uint32_t chunk_tokens;     /* tokens of a chunk, a multiple of page_tokens; kvist_default_chunk_tokens() when in doubt */
-  uint64_t segment_bytes;    /* bytes of one contiguous piece of a page in one layer on one rank */
-  uint32_t segments;         /* such pieces of a page in one layer, e.g. 2 for K and V */
-  uint32_t tensor_parallel;  /* 0 is 1 */
-  uint32_t pipeline_parallel;/* 0 is 1; all ranks hold the same number of layers */
+  const char* model;          /* name of the model; required */
+  const char* revision;       /* of the weights; NULL is "" */
+  const char* kv_dtype;       /* e.g. "bf16"; required */
+  uint32_t layers;            /* attention layers on one rank */
+  uint32_t page_tokens;       /* tokens of a page (vLLM: block size) */
+  uint32_t chunk_tokens;      /* tokens of a chunk, a multiple of page_tokens; kvist_default_chunk_tokens() when in doubt */
+  uint64_t segment_bytes;     /* bytes of one contiguous piece of a page in one layer on one rank */
+  uint32_t segments;          /* such pieces of a page in one layer, e.g. 2 for K and V */
+  uint32_t tensor_parallel;   /* 0 is 1 */
+  uint32_t pipeline_parallel; /* 0 is 1; all ranks hold the same number of layers */
   kvist_slot_order slot_order;
 } kvist_space;
 
 /* One step of the walk over a page's segments: `count` times, `stride` bytes apart. The product of the counts is kvist_space.segments;
  * the last dimension varies fastest. */
-typedef struct kvist_dim { uint32_t count; uint64_t stride; } kvist_dim;
+typedef struct kvist_dim {
+  uint32_t count;
+  uint64_t stride;
+} kvist_dim;
 
 /* Where block 0 of a layer starts. */
-typedef struct kvist_layer { uint32_t region; uint64_t offset; } kvist_layer;
+typedef struct kvist_layer {
+  uint32_t region;
+  uint64_t offset;
+} kvist_layer;
 
 /* Writes `size` bytes as the content of page `page` of layer `layer`, through the engine's own tensor indexing (never computed from this
  * description: that would prove nothing). `bytes` holds the page's segments in order. Returns 0. */
@@ -113,28 +121,30 @@ typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, co
  *   layers[l].offset + p * page_stride + (walk of `dims` to s) + b        in region layers[l].region. */
 typedef struct kvist_memory {
   size_t struct_size;
-  const int* memfds;          /* regions; sealed with F_SEAL_SHRINK they are mapped, else copied with preadv/pwritev; the client duplicates them */
+  const int*
+      memfds; /* regions; sealed with F_SEAL_SHRINK they are mapped, else copied with preadv/pwritev; the client duplicates them */
   size_t memfd_count;
-  const kvist_layer* layers;  /* kvist_space.layers of them */
+  const kvist_layer* layers; /* kvist_space.layers of them */
   size_t layer_count;
-  uint32_t pages;             /* page ids are below this */
-  uint64_t page_stride;       /* bytes from page p to page p + 1 */
-  const kvist_dim* dims;      /* at most 4; NULL when a page is one segment */
+  uint32_t pages;        /* page ids are below this */
+  uint64_t page_stride;  /* bytes from page p to page p + 1 */
+  const kvist_dim* dims; /* at most 4; NULL when a page is one segment */
   size_t dim_count;
-  kvist_write_page write_page;/* called during kvist_connect for the first and the last page of every layer, whose content it replaces */
+  kvist_write_page
+      write_page; /* called during kvist_connect for the first and the last page of every layer, whose content it replaces */
   void* context;
 } kvist_memory;
 
 typedef struct kvist_options {
   size_t struct_size;
-  const char* socket;          /* NULL: $KVIST_SOCKET, else that of this user's own kvistd, else /run/kvist/engine.sock */
-  const char* instance;        /* names the engine: its scheduler and workers give the same name; at most 255 bytes; required */
+  const char* socket;   /* NULL: $KVIST_SOCKET, else that of this user's own kvistd, else /run/kvist/engine.sock */
+  const char* instance; /* names the engine: its scheduler and workers give the same name; at most 255 bytes; required */
   kvist_role role;
-  uint32_t rank;               /* a worker's, below tensor_parallel * pipeline_parallel */
+  uint32_t rank; /* a worker's, below tensor_parallel * pipeline_parallel */
   kvist_space space;
-  const kvist_memory* memory;  /* workers only */
-  int64_t deadline_us;         /* of calls that give none; 0 is 1,000,000 */
-  int64_t connect_timeout_us;  /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. */
+  const kvist_memory* memory; /* workers only */
+  int64_t deadline_us;        /* of calls that give none; 0 is 1,000,000 */
+  int64_t connect_timeout_us; /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. */
 } kvist_options;
 
 /* Opens a session. Succeeds also when the daemon is away (the client then keeps trying; until it is there everything is a miss).
@@ -161,21 +171,22 @@ typedef struct kvist_hit {
 
 /* The longest prefix of `keys` (the whole chain, from the first chunk) that the daemon holds. With `lease_us` > 0 the hit is leased for so
  * long (the daemon caps it); 0 only asks. `hit` is always set: on any error it says 0 chunks, which is a miss. */
-KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
+KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
+                                    int64_t deadline_us, kvist_hit* hit);
 
 /* Ends a lease; loads under way keep what they need. Any session of the instance may. Unknown and ended leases are ignored. */
 KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
 
 typedef struct kvist_load_args {
   size_t struct_size;
-  kvist_lease lease;       /* of this instance; the lookup that gave it may have been made by another of its sessions */
-  uint32_t first_chunk;    /* of the leased prefix */
+  kvist_lease lease;    /* of this instance; the lookup that gave it may have been made by another of its sessions */
+  uint32_t first_chunk; /* of the leased prefix */
   uint32_t chunk_count;
-  const uint32_t* pages;   /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens */
+  const uint32_t* pages; /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens */
   size_t page_count;
-  uint32_t first_layer;    /* layers [first_layer, first_layer + layer_count) */
-  uint32_t layer_count;    /* 0: all from first_layer on */
-  int64_t deadline_us;     /* from now; 0 is the default */
+  uint32_t first_layer; /* layers [first_layer, first_layer + layer_count) */
+  uint32_t layer_count; /* 0: all from first_layer on */
+  int64_t deadline_us;  /* from now; 0 is the default */
 } kvist_load_args;
 
 /* Starts copying chunks into pages, first layer first. Until the op has ended with pages_released the pages belong to the daemon. */
@@ -183,10 +194,10 @@ KVIST_API kvist_status kvist_load(kvist_client* client, const kvist_load_args* a
 
 typedef struct kvist_store_args {
   size_t struct_size;
-  const kvist_key* keys;   /* the chain from the first chunk of the request */
+  const kvist_key* keys; /* the chain from the first chunk of the request */
   size_t key_count;
-  uint32_t first_chunk;    /* chunks [first_chunk, key_count) are stored */
-  const uint32_t* pages;   /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids */
+  uint32_t first_chunk;  /* chunks [first_chunk, key_count) are stored */
+  const uint32_t* pages; /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids */
   size_t page_count;
   int64_t deadline_us;
 } kvist_store_args;
@@ -202,7 +213,8 @@ typedef struct kvist_result {
   uint32_t chunks_copied;  /* once it has ended */
   uint32_t chunks_skipped; /* store: there already, or another instance is storing it */
   uint32_t chunks_refused; /* store: no room, or the parent has been evicted */
-  int32_t pages_released;  /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0:
+  int32_t
+      pages_released; /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0:
                               poll again until it is 1 before the pages are reused */
 } kvist_result;
 
@@ -211,7 +223,8 @@ typedef struct kvist_result {
 /* Waits until the first `layers` asked layers are there (load), or the op has ended; at most timeout_us. `result` is always set, also
  * when the answer is KVIST_DEADLINE_EXCEEDED because the timeout came first. An op is forgotten once a result with status other than
  * PENDING and pages_released = 1 was given out; every op has to be asked for until then. */
-KVIST_API kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result);
+KVIST_API kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us,
+                                  kvist_result* result);
 /* kvist_wait without waiting: a read of shared memory. */
 KVIST_API kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result);
 /* Gives an op up. A store's pages are free when this returns (what was not yet complete will never be seen). A load is over when a

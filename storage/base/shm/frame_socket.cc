@@ -60,7 +60,8 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
   }
   if (received == 0) return absl::UnavailableError("closed");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a packet of more than ", kFrameBytesMax, " bytes or ", kFrameFdsMax, " descriptors"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a packet of more than ", kFrameBytesMax, " bytes or ", kFrameFdsMax, " descriptors"));
   }
   frame.bytes.resize(static_cast<size_t>(received));
   return frame;

@@ -19,7 +19,9 @@ void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t dea
             FUTEX_BITSET_MATCH_ANY);
 }
 
-void FutexWakeAll(const std::atomic<uint32_t>* word) { ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
+void FutexWakeAll(const std::atomic<uint32_t>* word) {
+  ::syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
 
 uint32_t CurrentCpu() { return static_cast<uint32_t>(::sched_getcpu()); }
 

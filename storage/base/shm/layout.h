@@ -25,7 +25,8 @@ inline constexpr uint32_t kVersion = 1;          // of this layout and of the ha
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
-inline constexpr Bytes kArenaBytes = MiB(4);  // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages
+inline constexpr Bytes kArenaBytes =
+    MiB(4);  // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages
 inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Core::kKeysMax
 
 enum class Opcode : uint16_t {
@@ -70,18 +71,20 @@ static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one c
 // fields of the answer are written before the progress that ends the operation.
 struct Cell {
   std::atomic<uint64_t> progress;
-  std::atomic<uint32_t> waiters;    // connector: threads asleep on the word; the daemon wakes only when there are some
-  std::atomic<uint32_t> abandoned;  // connector: it has given a store up and may change the pages: the result must not be published
-  uint32_t status;                  // an absl::StatusCode
-  uint32_t copied;                  // lookup: chunks found; load, store: chunks copied
+  std::atomic<uint32_t> waiters;  // connector: threads asleep on the word; the daemon wakes only when there are some
+  std::atomic<uint32_t>
+      abandoned;    // connector: it has given a store up and may change the pages: the result must not be published
+  uint32_t status;  // an absl::StatusCode
+  uint32_t copied;  // lookup: chunks found; load, store: chunks copied
   uint32_t skipped;
   uint32_t refused;
-  uint64_t lease;                   // lookup: packed LeaseId or 0
+  uint64_t lease;  // lookup: packed LeaseId or 0
   uint8_t reserved[24];
-  char message[192];                // of an error; ends with a zero
+  char message[192];  // of an error; ends with a zero
 };
 static_assert(sizeof(Cell) == 256 && offsetof(Cell, message) == 64, "four cache lines");
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free, "shared between processes");
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
+              "shared between processes");
 
 enum class Phase : uint32_t { kPending = 0, kEnded = 1 };
 
@@ -97,12 +100,13 @@ struct Header {
   uint32_t version;
   uint8_t pad0[56];
   // Written by the connector.
-  std::atomic<uint64_t> tail;        // entries submitted since the session began
-  std::atomic<uint32_t> client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
+  std::atomic<uint64_t> tail;  // entries submitted since the session began
+  std::atomic<uint32_t>
+      client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
   uint8_t pad1[52];
   // Written by the daemon (and asleep also by the connector, 1 -> 0, when it rings the doorbell).
-  std::atomic<uint64_t> head;        // entries consumed; their arena bytes are free
-  std::atomic<uint32_t> asleep;      // 1: ring the doorbell after submitting
+  std::atomic<uint64_t> head;    // entries consumed; their arena bytes are free
+  std::atomic<uint32_t> asleep;  // 1: ring the doorbell after submitting
   std::atomic<uint32_t> daemon_cpu;
   uint8_t pad2[3952];
 };

@@ -34,9 +34,9 @@ class RingProducer {
   int doorbell_;
   uint64_t tail_ = 0;
   uint64_t head_seen_ = 0;
-  uint64_t arena_begin_ = 0;       // [begin, end) is in use; positions count on over turns of the arena
+  uint64_t arena_begin_ = 0;  // [begin, end) is in use; positions count on over turns of the arena
   uint64_t arena_end_ = 0;
-  std::deque<uint64_t> in_ring_;   // where the arguments end of each entry that is not yet known to be consumed
+  std::deque<uint64_t> in_ring_;  // where the arguments end of each entry that is not yet known to be consumed
 };
 
 // The daemon's end. Trusts nothing: `tail` is checked, entries and arguments are copied before they are looked at.

@@ -20,9 +20,11 @@ absl::StatusOr<SessionMemory::Created> SessionMemory::Create() {
   Created created;
   created.fd = UniqueFd(::memfd_create("kvist-session", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!created.fd) return ErrnoStatus("memfd_create for a session", errno);
-  if (::ftruncate(created.fd.get(), static_cast<off_t>(kSessionBytes.value)) != 0) return ErrnoStatus("ftruncate of a session's memory", errno);
+  if (::ftruncate(created.fd.get(), static_cast<off_t>(kSessionBytes.value)) != 0)
+    return ErrnoStatus("ftruncate of a session's memory", errno);
   if (::fcntl(created.fd.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoStatus("sealing a session's memory", errno);
-  KVIST_ASSIGN_OR_RETURN(created.memory.mapping_, Mapping::Create(created.fd.get(), kSessionBytes, Mapping::Access::kReadWrite));
+  KVIST_ASSIGN_OR_RETURN(created.memory.mapping_,
+                         Mapping::Create(created.fd.get(), kSessionBytes, Mapping::Access::kReadWrite));
   Header* header = created.memory.header();
   header->magic = kMagic;
   header->version = kVersion;
@@ -35,13 +37,15 @@ absl::StatusOr<SessionMemory> SessionMemory::Map(int fd) {
   if (::fstat(fd, &info) != 0) return ErrnoStatus("fstat of the session's memory", errno);
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || static_cast<uint64_t>(info.st_size) != kSessionBytes.value) {
-    return absl::FailedPreconditionError(absl::StrCat("the session's memory has ", info.st_size, " bytes and seals ", seals, ", wanted ",
-                                                      kSessionBytes.value, " and ", kSeals, ": connector and kvistd differ in version"));
+    return absl::FailedPreconditionError(absl::StrCat("the session's memory has ", info.st_size, " bytes and seals ", seals,
+                                                      ", wanted ", kSessionBytes.value, " and ", kSeals,
+                                                      ": connector and kvistd differ in version"));
   }
   SessionMemory memory;
   KVIST_ASSIGN_OR_RETURN(memory.mapping_, Mapping::Create(fd, kSessionBytes, Mapping::Access::kReadWrite));
   if (memory.header()->magic != kMagic || memory.header()->version != kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the session's memory has layout version ", memory.header()->version, ", this connector has ", kVersion));
+    return absl::FailedPreconditionError(absl::StrCat("the session's memory has layout version ", memory.header()->version,
+                                                      ", this connector has ", kVersion));
   }
   return memory;
 }

@@ -1,9 +1,9 @@
 // The connector when there is no daemon: everything is a miss, at once, and wrong arguments are still told apart.
-#include <catch2/catch.hpp>
-#include <kvist/client.h>
 #include <fcntl.h>
+#include <kvist/client.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <chrono>
 #include <cstring>
@@ -89,7 +89,8 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
   CHECK_THAT(refusal([](Engine& e) { e.layer.region = 4; }), Contains("region 4 of 1"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));
-  CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }), Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
+  CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }),
+             Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
 }
 
 TEST_CASE("kvist_chain gives one key per full chunk, the same for the same prefix") {

@@ -9,7 +9,8 @@ TEST_CASE("Core makes everything invisible at once when a clear comes, and frees
   CoreFixture::Options options;
   options.core.slice_chunks = 4;
   CoreFixture f(options);
-  const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)})), other = f.Worker("other", SpaceNamed("other", {KiB(4)}));
+  const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)})),
+                  other = f.Worker("other", SpaceNamed("other", {KiB(4)}));
   f.Keep(worker, KeysOf({1, 2, 3, 4, 5, 6, 7, 8, 9}));
   f.Keep(other, KeysOf({1, 2}));
   REQUIRE(f.Do(ClearAsked{7, SpaceId{0}}).empty());

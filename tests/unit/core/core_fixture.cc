@@ -8,7 +8,8 @@ namespace kvist::core {
 
 ChunkKey KeyOf(uint64_t n) {
   ChunkKey key;
-  for (size_t i = 0; i < key.bytes.size(); ++i) key.bytes[i] = static_cast<uint8_t>((n + 1) * 0x9e3779b97f4a7c15 >> (i % 8 * 8));
+  for (size_t i = 0; i < key.bytes.size(); ++i)
+    key.bytes[i] = static_cast<uint8_t>((n + 1) * 0x9e3779b97f4a7c15 >> (i % 8 * 8));
   return key;
 }
 
@@ -36,7 +37,8 @@ CoreFixture::CoreFixture(Options options) {
   core = std::make_unique<Core>(options.core, slots.get());
 }
 
-absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space) {
+absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank,
+                               const SpaceSpec& space) {
   const Effects effects = Do(SessionOpened{SessionId{session}, std::string(instance), role, Rank{rank}, space});
   KVIST_CHECK(effects.size() == 1);
   if (const auto* refused = std::get_if<SessionRefused>(&effects[0])) return refused->why;
@@ -64,7 +66,8 @@ std::optional<CopyStarted> CoreFixture::Started(Effects effects) {
   return std::nullopt;
 }
 
-std::optional<CopyStarted> CoreFixture::Store(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent) {
+std::optional<CopyStarted> CoreFixture::Store(SessionId session, const std::vector<ChunkKey>& keys,
+                                              std::optional<ChunkKey> parent) {
   return Started(Do(StoreAsked{session, RequestTag{next_tag++}, GroupId{0}, parent, keys}));
 }
 

@@ -53,7 +53,8 @@ TEST_CASE("KeyIndex does what a multimap does when hashes are few and runs are l
     }
     REQUIRE(index.size() == model.size());
     if (step % 16 != 0) continue;
-    const uint32_t probe = live.empty() || random() % 2 == 0 ? static_cast<uint32_t>(random()) & hash_mask : live[random() % live.size()].first;
+    const uint32_t probe =
+        live.empty() || random() % 2 == 0 ? static_cast<uint32_t>(random()) & hash_mask : live[random() % live.size()].first;
     std::vector<ChunkIndex> expected;
     const auto [begin, end] = model.equal_range(probe);
     for (auto it = begin; it != end; ++it) expected.push_back(it->second);

@@ -22,7 +22,8 @@ TEST_CASE("Core refuses sessions that it can't serve, and says why") {
   REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("no ranks", {})) == StatusCode::kInvalidArgument);
   REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("odd slot", {Bytes{5000}})) == StatusCode::kInvalidArgument);
   REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("huge slot", {KiB(68)})) == StatusCode::kInvalidArgument);
-  REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("many ranks", std::vector<Bytes>(65, KiB(4)))) == StatusCode::kInvalidArgument);
+  REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("many ranks", std::vector<Bytes>(65, KiB(4)))) ==
+          StatusCode::kInvalidArgument);
   SpaceSpec window = SpaceNamed("window", {KiB(4)});
   window.groups[0].kind = GroupKind::kWindow;
   REQUIRE(code("a", Role::kWorker, 0, window) == StatusCode::kFailedPrecondition);

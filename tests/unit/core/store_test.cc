@@ -113,7 +113,8 @@ TEST_CASE("Core stores nothing without its parent, and nothing under a parent th
 TEST_CASE("Core reserves all ranks or none, so that two instances can't wait for each other in a full pool") {
   CoreFixture f;  // 16 slots
   const SpaceSpec space = SpaceNamed("space", kTwoRanks);
-  const SessionId a0 = f.Worker("a", space, 0), a1 = f.Worker("a", space, 1), b0 = f.Worker("b", space, 0), b1 = f.Worker("b", space, 1);
+  const SessionId a0 = f.Worker("a", space, 0), a1 = f.Worker("a", space, 1), b0 = f.Worker("b", space, 0),
+                  b1 = f.Worker("b", space, 1);
   std::vector<CopyStarted> copies;
   uint32_t chunks = 0;
   for (uint64_t n = 0; n < 10; ++n) {  // the first ranks alone would fill the pool
@@ -189,7 +190,8 @@ TEST_CASE("Core moves slabs between spaces of different slot sizes") {
   CoreFixture::Options options;
   options.slabs = 3;
   CoreFixture f(options);
-  const SessionId small = f.Worker("small", SpaceNamed("small", {KiB(4)})), large = f.Worker("large", SpaceNamed("large", {KiB(24)}));
+  const SessionId small = f.Worker("small", SpaceNamed("small", {KiB(4)})),
+                  large = f.Worker("large", SpaceNamed("large", {KiB(24)}));
   for (int round = 0; round < 3; ++round) {
     for (uint64_t n = 0; n < 48; ++n) REQUIRE(f.Keep(small, {KeyOf(n)}) == 1);
     REQUIRE(f.slots->live_slots() == 48);

@@ -1,10 +1,10 @@
 #include "daemon/session/peer.h"
 
-#include <catch2/catch.hpp>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 using kvist::UniqueFd;
 

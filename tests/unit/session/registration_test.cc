@@ -48,14 +48,20 @@ TEST_CASE("CheckHello gives every description that differs a digest of its own")
   };
   add([](v1::Space*) {});
   add([](v1::Space*) {}, "u");
-  add([](v1::Space* s) { s->set_model("mr"); s->set_revision(""); });  // not the same as "m", "r" run together
+  add([](v1::Space* s) {
+    s->set_model("mr");
+    s->set_revision("");
+  });  // not the same as "m", "r" run together
   add([](v1::Space* s) { s->set_model("m2"); });
   add([](v1::Space* s) { s->set_revision("r2"); });
   add([](v1::Space* s) { s->set_kv_dtype("fp8"); });
   add([](v1::Space* s) { s->set_page_tokens(32); });
   add([](v1::Space* s) { s->set_chunk_tokens(512); });
   add([](v1::Space* s) { s->set_tensor_parallel(4); });
-  add([](v1::Space* s) { s->set_tensor_parallel(1); s->set_pipeline_parallel(2); });
+  add([](v1::Space* s) {
+    s->set_tensor_parallel(1);
+    s->set_pipeline_parallel(2);
+  });
   add([](v1::Space* s) { s->mutable_groups(0)->set_layers(5); });
   add([](v1::Space* s) { s->mutable_groups(0)->set_segments(1); });
   add([](v1::Space* s) { s->mutable_groups(0)->set_segment_bytes(2048); });

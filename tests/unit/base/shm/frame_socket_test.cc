@@ -1,9 +1,9 @@
 #include "storage/base/shm/frame_socket.h"
 
-#include <catch2/catch.hpp>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <filesystem>
 

@@ -1,9 +1,9 @@
 #include "storage/base/shm/ring.h"
 
-#include <catch2/catch.hpp>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 #include <cstring>
 #include <deque>
@@ -44,11 +44,13 @@ TEST_CASE("RingProducer and RingConsumer carry entries and arguments in order, o
   const auto seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  std::deque<std::pair<shm::Entry, std::byte>> model;  // what was submitted and not consumed, with the byte that fills its arguments
+  std::deque<std::pair<shm::Entry, std::byte>>
+      model;  // what was submitted and not consumed, with the byte that fills its arguments
   uint64_t submitted = 0, full = 0;
   for (int step = 0; step < 60'000; ++step) {
     if (random() % 2 == 0 || step % 5000 < 1500) {
-      shm::Entry entry = EntryOf(random() % 5 == 0 ? random() % 4097 : random() % 20, random() % 7 == 0 ? random() % 200'000 : random() % 100);
+      shm::Entry entry = EntryOf(random() % 5 == 0 ? random() % 4097 : random() % 20,
+                                 random() % 7 == 0 ? random() % 200'000 : random() % 100);
       entry.sequence = static_cast<uint32_t>(submitted);
       const uint64_t size = uint64_t{entry.keys} * 32 + uint64_t{entry.pages} * 4;
       const auto room = ends.producer.Reserve(size, &entry);

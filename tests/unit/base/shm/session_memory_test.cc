@@ -1,8 +1,8 @@
 #include "storage/base/shm/session_memory.h"
 
-#include <catch2/catch.hpp>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <catch2/catch.hpp>
 
 namespace shm = kvist::shm;
 
