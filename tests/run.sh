@@ -73,6 +73,8 @@ run_tests() {  # preset: unit tests beside each other, all others (which start p
     verdict="$verdict, all of it in ${log#"$PWD"/}"
   fi
   sed '$d' <<<"$list"
+  # Figures that tests print: deaths, rows of the fault matrix, seeds to the first find of each planted bug.
+  grep -hE '^(rows? [0-9]|kvistd killed|planted bug|[0-9]+ seeds)' "build/$preset/Testing/Temporary/LastTest.log" || true
   finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
 }
 
