@@ -29,6 +29,20 @@ export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export CTEST_OUTPUT_ON_FAILURE=1
 
+# Each command runs in a process group of its own (set -m), so that a run that is ended ends all that it started.
+group=''
+trap '[ -z "$group" ] || kill -TERM -- "-$group" 2>/dev/null; exit 143' TERM
+trap '[ -z "$group" ] || kill -TERM -- "-$group" 2>/dev/null; exit 130' INT
+
+run() {  # log, command...
+  local log=$1 status=0; shift
+  "$@" </dev/null >"$log" 2>&1 &
+  group=$!
+  wait "$group" || status=$?
+  group=''
+  return $status
+}
+
 finish() {  # name, started, verdict, passed, failed
   passed=$((passed + $4)); failed=$((failed + $5))
   summary+=("$(printf '%-22s %5d s   %s' "$1" $((SECONDS - $2)) "$3")")
@@ -38,7 +52,7 @@ finish() {  # name, started, verdict, passed, failed
 step() {  # name, command...: one step that passes or fails
   local name=$1 log=$logs/${1// /_}.log started=$SECONDS; shift
   printf '== %s ...\n' "$name"
-  if "$@" >"$log" 2>&1; then
+  if run "$log" "$@"; then
     grep -E '^(installed|installing) ' "$log"
     finish "$name" "$started" passed 1 0
   else
@@ -52,15 +66,17 @@ build() {  # preset
   cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" -- -k 0
 }
 
-run_tests() {  # preset: unit tests beside each other, all others (which start processes and watch the clock) one after another
+ctests() {  # preset, JUnit files: unit tests beside each other, all others (they start processes and watch the clock) one by one
+  ctest --test-dir "build/$1" --no-tests=error -L '^unit$' -j "$jobs" --output-junit "$2"
+  ctest --test-dir "build/$1" --no-tests=error -LE '^unit$' --output-junit "$3"
+}
+
+run_tests() {  # preset
   local preset=$1 name="$1 tests" started=$SECONDS log=$logs/$1_tests.log unit=$logs/$1_unit.xml other=$logs/$1_other.xml
   local list counts verdict
   rm -f "$unit" "$other"
   printf '== %s ...\n' "$name"
-  {
-    ctest --test-dir "build/$preset" --no-tests=error -L '^unit$' -j "$jobs" --output-junit "$unit"
-    ctest --test-dir "build/$preset" --no-tests=error -LE '^unit$' --output-junit "$other"
-  } >"$log" 2>&1
+  run "$log" ctests "$preset" "$unit" "$other" || true  # the files tell
   if ! list=$(python3 -B tests/check/count_tests.py "$unit" "$other" 2>>"$log"); then
     tail -n 120 "$log"
     finish "$name" "$started" "FAILED to run, see ${log#"$PWD"/}" 0 1
@@ -78,7 +94,8 @@ run_tests() {  # preset: unit tests beside each other, all others (which start p
   finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
 }
 
-if step dependencies deploy/install_dependencies.sh test; then
+if step dependencies deploy/install_dependencies.sh test; then  # not in a group of its own: sudo may ask for a password
+  set -m
   for preset in "${presets[@]}"; do
     if step "$preset build" build "$preset"; then run_tests "$preset"; fi
   done
