@@ -19,6 +19,13 @@ core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} 
 uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
 uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
 
+// Copies arguments out of shared memory, where they may lie at any address.
+template <class T>
+void CopyOut(const std::byte* from, uint32_t count, std::vector<T>* out) {
+  out->resize(count);
+  if (count > 0) std::memcpy(out->data(), from, count * sizeof(T));
+}
+
 void Publish(shm::Cell* cell, uint64_t progress) {
   // seq_cst: either the waiter, who counted itself before it looked, sees this progress, or this sees the waiter.
   cell->progress.store(progress, std::memory_order_seq_cst);
@@ -132,8 +139,7 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   const std::byte* arguments =
       ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));
   if (arguments == nullptr) return absl::InvalidArgumentError("a request's arguments lie outside the arena");
-  keys_.resize(entry.keys);
-  std::memcpy(keys_.data(), arguments, entry.keys * sizeof(ChunkKey));
+  CopyOut(arguments, entry.keys, &keys_);
   if (lookup) return absl::OkStatus();
 
   const cuda::KvMemory* memory = registration_.memory.get();
@@ -153,8 +159,7 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
     return absl::InvalidArgumentError(
         absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
   }
-  pending->pages.resize(entry.pages);
-  std::memcpy(pending->pages.data(), arguments + entry.keys * sizeof(ChunkKey), entry.pages * sizeof(PageId));
+  CopyOut(arguments + entry.keys * sizeof(ChunkKey), entry.pages, &pending->pages);
   for (const PageId page : pending->pages) {
     if (page.value >= memory->layout.pages)
       return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", memory->layout.pages));
