@@ -193,6 +193,13 @@ uint32_t Other(uint64_t v, uint32_t right) {
   return static_cast<uint32_t>(v) == right ? right + 1 : static_cast<uint32_t>(v);
 }
 
+// AddressSanitizer keeps freed memory for a while, so there resident memory says nothing.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
 
 }  // namespace
@@ -273,7 +280,7 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
   }
   const uint64_t after = ResidentKiB(daemon.pid());
   std::printf("row 30: %u bad Hellos refused by name, resident memory %lu -> %lu KiB\n", frames, before, after);
-  CHECK(after < before + 4096);
+  if (!kSanitized) CHECK(after < before + 4096);
 }
 
 TEST_CASE("Row 30: garbage instead of a handshake ends that connection only") {
@@ -346,7 +353,8 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
   const uint64_t after = ResidentKiB(daemon.pid());
   std::printf("row 30: %u ring entries with lengths from 0 to 2^64 - 1 answered, resident memory %lu -> %lu KiB\n", entries,
               before, after);
-  CHECK(after < before + 32768);  // the session's own arena is 4 MiB, and pages that good stores filled count
+  if (!kSanitized)
+    CHECK(after < before + 32768);  // the session's own arena is 4 MiB, and pages that good stores filled count
 }
 
 TEST_CASE("Row 30: what can't be answered ends the session of who sent it") {
