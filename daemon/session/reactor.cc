@@ -145,6 +145,11 @@ void Reactor::Loop() {
         soon_ /= 2;
       }
       worked_ = true;
+      if (stopping_ || core_.has_work() || MaySpin()) continue;
+      // Another turn would look at rings and inbox once more, as Sleep does.
+      worked_ = false;
+      idle_since_nanos_ = now_nanos_;
+      Sleep();
       continue;
     }
     if (core_.has_work()) continue;
