@@ -138,7 +138,7 @@ int Main(int argc, char** argv) {
 }  // namespace kvist::daemon
 
 int main(int argc, char** argv) {
-  // Debian's Abseil is built with deadlock detection, which costs 0.1 us a lock.
+  // Debian's Abseil is built with deadlock detection, which shows in the profile of a request.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   return kvist::daemon::Main(argc, argv);
 }

@@ -8,7 +8,7 @@
 namespace kvist {
 
 // std::mutex that clang's thread-safety analysis knows, for paths of microseconds: Debian's absl::Mutex is built with deadlock
-// detection, which costs 0.3 us a lookup in the connector, and a library may not switch it off for its host.
+// detection, which shows in the profile of a lookup, and a library may not switch it off for its host.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
