@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -10,6 +11,7 @@
 #include "daemon/socket_dir.h"
 #include "storage/base/check.h"
 #include "storage/base/runtime_dir.h"
+#include "storage/base/unique_fd.h"
 #include "tests/unit/daemon/temporary_dir.h"
 
 namespace kvist::daemon {
@@ -41,6 +43,26 @@ class OtherUser {
   OtherUser& operator=(const OtherUser&) = delete;
 };
 constexpr uid_t kUid = 54321;
+
+// A file system of its own for as long as this object lives: a root that everybody may enter (this machine's may be closed) with an
+// empty /tmp. Only root can.
+class OwnRoot {
+ public:
+  OwnRoot() {
+    std::filesystem::create_directory(dir_ / "tmp");
+    std::filesystem::permissions(dir_ / "tmp", std::filesystem::perms::all);
+    std::filesystem::permissions(dir_.path(), std::filesystem::perms(0755));
+    KVIST_CHECK(before_ && chroot(dir_.path().c_str()) == 0 && chdir("/") == 0);
+  }
+  ~OwnRoot() { KVIST_CHECK(fchdir(before_.get()) == 0 && chroot(".") == 0 && chdir(cwd_.c_str()) == 0); }
+  OwnRoot(const OwnRoot&) = delete;
+  OwnRoot& operator=(const OwnRoot&) = delete;
+
+ private:
+  const TemporaryDir dir_;
+  const std::string cwd_ = std::filesystem::current_path();
+  const UniqueFd before_{open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)};
+};
 
 Options Filled(Options options = {}) {
   const absl::Status status = FillDefaults(&options);
@@ -121,11 +143,12 @@ TEST_CASE("FillDefaults and MakeSocketDir keep away from a directory in /tmp tha
     WARN("skipped: not root, so no other user can be tried");
     return;
   }
+  const OwnRoot root;
   const std::string dir = "/tmp/kvist-54321";
-  std::filesystem::remove_all(dir);
   const Environment runtime("XDG_RUNTIME_DIR", nullptr);
   Options options;
   options.daemon.state_dir = "/a";
+  options.pool.bytes = MiB(64);
   std::filesystem::create_directory(dir);  // root's, so not theirs
   {
     const OtherUser user(kUid);
@@ -141,7 +164,6 @@ TEST_CASE("FillDefaults and MakeSocketDir keep away from a directory in /tmp tha
     std::filesystem::permissions(dir, std::filesystem::perms::owner_all | std::filesystem::perms::others_exec);
     CHECK(MakeSocketDir(dir + "/engine.sock").code() == absl::StatusCode::kFailedPrecondition);
   }
-  std::filesystem::remove_all(dir);
 }
 
 TEST_CASE("MakeSocketDir makes only the last directory") {
