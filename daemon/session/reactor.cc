@@ -2,38 +2,23 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 #include <variant>
 
+#include "daemon/session/pacing.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
 #include "storage/base/status.h"
 
 namespace kvist::session {
-namespace {
-
-constexpr uint64_t kInboxEvent = UINT64_MAX;  // epoll data of the inbox; doorbells have their session's id
-constexpr uint32_t kSoonMax = 8;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(Options options, core::Core* core, SlotMemory slots) {
   auto reactor = std::unique_ptr<Reactor>(new Reactor(options, core, std::move(slots)));
-  reactor->epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
-  if (!reactor->epoll_) return ErrnoStatus("epoll_create1 of the reactor", errno);
-  reactor->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!reactor->wake_) return ErrnoStatus("eventfd of the reactor", errno);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;  // edge-triggered: a ring of the bell needs no read afterwards
-  event.data.u64 = kInboxEvent;
-  if (::epoll_ctl(reactor->epoll_.get(), EPOLL_CTL_ADD, reactor->wake_.get(), &event) != 0)
-    return ErrnoStatus("epoll_ctl of the reactor", errno);
+  KVIST_ASSIGN_OR_RETURN(reactor->doorbells_,
+                         Doorbells::Create([raw = reactor.get()](SessionId session) { raw->Rung(session); }));
   return reactor;
 }
 
@@ -63,12 +48,9 @@ void Reactor::Stop() {
 // ---- From other threads -----------------------------------------------------------------------------------------------------
 
 void Reactor::WakeThread() {
-  inbox_full_.store(true, std::memory_order_seq_cst);
-  // Pairs with Sleep: either it sees the inbox, or this sees that it sleeps.
-  if (asleep_.load(std::memory_order_seq_cst)) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
-  }
+  // An exchange, so that either Sleep sees a full inbox or this sees that it is awaited.
+  const uint32_t before = inbox_.exchange(static_cast<uint32_t>(Inbox::kFull), std::memory_order_acq_rel);
+  if (before == static_cast<uint32_t>(Inbox::kAwaited)) shm::FutexWakeAll(&inbox_);
 }
 
 void Reactor::Run(std::function<void()> task) {
@@ -84,6 +66,14 @@ void Reactor::CopyDone(OpId op, absl::Status status) {
   {
     absl::MutexLock lock(&inbox_mutex_);
     copies_done_.emplace_back(op, std::move(status));
+  }
+  WakeThread();
+}
+
+void Reactor::Rung(SessionId session) {
+  {
+    absl::MutexLock lock(&inbox_mutex_);
+    rung_.insert(session);
   }
   WakeThread();
 }
@@ -121,9 +111,10 @@ void Reactor::Loop() {
     CPU_SET(options_.cpu, &set);
     ::sched_setaffinity(0, sizeof set, &set);
   }
-  idle_since_nanos_ = MonotonicNanos();
+  Pacing pacing(MonotonicNanos());
   while (!(stopping_ && sessions_.empty())) {
     now_nanos_ = MonotonicNanos();
+    pacing.Turn(now_nanos_);
     bool expired = false;
     if (core_.has_work() || now_nanos_ - ticked_nanos_ >= kTickNanos) {
       ticked_nanos_ = now_nanos_;
@@ -131,32 +122,15 @@ void Reactor::Loop() {
       expired = !effects_.empty();
       CarryOut();
     }
-    if (worked_) idle_since_nanos_ = now_nanos_;  // the end of the last turn's work is the start of this turn
-    worked_ = false;
-    if (slept_) listened_nanos_ = now_nanos_;  // a sleep ends by listening
-    slept_ = false;
-    if (now_nanos_ - listened_nanos_ >= kListenNanos) Listen(0);
     const bool inbox = TakeInbox();
     const bool drained = DrainSessions();
-    if (inbox || drained || expired) {
-      if (now_nanos_ - idle_since_nanos_ <= kSpinNanos) {
-        soon_ = std::min(soon_ + 1, kSoonMax);
-      } else {
-        soon_ /= 2;
-      }
-      worked_ = true;
-      if (stopping_ || core_.has_work() || MaySpin()) continue;
-      // Another turn would look at rings and inbox once more, as Sleep does.
-      worked_ = false;
-      idle_since_nanos_ = now_nanos_;
-      Sleep();
-      continue;
-    }
-    if (core_.has_work()) continue;
-    if (now_nanos_ - idle_since_nanos_ < kSpinNanos && MaySpin()) {
+    if (inbox || drained || expired) pacing.Worked();
+    if (stopping_ || core_.has_work()) continue;
+    if (pacing.Spin() && !SharesCore()) {
       shm::SpinPause();
       continue;
     }
+    pacing.Sleeps();
     Sleep();
   }
   absl::MutexLock lock(&inbox_mutex_);
@@ -164,67 +138,67 @@ void Reactor::Loop() {
   tasks_.clear();
 }
 
-bool Reactor::MaySpin() const {
-  if (soon_ < kSoonMax / 2 || rounds_.empty()) return false;
+// Whether spinning would hold up a client whose work it waits for.
+bool Reactor::SharesCore() const {
+  if (rounds_.empty()) return true;  // whoever comes next is asleep now, and there is no ring to look at
   const uint32_t cpu = shm::CurrentCpu();
-  for (const Round& round : rounds_) {
-    if (round.session->header().client_cpu.load(std::memory_order_relaxed) == cpu) return false;
-  }
-  return true;
+  return std::any_of(rounds_.begin(), rounds_.end(), [cpu](const Round& round) {
+    return round.session->header().client_cpu.load(std::memory_order_relaxed) == cpu;
+  });
 }
 
 void Reactor::Sleep() {
-  asleep_.store(true, std::memory_order_seq_cst);
-  bool work = inbox_full_.load(std::memory_order_seq_cst);
+  uint32_t inbox = static_cast<uint32_t>(Inbox::kEmpty);
+  if (!inbox_.compare_exchange_strong(inbox, static_cast<uint32_t>(Inbox::kAwaited), std::memory_order_acq_rel)) return;
+  words_.assign(1, {&inbox_, static_cast<uint32_t>(Inbox::kAwaited)});
+  bool work = false;
   for (size_t i = 0; i < rounds_.size();) {
     Round& round = rounds_[i];
-    if (!round.session->ring().Sleep()) {
-      round.session->ring().Awake();
-      work = true;
-    } else if (now_nanos_ - round.last_work_nanos > kDozeNanos) {
-      round = rounds_.back();  // its `asleep` stays set: the doorbell brings it back
+    shm::RingConsumer& ring = round.session->ring();
+    if (words_.size() < options_.words && now_nanos_ - round.last_work_nanos <= kDozeNanos) {
+      work |= !ring.Sleep(shm::Asleep::kOnWord);
+      words_.push_back(ring.word());
+    } else if (ring.Sleep(shm::Asleep::kOnDoorbell)) {
+      round = rounds_.back();
       rounds_.pop_back();
       continue;
+    } else {
+      work = true;
     }
     ++i;
   }
   if (!work) {
-    // With leases or half stores about, look at the clock now and then; else only after a session's doze.
-    Listen(core_.waits_for_clock() ? 50 : rounds_.empty() ? -1 : 1000);
+    // No timer unless somebody waits for the clock: arming one costs as much as a twentieth of an idle round trip.
+    shm::FutexWaitAny(words_, core_.waits_for_clock() ? now_nanos_ + kClockNanos : INT64_MAX);
   }
-  slept_ = true;
-  asleep_.store(false, std::memory_order_relaxed);
+  inbox = static_cast<uint32_t>(Inbox::kAwaited);
+  inbox_.compare_exchange_strong(inbox, static_cast<uint32_t>(Inbox::kEmpty), std::memory_order_relaxed);
   for (const Round& round : rounds_) round.session->ring().Awake();
 }
 
-void Reactor::Listen(int timeout_ms) {
-  listened_nanos_ = now_nanos_;
-  epoll_event events[64];
-  const int count = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
-  for (int i = 0; i < count; ++i) {
-    if (events[i].data.u64 != kInboxEvent) Wake(SessionId{events[i].data.u64});
-  }
-}
-
-void Reactor::Wake(SessionId id) {
+void Reactor::Poll(SessionId id) {
   EngineSession* session = Find(id);
   if (session == nullptr || draining_.contains(id)) return;
   for (const Round& round : rounds_) {
     if (round.id == id) return;
   }
+  session->ring().Awake();
   rounds_.push_back({id, session, now_nanos_});
 }
 
 bool Reactor::TakeInbox() {
-  if (!inbox_full_.load(std::memory_order_acquire)) return false;
+  if (inbox_.load(std::memory_order_acquire) == static_cast<uint32_t>(Inbox::kEmpty)) return false;
   std::vector<std::function<void()>> tasks;
   std::vector<std::pair<OpId, absl::Status>> copies;
+  absl::flat_hash_set<SessionId> rung;
   {
     absl::MutexLock lock(&inbox_mutex_);
-    inbox_full_.store(false, std::memory_order_relaxed);
+    inbox_.store(static_cast<uint32_t>(Inbox::kEmpty), std::memory_order_relaxed);
     tasks.swap(tasks_);
     copies.swap(copies_done_);
+    rung.swap(rung_);
   }
+  for (const SessionId id : rung) Poll(id);
   for (auto& [op, status] : copies) {
     const auto copy = in_flight_.extract(op.Pack());
     KVIST_CHECK(!copy.empty());
@@ -280,10 +254,7 @@ void Reactor::CarryOut() {
 
 void Reactor::Carry(core::SessionAccepted& effect) {
   EngineSession* session = Find(effect.session);
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLET;
-  event.data.u64 = effect.session.value;
-  KVIST_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, session->doorbell(), &event) == 0);
+  doorbells_->Add(effect.session, session->doorbell());
   const auto opened = opening_.extract(effect.session);
   opened.mapped()(absl::OkStatus());
 }
@@ -295,8 +266,7 @@ void Reactor::Carry(core::SessionRefused& effect) {
 }
 
 void Reactor::Carry(core::SessionDrained& effect) {
-  // The doorbell may be open in the client, too, so closing ours alone would leave it in the epoll set.
-  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, Find(effect.session)->doorbell(), nullptr);
+  doorbells_->Remove(Find(effect.session)->doorbell());
   std::erase_if(rounds_, [&](const Round& round) { return round.id == effect.session; });
   sessions_.erase(effect.session);
   if (const auto waiting = draining_.extract(effect.session); !waiting.empty()) {

@@ -11,26 +11,30 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
+#include "daemon/session/doorbells.h"
 #include "daemon/session/engine_session.h"
-#include "storage/base/unique_fd.h"
+#include "storage/base/shm/futex.h"
 
 namespace kvist::session {
 
 // The one thread that owns the core. It takes requests off the sessions' rings, results from the copy engine and tasks from other
 // threads, hands them to the core in the order in which they came, and carries the core's effects out.
 //
-// Waiting: after work it spins for up to kSpin when that is likely to pay (work came soon the last times, and no client runs on its
-//   core), then tells the sessions that it sleeps and blocks in epoll on their doorbells. An idle reactor uses no time.
+// Waiting: after work it spins when that is likely to pay (Pacing) and no client runs on its core; then it tells the sessions that it
+//   sleeps and waits for one of their words (futex_waitv), or its inbox's. A session that was quiet for long, or for whose word there
+//   is no room, is dropped from the round: its doorbell, heard by another thread, brings it back. An idle reactor uses no time.
 // Lifecycle: Create -> SetCopyEngine -> Start -> Stop (ends all sessions, returns when every copy is quiet) -> destroy.
 // Threads: Open, Close, Run and CopyDone from any; the rest as said.
 class Reactor {
  public:
   struct Options {
-    int cpu = -1;  // pins the thread; -1: anywhere
+    int cpu = -1;                         // pins the thread; -1: anywhere
+    size_t words = shm::FutexWordsMax();  // that it waits for at once, its inbox's among them
   };
   // Where a slot's bytes are; null when the pool has no memory (benchmarks of the index).
   using SlotMemory = std::function<std::byte*(SlotRef)>;
@@ -72,16 +76,15 @@ class Reactor {
     core::RequestTag tag;
     core::Direction direction;
   };
-  static constexpr int64_t kSpinNanos =
-      50'000;  // as long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us)
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
   static constexpr int64_t kTickNanos =
       10'000'000;  // the core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it
   static constexpr int64_t kDozeNanos =
       1'000'000'000;  // a session that was quiet for so long leaves the rounds until its doorbell rings
+  static constexpr int64_t kClockNanos = 50'000'000;  // between looks at the clock while leases or half stores wait for it
 
-  static constexpr int64_t kListenNanos =
-      1'000'000;  // sessions that are not polled are heard so soon, however busy the others are
+  // The futex word of the inbox.
+  enum class Inbox : uint32_t { kEmpty = 0, kFull = 1, kAwaited = 2 };  // kAwaited: empty, and the reactor sleeps
 
   Reactor(Options options, core::Core* core, SlotMemory slots);
   void Loop();
@@ -89,9 +92,9 @@ class Reactor {
   bool DrainSessions();
   void CarryOut();
   void Sleep();
-  void Listen(int timeout_ms);
-  bool MaySpin() const;
-  void Wake(SessionId session);
+  bool SharesCore() const;
+  void Rung(SessionId session);
+  void Poll(SessionId session);
   void WakeThread();
   EngineSession* Find(SessionId id);
 
@@ -109,16 +112,14 @@ class Reactor {
   const SlotMemory slots_;
   cuda::CopyEngine* engine_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
-  UniqueFd epoll_;
-  UniqueFd wake_;  // eventfd: something is in the inbox
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by callers that wait for theirs
   std::vector<std::pair<OpId, absl::Status>> copies_done_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by operations in flight
+  absl::flat_hash_set<SessionId> rung_ ABSL_GUARDED_BY(inbox_mutex_);                     // doorbells
   bool stopped_ ABSL_GUARDED_BY(inbox_mutex_) = false;
-  std::atomic<bool> inbox_full_{false};
-  std::atomic<bool> asleep_{false};
+  std::atomic<uint32_t> inbox_{static_cast<uint32_t>(Inbox::kEmpty)};
 
   // The reactor thread's own.
   struct Round {  // a session that is polled
@@ -132,16 +133,14 @@ class Reactor {
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
   absl::flat_hash_map<uint64_t, std::function<void(uint64_t)>> clears_;
   std::vector<Round> rounds_;
+  std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;
   uint64_t next_job_ = 1;
   int64_t now_nanos_ = 0;
-  int64_t ticked_nanos_ = 0;      // when the core was last told the time
-  bool worked_ = false;           // the last turn did
-  bool slept_ = false;            // the last turn ended by sleeping
-  int64_t idle_since_nanos_ = 0;  // end of the last work
-  int64_t listened_nanos_ = 0;    // when the doorbells were last looked at
-  uint32_t soon_ = 0;             // how often lately work came within kSpin: spinning pays
+  int64_t ticked_nanos_ = 0;  // when the core was last told the time
   bool stopping_ = false;
+
+  std::unique_ptr<Doorbells> doorbells_;  // last: its thread uses the inbox
 };
 
 }  // namespace kvist::session

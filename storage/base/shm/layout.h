@@ -95,6 +95,13 @@ constexpr uint32_t SequenceOf(uint64_t progress) { return static_cast<uint32_t>(
 constexpr Phase PhaseOf(uint64_t progress) { return static_cast<Phase>((progress >> 24) & 0xff); }
 constexpr uint32_t LayersOf(uint64_t progress) { return static_cast<uint32_t>(progress & 0xff'ffff); }
 
+// How the daemon wants to be told of a new entry.
+enum class Asleep : uint32_t {
+  kNo = 0,          // not at all: it looks
+  kOnWord = 1,      // it sleeps on Header.asleep: wake the word
+  kOnDoorbell = 2,  // it doesn't look at this session any more: write its doorbell
+};
+
 struct Header {
   uint32_t magic;
   uint32_t version;
@@ -104,9 +111,9 @@ struct Header {
   std::atomic<uint32_t>
       client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
   uint8_t pad1[52];
-  // Written by the daemon (and asleep also by the connector, 1 -> 0, when it rings the doorbell).
+  // Written by the daemon (and asleep also by the connector, to kNo, when it wakes the daemon).
   std::atomic<uint64_t> head;    // entries consumed; their arena bytes are free
-  std::atomic<uint32_t> asleep;  // 1: ring the doorbell after submitting
+  std::atomic<uint32_t> asleep;  // an Asleep
   std::atomic<uint32_t> daemon_cpu;
   uint8_t pad2[3952];
 };

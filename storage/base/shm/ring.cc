@@ -42,11 +42,15 @@ void RingProducer::Submit(const Entry& entry) {
   header->tail.store(++tail_, std::memory_order_release);
   // Pairs with RingConsumer::Sleep: either it sees this entry, or this sees that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (header->asleep.load(std::memory_order_relaxed) != 0 && header->asleep.exchange(0, std::memory_order_relaxed) != 0) {
-    const uint64_t one = 1;
-    // Can fail only when the counter is full (2^64 - 2 rings unread) or the daemon is gone; then there is nobody to wake.
-    [[maybe_unused]] const ssize_t written = ::write(doorbell_, &one, sizeof one);
+  if (header->asleep.load(std::memory_order_relaxed) == static_cast<uint32_t>(Asleep::kNo)) return;
+  switch (static_cast<Asleep>(header->asleep.exchange(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed))) {
+    case Asleep::kNo: return;
+    case Asleep::kOnWord: FutexWakeAll(&header->asleep); return;
+    case Asleep::kOnDoorbell: break;
   }
+  const uint64_t one = 1;
+  // Can fail only when the counter is full (2^64 - 2 rings unread) or the daemon is gone; then there is nobody to wake.
+  [[maybe_unused]] const ssize_t written = ::write(doorbell_, &one, sizeof one);
 }
 
 RingConsumer::Result RingConsumer::Next(Entry* entry) {
@@ -65,8 +69,8 @@ const std::byte* RingConsumer::Arguments(uint64_t position, uint64_t size) const
   return memory_.arena() + at;
 }
 
-bool RingConsumer::Sleep() {
-  memory_.header()->asleep.store(1, std::memory_order_relaxed);
+bool RingConsumer::Sleep(Asleep how) {
+  memory_.header()->asleep.store(static_cast<uint32_t>(how), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return Empty();
 }

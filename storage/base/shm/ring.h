@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "storage/base/shm/futex.h"
 #include "storage/base/shm/session_memory.h"
 
 namespace kvist::shm {
@@ -54,9 +55,11 @@ class RingConsumer {
   // The arguments at `position`, `size` bytes, if they lie within the arena; to be copied once.
   const std::byte* Arguments(uint64_t position, uint64_t size) const;
 
-  // Announces that this side is going to sleep until the doorbell rings. False: something has come meanwhile, don't sleep.
-  bool Sleep();
-  void Awake() { memory_.header()->asleep.store(0, std::memory_order_relaxed); }
+  // Announces that this side is going to sleep, and how it is to be woken. False: something has come meanwhile, don't sleep.
+  bool Sleep(Asleep how);
+  void Awake() { memory_.header()->asleep.store(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed); }
+  // What to wait for after Sleep(kOnWord).
+  FutexWord word() const { return {&memory_.header()->asleep, static_cast<uint32_t>(Asleep::kOnWord)}; }
   bool Empty() const { return memory_.header()->tail.load(std::memory_order_relaxed) == head_; }
 
  private:

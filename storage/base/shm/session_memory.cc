@@ -28,7 +28,7 @@ absl::StatusOr<SessionMemory::Created> SessionMemory::Create() {
   Header* header = created.memory.header();
   header->magic = kMagic;
   header->version = kVersion;
-  header->asleep.store(1, std::memory_order_relaxed);
+  header->asleep.store(static_cast<uint32_t>(Asleep::kOnDoorbell), std::memory_order_relaxed);
   return created;
 }
 

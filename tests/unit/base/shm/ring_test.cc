@@ -5,12 +5,14 @@
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <random>
 #include <thread>
 #include <vector>
 
+#include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
 
 namespace shm = kvist::shm;
@@ -101,7 +103,7 @@ TEST_CASE("RingConsumer refuses an impossible tail and arguments outside the are
   CHECK(ends.consumer.Arguments(UINT64_MAX, UINT64_MAX) == nullptr);
 }
 
-TEST_CASE("RingProducer rings the doorbell only when the consumer sleeps") {
+TEST_CASE("RingProducer wakes the consumer only when it sleeps, and in the way that it chose") {
   Ends ends;
   const auto submit = [&] {
     shm::Entry entry = EntryOf(1, 0);
@@ -111,19 +113,29 @@ TEST_CASE("RingProducer rings the doorbell only when the consumer sleeps") {
   ends.consumer.Awake();
   submit();
   CHECK(!ends.Rang());
-  CHECK(!ends.consumer.Sleep());  // something is there: it must not sleep
+  CHECK(!ends.consumer.Sleep(shm::Asleep::kOnDoorbell));  // something is there: it must not sleep
   ends.consumer.Awake();
   shm::Entry entry;
   REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry);
   ends.consumer.Consumed();
-  CHECK(ends.consumer.Sleep());
+  CHECK(ends.consumer.Sleep(shm::Asleep::kOnDoorbell));
   submit();
   CHECK(ends.Rang());
   submit();
   CHECK(!ends.Rang());  // once is enough
+  for (int i = 0; i < 2; ++i) {
+    REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry);
+    ends.consumer.Consumed();
+  }
+  CHECK(ends.consumer.Sleep(shm::Asleep::kOnWord));
+  CHECK(ends.consumer.word().word->load() == ends.consumer.word().expected);
+  submit();
+  CHECK(!ends.Rang());
+  CHECK(ends.consumer.word().word->load() != ends.consumer.word().expected);
 }
 
 TEST_CASE("No wake-up is lost between a producer and a consumer that sleeps whenever it can") {
+  const shm::Asleep how = GENERATE(shm::Asleep::kOnWord, shm::Asleep::kOnDoorbell);
   Ends ends;
   constexpr uint32_t kEntries = 20'000;
   std::thread producer([&] {
@@ -136,6 +148,7 @@ TEST_CASE("No wake-up is lost between a producer and a consumer that sleeps when
       if (i % 64 == 0) std::this_thread::yield();
     }
   });
+  const std::atomic<uint32_t> silent{0};
   uint32_t next = 0;
   bool lost = false;
   while (next < kEntries && !lost) {
@@ -145,10 +158,18 @@ TEST_CASE("No wake-up is lost between a producer and a consumer that sleeps when
       ends.consumer.Consumed();
       ++next;
     }
-    if (next < kEntries && ends.consumer.Sleep()) {
-      pollfd bell{ends.bell.get(), POLLIN, 0};
-      lost = ::poll(&bell, 1, 20'000) == 0;
-      ends.Rang();
+    if (next < kEntries && ends.consumer.Sleep(how)) {
+      constexpr int kLostMs = 20'000;
+      if (how == shm::Asleep::kOnWord) {
+        const int64_t deadline = kvist::MonotonicNanos() + int64_t{kLostMs} * 1'000'000;
+        const shm::FutexWord words[] = {ends.consumer.word(), {&silent, 0}};
+        shm::FutexWaitAny(std::span(words).first(std::min<size_t>(2, shm::FutexWordsMax())), deadline);
+        lost = kvist::MonotonicNanos() >= deadline;
+      } else {
+        pollfd bell{ends.bell.get(), POLLIN, 0};
+        lost = ::poll(&bell, 1, kLostMs) == 0;
+        ends.Rang();
+      }
     }
     ends.consumer.Awake();
   }
