@@ -170,7 +170,7 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
   // little), in case the daemon has become quick again.
   const bool other_core = memory_.header()->daemon_cpu.load(std::memory_order_relaxed) != shm::CurrentCpu();
   if (spin == Spin::kBriefly && other_core && (pays > 0 || ticket.sequence % 16 == 0)) {
-    const int64_t until = std::min(deadline_nanos, MonotonicNanos() + kSpinNanos);
+    int64_t until = 0;
     while (true) {
       for (int i = 0; i < 32; ++i) {
         progress = Progress(ticket);
@@ -180,7 +180,9 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
         }
         shm::SpinPause();
       }
-      if (MonotonicNanos() >= until) break;
+      const int64_t now = MonotonicNanos();  // only now: a quick answer has no need of a clock
+      if (until == 0) until = std::min(deadline_nanos, now + kSpinNanos);
+      if (now >= until) break;
     }
     if (pays > 0) spin_pays_.store(pays - 1, std::memory_order_relaxed);
   }

@@ -63,10 +63,7 @@ absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time n
   uint32_t drained = 0;
   for (; drained < entries_max; ++drained) {
     shm::Entry entry;
-    const shm::RingConsumer::Result result = ring_.Next(&entry);
-    if (result == shm::RingConsumer::Result::kEmpty) break;
-    if (result == shm::RingConsumer::Result::kBroken)
-      return absl::InvalidArgumentError("the submission ring's tail is impossible");
+    if (!ring_.Next(&entry)) break;
     ++requests_;
     const absl::Status status = HandleEntry(entry, now, core, out);
     ring_.Consumed();

@@ -93,6 +93,7 @@ class Reactor {
   void CarryOut();
   void Sleep();
   bool SharesCore() const;
+  void Look() const;
   void Rung(SessionId session);
   void Poll(SessionId session);
   void WakeThread();

@@ -107,10 +107,15 @@ class RawClient {
 
   void Submit(const shm::Entry& entry) {
     memory.ring()[tail_ % shm::kEntries] = entry;
-    SetTail(++tail_);
+    Announce(1);
+    ++tail_;
   }
-  void SetTail(uint64_t tail) {
-    memory.header()->tail.store(tail);
+  // Says that the next `entries` of the ring are there, whatever they hold, and rings the bell.
+  void Announce(uint32_t entries) {
+    for (uint32_t i = 0; i < entries; ++i) {
+      const uint64_t at = tail_ + i;
+      std::atomic_ref<uint32_t>(memory.ring()[at % shm::kEntries].turn).store(static_cast<uint32_t>(at + 1));
+    }
     const uint64_t one = 1;
     REQUIRE(::write(doorbell_.get(), &one, sizeof one) == sizeof one);
   }
@@ -361,12 +366,6 @@ TEST_CASE("Row 30: what can't be answered ends the session of who sent it") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kSettings);
   Bystander bystander(daemon);
-  for (const uint64_t tail : {uint64_t{shm::kEntries + 1}, uint64_t{1} << 32, uint64_t{1} << 63, UINT64_MAX}) {
-    RawClient client(daemon);
-    client.Open();
-    client.SetTail(tail);
-    CHECK(client.HungUp());
-  }
   for (const uint32_t cell : {shm::kCells, 1u << 31, UINT32_MAX}) {
     RawClient client(daemon);
     client.Open();
@@ -386,7 +385,7 @@ TEST_CASE("Row 34: a client that scribbles over the shared memory hurts itself o
     auto* words = reinterpret_cast<uint64_t*>(client.memory.ring());
     const size_t count = shm::kEntries * sizeof(shm::Entry) / 8 + shm::kCells * sizeof(shm::Cell) / 8;
     for (size_t i = 0; i < count; ++i) words[i] = random();
-    client.SetTail(1 + random() % shm::kEntries);
+    client.Announce(1 + static_cast<uint32_t>(random() % shm::kEntries));
     CHECK(client.HungUp());
   }
 }

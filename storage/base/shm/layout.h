@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 1;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 2;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
@@ -29,7 +29,7 @@ inline constexpr Bytes kArenaBytes =
     MiB(4);  // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages
 inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Core::kKeysMax
 
-enum class Opcode : uint16_t {
+enum class Opcode : uint8_t {
   kLookup = 1,   // arena: keys[keys]
   kLoad = 2,     // arena: page_ids[pages]
   kStore = 3,    // arena: keys[keys] (the first is the parent when has_parent), page_ids[pages]
@@ -42,13 +42,15 @@ struct LayerSpan {
   uint32_t first_layer, layers;
 };
 
-// One request. 64 bytes = one cache line.
+// One request. 64 bytes = one cache line, which brings its own news: an entry is there when its `turn` says so, so the daemon needs no
+// second line to learn of it.
 struct Entry {
   Opcode opcode;
+  uint8_t has_parent;      // store: keys[0] is the chunk before the first
   uint16_t group;          // cache group
   uint32_t cell;           // where the answer goes; below kCells
   uint32_t sequence;       // of the cell: tells this operation from the cell's earlier ones
-  uint32_t has_parent;     // store: keys[0] is the chunk before the first
+  uint32_t turn;           // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
   uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
   uint32_t keys;           // count
   uint32_t pages;          // count
@@ -107,10 +109,9 @@ struct Header {
   uint32_t version;
   uint8_t pad0[56];
   // Written by the connector.
-  std::atomic<uint64_t> tail;  // entries submitted since the session began
   std::atomic<uint32_t>
       client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
-  uint8_t pad1[52];
+  uint8_t pad1[60];
   // Written by the daemon (and asleep also by the connector, to kNo, when it wakes the daemon).
   std::atomic<uint64_t> head;    // entries consumed; their arena bytes are free
   std::atomic<uint32_t> asleep;  // an Asleep

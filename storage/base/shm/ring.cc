@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "storage/base/shm/futex.h"
@@ -12,37 +13,66 @@ namespace {
 // Arguments begin on cache lines.
 constexpr uint64_t ArenaBytes(uint64_t size) { return (size + 63) & ~uint64_t{63}; }
 
+std::atomic_ref<uint32_t> TurnOf(Entry* entry) { return std::atomic_ref<uint32_t>(entry->turn); }
+constexpr uint32_t Turn(uint64_t position) { return static_cast<uint32_t>(position + 1); }
+
 }  // namespace
 
-std::optional<std::span<std::byte>> RingProducer::Reserve(uint64_t size, Entry* entry) {
+void RingProducer::Reclaim() {
   const uint64_t head = memory_.header()->head.load(std::memory_order_acquire);
-  if (head > tail_) return std::nullopt;  // the daemon's word makes no sense: as good as full
+  if (head > tail_) return;  // the daemon's word makes no sense: nothing more is free
   for (; head_seen_ < head; ++head_seen_) {
     arena_begin_ = in_ring_.front();
     in_ring_.pop_front();
   }
+}
+
+std::optional<uint64_t> RingProducer::Place(uint64_t size) const {
   if (tail_ - head_seen_ >= kEntries) return std::nullopt;
   if (size > kArenaBytes.value) return std::nullopt;
-  if (tail_ == head_seen_) arena_begin_ = arena_end_ = 0;  // nothing is in use: begin anew
-  uint64_t begin = arena_end_;
-  const uint64_t in_turn = begin % kArenaBytes.value;
-  if (in_turn + size > kArenaBytes.value) begin += kArenaBytes.value - in_turn;  // arguments are contiguous: skip the end
-  if (begin + ArenaBytes(size) - arena_begin_ > kArenaBytes.value) return std::nullopt;
-  entry->arena = begin;
-  return std::span<std::byte>(memory_.arena() + begin % kArenaBytes.value, size);
+  const uint64_t end = arena_end_ % kArenaBytes.value;
+  const uint64_t begin = arena_begin_ % kArenaBytes.value;
+  uint64_t at = arena_end_;
+  // Arguments are contiguous: what doesn't fit at the end of the arena goes to its start. So does what fits there anyhow, to use the
+  // same few lines again and again.
+  const bool fits_at_start = tail_ == head_seen_ || (begin < end && ArenaBytes(size) <= begin);
+  if (end != 0 && (fits_at_start || end + size > kArenaBytes.value)) at += kArenaBytes.value - end;
+  const uint64_t in_use_from = tail_ == head_seen_ ? at : arena_begin_;
+  if (at + ArenaBytes(size) - in_use_from > kArenaBytes.value) return std::nullopt;
+  return at;
+}
+
+std::optional<std::span<std::byte>> RingProducer::Reserve(uint64_t size, Entry* entry) {
+  std::optional<uint64_t> at = Place(size);
+  if (!at.has_value()) {
+    Reclaim();
+    at = Place(size);
+  }
+  if (!at.has_value()) return std::nullopt;
+  entry->arena = *at;
+  return std::span<std::byte>(memory_.arena() + *at % kArenaBytes.value, size);
 }
 
 void RingProducer::Submit(const Entry& entry) {
   Header* header = memory_.header();
-  memory_.ring()[tail_ % kEntries] = entry;
   const uint64_t size = uint64_t{entry.keys} * 32 + uint64_t{entry.pages} * 4;
+  if (tail_ == head_seen_) arena_begin_ = entry.arena;
   arena_end_ = entry.arena + ArenaBytes(size);
   in_ring_.push_back(arena_end_);
-  header->client_cpu.store(CurrentCpu(), std::memory_order_relaxed);
-  header->tail.store(++tail_, std::memory_order_release);
+  if (const uint32_t cpu = CurrentCpu(); header->client_cpu.load(std::memory_order_relaxed) != cpu)
+    header->client_cpu.store(cpu, std::memory_order_relaxed);
+  Entry* place = &memory_.ring()[tail_ % kEntries];
+  // All but the turn: until it is written the daemon doesn't read the rest.
+  constexpr size_t kBehind = offsetof(Entry, turn) + sizeof(Entry::turn);
+  std::memcpy(place, &entry, offsetof(Entry, turn));
+  std::memcpy(reinterpret_cast<std::byte*>(place) + kBehind, reinterpret_cast<const std::byte*>(&entry) + kBehind,
+              sizeof entry - kBehind);
+  TurnOf(place).store(Turn(tail_++), std::memory_order_release);
   // Pairs with RingConsumer::Sleep: either it sees this entry, or this sees that it sleeps.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (header->asleep.load(std::memory_order_relaxed) == static_cast<uint32_t>(Asleep::kNo)) return;
+  const uint32_t asleep = header->asleep.load(std::memory_order_relaxed);
+  Reclaim();  // here, not in Reserve: `head` is beside `asleep`, in a line that the daemon has just written
+  if (asleep == static_cast<uint32_t>(Asleep::kNo)) return;
   switch (static_cast<Asleep>(header->asleep.exchange(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed))) {
     case Asleep::kNo: return;
     case Asleep::kOnWord: FutexWakeAll(&header->asleep); return;
@@ -53,12 +83,14 @@ void RingProducer::Submit(const Entry& entry) {
   [[maybe_unused]] const ssize_t written = ::write(doorbell_, &one, sizeof one);
 }
 
-RingConsumer::Result RingConsumer::Next(Entry* entry) {
-  const uint64_t tail = memory_.header()->tail.load(std::memory_order_acquire);
-  if (tail == head_) return Result::kEmpty;
-  if (tail - head_ > kEntries) return Result::kBroken;
+bool RingConsumer::Empty() const {
+  return TurnOf(&memory_.ring()[head_ % kEntries]).load(std::memory_order_acquire) != Turn(head_);
+}
+
+bool RingConsumer::Next(Entry* entry) {
+  if (Empty()) return false;
   std::memcpy(entry, &memory_.ring()[head_ % kEntries], sizeof *entry);
-  return Result::kEntry;
+  return true;
 }
 
 void RingConsumer::Consumed() { memory_.header()->head.store(++head_, std::memory_order_release); }

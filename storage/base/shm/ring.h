@@ -13,9 +13,9 @@ namespace kvist::shm {
 
 // The connector's end of the submission ring, with the arena's space.
 //
-// Lock-free between one producer and one consumer. Writers: the producer writes entries, arena and `tail`; the consumer `head` and,
+// Lock-free between one producer and one consumer. Writers: the producer writes entries and arena; the consumer `head` and,
 // with the producer, `asleep`. Reclamation: an entry and its arena bytes are free when `head` has passed it.
-//   tail: release after the entry and its arguments are written, so that a consumer that acquires it sees them.
+//   turn: release after the entry and its arguments are written, so that a consumer that acquires it sees them.
 //   head: release after they are copied, so that the producer overwrites them only then.
 //   asleep: see Submit and RingConsumer::Sleep: store-then-load on both sides needs seq_cst, or both could miss the other.
 // Threads: one at a time (the connector's submission lock).
@@ -31,6 +31,11 @@ class RingProducer {
   void Submit(const Entry& entry);
 
  private:
+  // Where arguments of `size` go now, as far as it is known what the daemon has consumed.
+  std::optional<uint64_t> Place(uint64_t size) const;
+  // Learns what the daemon has consumed.
+  void Reclaim();
+
   const SessionMemory& memory_;
   int doorbell_;
   uint64_t tail_ = 0;
@@ -40,15 +45,15 @@ class RingProducer {
   std::deque<uint64_t> in_ring_;  // where the arguments end of each entry that is not yet known to be consumed
 };
 
-// The daemon's end. Trusts nothing: `tail` is checked, entries and arguments are copied before they are looked at.
+// The daemon's end. Trusts nothing: entries and arguments are copied before they are looked at. A client that overwrites entries which
+// weren't consumed loses them; nothing it writes can make the daemon read elsewhere.
 // Threads: one (the reactor).
 class RingConsumer {
  public:
   explicit RingConsumer(const SessionMemory* memory) : memory_(*memory) {}
 
-  enum class Result { kEmpty, kEntry, kBroken };  // kBroken: tail is impossible; the client is lying or mad
-  // Copies the next entry out. Its arguments stay until Consumed.
-  Result Next(Entry* entry);
+  // Copies the next entry out, if there is one. Its arguments stay until Consumed.
+  bool Next(Entry* entry);
   // Frees the entry that Next gave, and its arguments.
   void Consumed();
 
@@ -60,7 +65,7 @@ class RingConsumer {
   void Awake() { memory_.header()->asleep.store(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed); }
   // What to wait for after Sleep(kOnWord).
   FutexWord word() const { return {&memory_.header()->asleep, static_cast<uint32_t>(Asleep::kOnWord)}; }
-  bool Empty() const { return memory_.header()->tail.load(std::memory_order_relaxed) == head_; }
+  bool Empty() const;
 
  private:
   const SessionMemory& memory_;

@@ -24,14 +24,15 @@ TEST_CASE("Progress packs sequence, phase and layers without loss") {
 
 TEST_CASE("The layout is what connectors of this version were built against") {
   // Golden: a change here is a new shm::kVersion.
-  CHECK(shm::kVersion == 1);
+  CHECK(shm::kVersion == 2);
   CHECK(shm::kRingOffset == 4096);
   CHECK(shm::kBoardOffset == 69632);
   CHECK(shm::kArenaOffset == 331776);
   CHECK(shm::kSessionBytes.value == 4526080);
-  CHECK(offsetof(shm::Header, tail) == 64);
+  CHECK(offsetof(shm::Header, client_cpu) == 64);
   CHECK(offsetof(shm::Header, head) == 128);
   CHECK(offsetof(shm::Header, asleep) == 136);
+  CHECK(offsetof(shm::Entry, turn) == 12);
   CHECK(offsetof(shm::Entry, arena) == 16);
   CHECK(offsetof(shm::Entry, lease) == 32);
   CHECK(offsetof(shm::Entry, layer) == 56);

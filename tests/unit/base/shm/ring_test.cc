@@ -69,7 +69,7 @@ TEST_CASE("RingProducer and RingConsumer carry entries and arguments in order, o
       ++submitted;
     } else if (!model.empty()) {
       shm::Entry entry;
-      REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry);
+      REQUIRE(ends.consumer.Next(&entry));
       const auto& [wanted, fill] = model.front();
       REQUIRE(entry.sequence == wanted.sequence);
       const uint64_t size = uint64_t{entry.keys} * 32 + uint64_t{entry.pages} * 4;
@@ -82,20 +82,37 @@ TEST_CASE("RingProducer and RingConsumer carry entries and arguments in order, o
       model.pop_front();
     } else {
       shm::Entry entry;
-      REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEmpty);
+      REQUIRE(!ends.consumer.Next(&entry));
     }
   }
   CHECK(submitted > 3 * shm::kEntries);
   CHECK(full > 0);
 }
 
-TEST_CASE("RingConsumer refuses an impossible tail and arguments outside the arena") {
+TEST_CASE("RingProducer uses the same lines of the arena again for small arguments") {
+  Ends ends;
+  for (int i = 0; i < 1000; ++i) {
+    shm::Entry entry = EntryOf(2, 0);
+    REQUIRE(ends.producer.Reserve(64, &entry).has_value());
+    CHECK(entry.arena % shm::kArenaBytes.value <= 64);
+    ends.producer.Submit(entry);
+    REQUIRE(ends.consumer.Next(&entry));
+    ends.consumer.Consumed();
+  }
+  // What is as large as the arena fits whenever nothing is in use.
+  shm::Entry entry = EntryOf(0, static_cast<uint32_t>(shm::kArenaBytes.value / 4));
+  CHECK(ends.producer.Reserve(shm::kArenaBytes.value, &entry).has_value());
+}
+
+TEST_CASE("RingConsumer takes entries by their turn only, and no arguments outside the arena") {
   Ends ends;
   shm::Entry entry;
-  for (const uint64_t tail : {uint64_t{shm::kEntries} + 1, uint64_t{1} << 63, UINT64_MAX}) {
-    ends.memory.header()->tail.store(tail);
-    CHECK(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kBroken);
+  for (const uint32_t turn : {0u, 2u, shm::kEntries + 1, UINT32_MAX}) {
+    ends.memory.ring()[0].turn = turn;
+    CHECK(!ends.consumer.Next(&entry));
   }
+  ends.memory.ring()[0].turn = 1;
+  CHECK(ends.consumer.Next(&entry));
   CHECK(ends.consumer.Arguments(0, shm::kArenaBytes.value) != nullptr);
   CHECK(ends.consumer.Arguments(0, shm::kArenaBytes.value + 1) == nullptr);
   CHECK(ends.consumer.Arguments(shm::kArenaBytes.value - 1, 2) == nullptr);
@@ -116,7 +133,7 @@ TEST_CASE("RingProducer wakes the consumer only when it sleeps, and in the way t
   CHECK(!ends.consumer.Sleep(shm::Asleep::kOnDoorbell));  // something is there: it must not sleep
   ends.consumer.Awake();
   shm::Entry entry;
-  REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry);
+  REQUIRE(ends.consumer.Next(&entry));
   ends.consumer.Consumed();
   CHECK(ends.consumer.Sleep(shm::Asleep::kOnDoorbell));
   submit();
@@ -124,7 +141,7 @@ TEST_CASE("RingProducer wakes the consumer only when it sleeps, and in the way t
   submit();
   CHECK(!ends.Rang());  // once is enough
   for (int i = 0; i < 2; ++i) {
-    REQUIRE(ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry);
+    REQUIRE(ends.consumer.Next(&entry));
     ends.consumer.Consumed();
   }
   CHECK(ends.consumer.Sleep(shm::Asleep::kOnWord));
@@ -153,7 +170,7 @@ TEST_CASE("No wake-up is lost between a producer and a consumer that sleeps when
   bool lost = false;
   while (next < kEntries && !lost) {
     shm::Entry entry;
-    while (ends.consumer.Next(&entry) == shm::RingConsumer::Result::kEntry) {
+    while (ends.consumer.Next(&entry)) {
       REQUIRE(entry.sequence == next);
       ends.consumer.Consumed();
       ++next;
