@@ -63,6 +63,16 @@ ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) c
   });
 }
 
+bool ChunkTable::Visible(const Chunk& chunk, uint32_t epoch) {
+  return chunk.epoch == epoch && (chunk.state == ChunkState::kSealed ||
+                                  (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
+}
+
+ChunkIndex ChunkTable::FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const {
+  const ChunkIndex i = Find(space, group, key);
+  return i != kNoChunk && Visible((*this)[i], epoch) ? i : kNoChunk;
+}
+
 void ChunkTable::FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,
                             std::vector<ChunkIndex>* path) const {
   constexpr size_t kBatch = 16;  // 24 us instead of 28 for 512 keys (reference/limits.md)
@@ -95,9 +105,7 @@ void ChunkTable::FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::s
       });
       if (i == kNoChunk) return;
       const Chunk& chunk = (*this)[i];
-      const bool visible = chunk.state == ChunkState::kSealed ||
-                           (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling);
-      if (!visible || chunk.epoch != epoch || chunk.parent != (path->empty() ? kNoChunk : path->back())) return;
+      if (!Visible(chunk, epoch) || chunk.parent != (path->empty() ? kNoChunk : path->back())) return;
       path->push_back(i);
     }
   }

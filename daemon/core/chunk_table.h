@@ -33,11 +33,11 @@ struct Chunk {
   uint32_t holds = 0;       // copies in flight that end here (loads), or that fill it (stores)
   SpaceId space;
   uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
-  uint32_t position = 0;  // in its chain: 0 for the first chunk of a prompt
+  uint32_t position = 0;  // chained groups: in its chain, 0 for the first chunk of a prompt
   GroupId group;
   ChunkState state = ChunkState::kFree;
   bool detached = false;
-  SlotRef slot;  // one rank: its slot. Several: index is the first of its run in ShardSlots, generation is 0
+  SlotRef slot;  // one shard: its slot. Several: index is the first of its run in ShardSlots, generation is 0
 
   bool needed() const { return children > 0 || leases > 0 || holds > 0; }
 };
@@ -60,6 +60,8 @@ class ChunkTable {
   ChunkIndex Remove(ChunkIndex i);
 
   ChunkIndex Find(SpaceId space, GroupId group, const ChunkKey& key) const;
+  // The same, if it is a hit by itself: sealed, and of `epoch`. For groups whose chunks don't hang on others.
+  ChunkIndex FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const;
 
   // Fills `path` with the places of the leading keys whose chunks are sealed, of `epoch`, and each the child of the one before (keys
   // come from clients: a key that hangs elsewhere is no hit). 512 random chunks cost 512 cache misses, so they are asked for in
@@ -72,6 +74,8 @@ class ChunkTable {
   uint64_t memory_bytes() const;
 
  private:
+  static bool Visible(const Chunk& chunk, uint32_t epoch);
+
   static constexpr uint32_t kSegmentBits = 14;
   static constexpr uint32_t kSegmentMask = (1u << kSegmentBits) - 1;
 

@@ -1,6 +1,7 @@
 #include "daemon/core/core.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,7 +40,8 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
       chunks_(HashFromSeed(options.seed)),
       policy_(MakeLruLeaves(&chunks_)),
       placement_(slots, &chunks_, &spaces_, policy_.get()),
-      leases_(Share(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)) {
+      leases_(Share(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
+      usable_(&chunks_) {
   KVIST_CHECK(options.Validate().ok());
 }
 
@@ -86,40 +88,49 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
   const Space& space = spaces_[session->space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
 
-  Lease lease;
-  size_t hit = event.keys.size();
-  for (uint16_t group = 0; group < groups; ++group) {
-    chunks_.FindPrefix(session->space, GroupId{group}, space.epoch, event.keys.first(hit), &path_);
-    hit = path_.size();
-    if (hit == 0) break;
-    policy_->Used(path_);
-    lease.tips.push_back(path_.back());
+  const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
+  for (uint16_t group = 0; position > 0 && group < groups; ++group) {
+    const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    if (space.spec.groups[group].reuse.chained()) {
+      policy_->Used(needed);
+    } else {
+      for (const ChunkIndex chunk : needed) Use(chunk);
+    }
   }
   counters_.lookups += 1;
   counters_.lookup_chunks_asked += event.keys.size();
-  counters_.lookup_chunks_hit += hit;
+  counters_.lookup_chunks_hit += position;
 
-  LookupAnswered answer{event.session, event.tag, static_cast<uint32_t>(hit), {}};
-  if (hit > 0 && event.lease > absl::ZeroDuration()) {
-    // A later group may have had less: the earlier groups' tips move up to the common depth.
-    for (ChunkIndex& tip : lease.tips) {
-      while (chunks_[tip].position + 1 > hit) tip = chunks_[tip].parent;
-      lease.bytes += space.chunk_bytes(chunks_[tip].group) * hit;
-    }
-    lease.instance = session->instance;
+  LookupAnswered answer{event.session, event.tag, position, {}};
+  if (position > 0 && event.lease > absl::ZeroDuration()) {
+    Lease lease = LeaseOn(*session, position);
     lease.session = event.session;
-    lease.chunks = static_cast<uint32_t>(hit);
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
-    const auto tips = lease.tips;
+    const auto kept = lease.kept;
     answer.lease = leases_.Grant(std::move(lease));
     if (answer.lease) {
-      for (const ChunkIndex tip : tips) {
-        ++chunks_[tip].leases;
-        policy_->Withdrawn(tip);
+      for (const ChunkIndex chunk : kept) {
+        ++chunks_[chunk].leases;
+        policy_->Withdrawn(chunk);
       }
     }
   }
   out->push_back(answer);
+}
+
+Lease Core::LeaseOn(const Session& session, uint32_t position) const {
+  const Space& space = spaces_[session.space];
+  Lease lease;
+  lease.instance = session.instance;
+  lease.chunks = position;
+  for (uint16_t group = 0; group < space.spec.groups.size(); ++group) {
+    std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    lease.bytes += space.chunk_bytes(GroupId{group}) * needed.size();
+    if (space.spec.groups[group].reuse.chained()) needed = needed.last(1);
+    lease.kept.insert(lease.kept.end(), needed.begin(), needed.end());
+    lease.kept_end.push_back(static_cast<uint32_t>(lease.kept.size()));
+  }
+  return lease;
 }
 
 void Core::Handle(const ReleaseAsked& event, Effects*) {
@@ -130,9 +141,9 @@ void Core::Handle(const ReleaseAsked& event, Effects*) {
 
 void Core::EndLease(LeaseId id) {
   const Lease lease = leases_.End(id);
-  for (const ChunkIndex tip : lease.tips) {
-    --chunks_[tip].leases;
-    UseEnded(tip);
+  for (const ChunkIndex chunk : lease.kept) {
+    --chunks_[chunk].leases;
+    UseEnded(chunk);
   }
 }
 
@@ -167,26 +178,38 @@ void Core::Handle(const LoadAsked& event, Effects* out) {
   const Lease* lease = leases_.Find(event.lease, session->instance);
   if (lease == nullptr)
     return refuse(absl::AbortedError("the lease has ended (released, expired, or not of this instance): look up again"));
-  if (event.group.value >= lease->tips.size() || event.count == 0 || event.first >= lease->chunks ||
+  const std::vector<GroupSpec>& groups = spaces_[session->space].spec.groups;
+  if (event.group.value >= groups.size()) return refuse(absl::InvalidArgumentError("no such cache group in this space"));
+  const ReuseRule& reuse = groups[event.group.value].reuse;
+  const uint32_t needed = reuse.FirstNeeded(lease->chunks);
+  if (event.count == 0 || event.first < needed || event.first >= lease->chunks ||
       event.count > lease->chunks - event.first) {
     return refuse(absl::InvalidArgumentError(absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count,
-                                                          ") of a lease over ", lease->chunks, " chunks")));
+                                                          ") of a lease over [", needed, ", ", lease->chunks, ") in group ",
+                                                          event.group.value)));
   }
   if (session->ops.size() >= Sessions::kOpsPerSession)
     return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
 
-  ChunkIndex at = lease->tips[event.group.value];
-  while (chunks_[at].position + 1 > event.first + event.count) at = chunks_[at].parent;
-  ++chunks_[at].holds;
-  policy_->Withdrawn(at);
-
-  Op op{event.session, event.tag, Direction::kLoad, {at}};
+  Op op{event.session, event.tag, Direction::kLoad, {}};
   op.copied = event.count;
   std::vector<SlotRef> slots(event.count);
   std::vector<uint32_t> chunk_of(event.count);
-  for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) {
-    slots[k] = placement_.SlotOf(at, session->rank);
-    chunk_of[k] = k;
+  std::iota(chunk_of.begin(), chunk_of.end(), 0);
+  const std::span<const ChunkIndex> kept = lease->kept_of(event.group);
+  if (reuse.chained()) {
+    ChunkIndex at = kept.back();
+    while (chunks_[at].position + 1 > event.first + event.count) at = chunks_[at].parent;
+    op.chunks.push_back(at);
+    for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) slots[k] = placement_.SlotOf(at, session->rank);
+  } else {
+    const std::span<const ChunkIndex> asked = kept.subspan(event.first - needed, event.count);
+    op.chunks.assign(asked.begin(), asked.end());
+    for (uint32_t k = 0; k < event.count; ++k) slots[k] = placement_.SlotOf(asked[k], session->rank);
+  }
+  for (const ChunkIndex chunk : op.chunks) {
+    ++chunks_[chunk].holds;
+    policy_->Withdrawn(chunk);
   }
   Start(std::move(op), std::move(slots), std::move(chunk_of), out);
 }
@@ -209,15 +232,17 @@ void Core::Handle(const StoreAsked& event, Effects* out) {
   ChunkIndex parent = kNoChunk;
   uint32_t k = 0;
   const auto count = static_cast<uint32_t>(event.keys.size());
-  const bool rooted = !event.parent.has_value();
+  const bool chained = spaces_[session->space].spec.groups[event.group.value].reuse.chained();
+  const bool rooted = !chained || !event.parent.has_value();
   if (!rooted) parent = FindCurrent(session->space, event.group, *event.parent);
-  // A chunk without its prefix could never be a hit: without its parent nothing is stored, and after the first refusal neither.
+  // A chained chunk without its prefix could never be a hit: without its parent nothing is stored. After a refusal nothing more is tried.
   for (; (rooted || parent != kNoChunk) && k < count; ++k) {
     ChunkIndex chunk = kNoChunk;
     const Claim claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
     if (claim == Claim::kRefuse) break;
-    parent = chunk;
+    if (chained) parent = chunk;
     if (claim == Claim::kSkip) {
+      if (!chained && chunks_[chunk].state == ChunkState::kSealed) UseEnded(chunk);
       ++op.skipped;
       continue;
     }
@@ -247,8 +272,8 @@ ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) 
 Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent,
                              ChunkIndex* chunk) {
   ChunkIndex i = FindCurrent(session.space, group, key);
-  const uint64_t mine = uint64_t{1} << session.rank.value;
-  const uint32_t ranks = spaces_[session.space].spec.ranks();
+  const GroupSpec& spec = spaces_[session.space].spec.groups[group.value];
+  const uint64_t mine = uint64_t{1} << spec.ShardOf(session.rank);
   if (i == kNoChunk || (chunks_[i].state == ChunkState::kGhost && chunks_[i].parent == parent)) {
     if (i == kNoChunk) {
       i = chunks_.Add(session.space, group, key, parent, spaces_[session.space].epoch);
@@ -258,7 +283,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
       placement_.Collect(i);
       return Claim::kRefuse;
     }
-    fills_.Begin(i, session.instance, ranks, now_ + options_.fill_timeout);
+    fills_.Begin(i, session.instance, spec.shards(), now_ + options_.fill_timeout);
   }
   *chunk = i;
   Chunk& c = chunks_[i];
@@ -310,7 +335,7 @@ void Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   }
   if (!stored) fill->doomed = true;
   if (fill->doomed) return Abandon(i);
-  fill->stored |= uint64_t{1} << rank.value;
+  fill->stored |= uint64_t{1} << spaces_[chunk.space].spec.groups[chunk.group.value].ShardOf(rank);
   if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return;
   fills_.End(i);
   chunk.state = ChunkState::kSealed;

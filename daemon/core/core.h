@@ -19,6 +19,7 @@
 #include "daemon/core/placement.h"
 #include "daemon/core/sessions.h"
 #include "daemon/core/spaces.h"
+#include "daemon/core/usable_position.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
@@ -108,8 +109,9 @@ class Core {
     SessionId session;
     RequestTag tag;
     Direction direction = Direction::kLoad;
-    std::vector<ChunkIndex> chunks;  // store: those being filled; load: the deepest one, which keeps the others
-    uint32_t copied = 0;             // if it ends well
+    std::vector<ChunkIndex>
+        chunks;           // store: those being filled; load: each, or in a chained group the deepest, which keeps the others
+    uint32_t copied = 0;  // if it ends well
     uint32_t skipped = 0;
     uint32_t refused = 0;
   };
@@ -129,6 +131,7 @@ class Core {
   void Detach(ChunkIndex chunk);
   void Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  Lease LeaseOn(const Session& session, uint32_t position) const;
   void Doom(ChunkIndex chunk);
   void Abandon(ChunkIndex chunk);
   void EndLease(LeaseId lease);
@@ -149,7 +152,7 @@ class Core {
   HandleTable<OpId, Op> ops_;
   std::deque<Clear> clears_;
   std::deque<std::pair<ChunkIndex, uint64_t>> reap_;  // half stores (chunk, serial) of dead ranks
-  std::vector<ChunkIndex> path_;                      // scratch of a lookup
+  UsablePosition usable_;                             // of the lookup that is being answered
   CoreStatus counters_;
 };
 

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "storage/base/ids.h"
+#include "storage/base/reuse_rule.h"
 #include "storage/base/units.h"
 
 // What the core hears and what it answers. Drivers (session, movers, rpc) translate the world into events and effects into the
@@ -23,20 +24,26 @@ using RequestTag = Id<struct RequestTagTag, uint64_t>;
 enum class Role : uint8_t { kScheduler, kWorker };
 enum class Direction : uint8_t { kLoad, kStore };
 
-// One cache group of a space: its reuse rule, and what one chunk takes in a slot on each rank.
+// One cache group of a space: its reuse rule, and what one chunk takes in a slot of each shard.
 struct GroupSpec {
-  GroupKind kind = GroupKind::kFull;
-  std::vector<Bytes> slot_bytes;  // [rank], each a multiple of 4 KiB
+  ReuseRule reuse = {};
+  std::vector<Bytes> slot_bytes = {};  // [shard], each a multiple of 4 KiB
+  // Neighbouring ranks whose bytes are equal (MLA under tensor parallelism): one shard, stored once by whichever comes first.
+  uint32_t ranks_per_shard = 1;
+
+  uint32_t shards() const { return static_cast<uint32_t>(slot_bytes.size()); }
+  uint32_t ranks() const { return shards() * ranks_per_shard; }
+  uint32_t ShardOf(Rank rank) const { return rank.value / ranks_per_shard; }
 };
 
 // What the core has to know of a space. Equal digests mean equal specs.
 struct SpaceSpec {
   SpaceDigest digest;
   std::string tenant;
-  std::string model;  // for people
-  std::vector<GroupSpec> groups;
+  std::string model;              // for people
+  std::vector<GroupSpec> groups;  // all of the same ranks
 
-  uint32_t ranks() const { return groups.empty() ? 0 : static_cast<uint32_t>(groups[0].slot_bytes.size()); }
+  uint32_t ranks() const { return groups.empty() ? 0 : groups[0].ranks(); }
 };
 
 // ---- Events -----------------------------------------------------------------------------------------------------------------
@@ -55,7 +62,7 @@ struct SessionClosed {
   SessionId session;
 };
 
-// The longest prefix of `keys` (a whole chain) that all groups have; leased when lease > 0. Answer: LookupAnswered.
+// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition); leased when lease > 0. Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -69,7 +76,8 @@ struct ReleaseAsked {
   LeaseId lease;
 };
 
-// Chunks [first, first + count) of a lease into the session's pages. Answer: CopyStarted and later OpEnded, or OpEnded at once.
+// Chunks [first, first + count) of a lease in one group, all of them needed for its position, into the session's pages. Answer:
+// CopyStarted and later OpEnded, or OpEnded at once.
 struct LoadAsked {
   SessionId session;
   RequestTag tag;
@@ -79,7 +87,8 @@ struct LoadAsked {
   uint32_t count = 0;
 };
 
-// The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain). Answers as for LoadAsked.
+// The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained it says
+// nothing). Answers as for LoadAsked.
 struct StoreAsked {
   SessionId session;
   RequestTag tag;
@@ -126,8 +135,8 @@ struct SessionDrained {
 struct LookupAnswered {
   SessionId session;
   RequestTag tag;
-  uint32_t chunks = 0;
-  LeaseId lease;  // none when nothing was found, no lease was asked for, or the instance's budget is spent
+  uint32_t chunks = 0;  // the position
+  LeaseId lease;        // none when nothing was found, no lease was asked for, or the instance's budget is spent
 };
 // Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished.
 struct CopyStarted {

@@ -4,11 +4,11 @@
 
 namespace kvist::core {
 
-Fill& Fills::Begin(ChunkIndex chunk, InstanceId writer, uint32_t ranks, absl::Time deadline) {
+Fill& Fills::Begin(ChunkIndex chunk, InstanceId writer, uint32_t shards, absl::Time deadline) {
   Fill fill;
   fill.serial = next_serial_++;
   fill.writer = writer;
-  fill.all = ranks == 64 ? ~uint64_t{0} : (uint64_t{1} << ranks) - 1;
+  fill.all = shards == 64 ? ~uint64_t{0} : (uint64_t{1} << shards) - 1;
   fill.deadline = deadline;
   // Two out for one in: those that ended in time don't pile up until their deadline.
   for (int i = 0; i < 2 && !by_deadline_.empty() && !Runs(by_deadline_.front()); ++i) by_deadline_.pop_front();

@@ -17,20 +17,20 @@ namespace kvist::core {
 struct Fill {
   uint64_t serial = 0;  // never reused: tells this half store from a later one of the same chunk
   InstanceId writer;
-  uint64_t all = 0;      // a bit per rank
-  uint64_t claimed = 0;  // ranks whose copy has started
-  uint64_t stored = 0;   // ranks whose copy is complete
+  uint64_t all = 0;      // a bit per shard
+  uint64_t claimed = 0;  // shards whose copy has started
+  uint64_t stored = 0;   // shards whose copy is complete
   bool doomed = false;   // never to be sealed: ends as soon as no copy runs
   absl::Time deadline;   // half stores expire: a rank that never comes must not keep the others' slots
 
   bool sealed() const { return stored == all; }
 };
 
-// The half stores, by chunk. Lifecycle of one: Begin -> ranks claim and store -> End (sealed, or doomed and quiet).
+// The half stores, by chunk. Lifecycle of one: Begin -> ranks claim and store their shards -> End (sealed, or doomed and quiet).
 // Threads: one.
 class Fills {
  public:
-  Fill& Begin(ChunkIndex chunk, InstanceId writer, uint32_t ranks, absl::Time deadline);
+  Fill& Begin(ChunkIndex chunk, InstanceId writer, uint32_t shards, absl::Time deadline);
   Fill* Find(ChunkIndex chunk);
   void End(ChunkIndex chunk);
 

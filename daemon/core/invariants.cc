@@ -14,7 +14,7 @@ void Core::CheckInvariants() {
   uint64_t in_use = 0, filling = 0;
 
   leases_.ForEach([&](LeaseId, const Lease& lease) {
-    for (const ChunkIndex tip : lease.tips) ++leases[tip];
+    for (const ChunkIndex chunk : lease.kept) ++leases[chunk];
   });
   ops_.ForEach([&](OpId id, const Op& op) {
     for (const ChunkIndex chunk : op.chunks) ++holds[chunk];
@@ -25,6 +25,7 @@ void Core::CheckInvariants() {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) continue;
     ++in_use;
+    KVIST_CHECK(chunk.parent == kNoChunk || spaces_[chunk.space].spec.groups[chunk.group.value].reuse.chained());
     if (chunk.parent != kNoChunk) {
       const Chunk& parent = chunks_[chunk.parent];
       ++children[chunk.parent];

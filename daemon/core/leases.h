@@ -2,6 +2,7 @@
 #define KVIST_DAEMON_CORE_LEASES_H_
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,15 +16,22 @@
 
 namespace kvist::core {
 
-// An instance's revocable right that a prefix stays. It counts on the deepest chunk only: a chunk with children is never evicted,
-// so that protects the whole prefix, and taking a lease costs the same for one chunk and for a thousand.
+// An instance's revocable right that what a position needs stays. In a chained group it counts on the deepest chunk only: a chunk with
+// children is never evicted, so that protects the whole prefix, and taking a lease costs the same for one chunk and for a thousand.
 struct Lease {
   InstanceId instance;
-  SessionId session;  // that asked for it; the lease ends with it
-  uint32_t chunks = 0;
-  Bytes bytes{};  // what it counts in the instance's budget: all its chunks, shared or not
+  SessionId session;    // that asked for it; the lease ends with it
+  uint32_t chunks = 0;  // the position
+  Bytes bytes{};        // what it counts in the instance's budget: all its chunks, shared or not
   absl::Time deadline;
-  absl::InlinedVector<ChunkIndex, 1> tips;  // [group] the deepest chunk
+  absl::InlinedVector<ChunkIndex, 1>
+      kept;  // group by group: of a chained one the deepest chunk, of another each needed one in order
+  absl::InlinedVector<uint32_t, 1> kept_end;  // [group] where its part of `kept` ends
+
+  std::span<const ChunkIndex> kept_of(GroupId group) const {
+    const uint32_t begin = group.value == 0 ? 0 : kept_end[group.value - 1u];
+    return std::span(kept).subspan(begin, kept_end[group.value] - begin);
+  }
 };
 
 // Lifecycle of a lease: Grant -> ends once, by End (released, its session closed) or by the clock.

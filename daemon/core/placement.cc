@@ -8,25 +8,25 @@
 namespace kvist::core {
 
 SlotRef* Placement::Shards(const Chunk& chunk) {
-  const uint32_t ranks = Ranks(chunk);
-  if (ranks == 1) return const_cast<SlotRef*>(&chunk.slot);
+  const uint32_t shards = Group(chunk).shards();
+  if (shards == 1) return const_cast<SlotRef*>(&chunk.slot);
   const uint32_t run = chunk.slot.index;
-  return &runs_[ranks].segments[run / kRunsPerSegment][size_t{run % kRunsPerSegment} * ranks];
+  return &runs_[shards].segments[run / kRunsPerSegment][size_t{run % kRunsPerSegment} * shards];
 }
 
 SlotRef Placement::SlotOf(ChunkIndex i, Rank rank) const {
-  return const_cast<Placement*>(this)->Shards(chunks_[i])[rank.value];
+  return const_cast<Placement*>(this)->Shards(chunks_[i])[Group(chunks_[i]).ShardOf(rank)];
 }
 
-uint32_t Placement::NewRun(uint32_t ranks) {
-  Runs& runs = runs_[ranks];
+uint32_t Placement::NewRun(uint32_t shards) {
+  Runs& runs = runs_[shards];
   if (!runs.free.empty()) {
     const uint32_t run = runs.free.back();
     runs.free.pop_back();
     return run;
   }
   if (runs.next % kRunsPerSegment == 0)
-    runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * ranks));
+    runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * shards));
   return runs.next++;
 }
 
@@ -35,28 +35,28 @@ bool Placement::Reserve(ChunkIndex i) {
   KVIST_CHECK(chunk.state == ChunkState::kGhost);
   Space& space = spaces_[chunk.space];
   const std::vector<pool::SlotClass>& classes = space.classes[chunk.group.value];
-  const auto ranks = static_cast<uint32_t>(classes.size());
+  const auto count = static_cast<uint32_t>(classes.size());
   // The chunk itself must outlive the evictions below: they could otherwise collect a ghost.
   ++chunk.holds;
-  if (ranks > 1) chunk.slot.index = NewRun(ranks);
+  if (count > 1) chunk.slot.index = NewRun(count);
   SlotRef* shards = Shards(chunk);
   uint32_t reserved = 0;
-  for (uint32_t evicted = 0; reserved < ranks;) {
+  for (uint32_t evicted = 0; reserved < count;) {
     const std::optional<SlotRef> slot = slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
       shards[reserved++] = *slot;
-    } else if (evicted++ == kEvictionsMax * ranks || !EvictOne()) {
+    } else if (evicted++ == kEvictionsMax * count || !EvictOne()) {
       break;
     }
   }
   --chunk.holds;
-  if (reserved == ranks) {
+  if (reserved == count) {
     chunk.state = ChunkState::kFilling;
     space.bytes += space.chunk_bytes(chunk.group);
     return true;
   }
   while (reserved > 0) slots_.Free(shards[--reserved]);
-  if (ranks > 1) runs_[ranks].free.push_back(chunk.slot.index);
+  if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   return false;
 }
 
@@ -65,10 +65,10 @@ void Placement::Unreserve(ChunkIndex i) {
   KVIST_CHECK(chunk.state == ChunkState::kFilling || chunk.state == ChunkState::kSealed);
   KVIST_CHECK(chunk.holds == 0 || kPlanted == PlantedBug::kSlotReusedUnderHold);
   Space& space = spaces_[chunk.space];
-  const uint32_t ranks = Ranks(chunk);
+  const uint32_t count = Group(chunk).shards();
   const SlotRef* shards = Shards(chunk);
-  for (uint32_t rank = 0; rank < ranks; ++rank) slots_.Free(shards[rank]);
-  if (ranks > 1) runs_[ranks].free.push_back(chunk.slot.index);
+  for (uint32_t shard = 0; shard < count; ++shard) slots_.Free(shards[shard]);
+  if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   if (chunk.state == ChunkState::kSealed) --space.sealed;
   space.bytes -= space.chunk_bytes(chunk.group);
   chunk.state = ChunkState::kGhost;
@@ -104,9 +104,10 @@ void Placement::CheckInvariants() const {
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state != ChunkState::kFilling && chunk.state != ChunkState::kSealed) continue;
-    for (uint32_t rank = 0; rank < Ranks(chunk); ++rank)
-      KVIST_CHECK(slots_.IsLive(SlotOf(i, Rank{static_cast<uint16_t>(rank)})));
-    live += Ranks(chunk);
+    const uint32_t count = Group(chunk).shards();
+    const SlotRef* shards = const_cast<Placement*>(this)->Shards(chunk);
+    for (uint32_t shard = 0; shard < count; ++shard) KVIST_CHECK(slots_.IsLive(shards[shard]));
+    live += count;
   }
   KVIST_CHECK(live == slots_.live_slots());
 }

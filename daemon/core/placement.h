@@ -14,7 +14,7 @@ namespace kvist::core {
 
 // Which slots hold each chunk's shards, and who goes when there is no room.
 //
-// Lifecycle of a chunk's bytes: Reserve (ghost -> filling: slots on all ranks or on none) -> the caller seals it
+// Lifecycle of a chunk's bytes: Reserve (ghost -> filling: slots for all shards or for none) -> the caller seals it
 //   -> Drop (bytes and chunk go) or, for a half store, Unreserve (filling -> ghost).
 // Threads: one.
 class Placement {
@@ -22,11 +22,11 @@ class Placement {
   Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, EvictionPolicy* policy)
       : slots_(*slots), chunks_(*chunks), spaces_(*spaces), policy_(*policy) {}
 
-  // Slots on all ranks for a ghost, evicting least valuable leaves until there is room; false and nothing reserved when there is
+  // Slots for all shards of a ghost, evicting least valuable leaves until there is room; false and nothing reserved when there is
   // none. The chunk is then kFilling. Its parent is safe: it has this child.
   //
   // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts
-  // at most kEvictionsMax chunks for each rank, so that its work is bounded; a store that is refused for that makes room for the next one.
+  // at most kEvictionsMax chunks for each shard, so that its work is bounded; a store that is refused for that makes room for the next one.
   bool Reserve(ChunkIndex chunk);
   static constexpr uint32_t kEvictionsMax = 64;
 
@@ -37,6 +37,7 @@ class Placement {
   // Tells the policy when a sealed parent has become a leaf.
   void Collect(ChunkIndex chunk);
 
+  // Of the shard that is the rank's.
   SlotRef SlotOf(ChunkIndex chunk, Rank rank) const;
 
   uint64_t evictions() const { return evictions_; }
@@ -44,12 +45,12 @@ class Placement {
   void CheckInvariants() const;
 
  private:
-  uint32_t Ranks(const Chunk& chunk) const { return spaces_[chunk.space].spec.ranks(); }
+  const GroupSpec& Group(const Chunk& chunk) const { return spaces_[chunk.space].spec.groups[chunk.group.value]; }
   bool EvictOne();
   SlotRef* Shards(const Chunk& chunk);
-  uint32_t NewRun(uint32_t ranks);
+  uint32_t NewRun(uint32_t shards);
 
-  // Slot runs of chunks with several ranks; runs of one length lie in one arena.
+  // Slot runs of chunks with several shards; runs of one length lie in one arena.
   struct Runs {
     std::vector<std::unique_ptr<SlotRef[]>> segments;  // kRunsPerSegment runs each
     std::vector<uint32_t> free;
@@ -61,7 +62,7 @@ class Placement {
   ChunkTable& chunks_;
   Spaces& spaces_;
   EvictionPolicy& policy_;
-  Runs runs_[Spaces::kRanksMax + 1];  // [ranks]
+  Runs runs_[Spaces::kRanksMax + 1];  // [shards]
   uint64_t evictions_ = 0;
 };
 

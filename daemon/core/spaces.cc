@@ -12,13 +12,13 @@ absl::Status Validate(const SpaceSpec& spec) {
         absl::StrCat("a space has 1 to ", Spaces::kGroupsMax, " cache groups, not ", spec.groups.size()));
   }
   for (const GroupSpec& group : spec.groups) {
-    if (group.kind != GroupKind::kFull) {
-      return absl::FailedPreconditionError(
-          "this kvistd serves cache groups of full attention only; window and state groups need a later version");
-    }
-    if (group.slot_bytes.empty() || group.slot_bytes.size() > Spaces::kRanksMax || group.slot_bytes.size() != spec.ranks()) {
+    if (group.reuse.kind == GroupKind::kWindow && group.reuse.window_chunks == 0)
+      return absl::InvalidArgumentError("a window group needs at least one chunk before a position, not 0");
+    if (group.slot_bytes.empty() || group.ranks_per_shard == 0 || group.shards() > Spaces::kRanksMax ||
+        group.ranks_per_shard > Spaces::kRanksMax || group.ranks() > Spaces::kRanksMax || group.ranks() != spec.ranks()) {
       return absl::InvalidArgumentError(absl::StrCat("a space has 1 to ", Spaces::kRanksMax,
-                                                     " ranks, the same in every group, not ", group.slot_bytes.size()));
+                                                     " ranks, the same in every group, not ", group.shards(), " shards of ",
+                                                     group.ranks_per_shard, " ranks each"));
     }
   }
   return absl::OkStatus();

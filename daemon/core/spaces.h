@@ -13,12 +13,12 @@ namespace kvist::core {
 // A space that this daemon has met, and how its chunks are placed.
 struct Space {
   SpaceSpec spec;
-  std::vector<std::vector<pool::SlotClass>> classes;  // [group][rank]
+  std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
   uint32_t epoch = 0;                                 // rises with every clear: chunks of older epochs are invisible
   uint64_t sealed = 0;                                // chunks, over all groups
   Bytes bytes{};                                      // slots of its chunks, sealed or filling
 
-  Bytes chunk_bytes(GroupId group) const {  // of one chunk on all ranks
+  Bytes chunk_bytes(GroupId group) const {  // of one chunk, all shards
     Bytes sum{};
     for (const Bytes slot : spec.groups[group.value].slot_bytes) sum += slot;
     return sum;
@@ -30,10 +30,10 @@ class Spaces {
  public:
   static constexpr uint32_t kSpacesMax = 4096;  // so that clients can't fill memory with descriptions
   static constexpr uint32_t kGroupsMax = 64;
-  static constexpr uint32_t kRanksMax = 64;  // bits of a Fill
+  static constexpr uint32_t kRanksMax = 64;  // and shards: bits of a Fill
 
   // The space of that digest, made on first use.
-  // Errors: FailedPrecondition  a group kind that isn't served.  InvalidArgument  ranks, groups or slot sizes out of range.
+  // Errors: InvalidArgument  ranks, groups or slot sizes out of range.
   //         ResourceExhausted  kSpacesMax.
   absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots);
 

@@ -205,7 +205,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   registration.space.digest = DigestOf(space, tenant);
   registration.space.tenant = tenant;
   registration.space.model = space.model();
-  registration.space.groups.push_back({GroupKind::kFull, std::vector<Bytes>(ranks, cuda::SlotBytesFor(payload))});
+  registration.space.groups.push_back({.slot_bytes = std::vector<Bytes>(ranks, cuda::SlotBytesFor(payload))});
   return registration;
 }
 

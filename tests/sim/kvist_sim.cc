@@ -36,9 +36,9 @@ static_assert(sizeof(Totals) % sizeof(uint64_t) == 0);
 
 void PrintTotals(const Totals& t) {
   const auto& c = t.coverage;
-  std::printf("%" PRIu64 " events; lookups: %" PRIu64 " hits (%" PRIu64 " shards stored after a clear), %" PRIu64
-              " partial, %" PRIu64 " misses\n",
-              t.events, c.hits, c.hits_after_clear, c.partial_hits, c.misses);
+  std::printf("%" PRIu64 " events; lookups: %" PRIu64 " hits (%" PRIu64 " shards stored after a clear, %" PRIu64
+              " groups without their prefix), %" PRIu64 " partial, %" PRIu64 " misses\n",
+              t.events, c.hits, c.hits_after_clear, c.hits_without_prefix, c.partial_hits, c.misses);
   std::printf("leases: %" PRIu64 " given, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64
               " stale ones refused\n",
               c.leases, c.leases_refused, c.leases_expired, c.stale_leases);

@@ -21,12 +21,16 @@ const T* Only(const Effects& effects) {
   return effects.size() == 1 ? std::get_if<T>(&effects[0]) : nullptr;
 }
 
-uint64_t Bit(Rank rank) { return uint64_t{1} << rank.value; }
+uint64_t Bit(uint32_t shard) { return uint64_t{1} << shard; }
 
 bool Valid(const core::SpaceSpec& spec, Bytes slab_bytes) {
   if (spec.groups.empty()) return false;
   for (const core::GroupSpec& group : spec.groups) {
-    if (group.kind != GroupKind::kFull || group.slot_bytes.empty() || group.slot_bytes.size() != spec.ranks()) return false;
+    if (group.reuse.kind == GroupKind::kWindow && group.reuse.window_chunks == 0) return false;
+    if (group.slot_bytes.empty() || group.ranks_per_shard == 0 ||
+        group.slot_bytes.size() * group.ranks_per_shard != spec.ranks()) {
+      return false;
+    }
     for (const Bytes slot : group.slot_bytes) {
       if (slot.value == 0 || slot.value % kPageOfMemory.value != 0 || slot > slab_bytes) return false;
     }
@@ -121,34 +125,40 @@ void Oracle::Judge(const core::SessionClosed& event, const Effects& effects) {
 
 // ---- Lookups and leases -----------------------------------------------------------------------------------------------------
 
-Bytes Oracle::ChunkBytes(SpaceId space) const {
-  Bytes sum{};
-  for (const core::GroupSpec& group : specs_.at(space.value).groups) {
-    for (const Bytes slot : group.slot_bytes) sum += slot;
+const core::GroupSpec& Oracle::GroupOf(SpaceId space, GroupId group) const {
+  return specs_.at(space.value).groups[group.value];
+}
+
+uint32_t Oracle::FirstNeeded(const core::GroupSpec& group, uint32_t position) {
+  switch (group.reuse.kind) {
+    case GroupKind::kFull: return 0;
+    case GroupKind::kWindow: return position > group.reuse.window_chunks ? position - group.reuse.window_chunks : 0;
+    case GroupKind::kState: return position > 0 ? position - 1 : 0;
   }
-  return sum;
+  return 0;
 }
 
 void Oracle::CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
                       std::vector<ShardId>* shards) {
-  const uint32_t ranks = specs_.at(session.space.value).ranks();
-  for (uint16_t rank = 0; rank < ranks; ++rank) {
+  const core::GroupSpec& spec = GroupOf(session.space, group);
+  for (uint16_t rank = 0; rank < spec.slot_bytes.size(); ++rank) {
     const auto found = newest_.find({{session.space.value, group.value, keys[k]}, rank});
     const auto where = [&] {
       return absl::StrCat("chunk ", k, " of a hit (space ", session.space.value, ", group ", group.value, ", key ",
                           absl::Hex(keys[k].word(0)), ")");
     };
     if (found == newest_.end())
-      return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": rank ", rank, " has never stored it completely"));
+      return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": shard ", rank, " was never stored completely"));
     const Shard& shard = memory_[found->second];
     if (shard.clears != clears_[session.space.value])
       return verdict_.Break(kClearedIsGone, absl::StrCat(where(), ": its newest bytes are older than the last clear"));
     if (!slots_.IsLive(shard.slot))
       return verdict_.Break(kNothingHalfDone,
-                            absl::StrCat(where(), ": rank ", rank, "'s slot is not live: evicted, or not stored anew yet"));
+                            absl::StrCat(where(), ": shard ", rank, "'s slot is not live: evicted, or not stored anew yet"));
     if (!memory_.Intact(found->second))
       return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": torn or overwritten: ", Describe(found->second, shard)));
-    const bool follows = k == 0 ? !shard.parent.has_value() : shard.parent == keys[k - 1];
+    const bool follows =
+        spec.reuse.kind != GroupKind::kFull || (k == 0 ? !shard.parent.has_value() : shard.parent == keys[k - 1]);
     if (!follows) return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": was stored under another parent"));
     if (shard.clears > 0) ++coverage_.hits_after_clear;
     shards->push_back(found->second);
@@ -168,18 +178,18 @@ void Oracle::Judge(const core::LookupAsked& event, const Effects& effects) {
     return;
   }
   ++(answer->chunks == 0 ? coverage_.misses : answer->chunks == event.keys.size() ? coverage_.hits : coverage_.partial_hits);
-  Lease lease{session->name,
-              session->instance,
-              event.session,
-              answer->chunks,
-              ChunkBytes(session->space) * answer->chunks,
-              now_ + std::min(event.lease, options_.lease_max),
-              false,
-              {}};
+  Lease lease{session->name, session->instance,
+              event.session, answer->chunks,
+              Bytes{},       now_ + std::min(event.lease, options_.lease_max),
+              false,         {}};
   const auto groups = static_cast<uint16_t>(specs_.at(session->space.value).groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     auto& chunks = lease.shards.emplace_back(answer->chunks);
-    for (uint32_t k = 0; k < answer->chunks && verdict_.kept(); ++k)
+    const core::GroupSpec& spec = GroupOf(session->space, GroupId{group});
+    const uint32_t first = FirstNeeded(spec, answer->chunks);
+    if (first > 0) ++coverage_.hits_without_prefix;
+    for (const Bytes slot : spec.slot_bytes) lease.bytes += slot * (answer->chunks - first);
+    for (uint32_t k = first; k < answer->chunks && verdict_.kept(); ++k)
       CheckHit(*session, GroupId{group}, event.keys, k, &chunks[k]);
   }
   if (!verdict_.kept()) return;
@@ -260,7 +270,8 @@ void Oracle::Judge(const core::LoadAsked& event, const Effects& effects) {
     return;
   }
   const Lease& lease = found->second;
-  if (event.group.value >= lease.shards.size() || event.count == 0 || uint64_t{event.first} + event.count > lease.chunks) {
+  if (event.group.value >= lease.shards.size() || event.count == 0 || uint64_t{event.first} + event.count > lease.chunks ||
+      event.first < FirstNeeded(GroupOf(session->space, event.group), lease.chunks)) {
     Expect(Refused(effects, event.session, event.tag, absl::StatusCode::kInvalidArgument), kOneAnswer,
            "a load past its lease was not refused");
     return;
@@ -268,9 +279,10 @@ void Oracle::Judge(const core::LoadAsked& event, const Effects& effects) {
   const CopyStarted* copy = Started(effects, event.session, event.tag, Direction::kLoad);
   if (!Expect(copy != nullptr && copy->slots.size() == event.count, kOneAnswer, "a load on a good lease did not start"))
     return;
+  const uint32_t ranks_per_shard = GroupOf(session->space, event.group).ranks_per_shard;
   Op op{event.session, event.tag, Direction::kLoad, {}, {}, false};
   for (uint32_t k = 0; k < event.count && verdict_.kept(); ++k) {
-    const ShardId shard = lease.shards[event.group.value][event.first + k][session->rank.value];
+    const ShardId shard = lease.shards[event.group.value][event.first + k][session->rank.value / ranks_per_shard];
     Expect(copy->chunk_of[k] == k && copy->slots[k] == memory_[shard].slot, kNoWrongBytes,
            "a load goes to other slots than those that were leased");
     memory_.BeginLoad(shard);
@@ -315,12 +327,13 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
   Op op{event.session, event.tag, Direction::kStore, {}, {}, false};
   for (size_t i = 0; i < copy->slots.size() && verdict_.kept(); ++i) {
     const uint32_t k = copy->chunk_of[i];
-    Shard shard{session->space, event.group, event.keys[k], session->rank, event.parent, clears_[session->space.value],
+    const auto number = static_cast<uint16_t>(session->rank.value / spec.groups[event.group.value].ranks_per_shard);
+    Shard shard{session->space, event.group, event.keys[k], Rank{number}, event.parent, clears_[session->space.value],
                 copy->slots[i]};
     if (k > 0) shard.parent = event.keys[k - 1];
     const ShardId id = memory_.BeginStore(shard);
-    Expect(memory_[id].pages * kPageOfMemory == spec.groups[event.group.value].slot_bytes[session->rank.value],
-           kNoWrongBytes, "a slot has another size than the shard");
+    Expect(memory_[id].pages * kPageOfMemory == spec.groups[event.group.value].slot_bytes[number], kNoWrongBytes,
+           "a slot has another size than the shard");
     if (!verdict_.kept()) return;
     op.shards.push_back(id);
     op.fills.push_back(Claim(*session, {session->space.value, event.group.value, event.keys[k]}, id));
@@ -336,15 +349,16 @@ void Oracle::Settle(Fill& fill) const {
 }
 
 Oracle::FillId Oracle::Claim(const Session& session, const ChunkName& chunk, ShardId shard) {
+  const uint32_t number = memory_[shard].rank.value;
   const auto current = current_fill_.find(chunk);
   if (current != current_fill_.end()) {
     Fill& fill = fills_[current->second];
     Settle(fill);
     if (!fill.ended && !fill.cleared) {
-      Expect(fill.instance == session.instance && (fill.claimed & Bit(session.rank)) == 0 && !fill.doomed, kNoWrongBytes,
+      Expect(fill.instance == session.instance && (fill.claimed & Bit(number)) == 0 && !fill.doomed, kNoWrongBytes,
              absl::StrCat("a shard that is stored already, or by another instance, is stored again: ",
                           Describe(shard, memory_[shard])));
-      fill.claimed |= Bit(session.rank);
+      fill.claimed |= Bit(number);
       ++fill.running;
       return current->second;
     }
@@ -353,8 +367,8 @@ Oracle::FillId Oracle::Claim(const Session& session, const ChunkName& chunk, Sha
   Fill fill;
   fill.chunk = chunk;
   fill.instance = session.instance;
-  fill.all = (uint64_t{1} << specs_.at(session.space.value).ranks()) - 1;
-  fill.claimed = Bit(session.rank);
+  fill.all = (uint64_t{1} << GroupOf(session.space, GroupId{std::get<1>(chunk)}).slot_bytes.size()) - 1;
+  fill.claimed = Bit(number);
   fill.first = shard;
   fill.running = 1;
   fill.deadline = now_ + options_.fill_timeout;
@@ -373,7 +387,7 @@ void Oracle::EndShard(FillId id, ShardId shard_id, bool stored) {
     ++coverage_.fills_failed;
     return;
   }
-  fill.stored |= Bit(shard.rank);
+  fill.stored |= Bit(shard.rank.value);
   ShardId& newest = newest_[{fill.chunk, shard.rank.value}];
   newest = std::max(newest, shard_id);
   // Whether the last rank sealed it or came too late (a clear, a dead rank, the clock) shows by its slots: they stay or go.

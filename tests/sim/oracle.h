@@ -50,7 +50,8 @@ class Oracle {
     uint64_t hits = 0, partial_hits = 0, misses = 0, leases = 0, leases_refused = 0, leases_expired = 0, loads = 0,
              stores = 0;
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
-    uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0;
+    uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
+             hits_without_prefix = 0;
   };
   const Coverage& coverage() const { return coverage_; }
 
@@ -79,14 +80,14 @@ class Oracle {
     Bytes bytes{};
     absl::Time deadline;
     bool expired = false;  // the core may not have come to it yet: a load on it may still start, and is right if it does
-    std::vector<std::vector<std::vector<ShardId>>> shards;  // [group][chunk][rank]
+    std::vector<std::vector<std::vector<ShardId>>> shards;  // [group][chunk][shard], of those that are needed
   };
   using ChunkName = std::tuple<uint32_t, uint16_t, ChunkKey>;  // space, group, key
   using FillId = uint32_t;
   struct Fill {
     ChunkName chunk;
     uint64_t instance = 0;
-    uint64_t all = 0;  // a bit per rank, as below
+    uint64_t all = 0;  // a bit per shard, as below
     uint64_t claimed = 0;
     uint64_t stored = 0;
     ShardId first = 0;     // of the rank that came first; its slot is live as long as the half store is
@@ -111,13 +112,15 @@ class Oracle {
     return verdict_.Expect(holds, promise, detail);
   }
   Session* FindOpen(SessionId id);
-  Bytes ChunkBytes(SpaceId space) const;  // of one chunk, all groups and ranks
+  const core::GroupSpec& GroupOf(SpaceId space, GroupId group) const;
+  // DESIGN.md section 1 in its own words, so that the core's can be wrong.
+  static uint32_t FirstNeeded(const core::GroupSpec& group, uint32_t position);
   void Protect(const Lease& lease, bool on);
   void EndLease(std::map<uint64_t, Lease>::iterator lease);
   const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag,
                                    core::Direction direction);
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
-  // Checks that chunk k of a hit is whole on all ranks; adds its shards to `shards`.
+  // Checks that chunk k of a hit is whole in all shards; adds them to `shards`.
   void CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
                 std::vector<ShardId>* shards);
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
@@ -145,7 +148,7 @@ class Oracle {
   std::vector<Fill> fills_;
   std::vector<FillId> open_fills_;  // not ended
   std::map<ChunkName, FillId> current_fill_;
-  std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, rank) -> the complete shard that was begun last
+  std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, shard) -> the complete shard that was begun last
   std::deque<uint64_t> jobs_;                                 // clears under way
   Coverage coverage_;
 };

@@ -55,11 +55,16 @@ void World::MakeSpaces() {
     spec.tenant = s % 2 == 0 ? "green" : "blue";
     spec.model = absl::StrCat("model-", s);
     const uint32_t ranks = prng_.Between(1, 4);
-    const uint32_t groups = prng_.Percent(70) ? 1 : 2;
+    const uint32_t groups = prng_.Percent(50) ? 1 : prng_.Between(2, 3);
     for (uint32_t g = 0; g < groups; ++g) {
       core::GroupSpec& group = spec.groups.emplace_back();
       const uint32_t pages = prng_.Between(1, 4);
-      for (uint32_t r = 0; r < ranks; ++r)
+      if (prng_.Percent(groups == 1 ? 10 : 50)) {
+        group.reuse.kind = prng_.Percent(50) ? GroupKind::kWindow : GroupKind::kState;
+        if (group.reuse.kind == GroupKind::kWindow) group.reuse.window_chunks = prng_.Between(1, 4);
+      }
+      if (prng_.Percent(20)) group.ranks_per_shard = ranks % 2 == 0 && prng_.Percent(50) ? 2 : ranks;
+      for (uint32_t r = 0; r < ranks / group.ranks_per_shard; ++r)
         group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, 4))));
     }
     spaces_.push_back(std::move(spec));
@@ -146,7 +151,12 @@ void World::OpenImpossibleSession() {
   const Engine& engine = prng_.Pick(engines_);
   core::SessionOpened event{SessionId{next_session_++}, engine.name, core::Role::kWorker, Rank{0}, spaces_[engine.space]};
   const auto other_digest = [&] { event.space.digest.bytes = KeyFrom(5000 + next_session_).bytes; };
-  switch (prng_.Below(5)) {
+  switch (prng_.Below(6)) {
+    case 5:
+      event.space.groups.push_back(event.space.groups[0]);  // with another number of ranks
+      event.space.groups.back().slot_bytes.push_back(KiB(4));
+      other_digest();
+      break;
     case 0: event.rank.value = static_cast<uint16_t>(event.space.ranks() + prng_.Below(3)); break;
     case 1:
       event.space.groups.clear();
@@ -161,7 +171,7 @@ void World::OpenImpossibleSession() {
       other_digest();
       break;
     case 4:
-      event.space.groups[0].kind = GroupKind::kWindow;
+      event.space.groups[0].reuse = {GroupKind::kWindow, 0};
       other_digest();
       break;
   }
@@ -228,11 +238,15 @@ void World::Load() {
   if (prng_.Percent(2)) lease.id.generation += prng_.Percent(50) ? 2 : 1;
   if (prng_.Percent(1)) lease.id = LeaseId::Unpack(prng_.Next());
   core::LoadAsked event{process->session, core::RequestTag{next_tag_++}, lease.id, {}, prng_.Below(lease.chunks + 1), 0};
+  const std::vector<core::GroupSpec>& groups = spaces_[engines_[process->engine].space].groups;
+  event.group.value = static_cast<uint16_t>(prng_.Below(groups.size() + (prng_.Percent(3) ? 1 : 0)));
+  if (event.group.value < groups.size() && prng_.Percent(90)) {
+    const uint32_t needed = groups[event.group.value].reuse.FirstNeeded(lease.chunks);
+    event.first = needed + prng_.Below(lease.chunks - needed + 1);
+  }
   event.count =
       prng_.Percent(95) && event.first < lease.chunks ? prng_.Between(1, lease.chunks - event.first) : prng_.Below(4);
   if (prng_.Percent(1)) event.first = event.count = UINT32_MAX - prng_.Below(2);
-  event.group.value = static_cast<uint16_t>(
-      prng_.Below(spaces_[engines_[process->engine].space].groups.size() + (prng_.Percent(3) ? 1 : 0)));
   Deliver(event);
 }
 
@@ -240,12 +254,20 @@ void World::Compute() {
   const size_t e = prng_.Below(engines_.size());
   const std::vector<ChunkKey> keys = Prompt();
   const size_t cut = prng_.Percent(50) ? keys.size() : prng_.Below(keys.size()) + 1;  // prefill in one piece or two
-  const auto groups = static_cast<uint16_t>(spaces_[engines_[e].space].groups.size());
+  const std::vector<core::GroupSpec>& groups = spaces_[engines_[e].space].groups;
+  const size_t kept = prng_.Between(1, 6);  // what a window group still has of the prompt
   for (Process& process : processes_) {
     if (process.engine != e || process.role != core::Role::kWorker || !process.open || prng_.Percent(4))
       continue;  // a rank that never comes
-    for (uint16_t g = 0; g < groups; ++g) {
+    for (uint16_t g = 0; g < groups.size(); ++g) {
       const auto at = keys.begin() + static_cast<std::ptrdiff_t>(cut);
+      if (const GroupKind kind = groups[g].reuse.kind; kind != GroupKind::kFull) {
+        // A state is kept where a prefill step ended, a window's last chunks there.
+        const size_t last = kind == GroupKind::kState ? 1 : std::min(kept, cut);
+        process.jobs.push_back({GroupId{g}, {}, {at - static_cast<std::ptrdiff_t>(last), at}});
+        if (at != keys.end()) process.jobs.push_back({GroupId{g}, *(at - 1), {keys.end() - 1, keys.end()}});
+        continue;
+      }
       process.jobs.push_back({GroupId{g}, {}, {keys.begin(), at}});
       if (at != keys.end()) process.jobs.push_back({GroupId{g}, *(at - 1), {at, keys.end()}});
     }

@@ -25,7 +25,7 @@ SpaceSpec SpaceNamed(std::string_view name, std::vector<Bytes> slot_bytes_of_ran
   for (size_t i = 0; i < tenant.size() && i < 16; ++i) spec.digest.bytes[16 + i] = static_cast<uint8_t>(tenant[i]);
   spec.tenant = tenant;
   spec.model = name;
-  spec.groups.push_back({GroupKind::kFull, std::move(slot_bytes_of_ranks)});
+  spec.groups.push_back({.slot_bytes = std::move(slot_bytes_of_ranks)});
   return spec;
 }
 
@@ -67,16 +67,18 @@ std::optional<CopyStarted> CoreFixture::Started(Effects effects) {
 }
 
 std::optional<CopyStarted> CoreFixture::Store(SessionId session, const std::vector<ChunkKey>& keys,
-                                              std::optional<ChunkKey> parent) {
-  return Started(Do(StoreAsked{session, RequestTag{next_tag++}, GroupId{0}, parent, keys}));
+                                              std::optional<ChunkKey> parent, GroupId group) {
+  return Started(Do(StoreAsked{session, RequestTag{next_tag++}, group, parent, keys}));
 }
 
-std::optional<CopyStarted> CoreFixture::Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count) {
-  return Started(Do(LoadAsked{session, RequestTag{next_tag++}, lease, GroupId{0}, first, count}));
+std::optional<CopyStarted> CoreFixture::Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count,
+                                             GroupId group) {
+  return Started(Do(LoadAsked{session, RequestTag{next_tag++}, lease, group, first, count}));
 }
 
-uint32_t CoreFixture::Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent) {
-  const std::optional<CopyStarted> copy = Store(session, keys, parent);
+uint32_t CoreFixture::Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent,
+                           GroupId group) {
+  const std::optional<CopyStarted> copy = Store(session, keys, parent, group);
   if (!copy.has_value()) return 0;
   Finish(copy->op);
   return static_cast<uint32_t>(copy->slots.size());

@@ -44,12 +44,13 @@ class CoreFixture {
   SessionId Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank = 0);
   LookupAnswered Lookup(SessionId session, const std::vector<ChunkKey>& keys, absl::Duration lease = absl::ZeroDuration());
   // The copy that a request starts, or nothing; what it answered at once is in `ended` then.
-  std::optional<CopyStarted> Store(SessionId session, const std::vector<ChunkKey>& keys,
-                                   std::optional<ChunkKey> parent = {});
-  std::optional<CopyStarted> Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count);
+  std::optional<CopyStarted> Store(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {},
+                                   GroupId group = {});
+  std::optional<CopyStarted> Load(SessionId session, LeaseId lease, uint32_t first, uint32_t count, GroupId group = {});
   Effects Finish(OpId op, absl::Status status = absl::OkStatus()) { return Do(CopyFinished{op, std::move(status)}); }
   // Store and finish well; the number of chunks that were copied.
-  uint32_t Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {});
+  uint32_t Keep(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {},
+                GroupId group = {});
   Effects PassTime(absl::Duration duration);
 
   std::unique_ptr<pool::SlotAllocator> slots;

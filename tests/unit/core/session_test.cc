@@ -25,10 +25,12 @@ TEST_CASE("Core refuses sessions that it can't serve, and says why") {
   REQUIRE(code("a", Role::kWorker, 0, SpaceNamed("many ranks", std::vector<Bytes>(65, KiB(4)))) ==
           StatusCode::kInvalidArgument);
   SpaceSpec window = SpaceNamed("window", {KiB(4)});
-  window.groups[0].kind = GroupKind::kWindow;
-  REQUIRE(code("a", Role::kWorker, 0, window) == StatusCode::kFailedPrecondition);
+  window.groups[0].reuse.kind = GroupKind::kWindow;
+  REQUIRE(code("a", Role::kWorker, 0, window) == StatusCode::kInvalidArgument);
   SpaceSpec uneven = SpaceNamed("uneven", {KiB(4), KiB(4)});
-  uneven.groups.push_back({GroupKind::kFull, {KiB(4)}});
+  uneven.groups.push_back({.slot_bytes = {KiB(4)}});
+  REQUIRE(code("a", Role::kWorker, 0, uneven) == StatusCode::kInvalidArgument);
+  uneven.groups[1].ranks_per_shard = 3;
   REQUIRE(code("a", Role::kWorker, 0, uneven) == StatusCode::kInvalidArgument);
   REQUIRE(f.core->status().sessions == 2);
   REQUIRE(f.core->status().instances == 2);
