@@ -5,13 +5,13 @@
 namespace kvist::cuda {
 
 uint64_t PiecesPerLayer(const Copy& copy) {
-  const KvLayout& layout = copy.memory->layout;
+  const KvLayout& layout = copy.layout();
   return uint64_t{layout.pages_per_chunk} * layout.segment_offsets.size() * copy.slots.size();
 }
 
 ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range)
     : copy_(copy),
-      layout_(copy.memory->layout),
+      layout_(copy.layout()),
       order_(order),
       layer_at_(layout_.layers[layer.value].offset),
       layer_in_slot_((kSlotHeaderBytes + layout_.layer_bytes() * layer.value).value),
@@ -25,9 +25,10 @@ ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order,
 }
 
 bool ExtentCursor::Next(Extent* extent) {
+  while (left_ > 0 && Page() == kNoPage) Advance();
   if (left_ == 0) return false;
   *extent = Piece();
-  for (Advance(); left_ > 0; Advance()) {
+  for (Advance(); left_ > 0 && Page() != kNoPage; Advance()) {
     const Extent piece = Piece();
     if (piece.at.value != extent->at.value + extent->length || piece.slot != extent->slot + extent->length) break;
     extent->length += piece.length;
@@ -35,8 +36,10 @@ bool ExtentCursor::Next(Extent* extent) {
   return true;
 }
 
+PageId ExtentCursor::Page() const { return copy_.page_table[chunk_ * layout_.pages_per_chunk + page_]; }
+
 Extent ExtentCursor::Piece() const {
-  const PageId page = copy_.page_table[chunk_ * layout_.pages_per_chunk + page_];
+  const PageId page = Page();
   KVIST_CHECK(page.value < layout_.pages);  // else the address below would be anybody's
   const Bytes bytes = layout_.segment_bytes;
   const uint64_t in_layer = uint64_t{segment_} * layout_.pages_per_chunk + page_;

@@ -31,7 +31,7 @@ struct PieceRange {
 // How many pieces a layer of `copy` has.
 uint64_t PiecesPerLayer(const Copy& copy);
 
-// Walks a range of one layer's pieces and joins those that follow each other on both sides. Nothing is materialised.
+// Walks a range of one layer's pieces and joins those that follow each other on both sides. Pages that are kNoPage are left out. Nothing is materialised.
 // Borrows the copy. Threads: one at a time. Stops the process at a page id that the layout doesn't have.
 class ExtentCursor {
  public:
@@ -42,7 +42,8 @@ class ExtentCursor {
   bool Next(Extent* extent);
 
  private:
-  Extent Piece() const;  // at the cursor
+  PageId Page() const;   // at the cursor
+  Extent Piece() const;  // the same
   void Advance();
 
   const Copy& copy_;

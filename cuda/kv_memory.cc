@@ -147,7 +147,7 @@ absl::StatusOr<EngineRegion> EngineRegion::Create(UniqueFd fd) {
   return region;
 }
 
-absl::Status KvMemory::ReadPage(LayerIndex layer, PageId page, std::byte* out) const {
+absl::Status KvMemory::ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const {
   KVIST_CHECK(layer.value < layout.layers.size() && page.value < layout.pages);
   const KvLayout::Layer& place = layout.layers[layer.value];
   const ByteOffset start = place.offset + layout.page_stride * page.value;

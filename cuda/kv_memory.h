@@ -72,11 +72,11 @@ class EngineRegion {
 
 // A worker's registered memory. Shared by the session and by the copies in flight; the mapping goes with the last of them.
 struct KvMemory {
-  KvLayout layout;
+  std::vector<KvLayout> layouts;  // [group]; groups may share places, in pages of their own
   std::vector<EngineRegion> regions;
 
   // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: OutOfRange  the file has shrunk.
-  absl::Status ReadPage(LayerIndex layer, PageId page, std::byte* out) const;
+  absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const;
 };
 
 }  // namespace kvist::cuda

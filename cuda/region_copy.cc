@@ -66,7 +66,7 @@ absl::Status CopyThroughFile(Direction direction, const EngineRegion& region, Ex
 PieceOrder OrderFor(const EngineRegion& region) { return region.mapped() ? PieceOrder::kSlot : PieceOrder::kPage; }
 
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range) {
-  const EngineRegion& region = copy.memory->regions[copy.memory->layout.layers[layer.value].region];
+  const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];
   ExtentCursor cursor(copy, layer, OrderFor(region), range);
   if (!region.mapped()) return CopyThroughFile(copy.direction, region, cursor);
   CopyMapped(copy.direction, region.data(), cursor);

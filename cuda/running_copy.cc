@@ -12,7 +12,7 @@ namespace {
 
 UnitPlan PlanFor(const Copy& copy) {
   KVIST_CHECK(copy.memory != nullptr);
-  const KvLayout& layout = copy.memory->layout;
+  const KvLayout& layout = copy.layout();
   KVIST_CHECK(uint64_t{copy.first_layer} + copy.layer_count <= layout.layers.size());
   KVIST_CHECK(copy.page_table.size() == copy.slots.size() * layout.pages_per_chunk);
   return UnitPlan(copy.layer_count, PiecesPerLayer(copy), layout.segment_bytes.value);

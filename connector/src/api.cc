@@ -114,6 +114,10 @@ kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t co
   return Report(client->impl->Lookup({Keys(keys), count}, lease_us, deadline_us, hit));
 }
 
+uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks) {
+  return client == nullptr ? 0 : client->impl->FirstNeeded(group, chunks);
+}
+
 kvist_status kvist_release(kvist_client* client, kvist_lease lease) {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Release(lease));

@@ -221,6 +221,11 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, int64_t lease_us, in
   return status;
 }
 
+uint32_t Client::FirstNeeded(uint32_t group, uint32_t chunks) const {
+  const auto& groups = registration_.groups();
+  return group < groups.size() ? groups[group].reuse.FirstNeeded(chunks) : 0;
+}
+
 absl::Status Client::Release(kvist_lease lease) {
   if (lease == 0) return absl::OkStatus();
   const std::shared_ptr<Link> link = this->link();
@@ -234,6 +239,11 @@ absl::Status Client::Release(kvist_lease lease) {
 
 // ---- Loads and stores -------------------------------------------------------------------------------------------------------
 
+absl::Status Client::NoGroup(uint32_t group) const {
+  return absl::InvalidArgumentError(
+      absl::StrCat("group is ", group, ", the space has ", registration_.groups().size(), " cache groups"));
+}
+
 absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
   if (!registration_.worker()) return absl::FailedPreconditionError("this client is a scheduler: load from a worker");
   if (args.lease == 0) return absl::InvalidArgumentError("lease is 0: a load needs the lease of a lookup");
@@ -241,19 +251,22 @@ absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_count is ", args.chunk_count, ", allowed are 1 to ", shm::kKeysMax));
   }
-  const uint64_t pages = uint64_t{args.chunk_count} * registration_.pages_per_chunk();
+  if (args.group >= registration_.groups().size()) return NoGroup(args.group);
+  const Registration::Group& group = registration_.groups()[args.group];
+  const uint64_t pages = uint64_t{args.chunk_count} * group.pages_per_chunk;
   if (args.pages == nullptr || args.page_count != pages) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_count is ", args.page_count, ", ", args.chunk_count, " chunks have ", pages, " pages"));
   }
-  if (args.first_layer >= registration_.layers() || args.layer_count > registration_.layers() - args.first_layer) {
+  if (args.first_layer >= group.layers || args.layer_count > group.layers - args.first_layer) {
     return absl::InvalidArgumentError(
-        absl::StrCat("layers [", args.first_layer, ", +", args.layer_count, ") of ", registration_.layers()));
+        absl::StrCat("layers [", args.first_layer, ", +", args.layer_count, ") of ", group.layers));
   }
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) return Away();
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kLoad;
+  entry.group = static_cast<uint16_t>(args.group);
   entry.lease = args.lease;
   entry.pages = static_cast<uint32_t>(pages);
   entry.first_chunk = args.first_chunk;
@@ -273,7 +286,8 @@ absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
         absl::StrCat("chunks [", args.first_chunk, ", ", args.key_count, "): allowed are 1 to ", shm::kKeysMax, " at once"));
   }
   const uint64_t chunks = args.key_count - args.first_chunk;
-  const uint64_t pages = chunks * registration_.pages_per_chunk();
+  if (args.group >= registration_.groups().size()) return NoGroup(args.group);
+  const uint64_t pages = chunks * registration_.groups()[args.group].pages_per_chunk;
   if (args.pages == nullptr || args.page_count != pages) {
     return absl::InvalidArgumentError(
         absl::StrCat("page_count is ", args.page_count, ", ", chunks, " chunks have ", pages, " pages"));
@@ -283,6 +297,7 @@ absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
   const uint32_t parent = args.first_chunk > 0 ? 1 : 0;
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kStore;
+  entry.group = static_cast<uint16_t>(args.group);
   entry.has_parent = parent;
   entry.keys = static_cast<uint32_t>(chunks + parent);
   entry.pages = static_cast<uint32_t>(pages);

@@ -32,6 +32,7 @@ class Client {
   ~Client();
 
   absl::Status Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
+  uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const;
   absl::Status Release(kvist_lease lease);
   absl::StatusOr<kvist_op> Load(const kvist_load_args& args);
   absl::StatusOr<kvist_op> Store(const kvist_store_args& args);
@@ -58,6 +59,7 @@ class Client {
   explicit Client(Registration registration) : registration_(std::move(registration)) {}
   std::shared_ptr<Link> link() const;
   int64_t DeadlineNanos(int64_t deadline_us) const;
+  absl::Status NoGroup(uint32_t group) const;
   kvist_op Remember(Op op);
   // Forgets an operation; true for the one caller that did: its cell is that caller's alone now.
   bool TakeOp(kvist_op handle);
@@ -73,7 +75,7 @@ class Client {
   void StateChanged();
   bool Pause(int64_t nanos);
 
-  Registration registration_;  // the keeper's, after Create
+  Registration registration_;  // `probed` is the keeper's, after Create; the rest doesn't change
   int64_t default_deadline_us_ = 1'000'000;
   UniqueFd stop_;  // eventfd
   std::thread keeper_;

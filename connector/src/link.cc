@@ -75,8 +75,10 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, hello.SerializeAsString(), registration->fds()));
   session::v1::DaemonFrame answer;
   KVIST_ASSIGN_OR_RETURN(shm::Frame frame, NextFrame(socket, deadline_nanos, &answer));
-  if (answer.has_probe() && registration->worker() && !registration->probed) {
-    KVIST_RETURN_IF_ERROR(registration->WriteProbe(answer.probe().nonce()));
+  for (size_t group = 0; answer.has_probe() && group < registration->groups().size() && !registration->probed; ++group) {
+    if (answer.probe().group() != group)
+      return absl::FailedPreconditionError("kvistd probes groups out of turn: versions differ");
+    KVIST_RETURN_IF_ERROR(registration->WriteProbe(group, answer.probe().nonce()));
     session::v1::ClientFrame written;
     written.mutable_probe_written();
     KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, written.SerializeAsString()));

@@ -60,72 +60,130 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   KVIST_RETURN_IF_ERROR(Text("space.model", space.model, true, &r.model_));
   KVIST_RETURN_IF_ERROR(Text("space.revision", space.revision, false, &r.revision_));
   KVIST_RETURN_IF_ERROR(Text("space.kv_dtype", space.kv_dtype, true, &r.kv_dtype_));
-  KVIST_RETURN_IF_ERROR(Positive("space.layers", space.layers));
   KVIST_RETURN_IF_ERROR(Positive("space.page_tokens", space.page_tokens));
   KVIST_RETURN_IF_ERROR(Positive("space.chunk_tokens", space.chunk_tokens));
-  KVIST_RETURN_IF_ERROR(Positive("space.segments", space.segments));
-  KVIST_RETURN_IF_ERROR(Positive("space.segment_bytes", space.segment_bytes));
-  if (space.chunk_tokens % space.page_tokens != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("space.chunk_tokens ", space.chunk_tokens,
-                                                   " is not a multiple of space.page_tokens ", space.page_tokens));
-  }
   if (space.slot_order != KVIST_LAYER_MAJOR) return absl::InvalidArgumentError("space.slot_order is not KVIST_LAYER_MAJOR");
   r.role_ = options.role;
   r.rank_ = options.rank;
-  r.layers_ = space.layers;
   r.page_tokens_ = space.page_tokens;
   r.chunk_tokens_ = space.chunk_tokens;
-  r.segments_ = space.segments;
-  r.segment_bytes_ = space.segment_bytes;
   if (space.tensor_parallel != 0) r.tensor_parallel_ = space.tensor_parallel;
   if (space.pipeline_parallel != 0) r.pipeline_parallel_ = space.pipeline_parallel;
+  if (space.groups == nullptr) {
+    kvist_group only{};
+    only.struct_size = sizeof only;
+    only.layers = space.layers;
+    only.segments = space.segments;
+    only.segment_bytes = space.segment_bytes;
+    KVIST_RETURN_IF_ERROR(r.TakeGroup("space.", only));
+  } else {
+    if (space.group_count == 0 || space.group_count > KVIST_GROUPS_MAX) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("space.group_count is ", space.group_count, ", allowed are 1 to ", KVIST_GROUPS_MAX));
+    }
+    if (space.layers != 0 || space.segments != 0 || space.segment_bytes != 0) {
+      return absl::InvalidArgumentError("space.layers, segments and segment_bytes must be 0 when space.groups says them");
+    }
+    for (size_t g = 0; g < space.group_count; ++g)
+      KVIST_RETURN_IF_ERROR(r.TakeGroup(absl::StrCat("space.groups[", g, "]."), space.groups[g]));
+  }
   if (r.role_ == KVIST_SCHEDULER) return r;
   if (r.role_ != KVIST_WORKER) return absl::InvalidArgumentError("role is neither KVIST_SCHEDULER nor KVIST_WORKER");
-
   if (options.memory == nullptr)
     return absl::InvalidArgumentError("memory is missing: a worker describes its paged KV memory");
-  const kvist_memory& memory = *options.memory;
+  KVIST_RETURN_IF_ERROR(r.TakeMemory(*options.memory));
+  return r;
+}
+
+absl::Status Registration::TakeGroup(const std::string& name, const kvist_group& from) {
+  const auto field = [&](const char* f) { return name + f; };
+  KVIST_RETURN_IF_ERROR(Size("kvist_group", from.struct_size, sizeof(kvist_group)));
+  KVIST_RETURN_IF_ERROR(Positive(field("layers").c_str(), from.layers));
+  KVIST_RETURN_IF_ERROR(Positive(field("segments").c_str(), from.segments));
+  KVIST_RETURN_IF_ERROR(Positive(field("segment_bytes").c_str(), from.segment_bytes));
+  Group group;
+  group.layers = from.layers;
+  group.first_layer = layers_;
+  group.segments = from.segments;
+  group.segment_bytes = from.segment_bytes;
+  group.replicated = from.replicated != 0;
+  group.page_tokens = from.page_tokens != 0 ? from.page_tokens : page_tokens_;
+  switch (from.kind) {
+    case KVIST_FULL: break;
+    case KVIST_WINDOW:
+      KVIST_RETURN_IF_ERROR(Positive(field("window_tokens").c_str(), from.window_tokens));
+      group.window_tokens = from.window_tokens;
+      group.reuse = ReuseRule::Window(from.window_tokens, chunk_tokens_);
+      break;
+    case KVIST_STATE: group.reuse.kind = GroupKind::kState; break;
+    default: return absl::InvalidArgumentError(field("kind") + " is neither KVIST_FULL, KVIST_WINDOW nor KVIST_STATE");
+  }
+  if (from.kind == KVIST_STATE) {
+    group.pages_per_chunk = 1;
+  } else if (chunk_tokens_ % group.page_tokens != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("space.chunk_tokens ", chunk_tokens_, " is not a multiple of ", name,
+                                                   "page_tokens ", group.page_tokens));
+  } else {
+    group.pages_per_chunk = chunk_tokens_ / group.page_tokens;
+  }
+  layers_ += group.layers;
+  groups_.push_back(std::move(group));
+  return absl::OkStatus();
+}
+
+absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   KVIST_RETURN_IF_ERROR(Size("kvist_memory", memory.struct_size, sizeof(kvist_memory)));
   if (memory.memfds == nullptr || memory.memfd_count == 0 || memory.memfd_count > shm::kFrameFdsMax) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ", shm::kFrameFdsMax));
   }
-  if (memory.layers == nullptr || memory.layer_count != space.layers) {
+  if (memory.layers == nullptr || memory.layer_count != layers_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("memory.layer_count is ", memory.layer_count, ", space.layers ", space.layers));
+        absl::StrCat("memory.layer_count is ", memory.layer_count, ", the space has ", layers_, " layers"));
   }
-  if (memory.dim_count > 4 || (memory.dim_count > 0 && memory.dims == nullptr))
-    return absl::InvalidArgumentError("memory.dim_count is above 4, or dims is missing");
   if (memory.write_page == nullptr)
     return absl::InvalidArgumentError(
         "memory.write_page is missing: registration is proven with pages that the engine writes");
-  KVIST_RETURN_IF_ERROR(Positive("memory.pages", memory.pages));
+  if (memory.groups != nullptr && memory.group_count != groups_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.group_count is ", memory.group_count, ", the space has ", groups_.size(), " cache groups"));
+  }
+  const kvist_group_pages all{memory.pages, memory.page_stride, memory.dims, memory.dim_count};
+  for (size_t g = 0; g < groups_.size(); ++g)
+    KVIST_RETURN_IF_ERROR(TakePages(memory.groups == nullptr ? all : memory.groups[g], &groups_[g]));
   for (size_t i = 0; i < memory.memfd_count; ++i) {
     UniqueFd copy(::fcntl(memory.memfds[i], F_DUPFD_CLOEXEC, 3));
     if (!copy)
       return absl::InvalidArgumentError(
           absl::StrCat("memory.memfds[", i, "] = ", memory.memfds[i], ": ", std::strerror(errno)));
-    r.memfds_.push_back(std::move(copy));
+    memfds_.push_back(std::move(copy));
   }
-  r.layer_places_.assign(memory.layers, memory.layers + memory.layer_count);
-  for (const kvist_layer& layer : r.layer_places_) {
+  layer_places_.assign(memory.layers, memory.layers + memory.layer_count);
+  for (const kvist_layer& layer : layer_places_) {
     if (layer.region >= memory.memfd_count)
       return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", memory.memfd_count));
   }
-  if (memory.dim_count > 0) r.dims_.assign(memory.dims, memory.dims + memory.dim_count);
+  write_page_ = memory.write_page;
+  context_ = memory.context;
+  return absl::OkStatus();
+}
+
+absl::Status Registration::TakePages(const kvist_group_pages& pages, Group* group) {
+  KVIST_RETURN_IF_ERROR(Positive("memory.pages", pages.pages));
+  if (pages.dim_count > 4 || (pages.dim_count > 0 && pages.dims == nullptr))
+    return absl::InvalidArgumentError("memory.dim_count is above 4, or dims is missing");
+  if (pages.dim_count > 0) group->dims.assign(pages.dims, pages.dims + pages.dim_count);
   uint64_t segments = 1;
-  for (const kvist_dim& dim : r.dims_) {
+  for (const kvist_dim& dim : group->dims) {
     if (dim.count == 0 || (segments *= dim.count) > kSegmentsMax)
       return absl::InvalidArgumentError("the counts of memory.dims are 0 or multiply to more than 4096");
   }
-  if (segments != space.segments)
+  if (segments != group->segments)
     return absl::InvalidArgumentError(
-        absl::StrCat("memory.dims give ", segments, " segments, space.segments is ", space.segments));
-  r.pages_ = memory.pages;
-  r.page_stride_ = memory.page_stride;
-  r.write_page_ = memory.write_page;
-  r.context_ = memory.context;
-  return r;
+        absl::StrCat("memory.dims give ", segments, " segments, the space has ", group->segments));
+  group->pages = pages.pages;
+  group->page_stride = pages.page_stride;
+  return absl::OkStatus();
 }
 
 void Registration::FillHello(session::v1::Hello* hello) const {
@@ -143,11 +201,20 @@ void Registration::FillHello(session::v1::Hello* hello) const {
   space.set_tensor_parallel(tensor_parallel_);
   space.set_pipeline_parallel(pipeline_parallel_);
   space.set_slot_order(session::v1::Space::SLOT_ORDER_LAYER_MAJOR);
-  session::v1::Space::Group& group = *space.add_groups();
-  group.set_kind(session::v1::Space::Group::KIND_FULL);
-  group.set_layers(layers_);
-  group.set_segments(segments_);
-  group.set_segment_bytes(segment_bytes_);
+  for (const Group& from : groups_) {
+    session::v1::Space::Group& group = *space.add_groups();
+    switch (from.reuse.kind) {
+      case GroupKind::kFull: group.set_kind(session::v1::Space::Group::KIND_FULL); break;
+      case GroupKind::kWindow: group.set_kind(session::v1::Space::Group::KIND_WINDOW); break;
+      case GroupKind::kState: group.set_kind(session::v1::Space::Group::KIND_STATE); break;
+    }
+    group.set_layers(from.layers);
+    group.set_segments(from.segments);
+    group.set_segment_bytes(from.segment_bytes);
+    group.set_page_tokens(from.page_tokens);
+    group.set_window_tokens(from.window_tokens);
+    group.set_replicated(from.replicated);
+  }
   if (!worker()) return;
   session::v1::KvMemory& memory = *hello->mutable_memory();
   for (const kvist_layer& place : layer_places_) {
@@ -155,13 +222,16 @@ void Registration::FillHello(session::v1::Hello* hello) const {
     layer.set_region(place.region);
     layer.set_offset(place.offset);
   }
-  for (const kvist_dim& d : dims_) {
-    session::v1::KvMemory::Dim& dim = *memory.add_dims();
-    dim.set_count(d.count);
-    dim.set_stride(d.stride);
+  for (const Group& from : groups_) {
+    session::v1::KvMemory::Group& group = *memory.add_groups();
+    group.set_pages(from.pages);
+    group.set_page_stride(from.page_stride);
+    for (const kvist_dim& d : from.dims) {
+      session::v1::KvMemory::Dim& dim = *group.add_dims();
+      dim.set_count(d.count);
+      dim.set_stride(d.stride);
+    }
   }
-  memory.set_pages(pages_);
-  memory.set_page_stride(page_stride_);
 }
 
 std::vector<int> Registration::fds() const {
@@ -170,10 +240,11 @@ std::vector<int> Registration::fds() const {
   return fds;
 }
 
-absl::Status Registration::WriteProbe(uint64_t nonce) const {
-  std::vector<std::byte> pattern(page_bytes());
-  for (uint32_t layer = 0; layer < layers_; ++layer) {
-    for (const uint32_t page : {0u, pages_ - 1}) {
+absl::Status Registration::WriteProbe(size_t of_group, uint64_t nonce) const {
+  const Group& group = groups_[of_group];
+  std::vector<std::byte> pattern(group.page_bytes());
+  for (uint32_t layer = group.first_layer; layer < group.first_layer + group.layers; ++layer) {
+    for (const uint32_t page : {0u, group.pages - 1}) {
       shm::FillProbePattern(nonce, LayerIndex{layer}, PageId{page}, pattern);
       if (write_page_(context_, layer, page, pattern.data(), pattern.size()) != 0) {
         return absl::FailedPreconditionError(
@@ -184,9 +255,9 @@ absl::Status Registration::WriteProbe(uint64_t nonce) const {
   return absl::OkStatus();
 }
 
-std::vector<uint64_t> Registration::SegmentOffsets() const {
+std::vector<uint64_t> Registration::Group::SegmentOffsets() const {
   std::vector<uint64_t> offsets{0};
-  for (const kvist_dim& dim : dims_) {
+  for (const kvist_dim& dim : dims) {
     std::vector<uint64_t> next;
     for (const uint64_t base : offsets) {
       for (uint64_t i = 0; i < dim.count; ++i) next.push_back(base + i * dim.stride);
@@ -197,21 +268,27 @@ std::vector<uint64_t> Registration::SegmentOffsets() const {
 }
 
 absl::Status Registration::ProbeLocally() const {
+  for (size_t group = 0; group < groups_.size(); ++group) KVIST_RETURN_IF_ERROR(ProbeLocally(group));
+  return absl::OkStatus();
+}
+
+absl::Status Registration::ProbeLocally(size_t of_group) const {
   constexpr uint64_t kNonce = 0x6b76697374;  // nobody to convince but ourselves
-  KVIST_RETURN_IF_ERROR(WriteProbe(kNonce));
-  const std::vector<uint64_t> offsets = SegmentOffsets();
-  std::vector<std::byte> found(page_bytes()), wanted(page_bytes());
-  for (uint32_t layer = 0; layer < layers_; ++layer) {
+  KVIST_RETURN_IF_ERROR(WriteProbe(of_group, kNonce));
+  const Group& group = groups_[of_group];
+  const std::vector<uint64_t> offsets = group.SegmentOffsets();
+  std::vector<std::byte> found(group.page_bytes()), wanted(group.page_bytes());
+  for (uint32_t layer = group.first_layer; layer < group.first_layer + group.layers; ++layer) {
     const kvist_layer& place = layer_places_[layer];
-    for (const uint32_t page : {0u, pages_ - 1}) {
+    for (const uint32_t page : {0u, group.pages - 1}) {
       std::byte* out = found.data();
       for (const uint64_t offset : offsets) {
-        const uint64_t at = place.offset + page * page_stride_ + offset;
-        if (::pread(memfds_[place.region].get(), out, segment_bytes_, static_cast<off_t>(at)) !=
-            static_cast<ssize_t>(segment_bytes_)) {
+        const uint64_t at = place.offset + page * group.page_stride + offset;
+        if (::pread(memfds_[place.region].get(), out, group.segment_bytes, static_cast<off_t>(at)) !=
+            static_cast<ssize_t>(group.segment_bytes)) {
           return absl::InvalidArgumentError(absl::StrCat("page ", page, " of layer ", layer, " ends outside its region"));
         }
-        out += segment_bytes_;
+        out += group.segment_bytes;
       }
       shm::FillProbePattern(kNonce, LayerIndex{layer}, PageId{page}, wanted);
       if (found != wanted) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "storage/base/reuse_rule.h"
 #include "storage/base/unique_fd.h"
 
 namespace kvist::session::v1 {
@@ -25,36 +26,49 @@ class Registration {
   void FillHello(session::v1::Hello* hello) const;
   std::vector<int> fds() const;
 
-  // Has the engine write the pattern of `nonce` into the first and last page of every layer.
+  // Has the engine write the pattern of `nonce` into the first and last page of every layer of a group.
   // Errors: FailedPrecondition  the engine's callback failed.
-  absl::Status WriteProbe(uint64_t nonce) const;
+  absl::Status WriteProbe(size_t group, uint64_t nonce) const;
   // The same, and reads it back by the description: what the daemon does, for when there is no daemon yet. Pages hold nothing
   // during kvist_connect; they will when a daemon comes.
   absl::Status ProbeLocally() const;
 
   bool worker() const { return role_ == KVIST_WORKER; }
   const std::string& socket() const { return socket_; }
-  uint32_t pages_per_chunk() const { return chunk_tokens_ / page_tokens_; }
-  uint32_t layers() const { return layers_; }
+
+  struct Group {
+    ReuseRule reuse;
+    uint32_t layers = 0, first_layer = 0;  // the first one's number among all groups'
+    uint32_t window_tokens = 0, page_tokens = 0, segments = 0, pages_per_chunk = 0;
+    uint64_t segment_bytes = 0;
+    bool replicated = false;
+    // Workers.
+    uint32_t pages = 0;
+    uint64_t page_stride = 0;
+    std::vector<kvist_dim> dims;
+
+    uint64_t page_bytes() const { return segments * segment_bytes; }  // in one layer
+    std::vector<uint64_t> SegmentOffsets() const;                     // from a page's start
+  };
+  const std::vector<Group>& groups() const { return groups_; }
 
   bool probed = false;  // a daemon, or this client, has seen the proof
 
  private:
   Registration() = default;
-  std::vector<uint64_t> SegmentOffsets() const;
-  uint64_t page_bytes() const { return segments_ * segment_bytes_; }
+  // `name` is what its fields are called in errors, e.g. "space.groups[2].".
+  absl::Status TakeGroup(const std::string& name, const kvist_group& group);
+  absl::Status TakeMemory(const kvist_memory& memory);
+  static absl::Status TakePages(const kvist_group_pages& pages, Group* group);
+  absl::Status ProbeLocally(size_t group) const;
 
   std::string socket_, instance_, model_, revision_, kv_dtype_;
   kvist_role role_ = KVIST_SCHEDULER;
-  uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, segments_ = 0, tensor_parallel_ = 1,
-           pipeline_parallel_ = 1;
-  uint64_t segment_bytes_ = 0;
+  uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, tensor_parallel_ = 1, pipeline_parallel_ = 1;
+  std::vector<Group> groups_;
   // Workers.
   std::vector<UniqueFd> memfds_;
   std::vector<kvist_layer> layer_places_;
-  std::vector<kvist_dim> dims_;
-  uint32_t pages_ = 0;
-  uint64_t page_stride_ = 0;
   kvist_write_page write_page_ = nullptr;
   void* context_ = nullptr;
 };

@@ -142,12 +142,16 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   const cuda::KvMemory* memory = registration_.memory.get();
   if (memory == nullptr)
     return absl::FailedPreconditionError("a scheduler session has no KV memory: load and store from a worker session");
+  if (entry.group >= memory->layouts.size())
+    return absl::InvalidArgumentError(absl::StrCat("cache group ", entry.group, " of ", memory->layouts.size()));
+  const cuda::KvLayout& layout = memory->layouts[entry.group];
+  pending->group = GroupId{entry.group};
   const uint64_t chunks = load ? entry.chunks : entry.keys - parent;
-  if (chunks > shm::kKeysMax || entry.pages != chunks * registration_.pages_per_chunk) {
+  if (chunks > shm::kKeysMax || entry.pages != chunks * layout.pages_per_chunk) {
     return absl::InvalidArgumentError(
-        absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", registration_.pages_per_chunk, " pages"));
+        absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", layout.pages_per_chunk, " pages"));
   }
-  const auto layers = static_cast<uint32_t>(memory->layout.layers.size());
+  const auto layers = static_cast<uint32_t>(layout.layers.size());
   pending->first_layer = load ? entry.layer.first_layer : 0;
   if (pending->first_layer >= layers)
     return absl::InvalidArgumentError(absl::StrCat("first layer ", pending->first_layer, " of ", layers));
@@ -158,8 +162,8 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   }
   CopyOut(arguments + entry.keys * sizeof(ChunkKey), entry.pages, &pending->pages);
   for (const PageId page : pending->pages) {
-    if (page.value >= memory->layout.pages)
-      return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", memory->layout.pages));
+    if (page.value >= layout.pages && !(load && page == kNoPage))
+      return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", layout.pages));
   }
   return absl::OkStatus();
 }
@@ -171,11 +175,12 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
   copy.op = effect.op;
   copy.direction = effect.direction == core::Direction::kLoad ? cuda::Direction::kLoad : cuda::Direction::kStore;
   copy.memory = registration_.memory;
+  copy.group = pending.group;
   copy.slots = std::move(slots);
   copy.first_layer = pending.first_layer;
   copy.layer_count = pending.layers;
   copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence);
-  const uint32_t per_chunk = registration_.pages_per_chunk;
+  const uint32_t per_chunk = copy.layout().pages_per_chunk;
   if (effect.chunk_of.size() * per_chunk == pending.pages.size()) {
     copy.page_table = std::move(pending.pages);
   } else {

@@ -63,6 +63,7 @@ class EngineSession {
     bool busy = false;
     uint32_t sequence = 0;
     OpId op;
+    GroupId group;
     std::vector<PageId> pages;
     uint32_t first_layer = 0;
     uint32_t layers = 0;

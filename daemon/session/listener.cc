@@ -50,7 +50,8 @@ struct Connection {
   Peer peer;
   std::string tenant;
   absl::Time since;
-  uint64_t nonce = 0;
+  uint64_t nonce = 0;         // of the probe pages that are being written
+  GroupId probing;            // whose they are
   Registration registration;  // until it is opened
   UniqueFd memory_fd;         // of Welcome
   UniqueFd doorbell_fd;
@@ -182,17 +183,26 @@ struct Listener::State {
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);
+    Probe(connection, GroupId{0});
+  }
+
+  void Probe(Connection* connection, GroupId group) {
     connection->nonce = Nonce();
+    connection->probing = group;
     connection->stage = Connection::Stage::kProbing;
     v1::DaemonFrame frame;
     frame.mutable_probe()->set_nonce(connection->nonce);
+    frame.mutable_probe()->set_group(group.value);
     // A peer that can't be sent to hangs up, which ends the connection.
     (void)shm::SendFrame(connection->socket.get(), frame.SerializeAsString());
   }
 
   void Probed(Connection* connection) {
-    const absl::Status verified = VerifyProbe(*connection->registration.memory, connection->nonce);
+    const cuda::KvMemory& memory = *connection->registration.memory;
+    const absl::Status verified = VerifyProbe(memory, connection->probing, connection->nonce);
     if (!verified.ok()) return Reject(connection, verified);
+    const GroupId next{static_cast<uint16_t>(connection->probing.value + 1)};
+    if (next.value < memory.layouts.size()) return Probe(connection, next);
     OpenSession(connection);
   }
 

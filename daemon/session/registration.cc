@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/spaces.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
 #include "storage/base/shm/layout.h"
@@ -42,17 +43,44 @@ absl::Status Name(std::string_view field, const std::string& value, bool require
   return absl::OkStatus();
 }
 
+uint32_t PageTokens(const v1::Space& space, const v1::Space::Group& group) {
+  return group.page_tokens() != 0 ? group.page_tokens() : space.page_tokens();
+}
+
+uint32_t PagesPerChunk(const v1::Space& space, const v1::Space::Group& group) {
+  return group.kind() == v1::Space::Group::KIND_STATE ? 1 : space.chunk_tokens() / PageTokens(space, group);
+}
+
+absl::Status CheckGroup(const v1::Space& space, const v1::Space::Group& group) {
+  switch (group.kind()) {
+    case v1::Space::Group::KIND_FULL:
+    case v1::Space::Group::KIND_STATE: break;
+    case v1::Space::Group::KIND_WINDOW:
+      KVIST_RETURN_IF_ERROR(InRange("window_tokens", group.window_tokens(), 1, uint64_t{1} << 30));
+      break;
+    default: return absl::InvalidArgumentError("a cache group is neither full, window nor state");
+  }
+  KVIST_RETURN_IF_ERROR(InRange("page_tokens", PageTokens(space, group), 1, kTokensMax));
+  if (group.kind() != v1::Space::Group::KIND_STATE && space.chunk_tokens() % PageTokens(space, group) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", PageTokens(space, group)));
+  }
+  const uint64_t pages = PagesPerChunk(space, group);
+  KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", pages, 1, kPagesPerChunkMax));
+  KVIST_RETURN_IF_ERROR(InRange("layers", group.layers(), 1, kLayersMax));
+  KVIST_RETURN_IF_ERROR(InRange("segments", group.segments(), 1, kSegmentsMax));
+  KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, kSegmentBytesMax));
+  const uint64_t page_bytes = group.segments() * group.segment_bytes();
+  KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, kSegmentBytesMax));
+  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * pages, 1, kShardBytesMax);
+}
+
 absl::Status CheckSpace(const v1::Space& space) {
   KVIST_RETURN_IF_ERROR(Name("model", space.model(), true));
   KVIST_RETURN_IF_ERROR(Name("revision", space.revision(), false));
   KVIST_RETURN_IF_ERROR(Name("kv_dtype", space.kv_dtype(), true));
   KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, kTokensMax));
   KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, kTokensMax));
-  if (space.chunk_tokens() % space.page_tokens() != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", space.page_tokens()));
-  }
-  KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", space.chunk_tokens() / space.page_tokens(), 1, kPagesPerChunkMax));
   KVIST_RETURN_IF_ERROR(InRange("tensor_parallel", space.tensor_parallel(), 1, 64));
   KVIST_RETURN_IF_ERROR(InRange("pipeline_parallel", space.pipeline_parallel(), 1, 64));
   KVIST_RETURN_IF_ERROR(
@@ -60,21 +88,10 @@ absl::Status CheckSpace(const v1::Space& space) {
   if (space.slot_order() != v1::Space::SLOT_ORDER_LAYER_MAJOR) {
     return absl::FailedPreconditionError("this kvistd serves the layer-major slot order only");
   }
-  if (space.groups_size() != 1) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this kvistd serves spaces of one cache group, not ", space.groups_size()));
-  }
-  const v1::Space::Group& group = space.groups(0);
-  if (group.kind() != v1::Space::Group::KIND_FULL) {
-    return absl::FailedPreconditionError("this kvistd serves cache groups of full attention only");
-  }
-  KVIST_RETURN_IF_ERROR(InRange("layers", group.layers(), 1, kLayersMax));
-  KVIST_RETURN_IF_ERROR(InRange("segments", group.segments(), 1, kSegmentsMax));
-  KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, kSegmentBytesMax));
-  const uint64_t page_bytes = group.segments() * group.segment_bytes();
-  KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, kSegmentBytesMax));
-  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * (space.chunk_tokens() / space.page_tokens()),
-                 1, kShardBytesMax);
+  KVIST_RETURN_IF_ERROR(
+      InRange("the number of cache groups", static_cast<uint64_t>(space.groups_size()), 1, core::Spaces::kGroupsMax));
+  for (const v1::Space::Group& group : space.groups()) KVIST_RETURN_IF_ERROR(CheckGroup(space, group));
+  return absl::OkStatus();
 }
 
 class DigestWriter {
@@ -114,12 +131,15 @@ SpaceDigest DigestOf(const v1::Space& space, const std::string& tenant) {
     w.Number(group.layers());
     w.Number(group.segments());
     w.Number(group.segment_bytes());
+    w.Number(PagesPerChunk(space, group));
+    w.Number(group.kind() == v1::Space::Group::KIND_WINDOW ? group.window_tokens() : 0);
+    w.Number(group.replicated() ? 1 : 0);
   }
   return w.Finish();
 }
 
 // The offsets of a page's segments: the walk over the described dimensions, the last one fastest.
-absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory& memory, uint32_t segments) {
+absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory::Group& memory, uint32_t segments) {
   if (memory.dims_size() > 4)
     return absl::InvalidArgumentError(absl::StrCat("a page has ", memory.dims_size(), " dimensions, allowed are 4"));
   std::vector<Bytes> offsets{Bytes{0}};
@@ -144,11 +164,16 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory& memory, ui
 
 absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
                                                                  std::vector<UniqueFd> fds) {
-  const v1::Space::Group& group = space.groups(0);
   if (fds.empty()) return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
-  if (static_cast<uint32_t>(described.layers_size()) != group.layers()) {
+  uint32_t layers = 0;
+  for (const v1::Space::Group& group : space.groups()) layers += group.layers();
+  if (static_cast<uint32_t>(described.layers_size()) != layers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the memory has ", described.layers_size(), " layers, the space ", group.layers()));
+        absl::StrCat("the memory has ", described.layers_size(), " layers, the space ", layers));
+  }
+  if (described.groups_size() != space.groups_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the memory has ", described.groups_size(), " cache groups, the space ", space.groups_size()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
   std::vector<Bytes> lengths;
@@ -157,16 +182,34 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
     lengths.push_back(region.length());
     memory->regions.push_back(std::move(region));
   }
-  cuda::KvLayout& layout = memory->layout;
-  for (const v1::KvMemory::Layer& layer : described.layers())
-    layout.layers.push_back({layer.region(), ByteOffset{layer.offset()}});
-  layout.pages = described.pages();
-  layout.page_stride = Bytes{described.page_stride()};
-  layout.segment_bytes = Bytes{group.segment_bytes()};
-  layout.pages_per_chunk = space.chunk_tokens() / space.page_tokens();
-  KVIST_ASSIGN_OR_RETURN(layout.segment_offsets, SegmentOffsets(described, group.segments()));
-  KVIST_RETURN_IF_ERROR(layout.Validate(lengths));
+  auto layer = described.layers().begin();
+  for (int g = 0; g < space.groups_size(); ++g) {
+    const v1::Space::Group& group = space.groups(g);
+    const v1::KvMemory::Group& pages = described.groups(g);
+    cuda::KvLayout& layout = memory->layouts.emplace_back();
+    for (uint32_t l = 0; l < group.layers(); ++l, ++layer)
+      layout.layers.push_back({layer->region(), ByteOffset{layer->offset()}});
+    layout.pages = pages.pages();
+    layout.page_stride = Bytes{pages.page_stride()};
+    layout.segment_bytes = Bytes{group.segment_bytes()};
+    layout.pages_per_chunk = PagesPerChunk(space, group);
+    KVIST_ASSIGN_OR_RETURN(layout.segment_offsets, SegmentOffsets(pages, group.segments()));
+    KVIST_RETURN_IF_ERROR(layout.Validate(lengths));
+  }
   return memory;
+}
+
+core::GroupSpec SpecOf(const v1::Space& space, const v1::Space::Group& group) {
+  core::GroupSpec spec;
+  if (group.kind() == v1::Space::Group::KIND_STATE) spec.reuse = {GroupKind::kState};
+  if (group.kind() == v1::Space::Group::KIND_WINDOW) {
+    spec.reuse = ReuseRule::Window(group.window_tokens(), space.chunk_tokens());
+  }
+  const Bytes payload{group.segments() * group.segment_bytes() * group.layers() * PagesPerChunk(space, group)};
+  if (group.replicated()) spec.ranks_per_shard = space.tensor_parallel();
+  const uint32_t shards = space.tensor_parallel() * space.pipeline_parallel() / spec.ranks_per_shard;
+  spec.slot_bytes.assign(shards, cuda::SlotBytesFor(payload));
+  return spec;
 }
 
 }  // namespace
@@ -180,11 +223,9 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   KVIST_RETURN_IF_ERROR(Name("instance", hello.instance(), true));
   KVIST_RETURN_IF_ERROR(CheckSpace(hello.space()));
   const v1::Space& space = hello.space();
-  const v1::Space::Group& group = space.groups(0);
   Registration registration;
   registration.instance = hello.instance();
   registration.probed = hello.probed();
-  registration.pages_per_chunk = space.chunk_tokens() / space.page_tokens();
   const uint32_t ranks = space.tensor_parallel() * space.pipeline_parallel();
   KVIST_RETURN_IF_ERROR(InRange("rank", hello.rank(), 0, ranks - 1));
   registration.rank = Rank{static_cast<uint16_t>(hello.rank())};
@@ -201,28 +242,30 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
   }
-  const Bytes payload{group.segments() * group.segment_bytes() * group.layers() * registration.pages_per_chunk};
   registration.space.digest = DigestOf(space, tenant);
   registration.space.tenant = tenant;
   registration.space.model = space.model();
-  registration.space.groups.push_back({.slot_bytes = std::vector<Bytes>(ranks, cuda::SlotBytesFor(payload))});
+  for (const v1::Space::Group& group : space.groups()) registration.space.groups.push_back(SpecOf(space, group));
   return registration;
 }
 
-absl::Status VerifyProbe(const cuda::KvMemory& memory, uint64_t nonce) {
-  const size_t page_bytes = memory.layout.page_bytes().value;
+absl::Status VerifyProbe(const cuda::KvMemory& memory, GroupId group, uint64_t nonce) {
+  const cuda::KvLayout& layout = memory.layouts[group.value];
+  uint32_t first = 0;  // layer of the group
+  for (uint16_t g = 0; g < group.value; ++g) first += static_cast<uint32_t>(memory.layouts[g].layers.size());
+  const size_t page_bytes = layout.page_bytes().value;
   std::vector<std::byte> found(page_bytes), wanted(page_bytes);
-  for (uint32_t layer = 0; layer < memory.layout.layers.size(); ++layer) {
-    for (const PageId page : {PageId{0}, PageId{memory.layout.pages - 1}}) {
-      KVIST_RETURN_IF_ERROR(memory.ReadPage(LayerIndex{layer}, page, found.data()));
-      shm::FillProbePattern(nonce, LayerIndex{layer}, page, wanted);
+  for (uint32_t layer = 0; layer < layout.layers.size(); ++layer) {
+    for (const PageId page : {PageId{0}, PageId{layout.pages - 1}}) {
+      KVIST_RETURN_IF_ERROR(memory.ReadPage(layout, LayerIndex{layer}, page, found.data()));
+      shm::FillProbePattern(nonce, LayerIndex{first + layer}, page, wanted);
       if (std::memcmp(found.data(), wanted.data(), page_bytes) == 0) continue;
       size_t at = 0;
       while (found[at] == wanted[at]) ++at;
       return absl::FailedPreconditionError(
-          absl::StrCat("the KV memory isn't where it was described: page ", page.value, " of layer ", layer,
+          absl::StrCat("the KV memory isn't where it was described: page ", page.value, " of layer ", first + layer,
                        " differs from what the engine wrote from byte ", at, " of ", page_bytes, " on (segment ",
-                       at / memory.layout.segment_bytes.value, "); check base, strides and segments"));
+                       at / layout.segment_bytes.value, "); check base, strides and segments"));
     }
   }
   return absl::OkStatus();

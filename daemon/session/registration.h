@@ -23,20 +23,19 @@ struct Registration {
   Rank rank;
   core::SpaceSpec space;
   std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
-  uint32_t pages_per_chunk = 0;
   bool probed = false;
 };
 
 // Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:
 //   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | page_tokens | chunk_tokens | tensor_parallel
-//           | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes)
+//           | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
 // with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
-// Errors: FailedPrecondition  version, slot order or group kind that isn't served.  InvalidArgument  names the field.
+// Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant);
 
-// Compares the first and last page of every layer with the pattern of `nonce`: proof that the engine's own indexing and its
+// Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
 // description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.
-absl::Status VerifyProbe(const cuda::KvMemory& memory, uint64_t nonce);
+absl::Status VerifyProbe(const cuda::KvMemory& memory, GroupId group, uint64_t nonce);
 
 }  // namespace kvist::session
 

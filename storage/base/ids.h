@@ -18,8 +18,9 @@ using GroupId = Id<struct GroupTag, uint16_t>;        // a cache group within a 
 using Rank = Id<struct RankTag, uint16_t>;            // a shard of a chunk = a worker rank (TP x PP)
 using LayerIndex = Id<struct LayerTag, uint32_t>;     // a layer within its group
 using PageId = Id<struct PageTag, uint32_t>;          // a block of the engine's paged KV memory
+inline constexpr PageId kNoPage{UINT32_MAX};          // in a load's block table: a page that is not to be written
 
-// What a group's chunks need to be usable. Only `kFull` is served so far; DESIGN.md section 1 says what the others mean.
+// What a group's chunks need to be usable; see reuse_rule.h.
 enum class GroupKind : uint8_t { kFull, kWindow, kState };
 
 // A handle to an entry of a table whose places are reused: `index` says where, `generation` that it is still the same entry.

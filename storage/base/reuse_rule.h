@@ -10,11 +10,16 @@ namespace kvist {
 
 // Which chunks of a chain a cache group needs, so that an engine can go on from a position (a count of chunks):
 //   kFull    all before it: every token looks at the whole prefix
-//   kWindow  the last `window_chunks` before it: a token looks at the last tokens only
+//   kWindow  the last `window_chunks` before it: a token looks at itself and the `window - 1` before it only
 //   kState   the one before it, which holds the recurrent state after its last token
 struct ReuseRule {
   GroupKind kind = GroupKind::kFull;
-  uint32_t window_chunks = 0;  // of kWindow, at least 1: ceil((window - 1) / chunk_tokens)
+  uint32_t window_chunks = 0;  // of kWindow, at least 1
+
+  // Of a window of that many tokens, at least 1.
+  static constexpr ReuseRule Window(uint32_t window_tokens, uint32_t chunk_tokens) {
+    return {GroupKind::kWindow, std::max(1u, (window_tokens - 1 + chunk_tokens - 1) / chunk_tokens)};
+  }
 
   // The first of the chunks [first, position) that are needed.
   constexpr uint32_t FirstNeeded(uint32_t position) const {

@@ -70,8 +70,9 @@ class RawClient {
     group.set_segment_bytes(kSegmentBytes);
     session::KvMemory& memory = *hello.mutable_memory();
     for (uint32_t layer = 0; layer < kLayers; ++layer) memory.add_layers()->set_offset(layer * kPages * kSegmentBytes);
-    memory.set_pages(kPages);
-    memory.set_page_stride(kSegmentBytes);
+    session::KvMemory::Group& pages = *memory.add_groups();
+    pages.set_pages(kPages);
+    pages.set_page_stride(kSegmentBytes);
     return frame;
   }
 
@@ -230,20 +231,21 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
        }},
       {"segment_bytes",
        [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segment_bytes(v == 1 ? 0 : v); }},
-      {"pages", [](auto* h, uint64_t v) { h->mutable_memory()->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
-      {"page_stride", [](auto* h, uint64_t v) { h->mutable_memory()->set_page_stride(v); }},
+      {"pages",
+       [](auto* h, uint64_t v) { h->mutable_memory()->mutable_groups(0)->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
+      {"page_stride", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_groups(0)->set_page_stride(v); }},
       {"layer offset",
        [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
       {"layer region", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_region(Other(v, 0)); }},
       {"dim count",
        [](auto* h, uint64_t v) {
-         auto* d = h->mutable_memory()->add_dims();
+         auto* d = h->mutable_memory()->mutable_groups(0)->add_dims();
          d->set_count(static_cast<uint32_t>(v == 1 ? 2 : v));
          d->set_stride(1);
        }},
       {"dim stride",
        [](auto* h, uint64_t v) {
-         auto* d = h->mutable_memory()->add_dims();
+         auto* d = h->mutable_memory()->mutable_groups(0)->add_dims();
          d->set_count(2);
          d->set_stride(v);
        }},
@@ -253,6 +255,22 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
        [](auto* h, uint64_t v) {
          for (uint64_t i = 0; i <= v % 3000; ++i) h->mutable_memory()->add_layers();
        }},
+      {"page_tokens of a group",
+       [](auto* h, uint64_t v) {
+         h->mutable_space()->mutable_groups(0)->set_page_tokens(static_cast<uint32_t>(v) <= 1 ? 3
+                                                                                              : static_cast<uint32_t>(v));
+       }},
+      {"window",
+       [](auto* h, uint64_t v) {
+         auto* group = h->mutable_space()->mutable_groups(0);
+         group->set_kind(session::Space::Group::KIND_WINDOW);
+         group->set_window_tokens(static_cast<uint32_t>(v) == 1 ? 0 : static_cast<uint32_t>(v));
+       }},
+      {"more groups",
+       [](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i <= v % 100; ++i) *h->mutable_space()->add_groups() = h->space().groups(0);
+       }},
+      {"more groups of memory", [](auto* h, uint64_t) { h->mutable_memory()->add_groups(); }},
       {"no group", [](auto* h, uint64_t) { h->mutable_space()->clear_groups(); }},
       {"no space", [](auto* h, uint64_t) { h->clear_space(); }},
   };

@@ -143,7 +143,7 @@ TEST_CASE("Wrong calls get a typed error that says what to do, and nothing is di
   CHECK(engine.worker(0).Load(hit.lease, 0, 4, std::span(pages).first(3)) == 0);
   CHECK_THAT(kvist_error(), Catch::Contains("page_count is 3"));
   CHECK(failed(engine.worker(0).Load(hit.lease, 2, 4, pages)).status == KVIST_INVALID_ARGUMENT);
-  CHECK_THAT(kvist_error(), Catch::Contains("chunks [2, 6) of a lease over 4"));
+  CHECK_THAT(kvist_error(), Catch::Contains("chunks [2, 6) of a lease over [0, 4)"));
   pages[5] = 1 << 20;
   CHECK(failed(engine.worker(0).Load(hit.lease, 0, 4, pages)).status == KVIST_INVALID_ARGUMENT);
   CHECK_THAT(kvist_error(), Catch::Contains("page 1048576 of 64"));

@@ -94,8 +94,11 @@ class Client {
     const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &hit);
     return {hit.chunks, Lease(client_.get(), hit.lease), status};
   }
+  // Which chunks of a hit a group needs: [this, chunks).
+  uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const { return kvist_first_needed(client_.get(), group, chunks); }
   // Returns 0 when the load could not start (kvist_error() says why): compute instead.
-  kvist_op Load(const Lease& lease, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages) {
+  kvist_op Load(const Lease& lease, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
+                uint32_t group = 0) {
     kvist_load_args args{};
     args.struct_size = sizeof args;
     args.lease = lease.id();
@@ -103,11 +106,13 @@ class Client {
     args.chunk_count = chunk_count;
     args.pages = pages.data();
     args.page_count = pages.size();
+    args.group = group;
     kvist_op op = 0;
     return kvist_load(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
   // Returns 0 when the store could not start: nothing is lost but a later hit.
-  kvist_op Store(std::span<const kvist_key> keys, uint32_t first_chunk, std::span<const uint32_t> pages) {
+  kvist_op Store(std::span<const kvist_key> keys, uint32_t first_chunk, std::span<const uint32_t> pages,
+                 uint32_t group = 0) {
     kvist_store_args args{};
     args.struct_size = sizeof args;
     args.keys = keys.data();
@@ -115,6 +120,7 @@ class Client {
     args.first_chunk = first_chunk;
     args.pages = pages.data();
     args.page_count = pages.size();
+    args.group = group;
     kvist_op op = 0;
     return kvist_store(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }

@@ -83,6 +83,28 @@ typedef enum kvist_role { KVIST_SCHEDULER = 0, KVIST_WORKER = 1 } kvist_role;
  * hold all layers; not served yet.) */
 typedef enum kvist_slot_order { KVIST_LAYER_MAJOR = 0 } kvist_slot_order;
 
+/* What an engine needs of a prefix in the layers of one cache group, to go on after it. */
+typedef enum kvist_group_kind {
+  KVIST_FULL = 0,   /* all of it */
+  KVIST_WINDOW = 1, /* the last tokens: sliding-window attention */
+  KVIST_STATE = 2   /* the recurrent state after its last token, one page a layer */
+} kvist_group_kind;
+
+/* Layers that share a block table and a reuse rule. */
+typedef struct kvist_group {
+  size_t struct_size;
+  kvist_group_kind kind;
+  uint32_t layers;        /* on one rank */
+  uint32_t window_tokens; /* KVIST_WINDOW: a token looks at itself and the window_tokens - 1 before it */
+  uint32_t page_tokens;   /* 0: kvist_space.page_tokens. Not for KVIST_STATE */
+  uint64_t segment_bytes; /* as in kvist_space */
+  uint32_t segments;
+  int32_t
+      replicated; /* 1: all tensor-parallel ranks hold the same bytes (MLA); they are stored once. Each rank stores; the first wins */
+} kvist_group;
+
+#define KVIST_GROUPS_MAX 64
+
 /* All that must match for KV bytes to be reusable. Strings are at most 255 bytes. The daemon adds the tenant (from the peer's
  * uid) and computes the space's digest; engines share bytes only if their digests are equal. */
 typedef struct kvist_space {
@@ -98,6 +120,9 @@ typedef struct kvist_space {
   uint32_t tensor_parallel;   /* 0 is 1 */
   uint32_t pipeline_parallel; /* 0 is 1; all ranks hold the same number of layers */
   kvist_slot_order slot_order;
+  const kvist_group*
+      groups; /* hybrid models: the cache groups; layers, segment_bytes and segments above are 0 then. NULL: one full group */
+  size_t group_count; /* at most KVIST_GROUPS_MAX */
 } kvist_space;
 
 /* One step of the walk over a page's segments: `count` times, `stride` bytes apart. The product of the counts is kvist_space.segments;
@@ -113,7 +138,15 @@ typedef struct kvist_layer {
   uint64_t offset;
 } kvist_layer;
 
-/* Writes `size` bytes as the content of page `page` of layer `layer`, through the engine's own tensor indexing (never computed from this
+/* The pages of one cache group, where groups differ. Groups may share memory, in pages of their own (a pool of blocks). */
+typedef struct kvist_group_pages {
+  uint32_t pages;
+  uint64_t page_stride;
+  const kvist_dim* dims;
+  size_t dim_count;
+} kvist_group_pages;
+
+/* Writes `size` bytes as the content of page `page` of layer `layer` (of kvist_memory.layers), through the engine's own tensor indexing (never computed from this
  * description: that would prove nothing). `bytes` holds the page's segments in order. Returns 0. */
 typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
 
@@ -124,7 +157,7 @@ typedef struct kvist_memory {
   const int*
       memfds; /* regions; sealed with F_SEAL_SHRINK they are mapped, else copied with preadv/pwritev; the client duplicates them */
   size_t memfd_count;
-  const kvist_layer* layers; /* kvist_space.layers of them */
+  const kvist_layer* layers; /* kvist_space.layers of them, or those of its groups, group by group */
   size_t layer_count;
   uint32_t pages;        /* page ids are below this */
   uint64_t page_stride;  /* bytes from page p to page p + 1 */
@@ -133,6 +166,9 @@ typedef struct kvist_memory {
   kvist_write_page
       write_page; /* called during kvist_connect for the first and the last page of every layer, whose content it replaces */
   void* context;
+  const kvist_group_pages*
+      groups; /* one for each group of the space; NULL: pages, page_stride and dims above hold for all */
+  size_t group_count;
 } kvist_memory;
 
 typedef struct kvist_options {
@@ -165,14 +201,18 @@ typedef uint64_t kvist_lease; /* 0 is none */
 typedef uint64_t kvist_op;    /* 0 is none */
 
 typedef struct kvist_hit {
-  uint32_t chunks;   /* the first `chunks` keys are there */
+  uint32_t chunks;   /* how far the prompt can be resumed, in chunks: what every group needs for that is there */
   kvist_lease lease; /* keeps them there until kvist_release; 0 when chunks is 0 or the instance's lease budget is spent */
 } kvist_hit;
 
-/* The longest prefix of `keys` (the whole chain, from the first chunk) that the daemon holds. With `lease_us` > 0 the hit is leased for so
+/* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the longest
+ * prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so
  * long (the daemon caps it); 0 only asks. `hit` is always set: on any error it says 0 chunks, which is a miss. */
 KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
                                     int64_t deadline_us, kvist_hit* hit);
+
+/* Which chunks of a hit a group needs, and a load of it may name: [this, chunks). 0 for full groups. */
+KVIST_API uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks);
 
 /* Ends a lease; loads under way keep what they need. Any session of the instance may. Unknown and ended leases are ignored. */
 KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
@@ -180,14 +220,19 @@ KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
 typedef struct kvist_load_args {
   size_t struct_size;
   kvist_lease lease;    /* of this instance; the lookup that gave it may have been made by another of its sessions */
-  uint32_t first_chunk; /* of the leased prefix */
+  uint32_t first_chunk; /* of the leased prefix, at least kvist_first_needed */
   uint32_t chunk_count;
-  const uint32_t* pages; /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens */
+  const uint32_t*
+      pages; /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens (KVIST_STATE: one a chunk);
+                            KVIST_NO_PAGE for those that are not to be written, e.g. what the engine has itself */
   size_t page_count;
-  uint32_t first_layer; /* layers [first_layer, first_layer + layer_count) */
+  uint32_t first_layer; /* layers [first_layer, first_layer + layer_count) of the group */
   uint32_t layer_count; /* 0: all from first_layer on */
   int64_t deadline_us;  /* from now; 0 is the default */
+  uint32_t group;       /* of kvist_space.groups */
 } kvist_load_args;
+
+#define KVIST_NO_PAGE UINT32_MAX
 
 /* Starts copying chunks into pages, first layer first. Until the op has ended with pages_released the pages belong to the daemon. */
 KVIST_API kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op);
@@ -196,10 +241,14 @@ typedef struct kvist_store_args {
   size_t struct_size;
   const kvist_key* keys; /* the chain from the first chunk of the request */
   size_t key_count;
-  uint32_t first_chunk;  /* chunks [first_chunk, key_count) are stored */
-  const uint32_t* pages; /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids */
+  uint32_t first_chunk; /* chunks [first_chunk, key_count) are stored */
+  const uint32_t*
+      pages; /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids (KVIST_STATE: one a chunk); a chunk is stored
+                            whole, so KVIST_NO_PAGE is refused */
   size_t page_count;
   int64_t deadline_us;
+  uint32_t
+      group; /* of kvist_space.groups. In window and state groups any chunks may be stored, those before need not be there */
 } kvist_store_args;
 
 /* Starts copying pages into new slots. Chunks that are there already are skipped. A chunk becomes visible when all ranks have stored it.

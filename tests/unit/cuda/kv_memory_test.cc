@@ -209,7 +209,7 @@ TEST_CASE("KvMemory reads a page segment after segment, mapped or not") {
                                   page * layout.page_stride.value + offset.value;
             expected.insert(expected.end(), at, at + layout.segment_bytes.value);
           }
-          REQUIRE(world.memory()->ReadPage({layer}, {page}, found.data()) == absl::OkStatus());
+          REQUIRE(world.memory()->ReadPage(layout, {layer}, {page}, found.data()) == absl::OkStatus());
           CHECK(found == expected);
         }
       }
@@ -221,8 +221,9 @@ TEST_CASE("KvMemory says OutOfRange when the file has shrunk") {
   KvWorld world(KnownLayouts()[0], Seal::kNone, 1, 5);
   std::vector<std::byte> page(world.layout().page_bytes().value);
   REQUIRE(::ftruncate(world.fd(0), 100) == 0);
-  CHECK(world.memory()->ReadPage({0}, {0}, page.data()).code() == absl::StatusCode::kOutOfRange);
-  CHECK(world.memory()->ReadPage({2}, {world.layout().pages - 1}, page.data()).code() == absl::StatusCode::kOutOfRange);
+  CHECK(world.memory()->ReadPage(world.layout(), {0}, {0}, page.data()).code() == absl::StatusCode::kOutOfRange);
+  CHECK(world.memory()->ReadPage(world.layout(), {2}, {world.layout().pages - 1}, page.data()).code() ==
+        absl::StatusCode::kOutOfRange);
 }
 
 }  // namespace

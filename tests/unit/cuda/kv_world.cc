@@ -110,8 +110,8 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
       slots_(slot_count * slot_stride_ + kGuard) {
   INFO("layout: " << named.name);
   Rng rng(seed);
-  memory_->layout = named.layout;
-  REQUIRE(memory_->layout.Validate(named.region_lengths) == absl::OkStatus());
+  memory_->layouts = {named.layout};
+  REQUIRE(layout().Validate(named.region_lengths) == absl::OkStatus());
   for (size_t r = 0; r < named.region_lengths.size(); ++r) {
     const Bytes length = named.region_lengths[r];
     UniqueFd fd(::memfd_create("kv", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -131,6 +131,7 @@ Copy KvWorld::MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>
   Copy copy{.op = op,
             .direction = direction,
             .memory = memory_,
+            .group = {},
             .slots = {},
             .page_table = {},
             .first_layer = 0,

@@ -43,7 +43,7 @@ class KvWorld {
   KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed);
 
   const std::shared_ptr<KvMemory>& memory() const { return memory_; }
-  const KvLayout& layout() const { return memory_->layout; }
+  const KvLayout& layout() const { return memory_->layouts[0]; }
   uint32_t layers() const { return static_cast<uint32_t>(layout().layers.size()); }
   uint32_t slot_count() const { return slot_count_; }
   std::byte* slot(uint32_t slot) { return slots_.data() + kGuard + slot * slot_stride_; }
