@@ -38,8 +38,8 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
     : options_(options),
       slots_(*slots),
       chunks_(HashFromSeed(options.seed)),
-      policy_(MakeLruLeaves(&chunks_)),
-      placement_(slots, &chunks_, &spaces_, policy_.get()),
+      tenants_(&chunks_, slots->capacity(), options.quotas),
+      placement_(slots, &chunks_, &spaces_, &tenants_),
       leases_(Share(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
       usable_(&chunks_) {
   KVIST_CHECK(options.Validate().ok());
@@ -48,7 +48,7 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
 // ---- Sessions ---------------------------------------------------------------------------------------------------------------
 
 void Core::Handle(const SessionOpened& event, Effects* out) {
-  const absl::StatusOr<SpaceId> space = spaces_.Open(event.space, &slots_);
+  const absl::StatusOr<SpaceId> space = spaces_.Open(event.space, &slots_, &tenants_);
   if (!space.ok()) {
     out->push_back(SessionRefused{event.session, space.status()});
     return;
@@ -92,7 +92,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     if (space.spec.groups[group].reuse.chained()) {
-      policy_->Used(needed);
+      tenants_[space.tenant].policy->Used(needed);
     } else {
       for (const ChunkIndex chunk : needed) Use(chunk);
     }
@@ -111,7 +111,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
     if (answer.lease) {
       for (const ChunkIndex chunk : kept) {
         ++chunks_[chunk].leases;
-        policy_->Withdrawn(chunk);
+        placement_.PolicyOf(chunk).Withdrawn(chunk);
       }
     }
   }
@@ -147,7 +147,7 @@ void Core::EndLease(LeaseId id) {
   }
 }
 
-void Core::Use(ChunkIndex chunk) { policy_->Used({&chunk, 1}); }
+void Core::Use(ChunkIndex chunk) { placement_.PolicyOf(chunk).Used({&chunk, 1}); }
 
 void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
@@ -209,7 +209,7 @@ void Core::Handle(const LoadAsked& event, Effects* out) {
   }
   for (const ChunkIndex chunk : op.chunks) {
     ++chunks_[chunk].holds;
-    policy_->Withdrawn(chunk);
+    placement_.PolicyOf(chunk).Withdrawn(chunk);
   }
   Start(std::move(op), std::move(slots), std::move(chunk_of), out);
 }
@@ -277,7 +277,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
   if (i == kNoChunk || (chunks_[i].state == ChunkState::kGhost && chunks_[i].parent == parent)) {
     if (i == kNoChunk) {
       i = chunks_.Add(session.space, group, key, parent, spaces_[session.space].epoch);
-      if (parent != kNoChunk) policy_->Withdrawn(parent);
+      if (parent != kNoChunk) placement_.PolicyOf(parent).Withdrawn(parent);
     }
     if (!placement_.Reserve(i)) {
       placement_.Collect(i);
@@ -373,10 +373,14 @@ void Core::Handle(const ClearAsked& event, Effects* out) {
 
 void Core::Detach(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
-  policy_->Withdrawn(i);
+  placement_.PolicyOf(i).Withdrawn(i);
   chunks_.Detach(i);
   if (chunk.state == ChunkState::kFilling) return Doom(i);
   placement_.Collect(i);
+}
+
+void Core::Handle(const QuotaSet& event, Effects*) {
+  tenants_.SetQuota(event.tenant, event.bytes.value_or(slots_.capacity()));
 }
 
 // ---- The clock --------------------------------------------------------------------------------------------------------------
@@ -424,6 +428,10 @@ CoreStatus Core::status() const {
     const Space& space = spaces_[SpaceId{s}];
     status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
     status.sealed += space.sealed;
+  }
+  for (uint32_t t = 0; t < tenants_.size(); ++t) {
+    const Tenant& tenant = tenants_[TenantId{t}];
+    status.tenants.push_back({tenant.name, tenant.quota, tenant.used, tenant.evictions});
   }
   status.chunks = chunks_.size();
   status.filling = fills_.size();

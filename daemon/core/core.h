@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,13 +13,13 @@
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/events.h"
-#include "daemon/core/eviction_policy.h"
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/placement.h"
 #include "daemon/core/sessions.h"
 #include "daemon/core/spaces.h"
+#include "daemon/core/tenants.h"
 #include "daemon/core/usable_position.h"
 #include "storage/pool/slot_allocator.h"
 
@@ -33,6 +34,8 @@ struct CoreOptions {
   double lease_share = 0.5;
   // Chunks that one Tick clears or reaps. Larger: clears are faster, requests behind them wait longer (about 0.2 us a chunk).
   uint32_t slice_chunks = 256;
+  // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
+  std::map<std::string, Bytes> quotas;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
@@ -48,7 +51,14 @@ struct CoreStatus {
     uint64_t chunks = 0;  // sealed
     Bytes bytes{};        // of slots, sealed and filling
   };
+  struct TenantRow {
+    std::string name;
+    Bytes quota{};  // the pool's capacity when it has none
+    Bytes used{};
+    uint64_t evictions = 0;
+  };
   std::vector<SpaceRow> spaces;
+  std::vector<TenantRow> tenants;
   uint64_t chunks = 0;  // places in use, of any state
   uint64_t sealed = 0;
   uint64_t filling = 0;
@@ -93,6 +103,7 @@ class Core {
   void Handle(const CancelAsked& event, Effects* out);
   void Handle(const CopyFinished& event, Effects* out);
   void Handle(const ClearAsked& event, Effects* out);
+  void Handle(const QuotaSet& event, Effects* out);
   void Handle(const Tick& event, Effects* out);
 
   // Whether there is long work that a Tick would go on with right now.
@@ -144,7 +155,7 @@ class Core {
   absl::Time now_ = absl::UnixEpoch();
   Spaces spaces_;
   ChunkTable chunks_;
-  std::unique_ptr<EvictionPolicy> policy_;
+  Tenants tenants_;
   Placement placement_;
   Fills fills_;
   Leases leases_;

@@ -114,6 +114,12 @@ struct ClearAsked {
   std::optional<SpaceId> space;
 };
 
+// A tenant's slots are at most so many bytes from now on; absent: the whole pool. What it has above that goes with its next stores.
+struct QuotaSet {
+  std::string tenant;
+  std::optional<Bytes> bytes;
+};
+
 // The clock. Expires leases and half stores and goes on with long work, a slice at a time.
 struct Tick {
   absl::Time now;

@@ -49,18 +49,21 @@ void Core::CheckInvariants() {
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) {
-      KVIST_CHECK(!policy_->Knows(i));
+      KVIST_CHECK(chunk.older == kNoChunk);
       continue;
     }
     KVIST_CHECK(chunk.children == children[i] && chunk.leases == leases[i] && chunk.holds == holds[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
     if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK(chunk.needed());
-    if (chunk.state == ChunkState::kSealed && !chunk.needed()) KVIST_CHECK(policy_->Knows(i));
-    if (policy_->Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
+    if (chunk.state == ChunkState::kSealed && !chunk.needed()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
+    if (placement_.PolicyOf(i).Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     KVIST_CHECK(spaces_[SpaceId{s}].sealed == sealed[s] && spaces_[SpaceId{s}].bytes == bytes[s]);
   }
+  std::vector<Bytes> used(tenants_.size());
+  for (uint32_t s = 0; s < spaces_.size(); ++s) used[spaces_[SpaceId{s}].tenant.value] += bytes[s];
+  for (uint32_t t = 0; t < tenants_.size(); ++t) KVIST_CHECK(tenants_[TenantId{t}].used == used[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
   placement_.CheckInvariants();
   slots_.CheckInvariants();

@@ -40,19 +40,24 @@ bool Placement::Reserve(ChunkIndex i) {
   ++chunk.holds;
   if (count > 1) chunk.slot.index = NewRun(count);
   SlotRef* shards = Shards(chunk);
+  const Bytes bytes = space.chunk_bytes(chunk.group);
+  Tenant& tenant = tenants_[space.tenant];
   uint32_t reserved = 0;
   for (uint32_t evicted = 0; reserved < count;) {
-    const std::optional<SlotRef> slot = slots_.Allocate(classes[reserved]);
+    const bool at_quota = tenant.used + bytes > tenant.quota;
+    const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
       shards[reserved++] = *slot;
-    } else if (evicted++ == kEvictionsMax * count || !EvictOne()) {
+    } else if (evicted++ == kEvictionsMax * count ||
+               !Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) {
       break;
     }
   }
   --chunk.holds;
   if (reserved == count) {
     chunk.state = ChunkState::kFilling;
-    space.bytes += space.chunk_bytes(chunk.group);
+    space.bytes += bytes;
+    tenant.used += bytes;
     return true;
   }
   while (reserved > 0) slots_.Free(shards[--reserved]);
@@ -70,13 +75,15 @@ void Placement::Unreserve(ChunkIndex i) {
   for (uint32_t shard = 0; shard < count; ++shard) slots_.Free(shards[shard]);
   if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   if (chunk.state == ChunkState::kSealed) --space.sealed;
-  space.bytes -= space.chunk_bytes(chunk.group);
+  const Bytes bytes = space.chunk_bytes(chunk.group);
+  space.bytes -= bytes;
+  tenants_[space.tenant].used -= bytes;
   chunk.state = ChunkState::kGhost;
 }
 
-bool Placement::EvictOne() {
-  const ChunkIndex victim = policy_.NextVictim();
+bool Placement::Evict(ChunkIndex victim) {
   if (victim == kNoChunk) return false;
+  ++tenants_[spaces_[chunks_[victim].space].tenant].evictions;
   Unreserve(victim);
   Collect(victim);
   ++evictions_;
@@ -89,12 +96,12 @@ void Placement::Collect(ChunkIndex i) {
     if (chunk.needed() || chunk.state == ChunkState::kFilling) return;
     if (chunk.state == ChunkState::kSealed) {
       if (!chunk.detached) {
-        policy_.Exposed(i);
+        PolicyOf(i).Exposed(i);
         return;
       }
       Unreserve(i);
     }
-    policy_.Withdrawn(i);
+    PolicyOf(i).Withdrawn(i);
     i = chunks_.Remove(i);
   }
 }

@@ -19,11 +19,11 @@ namespace kvist::core {
 // Threads: one.
 class Placement {
  public:
-  Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, EvictionPolicy* policy)
-      : slots_(*slots), chunks_(*chunks), spaces_(*spaces), policy_(*policy) {}
+  Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, Tenants* tenants)
+      : slots_(*slots), chunks_(*chunks), spaces_(*spaces), tenants_(*tenants) {}
 
-  // Slots for all shards of a ghost, evicting least valuable leaves until there is room; false and nothing reserved when there is
-  // none. The chunk is then kFilling. Its parent is safe: it has this child.
+  // Slots for all shards of a ghost, evicting least valuable leaves until there is room: the tenant's own while it is at its quota, else
+  // whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling. Its parent is safe: it has this child.
   //
   // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts
   // at most kEvictionsMax chunks for each shard, so that its work is bounded; a store that is refused for that makes room for the next one.
@@ -40,13 +40,16 @@ class Placement {
   // Of the shard that is the rank's.
   SlotRef SlotOf(ChunkIndex chunk, Rank rank) const;
 
+  // The order of the chunk's tenant.
+  EvictionPolicy& PolicyOf(ChunkIndex chunk) { return *tenants_[spaces_[chunks_[chunk].space].tenant].policy; }
   uint64_t evictions() const { return evictions_; }
   // Stops the process unless every live slot belongs to exactly one chunk.
   void CheckInvariants() const;
 
  private:
   const GroupSpec& Group(const Chunk& chunk) const { return spaces_[chunk.space].spec.groups[chunk.group.value]; }
-  bool EvictOne();
+  // False when there is no victim.
+  bool Evict(ChunkIndex victim);
   SlotRef* Shards(const Chunk& chunk);
   uint32_t NewRun(uint32_t shards);
 
@@ -61,7 +64,7 @@ class Placement {
   pool::SlotAllocator& slots_;
   ChunkTable& chunks_;
   Spaces& spaces_;
-  EvictionPolicy& policy_;
+  Tenants& tenants_;
   Runs runs_[Spaces::kRanksMax + 1];  // [shards]
   uint64_t evictions_ = 0;
 };

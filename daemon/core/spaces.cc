@@ -26,7 +26,7 @@ absl::Status Validate(const SpaceSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots) {
+absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants) {
   if (const auto known = by_digest_.find(spec.digest.word(0)); known != by_digest_.end()) {
     for (const SpaceId id : known->second) {
       if (spaces_[id.value].spec.digest == spec.digest) return id;
@@ -45,6 +45,7 @@ absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator*
       KVIST_ASSIGN_OR_RETURN(classes.emplace_back(), slots->ClassFor(slot_bytes));
     }
   }
+  space.tenant = tenants->Open(spec.tenant);
   const SpaceId id{static_cast<uint32_t>(spaces_.size())};
   spaces_.push_back(std::move(space));
   by_digest_[spec.digest.word(0)].push_back(id);

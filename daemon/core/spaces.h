@@ -6,6 +6,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/events.h"
+#include "daemon/core/tenants.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
@@ -13,6 +14,7 @@ namespace kvist::core {
 // A space that this daemon has met, and how its chunks are placed.
 struct Space {
   SpaceSpec spec;
+  TenantId tenant;
   std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
   uint32_t epoch = 0;                                 // rises with every clear: chunks of older epochs are invisible
   uint64_t sealed = 0;                                // chunks, over all groups
@@ -35,7 +37,7 @@ class Spaces {
   // The space of that digest, made on first use.
   // Errors: InvalidArgument  ranks, groups or slot sizes out of range.
   //         ResourceExhausted  kSpacesMax.
-  absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots);
+  absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants);
 
   Space& operator[](SpaceId id) { return spaces_[id.value]; }
   const Space& operator[](SpaceId id) const { return spaces_[id.value]; }

@@ -512,6 +512,13 @@ void Oracle::Compare(const core::Core& core) {
   equal("sessions", status.sessions, sessions_.size());
   equal("instances", status.instances, instances_.size());
   if (late_ == 0) equal("leases", status.leases, leases_.size());
+  for (const auto& [tenant, quota] : options_.quotas) {
+    Bytes used{};
+    for (const core::CoreStatus::SpaceRow& space : status.spaces) {
+      if (space.tenant == tenant) used += space.bytes;
+    }
+    Expect(used <= quota, kBudgetsHold, absl::StrCat("tenant ", tenant, " has more than its quota"));
+  }
   if (caught_up) equal("clears under way", 0, jobs_.size());
 
   std::erase_if(open_fills_, [&](FillId id) {

@@ -41,6 +41,8 @@ void World::MakePool() {
   auto slots = pool::SlotAllocator::Create(pool);
   KVIST_CHECK(slots.ok());
   slots_ = std::make_unique<pool::SlotAllocator>(*std::move(slots));
+  if (prng_.Percent(30)) core_options_.quotas["blue"] = pool.slab_bytes * prng_.Between(1, 3);
+  if (prng_.Percent(10)) core_options_.quotas["green"] = pool.slab_bytes * prng_.Between(1, 6) + KiB(4);
   memory_ = std::make_unique<Memory>(pool.regions, slots_.get(), &verdict_);
   core_ = std::make_unique<core::Core>(core_options_, slots_.get());
   oracle_ = std::make_unique<Oracle>(core_options_, slots_.get(), memory_.get(), &verdict_);
@@ -374,7 +376,8 @@ bool World::Drain() {
     }
     Bytes needed{};
     for (const core::GroupSpec& group : spec.groups) needed += slots_->slab_bytes() * group.slot_bytes.size();
-    if (needed <= slots_->capacity())
+    const auto quota = core_options_.quotas.find(spec.tenant);
+    if (needed <= slots_->capacity() && (quota == core_options_.quotas.end() || needed <= quota->second))
       verdict_.Expect(!verdict_.kept() || hit, kServesAgain, "a newcomer's chunk is refused though nothing is in use");
     for (const Process& rank : ranks) {
       if (verdict_.kept()) Deliver(core::SessionClosed{rank.session});

@@ -1,0 +1,45 @@
+#include "daemon/core/tenants.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvist::core {
+
+Tenants::Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas)
+    : chunks_(*chunks), capacity_(std::max(capacity, Bytes{1})), quotas_(std::move(quotas)) {}
+
+TenantId Tenants::Open(const std::string& name) {
+  const auto [at, fresh] = by_name_.try_emplace(name, TenantId{size()});
+  if (fresh) {
+    Tenant tenant;
+    tenant.name = name;
+    const auto quota = quotas_.find(name);
+    tenant.quota = quota == quotas_.end() ? capacity_ : std::max(quota->second, Bytes{1});
+    tenant.policy = MakeLruLeaves(&chunks_);
+    tenants_.push_back(std::move(tenant));
+  }
+  return at->second;
+}
+
+void Tenants::SetQuota(const std::string& name, Bytes quota) {
+  quotas_[name] = quota;
+  if (const auto known = by_name_.find(name); known != by_name_.end())
+    tenants_[known->second.value].quota = std::max(quota, Bytes{1});
+}
+
+ChunkIndex Tenants::NextVictim() {
+  asked_.clear();
+  while (asked_.size() < tenants_.size()) {
+    uint32_t most = UINT32_MAX;
+    for (uint32_t t = 0; t < size(); ++t) {
+      if (std::find(asked_.begin(), asked_.end(), t) != asked_.end()) continue;
+      if (most == UINT32_MAX || tenants_[t].share() > tenants_[most].share()) most = t;
+    }
+    if (tenants_[most].used == Bytes{0}) break;  // nor have those after it
+    if (const ChunkIndex victim = tenants_[most].policy->NextVictim(); victim != kNoChunk) return victim;
+    asked_.push_back(most);
+  }
+  return kNoChunk;
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,67 @@
+#ifndef KVIST_DAEMON_CORE_TENANTS_H_
+#define KVIST_DAEMON_CORE_TENANTS_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/string_view.h"
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/eviction_policy.h"
+#include "storage/base/ids.h"
+#include "storage/base/units.h"
+
+namespace kvist::core {
+
+using TenantId = Id<struct TenantTag, uint32_t>;  // dense, starting at 0
+
+// One tenant's part of the pool.
+struct Tenant {
+  std::string name;
+  Bytes quota{};  // of slots, sealed and filling: at most so much
+  Bytes used{};
+  uint64_t evictions = 0;                  // of its chunks
+  std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
+
+  // How much of its quota it uses. Who uses most gives way first.
+  double share() const { return static_cast<double>(used.value) / static_cast<double>(quota.value); }
+};
+
+// Who shares the pool. A tenant at its quota evicts its own chunks. When the pool is full the tenant that uses most of its quota gives
+// way (without quotas: the largest), so a flood evicts others only until it has as much as they have: nobody's cache can be emptied
+// by another's.
+//
+// Threads: one.
+class Tenants {
+ public:
+  // `capacity`: quota of those that have none. `quotas` by tenant's name.
+  Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas);
+
+  // The tenant of that name, made on first use.
+  TenantId Open(const std::string& name);
+  Tenant& operator[](TenantId id) { return tenants_[id.value]; }
+  const Tenant& operator[](TenantId id) const { return tenants_[id.value]; }
+  uint32_t size() const { return static_cast<uint32_t>(tenants_.size()); }
+
+  // In force for the next store; a tenant that has more evicts down to it then. No quota: the whole pool.
+  void SetQuota(const std::string& name, Bytes quota);
+
+  // Takes a victim from the tenant that uses most of its quota and has one; kNoChunk when nobody has.
+  // Cost: a look at each tenant, and at those again that have nothing to give.
+  ChunkIndex NextVictim();
+
+ private:
+  ChunkTable& chunks_;
+  const Bytes capacity_;
+  std::map<std::string, Bytes> quotas_;
+  std::vector<Tenant> tenants_;
+  absl::flat_hash_map<std::string, TenantId> by_name_;
+  std::vector<uint32_t> asked_;  // scratch of NextVictim
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_TENANTS_H_
