@@ -16,7 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/config.h"
+#include "daemon/config_commands.h"
+#include "daemon/config_in_force.h"
 #include "daemon/logging.h"
 #include "daemon/socket_dir.h"
 #include "daemon/state_dir.h"
@@ -28,18 +29,6 @@ namespace kvist::daemon {
 namespace {
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
-
-struct Arguments {
-  ConfigSources sources;
-  bool check = false;
-};
-
-absl::StatusOr<Options> FindOptions(const ConfigSources& sources) {
-  KVIST_ASSIGN_OR_RETURN(Options options, LoadConfig(sources));
-  KVIST_RETURN_IF_ERROR(FillDefaults(&options));
-  KVIST_RETURN_IF_ERROR(options.Validate());
-  return options;
-}
 
 // SIGINT and SIGTERM, in all threads that are started from here on.
 sigset_t BlockStopSignals() {
@@ -107,14 +96,29 @@ int RunDaemon(const Options& options) {
 }
 
 int Main(int argc, char** argv) {
-  Arguments given;
+  ConfigSources sources;
+  std::string format = "text";
   CLI::App app("The KV-cache daemon of one node.", "kvistd");
   app.set_version_flag("--version", "kvistd " KVIST_VERSION);
-  app.add_option("--config", given.sources.file, "TOML file; without one, every key has its default")->type_name("FILE");
-  app.add_option("--set", given.sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
+  app.add_option("--config", sources.file, "TOML file; without one, every key has its default")->type_name("FILE");
+  app.add_option("--set", sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
       ->type_name("SECTION.KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_flag("--check", given.check, "Only check the configuration: print the one in effect, or what is wrong with it");
+  CLI::App& config = *app.add_subcommand("config", "Shows and checks the configuration; starts nothing");
+  config.fallthrough();  // --config and --set may also stand behind it
+  config.require_subcommand(1);
+  config.add_option("-o,--output", format, "How to print: text, or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT");
+  const std::pair<const CLI::App*, ConfigCommand> commands[] = {
+      {config.add_subcommand("check",
+                             "Say whether kvistd would take the configuration, or everything that is wrong with it"),
+       ConfigCommand::kCheck},
+      {config.add_subcommand("default", "Print every key with its default and what it is for: a file to start from"),
+       ConfigCommand::kDefault},
+      {config.add_subcommand("dump", "Print the configuration in effect, defaults filled in"), ConfigCommand::kDump},
+      {config.add_subcommand("diff", "Print only what differs from the defaults"), ConfigCommand::kDiff}};
+  for (CLI::App* command : config.get_subcommands({})) command->fallthrough();
   app.footer(
       "exit status: 0 stopped by a signal, or the configuration is right; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that engines can connect. The log is on stderr.");
@@ -122,16 +126,19 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kStopped : kWrongConfig; }
 
-  const absl::StatusOr<Options> options = FindOptions(given.sources);
-  if (!options.ok()) {
-    std::cerr << "kvistd: " << options.status().message() << "\n";
+  for (const auto& [parsed, command] : commands) {
+    if (!parsed->parsed()) continue;
+    const ConfigFormat as = format == "json" ? ConfigFormat::kJson : ConfigFormat::kText;
+    const bool right = RunConfigCommand(command, sources, as, std::cout, std::cerr);
+    std::cout.flush();
+    return !right ? kWrongConfig : std::cout.good() ? kStopped : kFailed;
+  }
+  absl::StatusOr<ConfigInForce> in_force = ConfigInForce::Load(std::move(sources));
+  if (!in_force.ok()) {
+    for (const std::string& line : ErrorLines(in_force.status())) std::cerr << "kvistd: " << line << "\n";
     return kWrongConfig;
   }
-  if (given.check) {
-    std::cout << PrintConfig(*options) << std::flush;
-    return kStopped;
-  }
-  return RunDaemon(*options);
+  return RunDaemon(in_force->options());
 }
 
 }  // namespace

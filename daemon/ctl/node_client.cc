@@ -41,7 +41,7 @@ absl::Status WhyNot(const std::string& socket, int error) {
     case EACCES:
     case EPERM:
       why = absl::StrCat("uid ", geteuid(), " may not open ", socket,
-                         ": run kvistctl as root or as a member of the socket's group ([admin] socket_group)");
+                         ": run kvistctl as root or as a member of the socket's group (admin.socket_group)");
       break;
     case EAGAIN:
       why = absl::StrCat("kvistd at ", socket, " takes no connections: it is stuck, or has too many callers. Try again");
