@@ -296,7 +296,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
           Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256)),
       AtStart("Pins those threads; for benchmarks.", CpuList(KVIST_FIELD(copy, cpus))),
 
-      Live("A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer.",
+      Live("A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer. Those that were "
+           "granted before a change stay.",
            Duration(KVIST_FIELD(lease, max), absl::Milliseconds(1), absl::Hours(24))),
       Live("What the leases of one engine may keep, as a share of the pool.", Share(KVIST_FIELD(lease, share))),
       Live("A chunk that not all ranks have stored goes after so long.",

@@ -109,6 +109,10 @@ absl::StatusOr<node::v1::ClearReply> NodeClient::Clear(const std::string& space,
   return state_->Call(&node::v1::Node::Stub::Clear, request, timeout);
 }
 
+absl::StatusOr<node::v1::ReloadReply> NodeClient::Reload(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Reload, node::v1::ReloadRequest(), timeout);
+}
+
 std::string DefaultSocket() {
   const char* named = std::getenv("KVIST_ADMIN_SOCKET");
   if (named != nullptr && named[0] != '\0') return named;
