@@ -18,6 +18,7 @@ test_packages=(
   libopenblas-dev                    # the GEMM that kvist-bench measures the example engine against
   clang clang-format-14 clang-tidy-14  # the thread-safety build; versions are fixed because other ones format otherwise
   python3                            # the layering test
+  systemd                            # its programs check deploy/systemd; none is started
 )
 
 case "${1:-build}" in
