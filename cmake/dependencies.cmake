@@ -12,3 +12,4 @@ find_package(nlohmann_json REQUIRED)    # nlohmann_json::nlohmann_json
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA
+pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)  # PkgConfig::SYSTEMD

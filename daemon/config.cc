@@ -15,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "daemon/config_keys.h"
 #include "storage/base/status.h"
 
@@ -99,51 +101,56 @@ ConfigValue ToValue(const toml::node& node) {
   return {{}, node.is_table() ? "a table" : "a date or time"};
 }
 
-// Puts keys into Options, one by one, and remembers where each one stood.
+// Puts keys into Options, one by one, and remembers where each one stood, and every error.
 class Reader {
  public:
-  absl::Status TakeFile(const toml::table& file, absl::string_view name) {
+  void TakeFile(const toml::table& file, absl::string_view name) {
     for (auto&& [section, node] : file) {
       const std::string section_name(section.str());
       const std::string at = Place(name, section.source());
       if (!IsSection(section_name)) {
-        if (!node.is_table()) {
-          return Refuse(at, section_name, "a key outside of any section", absl::StrCat("keys under one of ", SectionList()));
-        }
-        return UnknownSection(at, section_name);
+        Note(node.is_table() ? UnknownSection(at, section_name)
+                             : Refuse(at, section_name, "a key outside of any section",
+                                      absl::StrCat("keys under one of ", SectionList())));
+        continue;
       }
       const toml::table* keys = node.as_table();
       if (keys == nullptr) {
-        return Refuse(at, absl::StrCat("[", section_name, "]"), ToValue(node).found,
-                      absl::StrCat("a section, [", section_name, "]"));
+        Note(Refuse(at, absl::StrCat("[", section_name, "]"), ToValue(node).found,
+                    absl::StrCat("a section, [", section_name, "]")));
+        continue;
       }
       for (auto&& [key, value] : *keys) {
         const std::string key_at = Place(name, key.source());
         const std::string value_at = value.source().begin ? Place(name, value.source()) : key_at;
-        KVIST_RETURN_IF_ERROR(
-            Take(section_name, std::string(key.str()), ToValue(value), {.key = key_at, .value = value_at}));
+        Note(Take(section_name, std::string(key.str()), ToValue(value), {.key = key_at, .value = value_at}));
       }
     }
-    return absl::OkStatus();
   }
 
-  absl::Status TakeOverride(absl::string_view text) {
+  void TakeOverride(absl::string_view text) {
     const size_t equals = text.find('=');
     const size_t dot = text.substr(0, equals).find('.');
     if (equals == absl::string_view::npos || dot == absl::string_view::npos) {
-      return absl::InvalidArgumentError(absl::StrCat(kOverride, ": ", Quoted(text), "; allowed: section.key=value"));
+      Note(absl::InvalidArgumentError(absl::StrCat(kOverride, ": ", Quoted(text), "; allowed: section.key=value")));
+      return;
     }
     const std::string section(text.substr(0, dot));
     const std::string key(text.substr(dot + 1, equals - dot - 1));
     const std::string raw(text.substr(equals + 1));
-    return Take(section, key, OverrideValue(section, key, raw), {.key = kOverride, .value = kOverride});
+    Note(Take(section, key, OverrideValue(section, key, raw), {.key = kOverride, .value = kOverride}));
+  }
+
+  void Note(const absl::Status& error) {
+    if (!error.ok()) errors_.push_back(absl::StrReplaceAll(error.message(), {{"\n", " "}}));
   }
 
   absl::StatusOr<Options> Finish() {
+    if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
     if (const std::optional<ConfigProblem> problem = FindContradiction(options_)) {
       const auto place = places_.find({std::string(problem->section), std::string(problem->name)});
-      return absl::InvalidArgumentError(absl::StrCat(place == places_.end() ? "" : place->second + ": ", "[",
-                                                     problem->section, "] ", problem->name, ": ", problem->text));
+      return absl::InvalidArgumentError(absl::StrCat(place == places_.end() ? "" : place->second + ": ", problem->section,
+                                                     ".", problem->name, ": ", problem->text));
     }
     KVIST_RETURN_IF_ERROR(options_.Validate());
     return std::move(options_);
@@ -178,9 +185,9 @@ class Reader {
   static absl::Status UnknownKey(absl::string_view place, absl::string_view section, absl::string_view name) {
     std::string hint = DidYouMean(name, KeyNames(section));
     for (const ConfigKey& key : ConfigKeys()) {
-      if (hint.empty() && key.name == name) hint = absl::StrCat(" (did you mean [", key.section, "] ", name, "?)");
+      if (hint.empty() && key.name == name) hint = absl::StrCat(" (did you mean ", key.section, ".", name, "?)");
     }
-    return Refuse(place, absl::StrCat("[", section, "] ", name), absl::StrCat("unknown key", hint),
+    return Refuse(place, absl::StrCat(section, ".", name), absl::StrCat("unknown key", hint),
                   absl::StrJoin(KeyNames(section), ", "));
   }
 
@@ -191,13 +198,13 @@ class Reader {
     const ConfigKey* key = FindKey(section, name);
     if (key == nullptr) return UnknownKey(at.key, section, name);
     if (!key->assign(value, &options_) || !key->holds(options_)) {
-      return Refuse(at.value, absl::StrCat("[", section, "] ", name), value.found, key->allowed);
+      return Refuse(at.value, absl::StrCat(section, ".", name), value.found, key->allowed);
     }
     return absl::OkStatus();
   }
 
   absl::Status TakeTenant(const std::string& uid, const ConfigValue& value, const Places& at) {
-    const std::string what = absl::StrCat("[", kTenantsSection, "] ", uid);
+    const std::string what = absl::StrCat(kTenantsSection, ".", uid);
     if (!IsTenantUid(uid)) return Refuse(at.key, what, absl::StrCat("the key ", Quoted(uid)), kTenantUidAllowed);
     const std::string* tenant = std::get_if<std::string>(&value.data);
     if (tenant == nullptr || !IsTenantName(*tenant)) return Refuse(at.value, what, value.found, kTenantNameAllowed);
@@ -220,6 +227,7 @@ class Reader {
   }
 
   Options options_;
+  std::vector<std::string> errors_;
   std::map<std::pair<std::string, std::string>, std::string> places_;
 };
 
@@ -236,13 +244,13 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   return text;
 }
 
-absl::Status TakeText(absl::string_view text, const std::string& name, Reader* reader) {
+void TakeText(absl::string_view text, const std::string& name, Reader* reader) {
   try {
-    return reader->TakeFile(toml::parse(std::string(text), name), name);
+    reader->TakeFile(toml::parse(std::string(text), name), name);
   } catch (const toml::parse_error& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Reader::Place(name, error.source()), ": ", std::string(error.description())));
-  } catch (const std::exception& error) { return absl::InvalidArgumentError(absl::StrCat(name, ": ", error.what())); }
+    reader->Note(absl::InvalidArgumentError(
+        absl::StrCat(Reader::Place(name, error.source()), ": ", std::string(error.description()))));
+  } catch (const std::exception& error) { reader->Note(absl::InvalidArgumentError(absl::StrCat(name, ": ", error.what()))); }
 }
 
 }  // namespace
@@ -250,8 +258,8 @@ absl::Status TakeText(absl::string_view text, const std::string& name, Reader* r
 absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
                                     const std::vector<std::string>& overrides) {
   Reader reader;
-  KVIST_RETURN_IF_ERROR(TakeText(text, FileName(name), &reader));
-  for (const std::string& override : overrides) KVIST_RETURN_IF_ERROR(reader.TakeOverride(override));
+  TakeText(text, FileName(name), &reader);
+  for (const std::string& override : overrides) reader.TakeOverride(override);
   return reader.Finish();
 }
 
@@ -261,17 +269,6 @@ absl::StatusOr<Options> LoadConfig(const ConfigSources& sources) {
   return ParseConfig(text, sources.file, sources.overrides);
 }
 
-std::string PrintConfig(const Options& options) {
-  std::string text;
-  absl::string_view section;
-  for (const ConfigKey& key : ConfigKeys()) {
-    if (key.section != section) absl::StrAppend(&text, section.empty() ? "" : "\n", "[", key.section, "]\n");
-    section = key.section;
-    absl::StrAppend(&text, "# ", key.allowed, "\n", key.name, " = ", key.print(options), "\n");
-  }
-  absl::StrAppend(&text, "\n[", kTenantsSection, "]\n# ", kTenantUidAllowed, " = ", kTenantNameAllowed, "\n");
-  for (const auto& [uid, tenant] : options.tenants) absl::StrAppend(&text, uid, " = \"", tenant, "\"\n");
-  return text;
-}
+std::vector<std::string> ErrorLines(const absl::Status& error) { return absl::StrSplit(error.message(), '\n'); }
 
 }  // namespace kvist::daemon

@@ -13,14 +13,14 @@ namespace kvist::daemon {
 // Reads Options from a TOML file, and from `--set section.key=value` on top of it. Every key has a default, so an empty file will
 // do. Whatever is not understood is refused with its place, and nothing is guessed:
 //
-//   kvistd.toml:3:9: [pool] bytes: the string "4GB"; allowed: bytes, or a string with a unit such as "4GiB" (B, KiB, ...
-//   kvistd.toml:7:1: [pool] byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock
-//   --set: [lease] max: the string "2 days"; allowed: ...
+//   kvistd.toml:3:9: pool.bytes: the string "4GB"; allowed: bytes, or a string with a unit such as "4GiB" (B, KiB, ...
+//   kvistd.toml:7:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock
+//   --set: lease.max: the string "2 days"; allowed: ...
 //
 // Sizes are integers (bytes) or strings ("4GiB", "512 MiB"), durations strings ("60s", "500ms"), modes octal strings ("0660").
 // The result has passed Validate(); paths and sizes that were left out are still empty: see FillDefaults.
 //
-// Errors: InvalidArgument  as above.  NotFound, PermissionDenied, ...  the file can't be read.
+// Errors: InvalidArgument  as above, every one, a line each.  NotFound, PermissionDenied, ...  the file can't be read.
 struct ConfigSources {
   std::string file;                    // "" for none
   std::vector<std::string> overrides;  // "section.key=value" each; a later one wins over an earlier one and over the file.
@@ -41,8 +41,8 @@ absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view na
 // Errors: FailedPrecondition  no home directory, or /tmp/kvist-UID is there and isn't a private directory; names the key to set.
 absl::Status FillDefaults(Options* options);
 
-// The configuration as a TOML file with what is allowed above every key. ParseConfig gives the same Options back.
-std::string PrintConfig(const Options& options);
+// The lines of such an error.
+std::vector<std::string> ErrorLines(const absl::Status& error);
 
 }  // namespace kvist::daemon
 

@@ -51,7 +51,8 @@ ConfigKey MakeKey(absl::string_view section, absl::string_view name, Field field
                 return true;
               },
           .holds = [field, holds](const Options& options) { return holds(field(options)); },
-          .print = [field, print](const Options& options) { return print(field(options)); }};
+          .print = [field, print](const Options& options) { return print(field(options)); },
+          .copy = [field](const Options& from, Options* to) { field(*to) = field(from); }};
 }
 
 std::optional<std::string> ReadText(const ConfigValue& value) {
@@ -238,42 +239,79 @@ ConfigKey CpuList(absl::string_view section, absl::string_view name, Field field
       [](const std::vector<int>& cpus) { return absl::StrCat("[", absl::StrJoin(cpus, ", "), "]"); });
 }
 
+ConfigKey Live(std::string about, ConfigKey key) {
+  key.about = std::move(about);
+  key.live = true;
+  return key;
+}
+
+ConfigKey AtStart(std::string about, ConfigKey key) {
+  key.about = std::move(about);
+  return key;
+}
+
 }  // namespace
+
+std::string FullName(const ConfigKey& key) { return absl::StrCat(key.section, ".", key.name); }
 
 const std::vector<ConfigKey>& ConfigKeys() {
   static const auto* const keys = new std::vector<ConfigKey>{
-      Path(KVIST_FIELD(daemon, state_dir), kPathMax),
+      AtStart("A directory of this daemon's own, locked while it runs. Default: /var/lib/kvist for root, else "
+              "$XDG_STATE_HOME/kvist or ~/.local/state/kvist.",
+              Path(KVIST_FIELD(daemon, state_dir), kPathMax)),
 
-      Path(KVIST_FIELD(session, socket), kSocketPathMax),
-      Mode(KVIST_FIELD(session, socket_mode)),
-      Group(KVIST_FIELD(session, socket_group)),
-      Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1,
-                        65536),  // one descriptor each, and systemd's LimitNOFILE is larger
-      Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel"),
+      AtStart("Engines connect here. Default: /run/kvist/engine.sock for root, else $XDG_RUNTIME_DIR/kvist/engine.sock or "
+              "/tmp/kvist-UID/engine.sock.",
+              Path(KVIST_FIELD(session, socket), kSocketPathMax)),
+      AtStart("Mode of the engines' socket: whoever may write to it may connect.", Mode(KVIST_FIELD(session, socket_mode))),
+      AtStart("Group of the engines' socket; kvistd must be a member of it.", Group(KVIST_FIELD(session, socket_group))),
+      // One descriptor each, and systemd's LimitNOFILE is larger.
+      Live("How many sockets of engines may be open at a time, half-open ones too. A session takes 5 MiB. Lowering it ends "
+           "none that is there.",
+           Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1, 65536)),
+      AtStart("Pins the thread that owns the index; for benchmarks.",
+              Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel")),
 
-      Path(KVIST_FIELD(admin, socket), kSocketPathMax),
-      Mode(KVIST_FIELD(admin, socket_mode)),
-      Group(KVIST_FIELD(admin, socket_group)),
+      AtStart("kvistctl connects here. Default: admin.sock in the directory where the engines' socket is by default.",
+              Path(KVIST_FIELD(admin, socket), kSocketPathMax)),
+      AtStart("Mode of the operators' socket: whoever may write to it may clear the cache.",
+              Mode(KVIST_FIELD(admin, socket_mode))),
+      AtStart("Group of the operators' socket; kvistd must be a member of it.", Group(KVIST_FIELD(admin, socket_group))),
 
-      Size(KVIST_FIELD(pool, bytes),
-           {.min = kPageOfMemory, .max = GiB(16384)}),  // one smallest slot; what SlotAllocator can number
-      Size(KVIST_FIELD(pool, slab_bytes), {.min = kPageOfMemory, .max = GiB(16), .multiple = kPageOfMemory}),
-      Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256),
-      Flag(KVIST_FIELD(pool, lock)),
+      // One smallest slot; what SlotAllocator can number.
+      AtStart("Memory for KV. Default: a quarter of what is available at the start, cgroups' limits counted.",
+              Size(KVIST_FIELD(pool, bytes), {.min = kPageOfMemory, .max = GiB(16384)})),
+      AtStart(
+          "What moves between sizes of slots; holds at least one slot of every engine's chunks. Default: 64 MiB, less for "
+          "a pool below 1 GiB.",
+          Size(KVIST_FIELD(pool, slab_bytes), {.min = kPageOfMemory, .max = GiB(16), .multiple = kPageOfMemory})),
+      AtStart("Threads that touch the pool's memory after the start, at the lowest priority; 0 leaves it to first use.",
+              Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256)),
+      AtStart("Locks the pool's memory where the limits allow it, so that it is never swapped out.",
+              Flag(KVIST_FIELD(pool, lock))),
 
-      Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256),  // the most that the shared-memory engine takes
-      CpuList(KVIST_FIELD(copy, cpus)),
+      // The most that the shared-memory engine takes.
+      AtStart(
+          "Threads that copy for engines on CPUs. More copy faster until memory is the limit, and take cores from engines.",
+          Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256)),
+      AtStart("Pins those threads; for benchmarks.", CpuList(KVIST_FIELD(copy, cpus))),
 
-      Duration(KVIST_FIELD(lease, max), absl::Milliseconds(1), absl::Hours(24)),
-      Share(KVIST_FIELD(lease, share)),
-      Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24)),
+      Live("A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer. Those that were "
+           "granted before a change stay.",
+           Duration(KVIST_FIELD(lease, max), absl::Milliseconds(1), absl::Hours(24))),
+      Live("What the leases of one engine may keep, as a share of the pool.", Share(KVIST_FIELD(lease, share))),
+      Live("A chunk that not all ranks have stored goes after so long.",
+           Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24))),
 
-      Choice(KVIST_FIELD(log, level), {"trace", "debug", "info", "warn", "error"}),
-      Choice(KVIST_FIELD(log, format), {"text", "json"}),
+      Live("What is logged: this level and those that matter more.",
+           Choice(KVIST_FIELD(log, level), {"trace", "debug", "info", "warn", "error"})),
+      Live("Lines of the log: text for people, json for programs.", Choice(KVIST_FIELD(log, format), {"text", "json"})),
   };
   return *keys;
 }
 
+const absl::string_view kTenantsAbout =
+    "Users (uids) that share KV: those of one tenant. A uid that isn't listed is a tenant of its own, \"uid:N\".";
 const absl::string_view kTenantUidAllowed = "a uid in decimal, 0 to 4294967294";
 const absl::string_view kTenantNameAllowed = "a string of 1 to 64 letters, digits, '.', '_' and '-'";
 
@@ -293,11 +331,11 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
   if (pool.bytes != Bytes{} && pool.slab_bytes > pool.bytes) {
     return ConfigProblem{
         "pool", "slab_bytes",
-        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most [pool] bytes, ", PrintBytes(pool.bytes))};
+        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most pool.bytes, ", PrintBytes(pool.bytes))};
   }
   if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
     return ConfigProblem{"admin", "socket",
-                         absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than [session] socket")};
+                         absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket")};
   }
   return std::nullopt;
 }

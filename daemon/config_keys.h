@@ -33,13 +33,23 @@ struct ConfigKey {
   std::function<bool(const Options& options)> holds;
   // The field as a TOML value that `assign` reads back.
   std::function<std::string(const Options& options)> print;
+  // Sets the field of one as it is in the other.
+  std::function<void(const Options& from, Options* to)> copy;
+
+  std::string about{};  // what it is for, in a sentence or two, for who has only the printed configuration
+  bool live = false;    // a reload puts it in force (Daemon::Apply); any other needs a restart
 };
+
+// "session.socket": how a key is called in every message, and in --set.
+std::string FullName(const ConfigKey& key);
 
 // Every key but the tenants, in the order of Options.
 const std::vector<ConfigKey>& ConfigKeys();
 
 // The section whose keys are uids and whose values are tenants' names.
 inline constexpr absl::string_view kTenantsSection = "tenants";
+extern const absl::string_view kTenantsAbout;
+inline constexpr bool kTenantsLive = true;  // for engines that connect from then on
 extern const absl::string_view kTenantUidAllowed;
 extern const absl::string_view kTenantNameAllowed;
 bool IsTenantUid(absl::string_view text);   // as decimal text without leading zeros, the only spelling

@@ -33,7 +33,7 @@ absl::StatusOr<std::string> DefaultStateDir() {
   }
   if (home == nullptr || home[0] != '/') {
     return absl::FailedPreconditionError(
-        "[daemon] state_dir: has no default, because this user has no home directory; set it");
+        "daemon.state_dir: has no default, because this user has no home directory; set it");
   }
   return absl::StrCat(home, "/.local/state/kvist");
 }

@@ -67,18 +67,25 @@ class JsonLines : public spdlog::formatter {
   std::unique_ptr<spdlog::formatter> clone() const override { return std::make_unique<JsonLines>(); }
 };
 
-}  // namespace
-
-void SetUpLogging(const Options::Log& log) {
-  auto logger = std::make_shared<spdlog::logger>("kvistd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+// The sink takes a formatter under its lock, and the level is an atomic.
+void Apply(const Options::Log& log, spdlog::logger* logger) {
   if (log.format == "json") {
     logger->set_formatter(std::make_unique<JsonLines>());
   } else {
     logger->set_formatter(std::make_unique<TextLines>());
   }
   logger->set_level(log.level == "error" ? spdlog::level::err : spdlog::level::from_str(log.level));
+}
+
+}  // namespace
+
+void SetUpLogging(const Options::Log& log) {
+  auto logger = std::make_shared<spdlog::logger>("kvistd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  Apply(log, logger.get());
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
 }
+
+void ChangeLogging(const Options::Log& log) { Apply(log, spdlog::default_logger_raw()); }
 
 }  // namespace kvist::daemon

@@ -16,6 +16,9 @@ namespace kvist::daemon {
 // `log` must be valid. Call it before other threads start; those may log from then on.
 void SetUpLogging(const Options::Log& log);
 
+// Changes level and format of the logger that SetUpLogging has set up, while threads log.
+void ChangeLogging(const Options::Log& log);
+
 }  // namespace kvist::daemon
 
 #endif  // KVIST_DAEMON_LOGGING_H_

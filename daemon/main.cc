@@ -1,5 +1,5 @@
-// kvistd: reads its configuration, holds its state directory, starts the daemon and waits for a signal. Everything else is behind
-// wiring.h.
+// kvistd: reads its configuration, holds its state directory, starts the daemon, and reloads until a signal ends it. Everything else
+// is behind wiring.h.
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
@@ -14,10 +14,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "daemon/config.h"
+#include "daemon/config_commands.h"
+#include "daemon/config_in_force.h"
 #include "daemon/logging.h"
+#include "daemon/main_loop.h"
+#include "daemon/progress_watch.h"
+#include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
 #include "daemon/state_dir.h"
 #include "daemon/wiring.h"
@@ -29,34 +34,38 @@ namespace {
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
-struct Arguments {
-  ConfigSources sources;
-  bool check = false;
-};
+constexpr absl::Duration kApplyTime = absl::Seconds(4);  // less than kvistctl waits
 
-absl::StatusOr<Options> FindOptions(const ConfigSources& sources) {
-  KVIST_ASSIGN_OR_RETURN(Options options, LoadConfig(sources));
-  KVIST_RETURN_IF_ERROR(FillDefaults(&options));
-  KVIST_RETURN_IF_ERROR(options.Validate());
-  return options;
-}
-
-// SIGINT and SIGTERM, in all threads that are started from here on.
-sigset_t BlockStopSignals() {
-  sigset_t stop;
-  sigemptyset(&stop);
-  sigaddset(&stop, SIGINT);
-  sigaddset(&stop, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &stop, nullptr);
-  return stop;
-}
-
-void IgnoreSignals() {
+// A reader of our output, or a peer on a socket, that is gone is an error there, not an end.
+void IgnoreBrokenPipes() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore,
-            nullptr);  // a reader of our output, or a peer on a socket, that is gone is an error there, not an end
-  sigaction(SIGHUP, &ignore, nullptr);  // there is nothing to reload yet, and the end of a terminal is no reason to stop
+  sigaction(SIGPIPE, &ignore, nullptr);
+}
+
+std::string ServingStatus(const Options& options) {
+  return absl::StrCat("serving engines on ", options.session.socket, ", operators on ", options.admin.socket);
+}
+
+// Reads the configuration again and puts in force what can be; says what came of it to log and supervisor.
+absl::StatusOr<rpc::ReloadResult> Reload(ConfigInForce* config, Daemon* daemon) {
+  NotifyReloading();
+  const absl::StatusOr<ConfigInForce::Changes> changes = config->Reload();
+  if (!changes.ok()) {
+    spdlog::error("reload refused, the configuration stays as it was:");
+    for (const std::string& line : ErrorLines(changes.status())) spdlog::error("  {}", line);
+    NotifyReady(absl::StrCat(ServingStatus(config->options()), "; reload refused: ", ErrorLines(changes.status())[0]));
+    return changes.status();
+  }
+  ChangeLogging(config->options().log);
+  const absl::Status applied = daemon->Apply(config->options(), MonotonicNow() + kApplyTime);
+  const std::string live = absl::StrJoin(changes->live, ", "), restart = absl::StrJoin(changes->restart, ", ");
+  spdlog::info("reloaded; in force now: {}; waiting for a restart: {}", live.empty() ? "nothing new" : live,
+               restart.empty() ? "nothing" : restart);
+  if (!applied.ok()) spdlog::error("{}", std::string(applied.message()));
+  NotifyReady(absl::StrCat(ServingStatus(config->options()), restart.empty() ? "" : "; waiting for a restart: ", restart));
+  if (!applied.ok()) return applied;
+  return rpc::ReloadResult{changes->live, changes->restart};
 }
 
 void LogStart(const Options& options, rpc::NodeControl& node) {
@@ -71,50 +80,74 @@ void LogStart(const Options& options, rpc::NodeControl& node) {
                status->pool_locked ? "locked" : "not locked");
 }
 
-int RunDaemon(const Options& options) {
+int Fail(const absl::Status& why) {
+  spdlog::error("{}", std::string(why.message()));
+  return kFailed;
+}
+
+int RunDaemon(ConfigInForce config) {
+  const Options options = config.options();
   SetUpLogging(options.log);
-  IgnoreSignals();
-  const sigset_t stop = BlockStopSignals();
+  IgnoreBrokenPipes();
+  const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
+  if (!loop.ok()) return Fail(loop.status());
   umask(0077);  // sockets get their modes explicitly
 
   const absl::StatusOr<StateDir> state_dir = StateDir::Lock(options.daemon.state_dir);
-  if (!state_dir.ok()) {
-    spdlog::error("{}", std::string(state_dir.status().message()));
-    return kFailed;
-  }
+  if (!state_dir.ok()) return Fail(state_dir.status());
   for (const std::string* socket : {&options.session.socket, &options.admin.socket}) {
-    if (const absl::Status made = MakeSocketDir(*socket); !made.ok()) {
-      spdlog::error("{}", std::string(made.message()));
-      return kFailed;
-    }
+    if (const absl::Status made = MakeSocketDir(*socket); !made.ok()) return Fail(made);
   }
-  absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(options);
+  Parts parts;
+  parts.reload = [&loop = **loop](absl::Time deadline) { return loop.AskReload(deadline); };
+  absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(options, std::move(parts));
   if (!daemon.ok()) {
     spdlog::error("can't start: {}", std::string(daemon.status().message()));
     return kFailed;
   }
   LogStart(options, (*daemon)->node());
+  ProgressWatch reactor([daemon = daemon->get()](std::function<void()> task) { daemon->RunOnReactor(std::move(task)); });
+  NotifyReady(ServingStatus(options));
   std::puts("READY");
   std::fflush(stdout);
 
-  int signal = 0;
-  sigwait(&stop, &signal);
+  const int signal = (*loop)->Run({.reload = [&] { return Reload(&config, daemon->get()); },
+                                   .beat =
+                                       [&] {
+                                         if (reactor.Progressed()) NotifyWatchdog();
+                                       },
+                                   .beat_every = WatchdogPeriod()});
+  NotifyStopping("waiting for copies to end");
   spdlog::info("stopping: {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
-  pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);  // a second signal ends it at once
   daemon->reset();
   spdlog::info("stopped");
   return kStopped;
 }
 
 int Main(int argc, char** argv) {
-  Arguments given;
+  ConfigSources sources;
+  std::string format = "text";
   CLI::App app("The KV-cache daemon of one node.", "kvistd");
   app.set_version_flag("--version", "kvistd " KVIST_VERSION);
-  app.add_option("--config", given.sources.file, "TOML file; without one, every key has its default")->type_name("FILE");
-  app.add_option("--set", given.sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
+  app.add_option("--config", sources.file, "TOML file; without one, every key has its default")->type_name("FILE");
+  app.add_option("--set", sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
       ->type_name("SECTION.KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_flag("--check", given.check, "Only check the configuration: print the one in effect, or what is wrong with it");
+  CLI::App& config = *app.add_subcommand("config", "Shows and checks the configuration; starts nothing");
+  config.fallthrough();  // --config and --set may also stand behind it
+  config.require_subcommand(1);
+  config.add_option("-o,--output", format, "How to print: text, or json")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("FORMAT");
+  const std::pair<const CLI::App*, ConfigCommand> commands[] = {
+      {config.add_subcommand("check",
+                             "Say whether kvistd would take the configuration, or everything that is wrong with it"),
+       ConfigCommand::kCheck},
+      {config.add_subcommand("default", "Print every key with its default and what it is for: a file to start from"),
+       ConfigCommand::kDefault},
+      {config.add_subcommand("dump", "Print the configuration in effect, defaults filled in"), ConfigCommand::kDump},
+      {config.add_subcommand("diff", "Print only what differs from the defaults"), ConfigCommand::kDiff}};
+  for (CLI::App* command : config.get_subcommands({})) command->fallthrough();
   app.footer(
       "exit status: 0 stopped by a signal, or the configuration is right; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that engines can connect. The log is on stderr.");
@@ -122,16 +155,19 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kStopped : kWrongConfig; }
 
-  const absl::StatusOr<Options> options = FindOptions(given.sources);
-  if (!options.ok()) {
-    std::cerr << "kvistd: " << options.status().message() << "\n";
+  for (const auto& [parsed, command] : commands) {
+    if (!parsed->parsed()) continue;
+    const ConfigFormat as = format == "json" ? ConfigFormat::kJson : ConfigFormat::kText;
+    const bool right = RunConfigCommand(command, sources, as, std::cout, std::cerr);
+    std::cout.flush();
+    return !right ? kWrongConfig : std::cout.good() ? kStopped : kFailed;
+  }
+  absl::StatusOr<ConfigInForce> in_force = ConfigInForce::Load(std::move(sources));
+  if (!in_force.ok()) {
+    for (const std::string& line : ErrorLines(in_force.status())) std::cerr << "kvistd: " << line << "\n";
     return kWrongConfig;
   }
-  if (given.check) {
-    std::cout << PrintConfig(*options) << std::flush;
-    return kStopped;
-  }
-  return RunDaemon(*options);
+  return RunDaemon(*std::move(in_force));
 }
 
 }  // namespace

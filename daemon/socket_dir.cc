@@ -19,7 +19,7 @@ absl::Status CheckSocketDir(const std::string& dir) {
   return absl::FailedPreconditionError(
       absl::StrCat(dir,
                    " is there, but is not a directory of this user with mode 0700, so sockets in it would not "
-                   "be safe: remove it, or set [session] socket and [admin] socket"));
+                   "be safe: remove it, or set session.socket and admin.socket"));
 }
 
 absl::Status MakeSocketDir(const std::string& socket) {

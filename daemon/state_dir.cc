@@ -21,7 +21,7 @@ absl::Status MakeDirs(const std::string& path) {
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
     if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return ErrnoStatus(absl::StrCat("[daemon] state_dir: can't make ", part), errno);
+      return ErrnoStatus(absl::StrCat("daemon.state_dir: can't make ", part), errno);
     }
     if (end == std::string::npos) return absl::OkStatus();
   }
@@ -30,9 +30,9 @@ absl::Status MakeDirs(const std::string& path) {
 // Whoever can write here can put another lock file in the place of ours.
 absl::Status CheckOwner(const std::string& path) {
   struct stat found {};
-  if (stat(path.c_str(), &found) != 0) return ErrnoStatus(absl::StrCat("[daemon] state_dir: ", path), errno);
+  if (stat(path.c_str(), &found) != 0) return ErrnoStatus(absl::StrCat("daemon.state_dir: ", path), errno);
   if (found.st_uid != geteuid() || (found.st_mode & 0022) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("[daemon] state_dir: ", path, " belongs to uid ", found.st_uid,
+    return absl::FailedPreconditionError(absl::StrCat("daemon.state_dir: ", path, " belongs to uid ", found.st_uid,
                                                       " or can be written by others; wanted: a directory that only uid ",
                                                       geteuid(), " can write to (mode 0700 is best)"));
   }
@@ -61,7 +61,7 @@ absl::StatusOr<StateDir> StateDir::Lock(const std::string& path) {
   if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return ErrnoStatus(absl::StrCat("can't lock ", file), errno);
     return absl::FailedPreconditionError(absl::StrCat("the state directory ", path, " is in use by ", Owner(lock.get()),
-                                                      ": stop it, or give this daemon another [daemon] state_dir"));
+                                                      ": stop it, or give this daemon another daemon.state_dir"));
   }
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {

@@ -49,12 +49,21 @@ absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(con
   return regions;
 }
 
+core::CoreOptions ToCoreOptions(const Options::Lease& lease) {
+  core::CoreOptions core;
+  core.lease_max = lease.max;
+  core.lease_share = lease.share;
+  core.fill_timeout = lease.half_store;
+  return core;
+}
+
 // The admin API's view of the node: each call is a task on the reactor, waited for.
 class Node : public rpc::NodeControl {
  public:
   Node(session::Reactor* reactor, const pool::SlotAllocator* slots,
-       const std::vector<std::unique_ptr<pool::PinnedRegion>>* regions, const Options& options)
-      : reactor_(*reactor), slots_(*slots), regions_(*regions), options_(options) {}
+       const std::vector<std::unique_ptr<pool::PinnedRegion>>* regions, const Options& options,
+       decltype(Parts::reload) reload)
+      : reactor_(*reactor), slots_(*slots), regions_(*regions), options_(options), reload_(std::move(reload)) {}
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override {
     return Ask<rpc::NodeStatus>(deadline, [this](Answer<rpc::NodeStatus> answer) { answer(StatusNow()); });
@@ -75,6 +84,11 @@ class Node : public rpc::NodeControl {
       }
       reactor_.Clear(id, [answer](uint64_t chunks) { answer(chunks); });
     });
+  }
+
+  absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override {
+    if (!reload_) return absl::UnimplementedError("this kvistd can't reload");
+    return reload_(deadline);
   }
 
  private:
@@ -161,6 +175,7 @@ class Node : public rpc::NodeControl {
   const pool::SlotAllocator& slots_;
   const std::vector<std::unique_ptr<pool::PinnedRegion>>& regions_;
   const Options options_;
+  const decltype(Parts::reload) reload_;
   const absl::Time started_ = MonotonicNow();
 };
 
@@ -189,6 +204,26 @@ Daemon::~Daemon() = default;
 
 rpc::NodeControl& Daemon::node() { return *state_->node; }
 
+void Daemon::RunOnReactor(std::function<void()> task) { state_->reactor->Run(std::move(task)); }
+
+absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
+  struct Taken {  // they may come after nobody waits any more
+    absl::Notification core, listener;
+  };
+  const auto taken = std::make_shared<Taken>();
+  state_->reactor->Run([reactor = state_->reactor.get(), core = ToCoreOptions(options.lease), taken] {
+    reactor->core().Retune(core);
+    taken->core.Notify();
+  });
+  state_->listener->Retune(options.session.connections_max, options.tenants, [taken] { taken->listener.Notify(); });
+  if (!taken->core.WaitForNotificationWithTimeout(deadline - MonotonicNow()) ||
+      !taken->listener.WaitForNotificationWithTimeout(deadline - MonotonicNow())) {
+    return absl::DeadlineExceededError(
+        "kvistd is busy: the configuration was taken over, but isn't in force everywhere yet");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Parts parts) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon);
   State& s = *daemon->state_;
@@ -205,10 +240,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
   s.slots.emplace(std::move(allocator));
 
-  core::CoreOptions core;
-  core.lease_max = options.lease.max;
-  core.lease_share = options.lease.share;
-  core.fill_timeout = options.lease.half_store;
+  core::CoreOptions core = ToCoreOptions(options.lease);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);
@@ -229,7 +261,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.copy_engine = cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus}, copy_done);
   }
   s.reactor->SetCopyEngine(s.copy_engine.get());
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options);
+  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options, std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;

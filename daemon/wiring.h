@@ -17,13 +17,15 @@ struct Parts {
   std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
   // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
   bool pool_without_memory = false;
+  // What the admin API's Reload does; none: Unimplemented. Called from any thread until the daemon is destroyed.
+  std::function<absl::StatusOr<rpc::ReloadResult>(absl::Time deadline)> reload;
 };
 
 // One node's kvistd without its main(): pool, core, reactor, copy engines, session listener and admin server, joined.
 //
 // Lifecycle: Start serves when it returns -> the destructor stops taking sessions, ends those there are, waits until every copy is
 //   quiet, and frees.
-// Threads: Start and destroy on one; node() from any.
+// Threads: Start, Apply and destroy on one; node() and RunOnReactor from any.
 class Daemon {
  public:
   // `options` must be valid and have its paths filled in (FillDefaults in daemon/config.h). Errors: those of the parts, with the key to change.
@@ -33,6 +35,13 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   rpc::NodeControl& node();
+
+  // Puts the live keys of `options` (config_keys.h) in force but [log], each on the thread that uses it, and returns when they are.
+  // Errors: DeadlineExceeded  a thread didn't get to it in time; it will take them over when it does.
+  absl::Status Apply(const Options& options, absl::Time deadline);
+
+  // Runs a task on the reactor's thread, soon.
+  void RunOnReactor(std::function<void()> task);
 
  private:
   Daemon();

@@ -45,6 +45,15 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
   KVIST_CHECK(options.Validate().ok());
 }
 
+void Core::Retune(const CoreOptions& options) {
+  KVIST_CHECK(options.Validate().ok());
+  options_.lease_max = options.lease_max;
+  options_.lease_share = options.lease_share;
+  options_.fill_timeout = options.fill_timeout;
+  fills_.Shorten(now_ + options_.fill_timeout);
+  leases_.SetBudget(Share(slots_.capacity(), options_.lease_share));
+}
+
 // ---- Sessions ---------------------------------------------------------------------------------------------------------------
 
 void Core::Handle(const SessionOpened& event, Effects* out) {

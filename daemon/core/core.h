@@ -106,6 +106,10 @@ class Core {
   void Handle(const QuotaSet& event, Effects* out);
   void Handle(const Tick& event, Effects* out);
 
+  // Takes lease_max and lease_share over from valid options, for leases from now on, and fill_timeout, which half stores that there
+  // are don't outlive either. The rest stays as it was.
+  void Retune(const CoreOptions& options);
+
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const { return !clears_.empty() || !reap_.empty(); }
   // Whether time alone may bring work: leases or half stores that will expire.

@@ -1,5 +1,7 @@
 #include "daemon/core/fills.h"
 
+#include <algorithm>
+
 #include "storage/base/check.h"
 
 namespace kvist::core {
@@ -45,6 +47,11 @@ ChunkIndex Fills::Expired(absl::Time now) {
     if (Runs(due)) return due.chunk;
   }
   return kNoChunk;
+}
+
+void Fills::Shorten(absl::Time latest) {
+  for (Due& due : by_deadline_) due.deadline = std::min(due.deadline, latest);
+  for (auto& [chunk, fill] : fills_) fill.deadline = std::min(fill.deadline, latest);
 }
 
 std::vector<ChunkIndex> Fills::OfWriter(InstanceId writer) const {

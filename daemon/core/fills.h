@@ -34,6 +34,9 @@ class Fills {
   Fill* Find(ChunkIndex chunk);
   void End(ChunkIndex chunk);
 
+  // None that runs has a later deadline any more. Fills that begin afterwards must not have an earlier one.
+  void Shorten(absl::Time latest);
+
   // Chunks that `writer` is storing, in the order of their places.
   std::vector<ChunkIndex> OfWriter(InstanceId writer) const;
 
@@ -53,7 +56,7 @@ class Fills {
   absl::flat_hash_map<ChunkIndex, Fill> fills_;
   absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>>
       by_writer_;                // ordered, so that a simulated run replays exactly
-  std::deque<Due> by_deadline_;  // ascending, because all fills have the same time to live
+  std::deque<Due> by_deadline_;  // ascending, because all fills have the same time to live (Shorten keeps it so)
   uint64_t next_serial_ = 1;
 };
 

@@ -44,6 +44,8 @@ class Leases {
 
   // A new lease, or none when it would take its instance past the budget or its session past kLeasesPerSession.
   LeaseId Grant(Lease lease);
+  // For leases from now on; those there are stay, and count.
+  void SetBudget(Bytes budget) { budget_ = budget; }
   // The lease if it is alive and belongs to `instance`.
   Lease* Find(LeaseId id, InstanceId instance);
   Lease End(LeaseId id);

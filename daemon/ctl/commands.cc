@@ -41,6 +41,11 @@ class Session {
   ExitCode Sessions() {
     return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
   }
+  ExitCode Reload() {
+    return WithNode([this](NodeClient& node) {
+      return Print(node.Reload(Timeout(kQuestionTime)), kQuestionTime, "; the reload goes on in the daemon");
+    });
+  }
   ExitCode Clear() {
     if (!arguments_.yes) {
       const std::string what =
@@ -131,6 +136,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
   clear->add_flag("--yes", given.yes, "Don't ask");
+  const CLI::App* reload = app.add_subcommand(
+      "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
 
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
@@ -139,6 +146,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
   if (sessions->parsed()) return session.Sessions();
+  if (reload->parsed()) return session.Reload();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;

@@ -41,7 +41,7 @@ absl::Status WhyNot(const std::string& socket, int error) {
     case EACCES:
     case EPERM:
       why = absl::StrCat("uid ", geteuid(), " may not open ", socket,
-                         ": run kvistctl as root or as a member of the socket's group ([admin] socket_group)");
+                         ": run kvistctl as root or as a member of the socket's group (admin.socket_group)");
       break;
     case EAGAIN:
       why = absl::StrCat("kvistd at ", socket, " takes no connections: it is stuck, or has too many callers. Try again");
@@ -107,6 +107,10 @@ absl::StatusOr<node::v1::ClearReply> NodeClient::Clear(const std::string& space,
   node::v1::ClearRequest request;
   request.set_space(space);
   return state_->Call(&node::v1::Node::Stub::Clear, request, timeout);
+}
+
+absl::StatusOr<node::v1::ReloadReply> NodeClient::Reload(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Reload, node::v1::ReloadRequest(), timeout);
 }
 
 std::string DefaultSocket() {

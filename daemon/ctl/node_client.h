@@ -27,6 +27,7 @@ class NodeClient {
   absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
   // The chunks of the space whose digest begins with `space`, or all when it is empty.
   absl::StatusOr<node::v1::ClearReply> Clear(const std::string& space, absl::Duration timeout);
+  absl::StatusOr<node::v1::ReloadReply> Reload(absl::Duration timeout);
 
  private:
   struct State;

@@ -48,10 +48,13 @@ Json Object(const Message& message) {
       object[field.name()] = OneValue(message, field);
       continue;
     }
-    KVIST_CHECK(field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE);
+    const bool texts = field.cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+    KVIST_CHECK(texts || field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE);
     Json list = Json::array();
-    for (int j = 0; j < at.FieldSize(message, &field); ++j)
-      list.push_back(Object(at.GetRepeatedMessage(message, &field, j)));
+    for (int j = 0; j < at.FieldSize(message, &field); ++j) {
+      list.push_back(texts ? Json(at.GetRepeatedString(message, &field, j))
+                           : Object(at.GetRepeatedMessage(message, &field, j)));
+    }
     object[field.name()] = std::move(list);
   }
   return object;
@@ -138,6 +141,14 @@ std::string ToTable(const node::v1::SessionsReply& sessions) {
 
 std::string ToTable(const node::v1::ClearReply& clear) {
   return absl::StrCat("cleared ", Plural(clear.chunks(), "chunk"), "\n");
+}
+
+std::string ToTable(const node::v1::ReloadReply& reload) {
+  std::string text;
+  if (reload.in_force().empty() && reload.needs_restart().empty()) text = "reloaded: nothing has changed\n";
+  for (const std::string& key : reload.in_force()) absl::StrAppend(&text, Printable(key), ": in force now\n");
+  for (const std::string& key : reload.needs_restart()) absl::StrAppend(&text, Printable(key), ": needs a restart\n");
+  return text;
 }
 
 std::string ToJson(const Message& reply) {

@@ -11,6 +11,7 @@ namespace kvist::ctl {
 std::string ToTable(const node::v1::StatusReply& status);
 std::string ToTable(const node::v1::SessionsReply& sessions);
 std::string ToTable(const node::v1::ClearReply& clear);
+std::string ToTable(const node::v1::ReloadReply& reload);
 
 // A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.

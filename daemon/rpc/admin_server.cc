@@ -63,7 +63,7 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options
     state->server = builder.BuildAndStart();
   }
   if (state->server == nullptr)
-    return absl::UnavailableError(absl::StrCat("[admin] socket: gRPC can't listen at ", options.socket));
+    return absl::UnavailableError(absl::StrCat("admin.socket: gRPC can't listen at ", options.socket));
   std::unique_ptr<AdminServer> server(new AdminServer(std::move(state)));
   KVIST_RETURN_IF_ERROR(OpenSocketTo(options.socket, options.group, options.mode));
   return server;

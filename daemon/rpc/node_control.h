@@ -48,6 +48,12 @@ struct SessionStatus {
   uint64_t requests = 0;
 };
 
+// Keys of the configuration (section.key) that a reload found different.
+struct ReloadResult {
+  std::vector<std::string> in_force;       // from now on
+  std::vector<std::string> needs_restart;  // are still as they were
+};
+
 // Threads: any; each call waits for the reactor, at most until `deadline` (monotonic clock).
 // Errors: DeadlineExceeded  the node didn't answer in time (a clear goes on).  Unavailable  it is stopping.
 class NodeControl {
@@ -58,6 +64,9 @@ class NodeControl {
   // Clears the space with this digest (64 hex digits), or everything when it is empty; the number of chunks that went.
   // Errors also: NotFound  no such space.
   virtual absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) = 0;
+  // Reads the configuration again and puts it in force: all of it, or nothing.
+  // Errors also: InvalidArgument and those of reading files: every error with its place, a line each; everything is as it was.
+  virtual absl::StatusOr<ReloadResult> Reload(absl::Time deadline) = 0;
 };
 
 }  // namespace kvist::rpc

@@ -54,6 +54,12 @@ class NodeService final : public node::v1::Node::Service {
     return ToGrpc(chunks.status());
   }
 
+  grpc::Status Reload(grpc::ServerContext* context, const node::v1::ReloadRequest*, node::v1::ReloadReply* reply) override {
+    const absl::StatusOr<ReloadResult> result = control_->Reload(DeadlineOf(*context, kQuestionTime));
+    if (result.ok()) *reply = ToReply(*result);
+    return ToGrpc(result.status());
+  }
+
  private:
   absl::StatusOr<uint64_t> ClearSpace(const std::string& prefix, absl::Time deadline) {
     std::string space;

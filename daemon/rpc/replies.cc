@@ -93,4 +93,11 @@ node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions) {
   return reply;
 }
 
+node::v1::ReloadReply ToReply(const ReloadResult& result) {
+  node::v1::ReloadReply reply;
+  for (const std::string& key : result.in_force) reply.add_in_force(Text(key));
+  for (const std::string& key : result.needs_restart) reply.add_needs_restart(Text(key));
+  return reply;
+}
+
 }  // namespace kvist::rpc

@@ -12,6 +12,7 @@ namespace kvist::rpc {
 // refuses it, and model names come from clients). Version and pid are this process's.
 node::v1::StatusReply ToReply(const NodeStatus& status);
 node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions);
+node::v1::ReloadReply ToReply(const ReloadResult& result);
 
 }  // namespace kvist::rpc
 

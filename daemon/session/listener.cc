@@ -339,6 +339,15 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   return std::unique_ptr<Listener>(new Listener(std::move(state)));
 }
 
+void Listener::Retune(uint32_t connections_max, std::map<std::string, std::string> tenants, std::function<void()> done) {
+  State* raw = state_.get();
+  raw->Post([raw, connections_max, tenants = std::move(tenants), done = std::move(done)] {
+    raw->options.connections_max = connections_max;
+    raw->options.tenants = tenants;
+    done();
+  });
+}
+
 Listener::Listener(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 Listener::~Listener() {

@@ -20,7 +20,7 @@ using LogLine = std::function<void(bool warning, const std::string& text)>;
 // Death: a session ends when its process does (pidfd), when the socket hangs up, or when the reactor reports a broken protocol. The
 //   socket is closed only when no copy touches the engine's memory any more, so to a living client the hang-up means that.
 // Bounds: at most connections_max sockets; one that doesn't finish its handshake within kHandshake is dropped.
-// Threads: one of its own. Create and destroy on one; destroy before the reactor stops.
+// Threads: one of its own; Retune from any. Create and destroy on one; destroy before the reactor stops.
 class Listener {
  public:
   struct Options {
@@ -34,6 +34,10 @@ class Listener {
   // Errors: AlreadyExists  a live daemon listens there.  InvalidArgument  the path is too long, the group unknown; those of bind.
   static absl::StatusOr<std::unique_ptr<Listener>> Create(Options options, Reactor* reactor);
   ~Listener();
+
+  // From now on (when `done` is called, on the listener's thread) so many connections may be open, and those that come are of these
+  // tenants. Ends none that is there, and none changes its tenant. After the destructor began nothing is called.
+  void Retune(uint32_t connections_max, std::map<std::string, std::string> tenants, std::function<void()> done);
 
  private:
   struct State;

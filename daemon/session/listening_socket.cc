@@ -53,10 +53,10 @@ absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode, const 
     const struct group* entry = ::getgrnam(group.c_str());
     if (entry == nullptr) return absl::InvalidArgumentError(absl::StrCat("session.socket_group: no group '", group, "'"));
     if (::chown(path.c_str(), static_cast<uid_t>(-1), entry->gr_gid) != 0)
-      return ErrnoStatus(absl::StrCat("chown of ", path), errno);
+      return ErrnoStatus(absl::StrCat("session.socket_group: can't give ", path, " to group ", group), errno);
   }
-  if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(absl::StrCat("chmod of ", path), errno);
-  if (::listen(fd.get(), 128) != 0) return ErrnoStatus(absl::StrCat("listen at ", path), errno);
+  if (::chmod(path.c_str(), mode) != 0) return ErrnoStatus(absl::StrCat("session.socket_mode: chmod of ", path), errno);
+  if (::listen(fd.get(), 128) != 0) return ErrnoStatus(absl::StrCat("session.socket: listen at ", path), errno);
   return fd;
 }
 

@@ -53,8 +53,8 @@ TempDir::~TempDir() {
 
 std::string BinDir() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
-DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings)
-    : dir_(dir), settings_(std::move(settings)) {
+DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings, const std::string& config)
+    : dir_(dir), settings_(std::move(settings)), config_(config) {
   Start();
 }
 
@@ -65,6 +65,7 @@ DaemonProcess::~DaemonProcess() {
 void DaemonProcess::Start() {
   const char* named = std::getenv("KVISTD");
   std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
+  if (!config_.empty()) argv.insert(argv.end(), {"--config", config_});
   std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(),
                                "admin.socket=" + admin_socket(), "log.level=warn"};
   all.insert(all.end(), settings_.begin(), settings_.end());

@@ -24,8 +24,8 @@ class TempDir {
 // A real kvistd in a folder of the test's, found beside the test's own executable (or at $KVISTD).
 class DaemonProcess {
  public:
-  // `settings`: more --set arguments, e.g. "pool.bytes=64MiB". Aborts the test when it isn't READY within 20 s.
-  DaemonProcess(const std::string& dir, std::vector<std::string> settings = {});
+  // `settings`: more --set arguments, e.g. "pool.bytes=64MiB"; `config`: a file that stands below them. Aborts the test when it isn't READY within 20 s.
+  DaemonProcess(const std::string& dir, std::vector<std::string> settings = {}, const std::string& config = "");
   ~DaemonProcess();  // SIGKILL
   DaemonProcess(const DaemonProcess&) = delete;
   DaemonProcess& operator=(const DaemonProcess&) = delete;
@@ -43,6 +43,7 @@ class DaemonProcess {
  private:
   std::string dir_;
   std::vector<std::string> settings_;
+  std::string config_;
   pid_t pid_ = -1;
 };
 

@@ -42,6 +42,41 @@ TEST_CASE("Core answers without a lease when the instance's budget is spent, for
   REQUIRE(f.Lookup(worker, KeysOf({1, 2, 3}), absl::Seconds(1)).lease);
 }
 
+TEST_CASE("Core::Retune counts for later leases and for all half stores, and takes no lease back") {
+  CoreFixture f;  // 16 slots, half of them for leases
+  const SpaceSpec two_ranks = SpaceNamed("space", {KiB(4), KiB(4)});
+  const SessionId worker = f.Worker("engine", SpaceNamed("one rank", {KiB(4)})), half = f.Worker("half", two_ranks, 0);
+  f.Keep(worker, KeysOf({1, 2, 3, 4}));
+  REQUIRE(f.Lookup(worker, KeysOf({1, 2, 3, 4}), absl::Seconds(50)).lease);
+  f.Keep(half, KeysOf({10}));
+  REQUIRE(f.core->status().filling == 1);
+
+  CoreOptions options;
+  options.lease_share = 0.25;  // 4 slots: all are leased already
+  options.lease_max = absl::Seconds(5);
+  options.fill_timeout = absl::Seconds(2);
+  f.core->Retune(options);
+  f.core->CheckInvariants();
+  REQUIRE_FALSE(f.Lookup(worker, KeysOf({1}), absl::Seconds(50)).lease);
+  const SessionId other = f.Worker("other", SpaceNamed("one rank", {KiB(4)}));
+  REQUIRE(f.Lookup(other, KeysOf({1}), absl::Seconds(50)).lease);
+  f.Keep(half, KeysOf({11}));
+  REQUIRE(f.core->status().filling == 2);
+  f.PassTime(absl::Seconds(6));
+  CHECK(f.core->status().leases == 1);  // the old one
+  CHECK(f.core->status().filling == 0);
+  f.PassTime(absl::Seconds(50));
+  CHECK(f.core->status().leases == 0);
+
+  options.fill_timeout = absl::Seconds(30);
+  f.core->Retune(options);
+  f.Keep(half, KeysOf({12}));
+  f.PassTime(absl::Seconds(29));
+  CHECK(f.core->status().filling == 1);
+  f.PassTime(absl::Seconds(2));
+  CHECK(f.core->status().filling == 0);
+}
+
 TEST_CASE("Core counts in the budget what is leased, not what some groups have beyond the common prefix") {
   CoreFixture::Options options;
   options.core.lease_share = 0.25;  // 4 of 16 slots

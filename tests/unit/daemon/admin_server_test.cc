@@ -188,7 +188,7 @@ TEST_CASE("AdminServer leaves nothing behind when its group is unknown") {
   FakeNode node;
   const absl::Status status = Refusal({.socket = dir / "admin.sock", .mode = 0660, .group = "no-such-group", .node = &node});
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-  CHECK(absl::StrContains(status.message(), "[admin] socket_group"));
+  CHECK(absl::StrContains(status.message(), "admin.socket_group"));
   CHECK_FALSE(std::filesystem::exists(dir / "admin.sock"));
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("AdminServer says why it can't have a socket") {
   const TemporaryDir dir;
   const absl::Status missing = Refusal({.socket = dir / "none/admin.sock", .mode = 0660, .group = "", .node = &node});
   CHECK(missing.code() == absl::StatusCode::kNotFound);
-  CHECK(absl::StrContains(missing.message(), "[admin] socket"));
+  CHECK(absl::StrContains(missing.message(), "admin.socket"));
   CHECK(Refusal({.socket = dir / std::string(120, 'x'), .mode = 0660, .group = "", .node = &node}).code() ==
         absl::StatusCode::kInvalidArgument);
 }

@@ -125,6 +125,28 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
 }
 
+TEST_CASE("kvistctl reload says what is in force and what waits for a restart") {
+  Served served;
+  CHECK(Ctl({"reload", "--socket", served.socket}).out == "reloaded: nothing has changed\n");
+  served.node.Reloads({.in_force = {"lease.max", "tenants.7"}, .needs_restart = {"pool.bytes"}});
+  const Outcome reloaded = Ctl({"reload", "--socket", served.socket});
+  CHECK(reloaded.code == kOk);
+  CHECK(reloaded.out == "lease.max: in force now\ntenants.7: in force now\npool.bytes: needs a restart\n");
+  CHECK(nlohmann::json::parse(Ctl({"reload", "-o", "json", "--socket", served.socket}).out) ==
+        nlohmann::json{{"in_force", {"lease.max", "tenants.7"}}, {"needs_restart", {"pool.bytes"}}});
+}
+
+TEST_CASE("kvistctl reload passes on what is wrong with the configuration, however much that is") {
+  Served served;
+  std::string errors = "f:2:1: pool.bite: unknown key\nf:3:1: ";
+  errors += std::string(100'000, '\xe5');
+  served.node.Fail(absl::InvalidArgumentError(errors));
+  const Outcome refused = Ctl({"reload", "--socket", served.socket});
+  CHECK(refused.code == kRefused);
+  CHECK(refused.out.empty());
+  CHECK_THAT(refused.err, StartsWith("kvistctl: f:2:1: pool.bite: unknown key\nf:3:1: "));
+}
+
 TEST_CASE("kvistctl passes on what the daemon refuses") {
   Served served;
   const Outcome outcome = Ctl({"clear", "--yes", "--space", "aa", "--socket", served.socket});

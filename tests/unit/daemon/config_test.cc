@@ -2,9 +2,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_text.h"
 
 namespace kvist::daemon {
 namespace {
@@ -100,36 +103,36 @@ TEST_CASE("ParseConfig reads sizes in bytes and with units") {
        {"\"4GB\"", "\"4\"", "\"GiB\"", "\"-4GiB\"", "\"4.5GiB\"", "\"\"", "-1", "4.0", "true", "4095", "\"16385GiB\"",
         "\"99999999999999999999GiB\"", "\"17592186044416TiB\"", "\"4GiB x\"", "{}", "[4]", "1979-05-27"}) {
     INFO(wrong);
-    CHECK(absl::StartsWith(Refusal(absl::StrCat("[pool]\nbytes = ", wrong)), "f:2:9: [pool] bytes: "));
+    CHECK(absl::StartsWith(Refusal(absl::StrCat("[pool]\nbytes = ", wrong)), "f:2:9: pool.bytes: "));
   }
   CHECK(absl::StrContains(Refusal("[pool]\nslab_bytes = 5000"), "a multiple of 4KiB"));
 }
 
 TEST_CASE("ParseConfig says what it found, where, and what is allowed") {
   CHECK(Refusal("[pool]\nlock = true\nbytes = \"4GB\"") ==
-        "f:3:9: [pool] bytes: the string \"4GB\"; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, "
+        "f:3:9: pool.bytes: the string \"4GB\"; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, "
         "GiB, TiB), from 4KiB "
         "to 16TiB; 0 for the default");
   CHECK(Refusal("[log]\n\n  level = \"loud\"") ==
-        "f:3:11: [log] level: the string \"loud\"; allowed: \"trace\", \"debug\", \"info\", \"warn\", \"error\"");
-  CHECK(Refusal("[pool]\nlock = 1") == "f:2:8: [pool] lock: the integer 1; allowed: true, false");
+        "f:3:11: log.level: the string \"loud\"; allowed: \"trace\", \"debug\", \"info\", \"warn\", \"error\"");
+  CHECK(Refusal("[pool]\nlock = 1") == "f:2:8: pool.lock: the integer 1; allowed: true, false");
   CHECK(Refusal("[session]\nsocket_mode = 432") ==
-        "f:2:15: [session] socket_mode: the integer 432; allowed: an octal file mode as a string, \"0600\" to \"0777\", "
+        "f:2:15: session.socket_mode: the integer 432; allowed: an octal file mode as a string, \"0600\" to \"0777\", "
         "that lets the owner read "
         "and write");
-  CHECK(Refusal("[copy]\nthreads = 0") == "f:2:11: [copy] threads: the integer 0; allowed: an integer from 1 to 256");
+  CHECK(Refusal("[copy]\nthreads = 0") == "f:2:11: copy.threads: the integer 0; allowed: an integer from 1 to 256");
   CHECK(Refusal("[copy]\ncpus = [0, \"x\"]") ==
-        "f:2:8: [copy] cpus: an array that holds more than integers; allowed: a list of CPU numbers such as [0, 1], each "
+        "f:2:8: copy.cpus: an array that holds more than integers; allowed: a list of CPU numbers such as [0, 1], each "
         "from 0 to 1023");
-  CHECK(Refusal("[lease]\nshare = 1.5") == "f:2:9: [lease] share: the number 1.5; allowed: a number above 0 and at most 1");
+  CHECK(Refusal("[lease]\nshare = 1.5") == "f:2:9: lease.share: the number 1.5; allowed: a number above 0 and at most 1");
   CHECK(Refusal("[lease]\nmax = 60") ==
-        "f:2:7: [lease] max: the integer 60; allowed: a string with a unit such as \"60s\" or \"500ms\" (ms, s, m, h), from "
+        "f:2:7: lease.max: the integer 60; allowed: a string with a unit such as \"60s\" or \"500ms\" (ms, s, m, h), from "
         "1ms to 24h");
   CHECK(Refusal("[admin]\nsocket = \"run/a.sock\"") ==
-        "f:2:10: [admin] socket: the string \"run/a.sock\"; allowed: an absolute path of at most 107 bytes, or \"\" for the "
+        "f:2:10: admin.socket: the string \"run/a.sock\"; allowed: an absolute path of at most 107 bytes, or \"\" for the "
         "default");
   CHECK(Refusal("[pool.bytes]\nx = 1") ==
-        "f:1:1: [pool] bytes: a table; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), "
+        "f:1:1: pool.bytes: a table; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), "
         "from 4KiB to 16TiB; 0 "
         "for the default");
 }
@@ -187,11 +190,11 @@ TEST_CASE("ParseConfig refuses impossible values of every kind") {
 
 TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(Refusal("[pool]\nbyte = 1") ==
-        "f:2:1: [pool] byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock");
+        "f:2:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock");
   CHECK(absl::StrContains(Refusal("[pool]\nslab-bytes = 1"), "(did you mean slab_bytes?)"));
   CHECK(absl::StrContains(Refusal("[session]\nsokcet = \"/a\""), "(did you mean socket?)"));
-  CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean [daemon] state_dir?)"));
-  CHECK(Refusal("[pool]\nzzz = 1") == "f:2:1: [pool] zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock");
+  CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
+  CHECK(Refusal("[pool]\nzzz = 1") == "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock");
   CHECK(Refusal("[pol]\nbytes = 1") ==
         "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, log, "
         "tenants");
@@ -220,13 +223,13 @@ TEST_CASE("ParseConfig maps uids to tenants") {
   CHECK(Good("", {"tenants.1000=true"}).tenants.at("1000") == "true");
   CHECK(Good("", {"tenants.1000=\"quoted\""}).tenants.at("1000") == "quoted");
   CHECK(Refusal("[tenants]\nalice = \"blue\"") ==
-        "f:2:1: [tenants] alice: the key \"alice\"; allowed: a uid in decimal, 0 to 4294967294");
-  CHECK(absl::StartsWith(Refusal("[tenants]\n007 = \"blue\""), "f:2:1: [tenants] 007: "));
+        "f:2:1: tenants.alice: the key \"alice\"; allowed: a uid in decimal, 0 to 4294967294");
+  CHECK(absl::StartsWith(Refusal("[tenants]\n007 = \"blue\""), "f:2:1: tenants.007: "));
   CHECK(absl::StartsWith(Refusal("[tenants]\n4294967295 = \"blue\""), "f:2:1: "));
   CHECK(absl::StartsWith(Refusal("[tenants]\n-1 = \"blue\""), "f:2:1: "));
-  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = 5"), "f:2:5: [tenants] 1: the integer 5; allowed: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = 5"), "f:2:5: tenants.1: the integer 5; allowed: "));
   // Else whoever writes this could share with a uid that has no tenant of its own.
-  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"uid:2\""), "f:2:5: [tenants] 1: the string \"uid:2\"; allowed: "));
+  CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"uid:2\""), "f:2:5: tenants.1: the string \"uid:2\"; allowed: "));
   CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"\""), "f:2:5: "));
   CHECK(absl::StartsWith(Refusal(absl::StrCat("[tenants]\n1 = \"", std::string(65, 'x'), "\"")), "f:2:5: "));
 }
@@ -250,13 +253,13 @@ TEST_CASE("--set wins over the file, and a later one over an earlier one") {
 }
 
 TEST_CASE("--set goes through the same checks") {
-  CHECK(absl::StartsWith(Refusal("", {"pool.byte=4"}), "--set: [pool] byte: unknown key (did you mean bytes?); allowed: "));
+  CHECK(absl::StartsWith(Refusal("", {"pool.byte=4"}), "--set: pool.byte: unknown key (did you mean bytes?); allowed: "));
   CHECK(absl::StartsWith(Refusal("", {"pol.bytes=4"}), "--set: [pol]: unknown section (did you mean pool?); allowed: "));
-  CHECK(Refusal("", {"pool.lock=maybe"}) == "--set: [pool] lock: the string \"maybe\"; allowed: true, false");
-  CHECK(Refusal("", {"copy.threads=0"}) == "--set: [copy] threads: the integer 0; allowed: an integer from 1 to 256");
+  CHECK(Refusal("", {"pool.lock=maybe"}) == "--set: pool.lock: the string \"maybe\"; allowed: true, false");
+  CHECK(Refusal("", {"copy.threads=0"}) == "--set: copy.threads: the integer 0; allowed: an integer from 1 to 256");
   CHECK(absl::StartsWith(Refusal("", {"pool.lock=true\nvalue2=1"}),
-                         "--set: [pool] lock: the string \"true\\nvalue2=1\"; allowed: "));
-  CHECK(absl::StartsWith(Refusal("", {"tenants.bob=x"}), "--set: [tenants] bob: "));
+                         "--set: pool.lock: the string \"true\\nvalue2=1\"; allowed: "));
+  CHECK(absl::StartsWith(Refusal("", {"tenants.bob=x"}), "--set: tenants.bob: "));
   for (const char* wrong : {"", "pool", "pool.bytes", "pool=4", "=", "bytes=4.5"}) {
     INFO(wrong);
     CHECK(absl::StrContains(Refusal("", {wrong}), "; allowed: section.key=value"));
@@ -265,37 +268,50 @@ TEST_CASE("--set goes through the same checks") {
 
 TEST_CASE("ParseConfig refuses keys that contradict each other, at the place of one of them") {
   CHECK(Refusal("[pool]\nslab_bytes = \"64MiB\"\nbytes = \"32MiB\"") ==
-        "f:2:14: [pool] slab_bytes: 64MiB; allowed: at most [pool] bytes, 32MiB");
-  CHECK(absl::StartsWith(Refusal("[pool]\nbytes = \"32MiB\"", {"pool.slab_bytes=64MiB"}), "--set: [pool] slab_bytes: "));
+        "f:2:14: pool.slab_bytes: 64MiB; allowed: at most pool.bytes, 32MiB");
+  CHECK(absl::StartsWith(Refusal("[pool]\nbytes = \"32MiB\"", {"pool.slab_bytes=64MiB"}), "--set: pool.slab_bytes: "));
   CHECK(Refusal("[session]\nsocket = \"/a\"\n[admin]\nsocket = \"/a\"") ==
-        "f:4:10: [admin] socket: \"/a\"; allowed: another path than [session] socket");
+        "f:4:10: admin.socket: \"/a\"; allowed: another path than session.socket");
+}
+
+TEST_CASE("ParseConfig tells every error, a line each, from the file and from --set") {
+  const absl::StatusOr<Options> options = ParseConfig("x = 1\n[pool]\nbyte = 1\nlock = 1\n[pol]\n[log]\nlevel = \"a\\nb\"\n",
+                                                      "f", {"copy.threads=0", "nonsense"});
+  const std::vector<std::string> lines = ErrorLines(options.status());
+  const char* begins[] = {"f:7:9: log.level: ", "f:5:2: [pol]: ",        "f:3:1: pool.byte: ",   "f:4:8: pool.lock: ",
+                          "f:1:1: x: ",         "--set: copy.threads: ", "--set: \"nonsense\"; "};
+  CHECK(lines.size() == std::size(begins));
+  for (const char* begin : begins) {
+    INFO(begin << " in " << options.status().message());
+    CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return absl::StartsWith(line, begin); }) == 1);
+  }
 }
 
 TEST_CASE("Options::Validate names the key, what it is and what it may be") {
   Options options;
   CHECK(options.Validate().ok());
   options.lease.share = std::numeric_limits<double>::quiet_NaN();
-  CHECK(absl::StartsWith(options.Validate().message(), "[lease] share: nan"));
+  CHECK(absl::StartsWith(options.Validate().message(), "lease.share: nan"));
   options = Options();
   options.copy.threads = 300;
-  CHECK(options.Validate() == absl::InvalidArgumentError("[copy] threads: 300; allowed: an integer from 1 to 256"));
+  CHECK(options.Validate() == absl::InvalidArgumentError("copy.threads: 300; allowed: an integer from 1 to 256"));
   options = Options();
   options.tenants["x"] = "y";
-  CHECK(options.Validate().message() == "[tenants] \"x\"; allowed: a uid in decimal, 0 to 4294967294");
+  CHECK(options.Validate().message() == "tenants.\"x\"; allowed: a uid in decimal, 0 to 4294967294");
   options = Options();
   options.tenants["1"] = "a b";
-  CHECK(absl::StartsWith(options.Validate().message(), "[tenants] 1: \"a b\"; allowed: "));
+  CHECK(absl::StartsWith(options.Validate().message(), "tenants.1: \"a b\"; allowed: "));
   options = Options();
   options.pool.bytes = MiB(2);
   options.pool.slab_bytes = MiB(4);
-  CHECK(options.Validate().message() == "[pool] slab_bytes: 4MiB; allowed: at most [pool] bytes, 2MiB");
+  CHECK(options.Validate().message() == "pool.slab_bytes: 4MiB; allowed: at most pool.bytes, 2MiB");
 }
 
 TEST_CASE("LoadConfig reads files, and says which one it can't read") {
   const std::string path = absl::StrCat("/tmp/kvist-config-test-", getpid(), ".toml");
   std::ofstream(path) << "[copy]\nthreads = 9\nthread = 1\n";
   absl::StatusOr<Options> options = LoadConfig({.file = path, .overrides = {}});
-  CHECK(absl::StartsWith(options.status().message(), path + ":3:1: [copy] thread: unknown key (did you mean threads?)"));
+  CHECK(absl::StartsWith(options.status().message(), path + ":3:1: copy.thread: unknown key (did you mean threads?)"));
   std::ofstream(path) << "[copy]\nthreads = 9\n";
   options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}});
   REQUIRE(options.ok());

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "daemon/config.h"
+#include "daemon/config_text.h"
 #include "daemon/socket_dir.h"
 #include "storage/base/check.h"
 #include "storage/base/runtime_dir.h"

@@ -61,6 +61,10 @@ class FakeNode : public rpc::NodeControl {
     return Answer(uint64_t{17}, deadline);
   }
 
+  absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override { return Answer(reloaded_, deadline); }
+
+  void Reloads(rpc::ReloadResult result) { reloaded_ = std::move(result); }  // before it is asked
+
   // What calls answer from now on, in place of what they hold.
   void Fail(absl::Status error) {
     absl::MutexLock lock(&mutex_);
@@ -105,6 +109,7 @@ class FakeNode : public rpc::NodeControl {
 
   rpc::NodeStatus status_;
   std::vector<rpc::SessionStatus> sessions_;
+  rpc::ReloadResult reloaded_;
   mutable absl::Mutex mutex_;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   absl::Duration given_ ABSL_GUARDED_BY(mutex_);

@@ -67,6 +67,22 @@ TEST_CASE("SetUpLogging writes one JSON object a line, whatever the message hold
   CHECK(nlohmann::json::parse(lines[1])["level"] == "warn");
 }
 
+TEST_CASE("ChangeLogging changes level and format of the lines that follow") {
+  const std::vector<std::string> lines = Lines({.level = "warn", .format = "text"}, [] {
+    spdlog::info("not shown");
+    spdlog::warn("text");
+    ChangeLogging({.level = "error", .format = "json"});
+    spdlog::warn("not shown");
+    spdlog::error("json");
+    ChangeLogging({.level = "info", .format = "text"});
+    spdlog::info("text again");
+  });
+  REQUIRE(lines.size() == 3);
+  CHECK_THAT(lines[0], Catch::EndsWith("Z warn  text"));
+  CHECK(nlohmann::json::parse(lines[1])["message"] == "json");
+  CHECK_THAT(lines[2], Catch::EndsWith("Z info  text again"));
+}
+
 TEST_CASE("SetUpLogging keeps to its level") {
   const auto log = [] {
     spdlog::trace("x");

@@ -86,7 +86,7 @@ TEST_CASE("StateDir says what is in its way") {
   REQUIRE(StateDir::Lock(dir / "a").ok());
   const absl::Status status = StateDir::Lock(dir / "a/lock/b").status();
   CHECK_FALSE(status.ok());
-  CHECK(absl::StrContains(status.message(), "[daemon] state_dir: can't make"));
+  CHECK(absl::StrContains(status.message(), "daemon.state_dir: can't make"));
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+#include "daemon/config_in_force.h"
+
+#include <utility>
+
+#include "daemon/config_keys.h"
+#include "daemon/config_text.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+
+absl::StatusOr<ConfigInForce> ConfigInForce::Load(ConfigSources sources) {
+  KVIST_ASSIGN_OR_RETURN(Options written, LoadConfig(sources));
+  Options options = written;
+  KVIST_RETURN_IF_ERROR(FillDefaults(&options));
+  KVIST_RETURN_IF_ERROR(options.Validate());
+  return ConfigInForce(std::move(sources), std::move(written), std::move(options));
+}
+
+absl::StatusOr<ConfigInForce::Changes> ConfigInForce::Reload() {
+  KVIST_ASSIGN_OR_RETURN(const Options next, LoadConfig(sources_));
+  // Whether a restart would take it. What stays as it was keeps the default that was found then: the memory that is available now
+  // is less by this daemon's own pool.
+  Options restarted = next;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.print(next) == key.print(written_)) key.copy(options_, &restarted);
+  }
+  KVIST_RETURN_IF_ERROR(FillDefaults(&restarted));
+  KVIST_RETURN_IF_ERROR(restarted.Validate());
+
+  Changes changes;
+  for (const ConfigDifference& difference : Differences(next, written_))
+    (difference.live ? changes.live : changes.restart).push_back(difference.name);
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (!key.live) continue;
+    key.copy(next, &written_);
+    key.copy(next, &options_);
+  }
+  static_assert(kTenantsLive);
+  written_.tenants = options_.tenants = next.tenants;
+  return changes;
+}
+
+}  // namespace kvist::daemon

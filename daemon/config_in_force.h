@@ -1,0 +1,46 @@
+#ifndef KVIST_DAEMON_CONFIG_IN_FORCE_H_
+#define KVIST_DAEMON_CONFIG_IN_FORCE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "daemon/config.h"
+
+namespace kvist::daemon {
+
+// The configuration that a kvistd runs with, and where it came from, so that it can be read again.
+//
+// Lifecycle: Load -> any number of Reload, each of which takes all of the new configuration or nothing.
+// Threads: one.
+class ConfigInForce {
+ public:
+  // What a reload found different from what is in force, by full names.
+  struct Changes {
+    std::vector<std::string> live;     // are in options() now; the caller puts them in force where they are used
+    std::vector<std::string> restart;  // wait for a restart, as they do after every reload until it comes
+  };
+
+  // Errors: those of LoadConfig and FillDefaults.
+  static absl::StatusOr<ConfigInForce> Load(ConfigSources sources);
+
+  // As the sources say it: what they leave out is as in Options().
+  const Options& written() const { return written_; }
+  // The same with defaults filled in, as they were found when kvistd started.
+  const Options& options() const { return options_; }
+
+  // Reads the same sources again. Errors: as above; nothing has changed then.
+  absl::StatusOr<Changes> Reload();
+
+ private:
+  ConfigInForce(ConfigSources sources, Options written, Options options)
+      : sources_(std::move(sources)), written_(std::move(written)), options_(std::move(options)) {}
+
+  ConfigSources sources_;
+  Options written_;
+  Options options_;
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_CONFIG_IN_FORCE_H_

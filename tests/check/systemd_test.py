@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Checks deploy/systemd with systemd's own programs, none of which needs a running systemd.
+
+usage: systemd_test.py ROOT KVISTD     ROOT: the project; KVISTD: a built kvistd
+"""
+
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1))
+KVISTD = sys.argv.pop(1)
+SYSTEMD = ROOT / "deploy/systemd"
+UNITS = ["kvistd.service", "kvistd-gpu.service"]
+EXPOSURE_MAX = 20  # tenths
+
+
+def run(*command, **options):
+    return subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
+
+
+def settings(unit):
+    lines = (SYSTEMD / unit).read_text().splitlines()
+    return [line for line in lines if line and not line.startswith(("#", "["))]
+
+
+class Units(unittest.TestCase):
+    def test_exposure_is_low(self):
+        for unit in UNITS:
+            done = run("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_MAX}", SYSTEMD / unit)
+            print(done.stdout.splitlines()[-1])
+            self.assertEqual(done.returncode, 0, done.stdout)
+            worse = run("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=5", SYSTEMD / unit)
+            self.assertNotEqual(worse.returncode, 0, "the threshold isn't looked at")
+
+    def test_every_line_is_understood(self):
+        # `verify` wants the programs to be there: in a root that holds nothing but them and the unit.
+        for unit in UNITS:
+            with tempfile.TemporaryDirectory() as root:
+                for program in ["usr/sbin/kvistd", "usr/bin/kvistctl"]:
+                    path = pathlib.Path(root, program)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text("#!/bin/sh\n")
+                    path.chmod(0o755)
+                units = pathlib.Path(root, "etc/systemd/system")
+                units.mkdir(parents=True)
+                (units / unit).write_text((SYSTEMD / unit).read_text())
+                done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", unit)
+                wrong = [line for line in done.stdout.splitlines() if unit in line or "nknown" in line]
+                wrong = [line for line in wrong if "not found" not in line]  # sysinit.target and the like, in this empty root
+                self.assertEqual(wrong, [], done.stdout)
+
+    def test_the_two_differ_in_what_a_driver_needs_only(self):
+        cpu, gpu = set(settings(UNITS[0])), set(settings(UNITS[1]))
+        own = {"Description", "Conflicts", "After", "DeviceAllow"}
+        self.assertLessEqual({line.split("=")[0] for line in gpu - cpu}, own)
+        self.assertEqual({line.split("=")[0] for line in cpu - gpu} - own, {"PrivateDevices", "MemoryDenyWriteExecute"})
+
+    def test_credentials_are_in_a_drop_in_only(self):
+        for unit in UNITS:
+            self.assertFalse([line for line in settings(unit) if "Credential" in line])
+
+
+class Files(unittest.TestCase):
+    def test_sysusers_and_tmpfiles_make_what_the_units_use(self):
+        with tempfile.TemporaryDirectory() as root:
+            pathlib.Path(root, "etc").mkdir()
+            done = run("systemd-sysusers", f"--root={root}", SYSTEMD / "kvist.sysusers")
+            self.assertEqual(done.returncode, 0, done.stdout)
+            users = {line.split(":")[0] for line in pathlib.Path(root, "etc/passwd").read_text().splitlines()}
+            groups = {line.split(":")[0] for line in pathlib.Path(root, "etc/group").read_text().splitlines()}
+            for unit in UNITS:
+                values = dict(line.split("=", 1) for line in settings(unit))
+                self.assertIn(values["User"], users)
+                self.assertLessEqual({values["Group"], *values["SupplementaryGroups"].split()}, groups)
+            done = run("systemd-tmpfiles", f"--root={root}", "--create", SYSTEMD / "kvist.tmpfiles")
+            self.assertEqual(done.returncode, 0, done.stdout)
+            self.assertEqual(pathlib.Path(root, "run/kvist").stat().st_mode & 0o777, 0o755)
+            self.assertTrue(pathlib.Path(root, "etc/kvistd").is_dir())
+
+    def test_kvistd_takes_its_configuration(self):
+        for unit in UNITS:
+            values = dict(line.split("=", 1) for line in settings(unit))
+            done = run(KVISTD, "--config", SYSTEMD / "kvistd.toml", "config", "check")
+            self.assertEqual((done.returncode, done.stdout), (0, f"{SYSTEMD / 'kvistd.toml'}: ok\n"))
+            dumped = run(KVISTD, "--config", SYSTEMD / "kvistd.toml", "config", "diff").stdout
+            for group in values["SupplementaryGroups"].split():
+                self.assertIn(f'.socket_group = "{group}"', dumped)
+
+
+if __name__ == "__main__":
+    unittest.main()
