@@ -27,6 +27,10 @@ if(KVIST_SANITIZE)
   add_link_options(-fsanitize=${KVIST_SANITIZE})
 endif()
 
+option(KVIST_FUZZ "Compile with libFuzzer's coverage, and build tests/fuzz; clang only" OFF)
+if(KVIST_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
 if(KVIST_SANITIZE STREQUAL "thread")
   # In every program: tells ThreadSanitizer of the locks that Debian's Abseil takes.
   add_library(kvist_tsan_abseil OBJECT ${CMAKE_SOURCE_DIR}/tests/support/tsan_abseil.cc)

@@ -6,17 +6,17 @@
 #   --full    long campaigns (more seeds, more deaths) instead of the short ones: hours, not minutes
 #
 # Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
-# reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads;
-# clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
+# reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads; a minute
+# of fuzzing; clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
 # Each step's output goes to build/test_logs/ and is shown when it fails. The last line is "N passed, N failed": steps and tests.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-presets=(release asan tsan); clang=yes
+presets=(release asan tsan); clang=yes; fuzz_seconds=60
 for option in "$@"; do
   case "$option" in
-    --quick) presets=(release); clang=no ;;
-    --full) export KVIST_CAMPAIGN=full ;;
+    --quick) presets=(release); clang=no; fuzz_seconds=0 ;;
+    --full) export KVIST_CAMPAIGN=full; fuzz_seconds=3600 ;;
     *) sed -n '2,11p' "$0"; exit 2 ;;
   esac
 done
@@ -62,7 +62,7 @@ step() {  # name, command...: one step that passes or fails
   local name=$1 log=$logs/${1// /_}.log started=$SECONDS; shift
   printf '== %s ...\n' "$name"
   if run "$log" "$@"; then
-    grep -E '^(installed|installing) ' "$log"
+    grep -E '^(installed|installing|row 29:) ' "$log"
     finish "$name" "$started" passed 1 0
   else
     grep -E '(error|undefined reference to|Error).*:' "$log" | head -n 60 || tail -n 60 "$log"
@@ -113,6 +113,7 @@ if step dependencies deploy/install_dependencies.sh test; then  # not in a group
   for preset in "${presets[@]}"; do
     if step "$preset build" build "$preset"; then run_tests "$preset"; fi
   done
+  if [ $fuzz_seconds != 0 ]; then step fuzz tests/fuzz/run.sh $fuzz_seconds; fi
   if [ $clang = yes ]; then step "clang and clang-tidy" build clang; fi
   step format tests/check/format.sh
 fi
