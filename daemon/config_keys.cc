@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 
 namespace kvist::daemon {
 namespace {
@@ -34,6 +35,30 @@ const T* As(const ConfigValue& value) {
 }
 
 std::string Quote(absl::string_view text) { return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\""); }
+
+// A TOML string; `text` is UTF-8 without control characters. C's escapes are not TOML's.
+std::string TomlString(absl::string_view text) {
+  return absl::StrCat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
+// Whether a TOML file can hold the text.
+bool IsUtf8(absl::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  for (size_t i = 0; i < text.size();) {
+    const unsigned first = byte(i);
+    const size_t length = first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+    if (length == 0) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xc0) != 0x80) return false;
+    }
+    const unsigned second = byte(i + 1);
+    const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+    const bool no_character = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
+    if (overlong || no_character) return false;
+    i += length;
+  }
+  return true;
+}
 
 // A key whose TOML value is read by `read` (const ConfigValue& -> std::optional of the field's type) and so on.
 template <class Field, class Read, class Holds, class Print>
@@ -64,12 +89,12 @@ template <class Field>
 ConfigKey Path(absl::string_view section, absl::string_view name, Field field, size_t length_max) {
   return MakeKey(
       section, name, field, true,
-      absl::StrCat("an absolute path of at most ", length_max, " bytes, or \"\" for the default"), ReadText,
+      absl::StrCat("an absolute path of at most ", length_max, " bytes of UTF-8, or \"\" for the default"), ReadText,
       [length_max](const std::string& path) {
-        return path.empty() ||
-               (path[0] == '/' && path.size() <= length_max && std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
+        return path.empty() || (path[0] == '/' && path.size() <= length_max && IsUtf8(path) &&
+                                std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
       },
-      [](const std::string& path) { return Quote(path); });
+      [](const std::string& path) { return TomlString(path); });
 }
 
 template <class Field>
@@ -81,7 +106,7 @@ ConfigKey Group(absl::string_view section, absl::string_view name, Field field) 
                  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
                });
       },
-      [](const std::string& group) { return Quote(group); });
+      [](const std::string& group) { return TomlString(group); });
 }
 
 template <class Field>
@@ -92,7 +117,7 @@ ConfigKey Choice(absl::string_view section, absl::string_view name, Field field,
                     [](std::string* out, absl::string_view choice) { absl::StrAppend(out, "\"", choice, "\""); }),
       ReadText,
       [choices](const std::string& text) { return std::find(choices.begin(), choices.end(), text) != choices.end(); },
-      [](const std::string& text) { return Quote(text); });
+      [](const std::string& text) { return TomlString(text); });
 }
 
 template <class Field>

@@ -17,6 +17,7 @@ namespace kvist::daemon {
 struct Options {
   struct Daemon {
     std::string state_dir;  // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist
+    bool operator==(const Daemon&) const = default;
   } daemon;
 
   struct Session {
@@ -26,12 +27,14 @@ struct Options {
     std::string socket_group;         // group of the socket; "" leaves the process's own
     uint32_t connections_max = 1024;  // sockets, also half-open ones. More: more memory (5 MiB each once welcomed)
     int32_t reactor_cpu = -1;         // pins the reactor; -1 lets the kernel choose. For benchmarks
+    bool operator==(const Session&) const = default;
   } session;
 
   struct Admin {
     std::string socket;  // kvistctl connects here. Default beside the engine socket: admin.sock
     uint32_t socket_mode = 0660;
     std::string socket_group;
+    bool operator==(const Admin&) const = default;
   } admin;
 
   struct Pool {
@@ -40,27 +43,33 @@ struct Options {
     uint32_t touch_threads =
         1;             // touch the pool's memory in the background at the lowest priority; 0 leaves it to first use
     bool lock = true;  // mlock where the limits allow
+    bool operator==(const Pool&) const = default;
   } pool;
 
   struct Copy {
     uint32_t threads =
         2;  // that copy for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines
     std::vector<int> cpus;  // pins them; for benchmarks
+    bool operator==(const Copy&) const = default;
   } copy;
 
   struct Lease {
     absl::Duration max = absl::Seconds(60);         // a lease lasts at most so long
     double share = 0.5;                             // of the pool that one instance's leases may keep
     absl::Duration half_store = absl::Seconds(30);  // a chunk that not all ranks have stored goes after so long
+    bool operator==(const Lease&) const = default;
   } lease;
 
   struct Log {
     std::string level = "info";   // trace, debug, info, warn, error
     std::string format = "text";  // text or json
+    bool operator==(const Log&) const = default;
   } log;
 
   // uid (as decimal text) -> tenant. A uid that isn't listed is a tenant of its own, "uid:N". Two uids with one tenant share KV.
   std::map<std::string, std::string> tenants;
+
+  bool operator==(const Options&) const = default;
 
   // Errors: InvalidArgument  names the key, what was found and what is allowed.
   absl::Status Validate() const;

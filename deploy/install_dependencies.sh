@@ -17,6 +17,7 @@ test_packages=(
   catch2                             # every test
   libopenblas-dev                    # the GEMM that kvist-bench measures the example engine against
   clang clang-format-14 clang-tidy-14  # the thread-safety build; versions are fixed because other ones format otherwise
+  libclang-rt-14-dev                 # libFuzzer and the sanitizers of clang
   python3                            # the layering test
   systemd                            # its programs check deploy/systemd; none is started
 )

@@ -5,18 +5,19 @@
 #   --quick   the release build and the format check only
 #   --full    long campaigns (more seeds, more deaths) instead of the short ones: hours, not minutes
 #
-# Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and its tests;
-# clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
+# Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
+# reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads; a minute
+# of fuzzing; clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
 # Each step's output goes to build/test_logs/ and is shown when it fails. The last line is "N passed, N failed": steps and tests.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-presets=(release asan); clang=yes
+presets=(release asan tsan); clang=yes; fuzz_seconds=60
 for option in "$@"; do
   case "$option" in
-    --quick) presets=(release); clang=no ;;
-    --full) export KVIST_CAMPAIGN=full ;;
-    *) sed -n '2,10p' "$0"; exit 2 ;;
+    --quick) presets=(release); clang=no; fuzz_seconds=0 ;;
+    --full) export KVIST_CAMPAIGN=full; fuzz_seconds=3600 ;;
+    *) sed -n '2,11p' "$0"; exit 2 ;;
   esac
 done
 
@@ -27,7 +28,15 @@ passed=0; failed=0
 summary=()
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
+# The first race ends its process, also one that a test kills before it could tell by its exit status.
+export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:die_after_fork=0:suppressions=$PWD/tests/tsan.supp}
 export CTEST_OUTPUT_ON_FAILURE=1
+
+# What of the tests each preset builds and runs, by label: unit, e2e, sim, check say how a test runs; threads, bytes and core what is
+# in it. Sanitizers double and triple times, so they get what they can find something in.
+declare -A labels=([release]='' [asan]='threads bytes core' [tsan]='threads')
+# ThreadSanitizer finds a race the first time that its two accesses come, in any order: few deaths will do.
+declare -A campaign=([tsan]='KVIST_DEATHS=20 KVIST_DAEMON_KILLS=2')
 
 # Each command runs in a process group of its own (set -m), so that a run that is ended ends all that it started.
 group=''
@@ -53,7 +62,7 @@ step() {  # name, command...: one step that passes or fails
   local name=$1 log=$logs/${1// /_}.log started=$SECONDS; shift
   printf '== %s ...\n' "$name"
   if run "$log" "$@"; then
-    grep -E '^(installed|installing) ' "$log"
+    grep -E '^(installed|installing|row 29:) ' "$log"
     finish "$name" "$started" passed 1 0
   else
     grep -E '(error|undefined reference to|Error).*:' "$log" | head -n 60 || tail -n 60 "$log"
@@ -63,12 +72,17 @@ step() {  # name, command...: one step that passes or fails
 }
 
 build() {  # preset
-  cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" -- -k 0
+  local targets=() label
+  for label in ${labels[$1]:-}; do targets+=(--target "tests_$label"); done
+  cmake --preset "$1" && cmake --build --preset "$1" "${targets[@]}" -j "$jobs" -- -k 0
 }
 
 ctests() {  # preset, JUnit files: unit tests beside each other, all others (they start processes and watch the clock) one by one
-  ctest --test-dir "build/$1" --no-tests=error -L '^unit$' -j "$jobs" --output-junit "$2"
-  ctest --test-dir "build/$1" --no-tests=error -LE '^unit$' --output-junit "$3"
+  local which=()
+  [ -z "${labels[$1]}" ] || which=(-L "^(${labels[$1]// /|})\$")
+  [ "${KVIST_CAMPAIGN:-}" = full ] || export ${campaign[$1]:-}
+  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -L '^unit$' -j "$jobs" --output-junit "$2"
+  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -LE '^unit$' --output-junit "$3"
 }
 
 run_tests() {  # preset
@@ -99,6 +113,7 @@ if step dependencies deploy/install_dependencies.sh test; then  # not in a group
   for preset in "${presets[@]}"; do
     if step "$preset build" build "$preset"; then run_tests "$preset"; fi
   done
+  if [ $fuzz_seconds != 0 ]; then step fuzz tests/fuzz/run.sh $fuzz_seconds; fi
   if [ $clang = yes ]; then step "clang and clang-tidy" build clang; fi
   step format tests/check/format.sh
 fi

@@ -67,10 +67,9 @@ void RingProducer::Submit(const Entry& entry) {
   std::memcpy(place, &entry, offsetof(Entry, turn));
   std::memcpy(reinterpret_cast<std::byte*>(place) + kBehind, reinterpret_cast<const std::byte*>(&entry) + kBehind,
               sizeof entry - kBehind);
-  TurnOf(place).store(Turn(tail_++), std::memory_order_release);
-  // Pairs with RingConsumer::Sleep: either it sees this entry, or this sees that it sleeps.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const uint32_t asleep = header->asleep.load(std::memory_order_relaxed);
+  // seq_cst, also the load: pairs with RingConsumer::Sleep. Either it sees this entry, or this sees that it sleeps.
+  TurnOf(place).store(Turn(tail_++), std::memory_order_seq_cst);
+  const uint32_t asleep = header->asleep.load(std::memory_order_seq_cst);
   Reclaim();  // here, not in Reserve: `head` is beside `asleep`, in a line that the daemon has just written
   if (asleep == static_cast<uint32_t>(Asleep::kNo)) return;
   switch (static_cast<Asleep>(header->asleep.exchange(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed))) {
@@ -84,7 +83,8 @@ void RingProducer::Submit(const Entry& entry) {
 }
 
 bool RingConsumer::Empty() const {
-  return TurnOf(&memory_.ring()[head_ % kEntries]).load(std::memory_order_acquire) != Turn(head_);
+  // seq_cst for Sleep; an acquire would do for the others, and is the same instruction.
+  return TurnOf(&memory_.ring()[head_ % kEntries]).load(std::memory_order_seq_cst) != Turn(head_);
 }
 
 bool RingConsumer::Next(Entry* entry) {
@@ -102,8 +102,7 @@ const std::byte* RingConsumer::Arguments(uint64_t position, uint64_t size) const
 }
 
 bool RingConsumer::Sleep(Asleep how) {
-  memory_.header()->asleep.store(static_cast<uint32_t>(how), std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  memory_.header()->asleep.store(static_cast<uint32_t>(how), std::memory_order_seq_cst);
   return Empty();
 }
 

@@ -73,6 +73,20 @@ TEST_CASE("ParseConfig takes every key from a file and from --set, and PrintConf
   }
 }
 
+TEST_CASE("PrintConfig gives paths back with any characters that a file can hold, and ParseConfig refuses others") {
+  for (const std::string path : {"/it's", "/a \"quoted\" name", "/back\\slash", "/caf\u00e9 \u20ac \U0001f600"}) {
+    INFO(path);
+    const Options options = Good("", {"daemon.state_dir=" + path});
+    CHECK(options.daemon.state_dir == path);
+    CHECK(Good(PrintConfig(options)) == options);
+  }
+  for (const char* bytes : {"/\xff", "/\xc3", "/\xc0\xaf", "/\xed\xa0\x80", "/\xf4\x90\x80\x80", "/\xe0\x80\xaf"}) {
+    INFO(bytes);
+    CHECK_THAT(std::string(ParseConfig("", "", {std::string("daemon.state_dir=") + bytes}).status().message()),
+               Catch::Contains("UTF-8"));
+  }
+}
+
 TEST_CASE("ParseConfig takes everything at once") {
   std::string text;
   for (const ConfigKey& key : ConfigKeys()) absl::StrAppend(&text, key.section, ".", key.name, " = ", OtherValue(key), "\n");
@@ -129,7 +143,8 @@ TEST_CASE("ParseConfig says what it found, where, and what is allowed") {
         "f:2:7: lease.max: the integer 60; allowed: a string with a unit such as \"60s\" or \"500ms\" (ms, s, m, h), from "
         "1ms to 24h");
   CHECK(Refusal("[admin]\nsocket = \"run/a.sock\"") ==
-        "f:2:10: admin.socket: the string \"run/a.sock\"; allowed: an absolute path of at most 107 bytes, or \"\" for the "
+        "f:2:10: admin.socket: the string \"run/a.sock\"; allowed: an absolute path of at most 107 bytes of UTF-8, or "
+        "\"\" for the "
         "default");
   CHECK(Refusal("[pool.bytes]\nx = 1") ==
         "f:1:1: pool.bytes: a table; allowed: bytes, or a string with a unit such as \"4GiB\" (B, KiB, MiB, GiB, TiB), "

@@ -111,6 +111,7 @@ TEST_CASE("PinnedRegion doesn't change bytes that are written while it is being 
   CHECK(wrong == 0);
 }
 
+#ifndef __SANITIZE_THREAD__  // whose shadow of each new thread is page faults, too
 uint64_t PageFaults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -127,6 +128,7 @@ TEST_CASE("PinnedRegion stops touching when it is destroyed") {
   for (int i = 0; i < 10; ++i) Make({.length = MiB(128)});
   CHECK(PageFaults() - start < 4 * whole);
 }
+#endif
 
 TEST_CASE("PinnedRegion refuses what can't be and names the setting") {
   CHECK(PinnedRegion::Create({.length = {}}).status().code() == absl::StatusCode::kInvalidArgument);
