@@ -71,6 +71,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     return 0;
   }
   CheckAccepted(frame.hello(), *registration);
-  if (registration->memory != nullptr) (void)session::VerifyProbe(*registration->memory, 7);
+  if (registration->memory != nullptr) {
+    for (uint16_t group = 0; group < registration->memory->layouts.size(); ++group)
+      (void)session::VerifyProbe(*registration->memory, kvist::GroupId{group}, 7);
+  }
   return 0;
 }

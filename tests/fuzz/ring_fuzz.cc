@@ -44,7 +44,7 @@ using kvist::ChunkKey;
 using kvist::SessionId;
 using kvist::UniqueFd;
 
-constexpr uint32_t kPages = 32, kLayers = 3, kPagesPerChunk = 2;
+constexpr uint32_t kPages = 32, kLayers = 3, kPagesPerChunk = 2, kGroups = 3;
 constexpr kvist::Bytes kSlotBytes = kvist::KiB(8);
 constexpr uint32_t kPalette = 16, kStored = 8;  // keys; the first ones are in the pool at the start
 constexpr uint32_t kStepsMax = 200;
@@ -96,7 +96,7 @@ std::shared_ptr<const kvist::cuda::KvMemory> Memory() {
     layout.segment_offsets = {kvist::Bytes{0}};
     layout.segment_bytes = kvist::Bytes{64};
     layout.pages_per_chunk = kPagesPerChunk;
-    made->layouts.assign(3, layout);
+    made->layouts.assign(kGroups, layout);
     made->layouts[2].pages_per_chunk = 1;
     return made;
   }();
@@ -221,7 +221,10 @@ class World {
       entry.layer = {uint32_t{input_.Byte()} % 4, uint32_t{input_.Byte()} % 5};
     }
     const uint32_t chunks = entry.opcode == shm::Opcode::kLoad ? entry.chunks : keys - (entry.has_parent != 0 && keys > 0);
-    entry.pages = entry.opcode == shm::Opcode::kLookup ? 0 : chunks * kPagesPerChunk;
+    if (entry.opcode != shm::Opcode::kLookup) {
+      entry.group = static_cast<uint16_t>(input_.Byte() % (kGroups + 1));
+      entry.pages = chunks * Memory()->layouts[entry.group % kGroups].pages_per_chunk;
+    }
     const uint8_t first = input_.Byte();
     std::byte* out = of->memory.arena() + entry.arena;
     for (uint32_t i = 0; i < keys; ++i) {
@@ -342,8 +345,9 @@ class World {
     static std::byte somewhere;
     kvist::cuda::Copy copy =
         Find(effect.session)->daemon->Begin(effect, std::vector<std::byte*>(effect.slots.size(), &somewhere));
-    KVIST_CHECK(copy.memory != nullptr && copy.page_table.size() == copy.slots.size() * kPagesPerChunk);
-    for (const kvist::PageId page : copy.page_table) KVIST_CHECK(page.value < kPages);
+    KVIST_CHECK(copy.memory != nullptr && copy.page_table.size() == copy.slots.size() * copy.layout().pages_per_chunk);
+    for (const kvist::PageId page : copy.page_table)
+      KVIST_CHECK(page.value < kPages || (page == kvist::kNoPage && copy.direction == kvist::cuda::Direction::kLoad));
     KVIST_CHECK(copy.layer_count > 0 && copy.first_layer + copy.layer_count <= kLayers);
     copy.progress->LayersDone(copy.layer_count);
     copies_.push_back({std::move(effect)});
