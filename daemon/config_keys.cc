@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "daemon/listen_address.h"
 
 namespace kvist::daemon {
 namespace {
@@ -69,6 +70,15 @@ ConfigKey Path(absl::string_view section, absl::string_view name, Field field, s
                (path[0] == '/' && path.size() <= length_max && std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
       },
       [](const std::string& path) { return Quote(path); });
+}
+
+template <class Field>
+ConfigKey Address(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true,
+      "an IP address and a port from 1 on, such as \"127.0.0.1:9415\" or \"[::1]:9415\", or \"\" for none", ReadText,
+      [](const std::string& text) { return text.empty() || ParseListenAddress(text).has_value(); },
+      [](const std::string& text) { return Quote(text); });
 }
 
 template <class Field>
@@ -268,6 +278,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Share(KVIST_FIELD(lease, share)),
       Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24)),
 
+      Address(KVIST_FIELD(metrics, listen)),
+      Flag(KVIST_FIELD(metrics, allow_remote)),
+      Integer<uint32_t>(KVIST_FIELD(metrics, tenants_max), 0, 1000),
+
       Choice(KVIST_FIELD(log, level), {"trace", "debug", "info", "warn", "error"}),
       Choice(KVIST_FIELD(log, format), {"text", "json"}),
   };
@@ -298,6 +312,14 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
   if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
     return ConfigProblem{"admin", "socket",
                          absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than [session] socket")};
+  }
+  const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
+  if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
+    return ConfigProblem{
+        "metrics", "listen",
+        absl::StrCat(Quoted(options.metrics.listen),
+                     "; allowed: a loopback address, because whoever reaches it may read without a password; "
+                     "[metrics] allow_remote = true allows others")};
   }
   return std::nullopt;
 }

@@ -54,6 +54,12 @@ struct Options {
     absl::Duration half_store = absl::Seconds(30);  // a chunk that not all ranks have stored goes after so long
   } lease;
 
+  struct Metrics {
+    std::string listen = "127.0.0.1:9415";  // /metrics, /livez, /readyz over HTTP, for everybody who reaches it; "" for none
+    bool allow_remote = false;              // listen may be an address that other machines reach
+    uint32_t tenants_max = 32;  // of those named in [tenants], by name, have series of their own; more make scrapes larger
+  } metrics;
+
   struct Log {
     std::string level = "info";   // trace, debug, info, warn, error
     std::string format = "text";  // text or json

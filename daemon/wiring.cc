@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
 #include "daemon/core/core.h"
+#include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
@@ -172,15 +173,18 @@ struct Daemon::State {
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
   std::unique_ptr<session::Reactor> reactor;
+  std::unique_ptr<Observation> observation;  // the first that is there, and gone only when the reactor has stopped
   std::unique_ptr<cuda::CopyEngine> copy_engine;
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
 
   ~State() {
+    if (observation) observation->Stopping();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained
     if (reactor) reactor->Stop();
+    observation.reset();
   }
 };
 
@@ -192,6 +196,7 @@ rpc::NodeControl& Daemon::node() { return *state_->node; }
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Parts parts) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon);
   State& s = *daemon->state_;
+  KVIST_ASSIGN_OR_RETURN(s.observation, Observation::Start(options));
 
   pool::SlotAllocator::Options slots;
   slots.slab_bytes = options.pool.slab_bytes;
@@ -204,6 +209,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   }
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
   s.slots.emplace(std::move(allocator));
+  s.observation->PoolMapped(s.slots->capacity());
 
   core::CoreOptions core;
   core.lease_max = options.lease.max;
@@ -215,6 +221,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   session::Reactor::Options reactor;
   reactor.cpu = options.session.reactor_cpu;
+  reactor.tenants = TenantsWithSeries(options);
   const auto slot_memory = [&s](SlotRef slot) -> std::byte* {
     if (s.regions.empty()) return nullptr;
     const pool::SlotAllocator::Place place = s.slots->PlaceOf(slot);
@@ -241,8 +248,17 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.log = [](bool warning, const std::string& text) {
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
   };
+  listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
+  s.observation->EngineSocketOpen(options.session.socket);
+  s.observation->ReactorStarted(s.reactor.get(), [&s, started = MonotonicNow()](metrics::Figures* figures) {
+    figures->pool_capacity = s.slots->capacity();
+    figures->pool_used = s.slots->live_bytes();
+    figures->pool_slots = s.slots->live_slots();
+    for (const auto& region : s.regions) figures->pool_touched += region->touched();
+    figures->uptime = MonotonicNow() - started;
+  });
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));
   rpc::AdminServer::Options admin;
@@ -251,6 +267,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   admin.group = options.admin.socket_group;
   admin.node = s.node.get();
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
+  s.observation->AdminSocketOpen(options.admin.socket);
   return daemon;
 }
 

@@ -12,12 +12,14 @@ build_packages=(
   g++ cmake ninja-build ccache pkg-config
   libabsl-dev libprotobuf-dev protobuf-compiler libgrpc++-dev protobuf-compiler-grpc
   libssl-dev zlib1g-dev libspdlog-dev libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libnuma-dev
+  prometheus-cpp-dev libcpp-httplib-dev
 )
 test_packages=(
   catch2                             # every test
   libopenblas-dev                    # the GEMM that kvist-bench measures the example engine against
   clang clang-format-14 clang-tidy-14  # the thread-safety build; versions are fixed because other ones format otherwise
   python3                            # the layering test
+  prometheus                         # promtool, which judges /metrics; with systemd, apt starts its server, too
 )
 
 case "${1:-build}" in

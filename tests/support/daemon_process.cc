@@ -66,7 +66,7 @@ void DaemonProcess::Start() {
   const char* named = std::getenv("KVISTD");
   std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
   std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(),
-                               "admin.socket=" + admin_socket(), "log.level=warn"};
+                               "admin.socket=" + admin_socket(), "metrics.listen=", "log.level=warn"};
   all.insert(all.end(), settings_.begin(), settings_.end());
   for (const std::string& setting : all) {
     argv.push_back("--set");

@@ -46,11 +46,12 @@ struct LayerSpan {
 // second line to learn of it.
 struct Entry {
   Opcode opcode;
-  uint8_t has_parent;      // store: keys[0] is the chunk before the first
-  uint16_t group;          // cache group
-  uint32_t cell;           // where the answer goes; below kCells
-  uint32_t sequence;       // of the cell: tells this operation from the cell's earlier ones
-  uint32_t turn;           // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
+  uint8_t has_parent;  // store: keys[0] is the chunk before the first
+  uint16_t group;      // cache group
+  uint32_t cell;       // where the answer goes; below kCells
+  uint32_t sequence;   // of the cell: tells this operation from the cell's earlier ones
+  uint32_t
+      turn;  // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
   uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
   uint32_t keys;           // count
   uint32_t pages;          // count
