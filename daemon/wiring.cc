@@ -34,6 +34,19 @@ std::string Hex(const SpaceDigest& digest) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()));
 }
 
+rpc::Traffic ToRpc(const session::Traffic& from) {
+  rpc::Traffic to;
+  to.lookups = from.lookups();
+  to.chunks_asked = from.chunks_asked;
+  to.chunks_hit = from.chunks_hit;
+  to.chunks_loaded = from.chunks_loaded;
+  to.chunks_stored = from.chunks_stored;
+  to.bytes_loaded = from.bytes_loaded;
+  to.bytes_stored = from.bytes_stored;
+  for (const uint64_t failed : from.failed) to.failed += failed;
+  return to;
+}
+
 // The pool's memory, one region per NUMA node.
 absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options) {
   const std::vector<int> nodes = pool::UsableNumaNodes();
@@ -133,6 +146,12 @@ class Node : public rpc::NodeControl {
     status.chunks_loaded = core.chunks_loaded;
     status.chunks_refused = core.stores_refused;
     status.evictions = core.evictions;
+    const session::Activity::Rows traffic = reactor_.Traffics();
+    status.traffic = ToRpc(traffic.Total());
+    for (size_t i = 0; i < std::min(status.spaces.size(), traffic.spaces.size()); ++i)
+      status.spaces[i].traffic = ToRpc(traffic.spaces[i]);
+    for (const session::Hook hook : session::kAllHooks)
+      status.latencies.push_back({session::NameOf(hook), reactor_.latencies().hooks[static_cast<size_t>(hook)]});
     return status;
   }
 
@@ -152,6 +171,7 @@ class Node : public rpc::NodeControl {
       row.age = MonotonicNow() - s.identity().opened;
       row.ops = s.ops_in_flight();
       row.requests = s.requests();
+      row.traffic = ToRpc(s.traffic());
       rows.push_back(std::move(row));
     });
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.id < b.id; });

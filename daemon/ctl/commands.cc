@@ -11,6 +11,7 @@
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
+#include "daemon/ctl/top.h"
 
 namespace kvist::ctl {
 namespace {
@@ -29,6 +30,8 @@ struct Arguments {
   std::optional<absl::Duration> timeout;
   std::string space;
   bool yes = false;
+  absl::Duration interval = absl::Seconds(1);
+  bool once = false;
 };
 
 class Session {
@@ -40,6 +43,15 @@ class Session {
   }
   ExitCode Sessions() {
     return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode Top() {
+    TopOptions options;
+    options.socket = arguments_.socket;
+    options.json = arguments_.output == "json";
+    options.once = arguments_.once;
+    options.interval = arguments_.interval;
+    options.timeout = Timeout(kQuestionTime);
+    return RunTop(options, terminal_);
   }
   ExitCode Clear() {
     if (!arguments_.yes) {
@@ -95,6 +107,15 @@ class Session {
   const Terminal& terminal_;
 };
 
+// "" when `text` is a time between two looks.
+std::string CheckInterval(const std::string& text, absl::Duration* interval) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::Milliseconds(100) || duration > absl::Hours(1))
+    return absl::StrCat("\"", text, "\"; allowed: a duration with a unit such as 1s or 500ms, from 100ms to 1h");
+  *interval = duration;
+  return "";
+}
+
 // "" when `text` is a duration that may be waited for.
 std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>* timeout) {
   absl::Duration duration;
@@ -127,6 +148,12 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->check([&](const std::string& text) { return CheckTimeout(text, &given.timeout); });
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
   const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
+  CLI::App* top =
+      app.add_subcommand("top", "How busy the daemon is, live: pool, hit rate, throughput, latencies, who does what");
+  top->add_flag("--once", given.once, "Look once, for one interval, and end; with -o json: one object, else one a line");
+  top->add_option("--interval", "Time between two looks (default: 1s)")
+      ->type_name("DURATION")
+      ->check([&](const std::string& text) { return CheckInterval(text, &given.interval); });
   CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
@@ -139,6 +166,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
   if (sessions->parsed()) return session.Sessions();
+  if (top->parsed()) return session.Top();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;

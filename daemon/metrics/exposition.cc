@@ -14,20 +14,12 @@ using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 using session::Hook;
+using session::NameOf;
 using session::Traffic;
 
 constexpr double kSecond = 1e-9;           // of a nanosecond
 constexpr uint32_t kFirstShownOctave = 8;  // 256 ns: below lies the clock's own cost
 constexpr uint32_t kLastShownOctave = 35;  // 34 s: above every deadline that an engine gives
-
-const char* NameOf(Hook hook) {
-  switch (hook) {
-    case Hook::kLookup: return "lookup";
-    case Hook::kLoad: return "load";
-    case Hook::kStore: return "store";
-  }
-  return "";
-}
 
 using Labels = std::vector<ClientMetric::Label>;
 const Labels kDram = {{"tier", "dram"}};

@@ -4,6 +4,15 @@
 
 namespace kvist::session {
 
+const char* NameOf(Hook hook) {
+  switch (hook) {
+    case Hook::kLookup: return "lookup";
+    case Hook::kLoad: return "load";
+    case Hook::kStore: return "store";
+  }
+  return "";
+}
+
 Traffic& Traffic::operator+=(const Traffic& other) {
   lookups_hit += other.lookups_hit;
   lookups_partial += other.lookups_partial;

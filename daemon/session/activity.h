@@ -19,6 +19,8 @@ enum class Hook : uint8_t { kLookup, kLoad, kStore };
 inline constexpr size_t kHooks = 3;
 inline constexpr std::array<Hook, kHooks> kAllHooks = {Hook::kLookup, Hook::kLoad, Hook::kStore};
 
+const char* NameOf(Hook hook);  // as in DESIGN.md: lookup, load, store
+
 // What was asked for and moved, since the start of whoever counts it. Chunks and bytes are one rank's shards.
 struct Traffic {
   uint64_t lookups_hit = 0;      // all chunks that were asked for
