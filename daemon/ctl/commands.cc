@@ -8,10 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/ctl/doctor.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
+#include "storage/base/runtime_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -21,7 +23,8 @@ constexpr absl::Duration kClearTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused; 2 wrong usage, or a clear that was not confirmed; 3 no daemon, or no answer "
+    "exit status: 0 done; 1 the daemon refused, or doctor found what fails; 2 wrong usage, or a clear that was not "
+    "confirmed; 3 no daemon, or no answer "
     "in time";
 
 struct Arguments {
@@ -32,6 +35,7 @@ struct Arguments {
   bool yes = false;
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
+  std::string state_dir;
 };
 
 class Session {
@@ -52,6 +56,26 @@ class Session {
     options.interval = arguments_.interval;
     options.timeout = Timeout(kQuestionTime);
     return RunTop(options, terminal_);
+  }
+  ExitCode Doctor() {
+    Patient patient;
+    patient.admin_socket = arguments_.socket;
+    patient.state_dir = arguments_.state_dir.empty() ? DefaultStateDir() : arguments_.state_dir;
+    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
+    absl::StatusOr<node::v1::StatusReply> status = node.ok() ? node->Status(Timeout(kQuestionTime)) : node.status();
+    if (status.ok()) {
+      patient.engine_socket = status->engine_socket();
+      patient.status = *std::move(status);
+    } else {
+      patient.why_no_status = std::string(status.status().message());
+      const size_t slash = arguments_.socket.rfind('/');
+      patient.engine_socket =
+          absl::StrCat(slash == std::string::npos ? "." : arguments_.socket.substr(0, slash), "/", kEngineSocketName);
+    }
+    const Diagnosis diagnosis = Diagnose(patient);
+    const bool colours = terminal_.size && terminal_.size().has_value();
+    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours));
+    return diagnosis.failed() ? kRefused : kOk;
   }
   ExitCode Clear() {
     if (!arguments_.yes) {
@@ -154,6 +178,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   top->add_option("--interval", "Time between two looks (default: 1s)")
       ->type_name("DURATION")
       ->check([&](const std::string& text) { return CheckInterval(text, &given.interval); });
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "What keeps kvistd from serving well on this machine, and the commands that mend it");
+  doctor->add_option("--state-dir", given.state_dir, "State directory of the kvistd (default: this user's)")
+      ->type_name("PATH");
   CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
@@ -167,6 +195,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (status->parsed()) return session.Status();
   if (sessions->parsed()) return session.Sessions();
   if (top->parsed()) return session.Top();
+  if (doctor->parsed()) return session.Doctor();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;
