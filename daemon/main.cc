@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/config.h"
+#include "daemon/ctl/completion.h"
 #include "daemon/logging.h"
 #include "daemon/socket_dir.h"
 #include "daemon/state_dir.h"
@@ -32,6 +33,7 @@ enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 struct Arguments {
   ConfigSources sources;
   bool check = false;
+  bool man = false;
 };
 
 absl::StatusOr<Options> FindOptions(const ConfigSources& sources) {
@@ -115,6 +117,7 @@ int Main(int argc, char** argv) {
       ->type_name("SECTION.KEY=VALUE")
       ->allow_extra_args(false);
   app.add_flag("--check", given.check, "Only check the configuration: print the one in effect, or what is wrong with it");
+  app.add_flag("--man", given.man, "Print the manual page, in roff: kvistd --man | man -l -");
   app.footer(
       "exit status: 0 stopped by a signal, or the configuration is right; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that engines can connect. The log is on stderr.");
@@ -122,6 +125,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kStopped : kWrongConfig; }
 
+  if (given.man) {
+    std::cout << ctl::ManPage(app, 8) << std::flush;
+    return kStopped;
+  }
   const absl::StatusOr<Options> options = FindOptions(given.sources);
   if (!options.ok()) {
     std::cerr << "kvistd: " << options.status().message() << "\n";

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/ctl/completion.h"
 #include "daemon/ctl/doctor.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/node_client.h"
@@ -36,6 +37,7 @@ struct Arguments {
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
+  std::string shell;
 };
 
 class Session {
@@ -186,11 +188,21 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
   clear->add_flag("--yes", given.yes, "Don't ask");
+  CLI::App* completion =
+      app.add_subcommand("completion", "Print what a shell needs to complete kvistctl: source <(kvistctl completion bash)");
+  completion->add_option("shell", given.shell, "Which shell")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
+  const CLI::App* man = app.add_subcommand("man", "Print the manual page, in roff: kvistctl man | man -l -");
 
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) { return app.exit(error, terminal.out, terminal.err) == 0 ? kOk : kUsage; }
+  if (completion->parsed() || man->parsed()) {
+    terminal.out << (man->parsed() ? ManPage(app, 1) : Completion(app, given.shell));
+    return kOk;
+  }
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
   if (sessions->parsed()) return session.Sessions();
