@@ -9,7 +9,10 @@ find_package(tomlplusplus REQUIRED)     # tomlplusplus::tomlplusplus
 find_package(CLI11 REQUIRED)            # CLI11::CLI11
 find_package(nlohmann_json REQUIRED)    # nlohmann_json::nlohmann_json
 
+find_package(prometheus-cpp REQUIRED)     # prometheus-cpp::core
+
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
+pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)  # PkgConfig::SYSTEMD

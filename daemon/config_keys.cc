@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "daemon/listen_address.h"
 
 namespace kvist::daemon {
 namespace {
@@ -95,6 +96,15 @@ ConfigKey Path(absl::string_view section, absl::string_view name, Field field, s
                                 std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
       },
       [](const std::string& path) { return TomlString(path); });
+}
+
+template <class Field>
+ConfigKey Address(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true,
+      "an IP address and a port from 1 on, such as \"127.0.0.1:9415\" or \"[::1]:9415\", or \"\" for none", ReadText,
+      [](const std::string& text) { return text.empty() || ParseListenAddress(text).has_value(); },
+      [](const std::string& text) { return TomlString(text); });
 }
 
 template <class Field>
@@ -328,6 +338,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Live("A chunk that not all ranks have stored goes after so long.",
            Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24))),
 
+      AtStart("Prometheus and health checks read here, without a password: /metrics, /livez, /readyz. \"\" switches it off.",
+              Address(KVIST_FIELD(metrics, listen))),
+      AtStart("Whether metrics.listen may be an address that other machines reach.", Flag(KVIST_FIELD(metrics, allow_remote))),
+      AtStart("How many of the tenants that [tenants] names have series of their own; all others are summed as one.",
+              Integer<uint32_t>(KVIST_FIELD(metrics, tenants_max), 0, 1000)),
+
       Live("What is logged: this level and those that matter more.",
            Choice(KVIST_FIELD(log, level), {"trace", "debug", "info", "warn", "error"})),
       Live("Lines of the log: text for people, json for programs.", Choice(KVIST_FIELD(log, format), {"text", "json"})),
@@ -361,6 +377,14 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
   if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
     return ConfigProblem{"admin", "socket",
                          absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket")};
+  }
+  const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
+  if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
+    return ConfigProblem{
+        "metrics", "listen",
+        absl::StrCat(Quoted(options.metrics.listen),
+                     "; allowed: a loopback address, because whoever reaches it may read without a password; "
+                     "metrics.allow_remote = true allows others")};
   }
   return std::nullopt;
 }

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "daemon/config_commands.h"
 #include "daemon/config_in_force.h"
+#include "daemon/ctl/completion.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/progress_watch.h"
@@ -148,6 +149,8 @@ int Main(int argc, char** argv) {
       {config.add_subcommand("dump", "Print the configuration in effect, defaults filled in"), ConfigCommand::kDump},
       {config.add_subcommand("diff", "Print only what differs from the defaults"), ConfigCommand::kDiff}};
   for (CLI::App* command : config.get_subcommands({})) command->fallthrough();
+  bool man = false;
+  app.add_flag("--man", man, "Print the manual page, in roff: kvistd --man | man -l -");
   app.footer(
       "exit status: 0 stopped by a signal, or the configuration is right; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that engines can connect. The log is on stderr.");
@@ -155,6 +158,10 @@ int Main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kStopped : kWrongConfig; }
 
+  if (man) {
+    std::cout << ctl::ManPage(app, 8) << std::flush;
+    return kStopped;
+  }
   for (const auto& [parsed, command] : commands) {
     if (!parsed->parsed()) continue;
     const ConfigFormat as = format == "json" ? ConfigFormat::kJson : ConfigFormat::kText;

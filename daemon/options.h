@@ -60,6 +60,13 @@ struct Options {
     bool operator==(const Lease&) const = default;
   } lease;
 
+  struct Metrics {
+    std::string listen = "127.0.0.1:9415";  // /metrics, /livez, /readyz over HTTP, for everybody who reaches it; "" for none
+    bool allow_remote = false;              // listen may be an address that other machines reach
+    uint32_t tenants_max = 32;  // of those named in [tenants], by name, have series of their own; more make scrapes larger
+    bool operator==(const Metrics&) const = default;
+  } metrics;
+
   struct Log {
     std::string level = "info";   // trace, debug, info, warn, error
     std::string format = "text";  // text or json

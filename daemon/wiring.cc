@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
 #include "daemon/core/core.h"
+#include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
@@ -31,6 +32,19 @@ namespace {
 
 std::string Hex(const SpaceDigest& digest) {
   return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()));
+}
+
+rpc::Traffic ToRpc(const session::Traffic& from) {
+  rpc::Traffic to;
+  to.lookups = from.lookups();
+  to.chunks_asked = from.chunks_asked;
+  to.chunks_hit = from.chunks_hit;
+  to.chunks_loaded = from.chunks_loaded;
+  to.chunks_stored = from.chunks_stored;
+  to.bytes_loaded = from.bytes_loaded;
+  to.bytes_stored = from.bytes_stored;
+  for (const uint64_t failed : from.failed) to.failed += failed;
+  return to;
 }
 
 // The pool's memory, one region per NUMA node.
@@ -146,6 +160,12 @@ class Node : public rpc::NodeControl {
     status.chunks_loaded = core.chunks_loaded;
     status.chunks_refused = core.stores_refused;
     status.evictions = core.evictions;
+    const session::Activity::Rows traffic = reactor_.Traffics();
+    status.traffic = ToRpc(traffic.Total());
+    for (size_t i = 0; i < std::min(status.spaces.size(), traffic.spaces.size()); ++i)
+      status.spaces[i].traffic = ToRpc(traffic.spaces[i]);
+    for (const session::Hook hook : session::kAllHooks)
+      status.latencies.push_back({session::NameOf(hook), reactor_.latencies().hooks[static_cast<size_t>(hook)]});
     return status;
   }
 
@@ -165,6 +185,7 @@ class Node : public rpc::NodeControl {
       row.age = MonotonicNow() - s.identity().opened;
       row.ops = s.ops_in_flight();
       row.requests = s.requests();
+      row.traffic = ToRpc(s.traffic());
       rows.push_back(std::move(row));
     });
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -187,15 +208,18 @@ struct Daemon::State {
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
   std::unique_ptr<session::Reactor> reactor;
+  std::unique_ptr<Observation> observation;  // the first that is there, and gone only when the reactor has stopped
   std::unique_ptr<cuda::CopyEngine> copy_engine;
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
 
   ~State() {
+    if (observation) observation->Stopping();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained
     if (reactor) reactor->Stop();
+    observation.reset();
   }
 };
 
@@ -227,6 +251,7 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
 absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Parts parts) {
   auto daemon = std::unique_ptr<Daemon>(new Daemon);
   State& s = *daemon->state_;
+  KVIST_ASSIGN_OR_RETURN(s.observation, Observation::Start(options));
 
   pool::SlotAllocator::Options slots;
   slots.slab_bytes = options.pool.slab_bytes;
@@ -239,6 +264,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   }
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
   s.slots.emplace(std::move(allocator));
+  s.observation->PoolMapped(s.slots->capacity());
 
   core::CoreOptions core = ToCoreOptions(options.lease);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
@@ -247,6 +273,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   session::Reactor::Options reactor;
   reactor.cpu = options.session.reactor_cpu;
+  reactor.tenants = TenantsWithSeries(options);
   const auto slot_memory = [&s](SlotRef slot) -> std::byte* {
     if (s.regions.empty()) return nullptr;
     const pool::SlotAllocator::Place place = s.slots->PlaceOf(slot);
@@ -273,8 +300,17 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.log = [](bool warning, const std::string& text) {
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
   };
+  listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
+  s.observation->EngineSocketOpen(options.session.socket);
+  s.observation->ReactorStarted(s.reactor.get(), [&s, started = MonotonicNow()](metrics::Figures* figures) {
+    figures->pool_capacity = s.slots->capacity();
+    figures->pool_used = s.slots->live_bytes();
+    figures->pool_slots = s.slots->live_slots();
+    for (const auto& region : s.regions) figures->pool_touched += region->touched();
+    figures->uptime = MonotonicNow() - started;
+  });
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));
   rpc::AdminServer::Options admin;
@@ -283,6 +319,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   admin.group = options.admin.socket_group;
   admin.node = s.node.get();
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
+  s.observation->AdminSocketOpen(options.admin.socket);
   return daemon;
 }
 

@@ -12,6 +12,7 @@ build_packages=(
   g++ cmake ninja-build ccache pkg-config
   libabsl-dev libprotobuf-dev protobuf-compiler libgrpc++-dev protobuf-compiler-grpc
   libssl-dev zlib1g-dev libspdlog-dev libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libnuma-dev libsystemd-dev
+  prometheus-cpp-dev libcpp-httplib-dev
 )
 test_packages=(
   catch2                             # every test
@@ -20,6 +21,7 @@ test_packages=(
   libclang-rt-14-dev                 # libFuzzer and the sanitizers of clang
   python3                            # the layering test
   systemd                            # its programs check deploy/systemd; none is started
+  prometheus                         # promtool, which judges /metrics; with systemd, apt starts its server, too
 )
 
 case "${1:-build}" in

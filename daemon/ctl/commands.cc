@@ -8,9 +8,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "daemon/ctl/completion.h"
+#include "daemon/ctl/doctor.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
+#include "daemon/ctl/top.h"
+#include "storage/base/runtime_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -20,7 +24,8 @@ constexpr absl::Duration kClearTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused; 2 wrong usage, or a clear that was not confirmed; 3 no daemon, or no answer "
+    "exit status: 0 done; 1 the daemon refused, or doctor found what fails; 2 wrong usage, or a clear that was not "
+    "confirmed; 3 no daemon, or no answer "
     "in time";
 
 struct Arguments {
@@ -29,6 +34,10 @@ struct Arguments {
   std::optional<absl::Duration> timeout;
   std::string space;
   bool yes = false;
+  absl::Duration interval = absl::Seconds(1);
+  bool once = false;
+  std::string state_dir;
+  std::string shell;
 };
 
 class Session {
@@ -45,6 +54,35 @@ class Session {
     return WithNode([this](NodeClient& node) {
       return Print(node.Reload(Timeout(kQuestionTime)), kQuestionTime, "; the reload goes on in the daemon");
     });
+  }
+  ExitCode Top() {
+    TopOptions options;
+    options.socket = arguments_.socket;
+    options.json = arguments_.output == "json";
+    options.once = arguments_.once;
+    options.interval = arguments_.interval;
+    options.timeout = Timeout(kQuestionTime);
+    return RunTop(options, terminal_);
+  }
+  ExitCode Doctor() {
+    Patient patient;
+    patient.admin_socket = arguments_.socket;
+    patient.state_dir = arguments_.state_dir.empty() ? DefaultStateDir() : arguments_.state_dir;
+    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
+    absl::StatusOr<node::v1::StatusReply> status = node.ok() ? node->Status(Timeout(kQuestionTime)) : node.status();
+    if (status.ok()) {
+      patient.engine_socket = status->engine_socket();
+      patient.status = *std::move(status);
+    } else {
+      patient.why_no_status = std::string(status.status().message());
+      const size_t slash = arguments_.socket.rfind('/');
+      patient.engine_socket =
+          absl::StrCat(slash == std::string::npos ? "." : arguments_.socket.substr(0, slash), "/", kEngineSocketName);
+    }
+    const Diagnosis diagnosis = Diagnose(patient);
+    const bool colours = terminal_.size && terminal_.size().has_value();
+    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours));
+    return diagnosis.failed() ? kRefused : kOk;
   }
   ExitCode Clear() {
     if (!arguments_.yes) {
@@ -100,6 +138,15 @@ class Session {
   const Terminal& terminal_;
 };
 
+// "" when `text` is a time between two looks.
+std::string CheckInterval(const std::string& text, absl::Duration* interval) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::Milliseconds(100) || duration > absl::Hours(1))
+    return absl::StrCat("\"", text, "\"; allowed: a duration with a unit such as 1s or 500ms, from 100ms to 1h");
+  *interval = duration;
+  return "";
+}
+
 // "" when `text` is a duration that may be waited for.
 std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>* timeout) {
   absl::Duration duration;
@@ -132,21 +179,43 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->check([&](const std::string& text) { return CheckTimeout(text, &given.timeout); });
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
   const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
+  CLI::App* top =
+      app.add_subcommand("top", "How busy the daemon is, live: pool, hit rate, throughput, latencies, who does what");
+  top->add_flag("--once", given.once, "Look once, for one interval, and end; with -o json: one object, else one a line");
+  top->add_option("--interval", "Time between two looks (default: 1s)")
+      ->type_name("DURATION")
+      ->check([&](const std::string& text) { return CheckInterval(text, &given.interval); });
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "What keeps kvistd from serving well on this machine, and the commands that mend it");
+  doctor->add_option("--state-dir", given.state_dir, "State directory of the kvistd (default: this user's)")
+      ->type_name("PATH");
   CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
   clear->add_flag("--yes", given.yes, "Don't ask");
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
+  CLI::App* completion =
+      app.add_subcommand("completion", "Print what a shell needs to complete kvistctl: source <(kvistctl completion bash)");
+  completion->add_option("shell", given.shell, "Which shell")
+      ->required()
+      ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
+  const CLI::App* man = app.add_subcommand("man", "Print the manual page, in roff: kvistctl man | man -l -");
 
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) { return app.exit(error, terminal.out, terminal.err) == 0 ? kOk : kUsage; }
+  if (completion->parsed() || man->parsed()) {
+    terminal.out << (man->parsed() ? ManPage(app, 1) : Completion(app, given.shell));
+    return kOk;
+  }
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
   if (sessions->parsed()) return session.Sessions();
   if (reload->parsed()) return session.Reload();
+  if (top->parsed()) return session.Top();
+  if (doctor->parsed()) return session.Doctor();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;

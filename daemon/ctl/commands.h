@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
+
 namespace kvist::ctl {
 
 // Exit codes of kvistctl, also in its --help.
@@ -23,6 +25,14 @@ struct Terminal {
   std::ostream& err;
   // Asks a question on the terminal; the line that was typed, or nothing when there is no terminal to ask on.
   std::function<std::optional<std::string>(const std::string& question)> ask;
+  // The terminal that `out` is; nothing when it is none.
+  struct Size {
+    size_t columns = 80;
+    size_t rows = 24;
+  };
+  std::function<std::optional<Size>()> size = nullptr;
+  // Waits; false when the user has had enough (^C) and the command is to end.
+  std::function<bool(absl::Duration)> wait = nullptr;
 };
 
 // Runs kvistctl with these arguments (without its own name).

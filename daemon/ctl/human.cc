@@ -15,7 +15,32 @@ std::string TwoUnits(int64_t seconds, int64_t unit, const char* name, int64_t sm
                    : absl::StrCat(seconds / unit, " ", name, " ", rest, " ", smaller_name);
 }
 
+// Three digits that count, without zeros behind the point.
+std::string ThreeDigits(double value) {
+  const int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
+  std::string number = absl::StrFormat("%.*f", decimals, value);
+  if (decimals > 0) number.erase(number.find_last_not_of('0') + 1);
+  if (number.back() == '.') number.pop_back();
+  return number;
+}
+
 }  // namespace
+
+std::string HumanRate(double bytes_per_second) {
+  static constexpr const char* kUnits[] = {"B/s", "kB/s", "MB/s", "GB/s", "TB/s"};
+  double value = bytes_per_second;
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return absl::StrCat(unit == 0 ? absl::StrFormat("%.0f", value) : ThreeDigits(value), " ", kUnits[unit]);
+}
+
+std::string HumanLatency(double seconds) {
+  static constexpr const char* kUnits[] = {"ns", "us", "ms", "s"};
+  double value = seconds * 1e9;
+  size_t unit = 0;
+  for (; value >= 999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return absl::StrCat(unit == 0 ? absl::StrFormat("%.0f", value) : ThreeDigits(value), " ", kUnits[unit]);
+}
 
 std::string HumanBytes(Bytes bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

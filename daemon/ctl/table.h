@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CTL_TABLE_H_
 #define KVIST_DAEMON_CTL_TABLE_H_
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
+    int drop = 0;  // when there is no room: the column with the highest goes first; 0 stays
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -24,13 +26,19 @@ class Table {
   // steer the terminal.
   void Add(std::vector<std::string> cells);
 
-  // The title line and a line for each row, each ended by a newline; none ends with blanks.
-  std::string Render() const;
+  // The title line and a line for each row, each ended by a newline; none ends with blanks, none is wider than `width_max`: text is
+  // cut for that, the longest first, then columns are dropped, and in the end the line is cut.
+  std::string Render(size_t width_max = SIZE_MAX) const;
 
  private:
   std::vector<Column> columns_;
   std::vector<std::vector<std::string>> rows_;
 };
+
+// Places that `text` takes on the screen.
+size_t Width(const std::string& text);
+// The beginning of `text`, at most `width` places, with an ellipsis in the last when something is cut off.
+std::string Cut(const std::string& text, size_t width);
 
 // `text` without control characters, as in a Table's cell.
 std::string Printable(absl::string_view text);

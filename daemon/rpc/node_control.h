@@ -7,11 +7,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "storage/base/latency_histogram.h"
 #include "storage/base/units.h"
 
 namespace kvist::rpc {
 
 // What the admin API needs of a node; wiring implements it over the reactor. Plain data: no protobuf here, no core types.
+struct Traffic {  // counts since the start
+  uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_loaded = 0, chunks_stored = 0, failed = 0;
+  Bytes bytes_loaded{}, bytes_stored{};
+};
+
 struct NodeStatus {
   struct Space {
     std::string digest;  // 64 hex digits
@@ -19,6 +25,11 @@ struct NodeStatus {
     std::string model;
     uint64_t chunks = 0;
     Bytes bytes{};
+    Traffic traffic{};
+  };
+  struct Latency {
+    std::string hook;
+    LatencyHistogram durations;
   };
   std::string engine_socket;
   absl::Duration uptime;
@@ -31,6 +42,8 @@ struct NodeStatus {
   Bytes index{};
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;
+  Traffic traffic{};
+  std::vector<Latency> latencies;
 };
 
 struct SessionStatus {
@@ -46,6 +59,7 @@ struct SessionStatus {
   absl::Duration age;
   uint64_t ops = 0;
   uint64_t requests = 0;
+  Traffic traffic{};
 };
 
 // Keys of the configuration (section.key) that a reload found different.

@@ -28,6 +28,29 @@ bool IsUtf8(const std::string& text) {
   return true;
 }
 
+void Put(const Traffic& from, node::v1::Traffic* to) {
+  to->set_lookups(from.lookups);
+  to->set_chunks_asked(from.chunks_asked);
+  to->set_chunks_hit(from.chunks_hit);
+  to->set_chunks_loaded(from.chunks_loaded);
+  to->set_chunks_stored(from.chunks_stored);
+  to->set_bytes_loaded(from.bytes_loaded.value);
+  to->set_bytes_stored(from.bytes_stored.value);
+  to->set_failed(from.failed);
+}
+
+void Put(const NodeStatus::Latency& from, node::v1::Latency* to) {
+  to->set_hook(from.hook);
+  to->set_count(from.durations.count());
+  to->set_seconds(static_cast<double>(from.durations.sum_nanos()) * 1e-9);
+  for (uint32_t i = 0; i < LatencyHistogram::kBuckets; ++i) {
+    if (from.durations.count(i) == 0) continue;
+    node::v1::Latency::Bucket& bucket = *to->add_buckets();
+    bucket.set_upper_nanos(static_cast<uint64_t>(LatencyHistogram::UpperNanos(i)));
+    bucket.set_count(from.durations.count(i));
+  }
+}
+
 std::string Text(const std::string& text) { return IsUtf8(text) ? text : absl::CHexEscape(text); }
 
 }  // namespace
@@ -56,6 +79,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
     space.set_model(Text(from.model));
     space.set_chunks(from.chunks);
     space.set_bytes(from.bytes.value);
+    Put(from.traffic, space.mutable_traffic());
   }
   reply.set_sessions(status.sessions);
   reply.set_instances(status.instances);
@@ -70,6 +94,8 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_chunks_loaded(status.chunks_loaded);
   reply.set_chunks_refused(status.chunks_refused);
   reply.set_evictions(status.evictions);
+  Put(status.traffic, reply.mutable_traffic());
+  for (const NodeStatus::Latency& latency : status.latencies) Put(latency, reply.add_latencies());
   return reply;
 }
 
@@ -89,6 +115,7 @@ node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions) {
     session.set_age_seconds(absl::ToDoubleSeconds(from.age));
     session.set_ops(from.ops);
     session.set_requests(from.requests);
+    Put(from.traffic, session.mutable_traffic());
   }
   return reply;
 }

@@ -19,6 +19,14 @@ core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} 
 uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
 uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
 
+size_t HookOf(shm::Opcode opcode) {
+  switch (opcode) {
+    case shm::Opcode::kLoad: return static_cast<size_t>(Hook::kLoad);
+    case shm::Opcode::kStore: return static_cast<size_t>(Hook::kStore);
+    default: return static_cast<size_t>(Hook::kLookup);
+  }
+}
+
 // Copies arguments out of shared memory, where they may lie at any address.
 template <class T>
 void CopyOut(const std::byte* from, uint32_t count, std::vector<T>* out) {
@@ -59,11 +67,18 @@ EngineSession::EngineSession(Identity identity, Registration registration, shm::
       ring_(memory_.get()),
       pending_(shm::kCells) {}
 
-absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out) {
+void EngineSession::Accepted(SpaceId space, Latencies* latencies) {
+  space_ = space;
+  latencies_ = latencies;
+}
+
+absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, bool stale, core::Core* core,
+                                              core::Effects* out) {
   uint32_t drained = 0;
   for (; drained < entries_max; ++drained) {
     shm::Entry entry;
     if (!ring_.Next(&entry)) break;
+    if (drained == 0) taken_nanos_ = stale ? MonotonicNanos() : ToMonotonicNanos(now);
     ++requests_;
     const absl::Status status = HandleEntry(entry, now, core, out);
     ring_.Consumed();
@@ -92,9 +107,14 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
     status = absl::DeadlineExceededError("the deadline had passed when kvistd came to it");
   }
   if (!status.ok()) {
+    ++traffic_.failed[HookOf(entry.opcode)];
+    if (absl::IsDeadlineExceeded(status)) ++traffic_.late[HookOf(entry.opcode)];
     End(entry.cell, entry.sequence, status, 0, 0, 0, {});
     return absl::OkStatus();
   }
+  pending.opcode = entry.opcode;
+  pending.keys = entry.keys;
+  pending.taken_nanos = taken_nanos_;
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
@@ -194,11 +214,25 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
 }
 
 void EngineSession::Answer(const core::LookupAnswered& answer) {
+  const uint32_t asked = pending_[CellOf(answer.tag)].keys;
+  ++(answer.chunks == 0 ? traffic_.lookups_missed : answer.chunks < asked ? traffic_.lookups_partial : traffic_.lookups_hit);
+  traffic_.chunks_asked += asked;
+  traffic_.chunks_hit += answer.chunks;
   End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, 0, 0, answer.lease);
 }
 
 void EngineSession::Answer(const core::OpEnded& ended) {
+  const Pending& pending = pending_[CellOf(ended.tag)];
+  const bool load = pending.opcode == shm::Opcode::kLoad;
+  const Bytes bytes =
+      ended.copied == 0 ? Bytes{} : registration_.memory->layouts[pending.group.value].layer_bytes() * pending.layers * ended.copied;
+  (load ? traffic_.chunks_loaded : traffic_.chunks_stored) += ended.copied;
+  (load ? traffic_.bytes_loaded : traffic_.bytes_stored) += bytes;
+  traffic_.chunks_skipped += ended.skipped;
+  traffic_.chunks_refused += ended.refused;
+  if (!ended.status.ok()) ++traffic_.failed[HookOf(pending.opcode)];
   End(CellOf(ended.tag), SequenceOf(ended.tag), ended.status, ended.copied, ended.skipped, ended.refused, {});
+  if (latencies_ != nullptr) latencies_->hooks[HookOf(pending.opcode)].Record(MonotonicNanos() - pending.taken_nanos);
 }
 
 bool EngineSession::Abandoned(core::RequestTag tag) const {

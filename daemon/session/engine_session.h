@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
+#include "daemon/session/activity.h"
 #include "daemon/session/registration.h"
 #include "storage/base/shm/ring.h"
 #include "storage/base/shm/session_memory.h"
@@ -35,9 +36,13 @@ class EngineSession {
   // `doorbell` is the eventfd that the client writes when the daemon sleeps.
   EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell);
 
-  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's.
+  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's; the
+  // requests are said to have been taken then, unless it is `stale`: then the clock is read when there are some.
   // Errors: InvalidArgument  the session must be ended; says why.
-  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out);
+  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, bool stale, core::Core* core, core::Effects* out);
+
+  // The core serves it: the space, and where the durations of its loads and stores are recorded.
+  void Accepted(SpaceId space, Latencies* latencies);
 
   // The answers.
   void Answer(const core::LookupAnswered& answer);
@@ -56,6 +61,9 @@ class EngineSession {
   int doorbell() const { return doorbell_.get(); }
   uint64_t requests() const { return requests_; }
   uint64_t ops_in_flight() const { return ops_in_flight_; }
+  const Traffic& traffic() const { return traffic_; }
+  SpaceId space() const { return space_; }              // once accepted
+  int64_t taken_nanos() const { return taken_nanos_; }  // when the last requests left the ring
 
  private:
   // What the session keeps for the operation in a cell until it ends; block tables never enter the core.
@@ -67,6 +75,9 @@ class EngineSession {
     std::vector<PageId> pages;
     uint32_t first_layer = 0;
     uint32_t layers = 0;
+    shm::Opcode opcode{};
+    uint32_t keys = 0;        // that a lookup asks for
+    int64_t taken_nanos = 0;  // when it left the ring
   };
 
   absl::Status HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out);
@@ -84,6 +95,10 @@ class EngineSession {
   std::vector<ChunkKey> keys_;    // scratch of one entry
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
+  Traffic traffic_;
+  SpaceId space_;
+  Latencies* latencies_ = nullptr;
+  int64_t taken_nanos_ = 0;
 };
 
 }  // namespace kvist::session

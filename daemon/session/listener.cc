@@ -87,6 +87,10 @@ struct Listener::State {
     if (options.log) options.log(warning, text);
   }
 
+  void Count(Ending ending) const {
+    if (options.ended && !stopping) options.ended(ending);
+  }
+
   // Runs a task on this thread. After Stop it is dropped.
   void Post(std::function<void()> task) {
     absl::MutexLock lock(&mutex);
@@ -113,7 +117,7 @@ struct Listener::State {
           case Source::kListener: Accept(); break;
           case Source::kInbox: TakeInbox(); break;
           case Source::kSocket: Readable(number); break;
-          case Source::kProcess: HungUp(number, "the process has ended"); break;
+          case Source::kProcess: HungUp(number, Ending::kExited, "the process has ended"); break;
         }
       }
       DropSlowHandshakes();
@@ -142,11 +146,13 @@ struct Listener::State {
         Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(),
                                                                        " connections; raise session.connections_max")));
         Log(true, "a connection was refused: session.connections_max is reached");
+        Count(Ending::kRefused);
         continue;
       }
       absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
       if (!peer.ok()) {
         Log(true, absl::StrCat("a connection was dropped: ", peer.status().message()));
+        Count(Ending::kRefused);
         continue;
       }
       Connection connection;
@@ -167,7 +173,7 @@ struct Listener::State {
     Connection& connection = found->second;
     absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get());
     if (absl::IsNotFound(frame.status())) return;
-    if (absl::IsUnavailable(frame.status())) return HungUp(number, "it hung up");
+    if (absl::IsUnavailable(frame.status())) return HungUp(number, Ending::kHungUp, "it hung up");
     if (!frame.ok()) return Reject(&connection, frame.status());
     v1::ClientFrame message;
     if (!message.ParseFromString(frame->bytes))
@@ -227,7 +233,7 @@ struct Listener::State {
   void Opened(uint64_t number, const absl::Status& status) {
     Connection& connection = connections.at(number);
     if (!status.ok()) return Reject(&connection, status);
-    if (connection.gone) return Drain(&connection, "it hung up");
+    if (connection.gone) return Drain(&connection, Ending::kHungUp, "it hung up");
     connection.stage = Connection::Stage::kServing;
     v1::DaemonFrame frame;
     v1::Welcome& welcome = *frame.mutable_welcome();
@@ -254,11 +260,13 @@ struct Listener::State {
   void Reject(Connection* connection, const absl::Status& why) {
     Log(true, absl::StrCat(connection->Describe(), " is refused: ", why.message()));
     Refuse(connection->socket.get(), why);
-    if (connection->stage == Connection::Stage::kServing) return Drain(connection, "it broke the protocol");
+    if (connection->stage == Connection::Stage::kServing)
+      return Drain(connection, Ending::kBrokeProtocol, "it broke the protocol");
+    Count(Ending::kRefused);
     Erase(connection->number);
   }
 
-  void HungUp(uint64_t number, std::string_view how) {
+  void HungUp(uint64_t number, Ending ending, std::string_view how) {
     const auto found = connections.find(number);
     if (found == connections.end()) return;
     Connection& connection = found->second;
@@ -266,12 +274,13 @@ struct Listener::State {
       case Connection::Stage::kHello:
       case Connection::Stage::kProbing: return Erase(number);
       case Connection::Stage::kOpening: connection.gone = true; return Unwatch(connection);  // Opened comes
-      case Connection::Stage::kServing: return Drain(&connection, how);
+      case Connection::Stage::kServing: return Drain(&connection, ending, how);
       case Connection::Stage::kDraining: return;
     }
   }
 
-  void Drain(Connection* connection, std::string_view why) {
+  void Drain(Connection* connection, Ending ending, std::string_view why) {
+    Count(ending);
     Log(false, absl::StrCat(connection->Describe(), " ends: ", absl::string_view(why.data(), why.size())));
     connection->stage = Connection::Stage::kDraining;
     Unwatch(*connection);
@@ -308,7 +317,7 @@ struct Listener::State {
     ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, listener.get(), nullptr);
     std::vector<uint64_t> all;
     for (const auto& [number, connection] : connections) all.push_back(number);
-    for (const uint64_t number : all) HungUp(number, "kvistd stops");
+    for (const uint64_t number : all) HungUp(number, Ending::kHungUp, "kvistd stops");
   }
 };
 

@@ -15,6 +15,9 @@ namespace kvist::session {
 // What happened to an engine's connection, for the log: one line each, no tokens, no keys.
 using LogLine = std::function<void(bool warning, const std::string& text)>;
 
+// How a connection ended, for whoever counts.
+enum class Ending : uint8_t { kRefused, kExited, kHungUp, kBrokeProtocol };  // kRefused: before it was a session
+
 // The engine socket: takes connections, identifies the peer, shakes hands (proto/session.proto), and watches every process it serves.
 //
 // Death: a session ends when its process does (pidfd), when the socket hangs up, or when the reactor reports a broken protocol. The
@@ -30,6 +33,7 @@ class Listener {
     uint32_t connections_max = 1024;
     std::map<std::string, std::string> tenants;  // uid -> tenant
     LogLine log;
+    std::function<void(Ending)> ended;  // called on the listener's thread; not for those that end because the listener does
   };
   // Errors: AlreadyExists  a live daemon listens there.  InvalidArgument  the path is too long, the group unknown; those of bind.
   static absl::StatusOr<std::unique_ptr<Listener>> Create(Options options, Reactor* reactor);

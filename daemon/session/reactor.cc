@@ -16,14 +16,14 @@
 namespace kvist::session {
 
 absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(Options options, core::Core* core, SlotMemory slots) {
-  auto reactor = std::unique_ptr<Reactor>(new Reactor(options, core, std::move(slots)));
+  auto reactor = std::unique_ptr<Reactor>(new Reactor(std::move(options), core, std::move(slots)));
   KVIST_ASSIGN_OR_RETURN(reactor->doorbells_,
                          Doorbells::Create([raw = reactor.get()](SessionId session) { raw->Rung(session); }));
   return reactor;
 }
 
 Reactor::Reactor(Options options, core::Core* core, SlotMemory slots)
-    : options_(options), core_(*core), slots_(std::move(slots)) {}
+    : options_(std::move(options)), core_(*core), slots_(std::move(slots)), activity_(options_.tenants) {}
 
 Reactor::~Reactor() { KVIST_CHECK(!thread_.joinable()); }
 
@@ -63,9 +63,10 @@ void Reactor::Run(std::function<void()> task) {
 }
 
 void Reactor::CopyDone(OpId op, absl::Status status) {
+  const int64_t now = MonotonicNanos();
   {
     absl::MutexLock lock(&inbox_mutex_);
-    copies_done_.emplace_back(op, std::move(status));
+    copies_done_.push_back({op, std::move(status), now});
   }
   WakeThread();
 }
@@ -114,7 +115,7 @@ void Reactor::Loop() {
   Pacing pacing(MonotonicNanos());
   bool spin = false;
   while (!(stopping_ && sessions_.empty())) {
-    now_nanos_ = MonotonicNanos();
+    now_nanos_ = read_nanos_ != 0 ? std::exchange(read_nanos_, 0) : MonotonicNanos();
     pacing.Turn(now_nanos_);
     bool expired = false;
     if (core_.has_work() || now_nanos_ - ticked_nanos_ >= kTickNanos) {
@@ -125,13 +126,14 @@ void Reactor::Loop() {
     }
     if (spin) Look();
     const bool inbox = TakeInbox();
-    const bool drained = DrainSessions();
+    const bool drained = DrainSessions(spin);
     if (inbox || drained || expired) pacing.Worked();
     if (stopping_ || core_.has_work()) continue;
     spin = pacing.Spin() && !SharesCore();
     if (!spin) {
       pacing.Sleeps();
       Sleep();
+      read_nanos_ = 0;
     }
   }
   absl::MutexLock lock(&inbox_mutex_);
@@ -201,7 +203,7 @@ void Reactor::Poll(SessionId id) {
 bool Reactor::TakeInbox() {
   if (inbox_.load(std::memory_order_acquire) == static_cast<uint32_t>(Inbox::kEmpty)) return false;
   std::vector<std::function<void()>> tasks;
-  std::vector<std::pair<OpId, absl::Status>> copies;
+  std::vector<Quiet> copies;
   absl::flat_hash_set<SessionId> rung;
   {
     absl::MutexLock lock(&inbox_mutex_);
@@ -211,10 +213,12 @@ bool Reactor::TakeInbox() {
     rung.swap(rung_);
   }
   for (const SessionId id : rung) Poll(id);
-  for (auto& [op, status] : copies) {
+  for (auto& [op, status, quiet_nanos] : copies) {
     const auto copy = in_flight_.extract(op.Pack());
     KVIST_CHECK(!copy.empty());
     const InFlight& of = copy.mapped();
+    (of.direction == core::Direction::kLoad ? activity_.latencies.copy_load : activity_.latencies.copy_store)
+        .Record(quiet_nanos - of.submitted_nanos);
     EngineSession* session = Find(of.session);
     if (of.direction == core::Direction::kStore && session != nullptr && session->Abandoned(of.tag)) {
       status = absl::CancelledError("the engine gave the store up");
@@ -226,7 +230,7 @@ bool Reactor::TakeInbox() {
   return true;
 }
 
-bool Reactor::DrainSessions() {
+bool Reactor::DrainSessions(bool looked) {
   bool worked = false;
   const absl::Time now = FromMonotonicNanos(now_nanos_);
   for (size_t i = 0; i < rounds_.size(); ++i) {
@@ -234,13 +238,20 @@ bool Reactor::DrainSessions() {
     const uint32_t cpu = shm::CurrentCpu();
     std::atomic<uint32_t>& published = round.session->header().daemon_cpu;
     if (published.load(std::memory_order_relaxed) != cpu) published.store(cpu, std::memory_order_relaxed);
-    const absl::StatusOr<uint32_t> drained = round.session->Drain(kEntriesPerTurn, now, &core_, &effects_);
+    const absl::StatusOr<uint32_t> drained = round.session->Drain(kEntriesPerTurn, now, looked || i > 0, &core_, &effects_);
     const SessionId id = round.id;
     if (drained.ok() && *drained > 0) {
       round.last_work_nanos = now_nanos_;
       worked = true;
     }
+    const uint64_t lookups_before = lookups_answered_;
+    const int64_t taken_nanos = round.session->taken_nanos();
     CarryOut();
+    if (const uint64_t lookups = lookups_answered_ - lookups_before; lookups > 0) {
+      // After the answers, and in place of the next turn's look at the clock: no request waits for it.
+      read_nanos_ = MonotonicNanos();
+      activity_.latencies.hooks[static_cast<size_t>(Hook::kLookup)].Record(read_nanos_ - taken_nanos, lookups);
+    }
     if (!drained.ok()) {
       std::erase_if(rounds_, [&](const Round& r) { return r.id == id; });
       --i;
@@ -266,6 +277,7 @@ void Reactor::CarryOut() {
 
 void Reactor::Carry(core::SessionAccepted& effect) {
   EngineSession* session = Find(effect.session);
+  session->Accepted(effect.space, &activity_.latencies);
   doorbells_->Add(effect.session, session->doorbell());
   const auto opened = opening_.extract(effect.session);
   opened.mapped()(absl::OkStatus());
@@ -278,7 +290,9 @@ void Reactor::Carry(core::SessionRefused& effect) {
 }
 
 void Reactor::Carry(core::SessionDrained& effect) {
-  doorbells_->Remove(Find(effect.session)->doorbell());
+  const EngineSession* session = Find(effect.session);
+  activity_.Ended(session->registration().space.tenant, session->space(), session->traffic());
+  doorbells_->Remove(session->doorbell());
   std::erase_if(rounds_, [&](const Round& round) { return round.id == effect.session; });
   sessions_.erase(effect.session);
   if (const auto waiting = draining_.extract(effect.session); !waiting.empty()) {
@@ -286,13 +300,16 @@ void Reactor::Carry(core::SessionDrained& effect) {
   }
 }
 
-void Reactor::Carry(core::LookupAnswered& effect) { Find(effect.session)->Answer(effect); }
+void Reactor::Carry(core::LookupAnswered& effect) {
+  ++lookups_answered_;
+  Find(effect.session)->Answer(effect);
+}
 
 void Reactor::Carry(core::CopyStarted& effect) {
   std::vector<std::byte*> memory;
   memory.reserve(effect.slots.size());
   for (const SlotRef slot : effect.slots) memory.push_back(slots_(slot));
-  in_flight_.emplace(effect.op.Pack(), InFlight{effect.session, effect.tag, effect.direction});
+  in_flight_.emplace(effect.op.Pack(), InFlight{effect.session, effect.tag, effect.direction, MonotonicNanos()});
   engine_->Submit(Find(effect.session)->Begin(effect, std::move(memory)));
 }
 
@@ -303,6 +320,13 @@ void Reactor::Carry(core::OpEnded& effect) { Find(effect.session)->Answer(effect
 void Reactor::Carry(core::ClearEnded& effect) {
   const auto done = clears_.extract(effect.job);
   done.mapped()(effect.chunks);
+}
+
+Activity::Rows Reactor::Traffics() const {
+  Activity::Rows rows = activity_.ended();
+  for (const auto& [id, session] : sessions_)
+    rows.Add(session->registration().space.tenant, session->space(), session->traffic());
+  return rows;
 }
 
 void Reactor::Clear(std::optional<SpaceId> space, std::function<void(uint64_t)> done) {

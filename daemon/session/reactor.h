@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
+#include "daemon/session/activity.h"
 #include "daemon/session/doorbells.h"
 #include "daemon/session/engine_session.h"
 #include "storage/base/shm/futex.h"
@@ -35,6 +37,7 @@ class Reactor {
   struct Options {
     int cpu = -1;                         // pins the thread; -1: anywhere
     size_t words = shm::FutexWordsMax();  // that it waits for at once, its inbox's among them
+    std::vector<std::string> tenants;     // whose traffic is counted apart
   };
   // Where a slot's bytes are; null when the pool has no memory (benchmarks of the index).
   using SlotMemory = std::function<std::byte*(SlotRef)>;
@@ -69,12 +72,21 @@ class Reactor {
   void ForEachSession(F f) const {
     for (const auto& [id, session] : sessions_) f(*session);
   }
+  // What all sessions have done, those that are gone and those that live.
+  Activity::Rows Traffics() const;
+  const Latencies& latencies() const { return activity_.latencies; }
 
  private:
   struct InFlight {  // a copy
     SessionId session;
     core::RequestTag tag;
     core::Direction direction;
+    int64_t submitted_nanos;
+  };
+  struct Quiet {  // a copy that is
+    OpId op;
+    absl::Status status;
+    int64_t nanos;
   };
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
   static constexpr int64_t kTickNanos =
@@ -89,7 +101,7 @@ class Reactor {
   Reactor(Options options, core::Core* core, SlotMemory slots);
   void Loop();
   bool TakeInbox();
-  bool DrainSessions();
+  bool DrainSessions(bool looked);
   void CarryOut();
   void Sleep();
   bool SharesCore() const;
@@ -117,8 +129,8 @@ class Reactor {
 
   absl::Mutex inbox_mutex_;
   std::vector<std::function<void()>> tasks_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by callers that wait for theirs
-  std::vector<std::pair<OpId, absl::Status>> copies_done_ ABSL_GUARDED_BY(inbox_mutex_);  // bounded by operations in flight
-  absl::flat_hash_set<SessionId> rung_ ABSL_GUARDED_BY(inbox_mutex_);                     // doorbells
+  std::vector<Quiet> copies_done_ ABSL_GUARDED_BY(inbox_mutex_);            // bounded by operations in flight
+  absl::flat_hash_set<SessionId> rung_ ABSL_GUARDED_BY(inbox_mutex_);       // doorbells
   bool stopped_ ABSL_GUARDED_BY(inbox_mutex_) = false;
   std::atomic<uint32_t> inbox_{static_cast<uint32_t>(Inbox::kEmpty)};
 
@@ -137,7 +149,10 @@ class Reactor {
   std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;
   uint64_t next_job_ = 1;
+  Activity activity_;
+  uint64_t lookups_answered_ = 0;
   int64_t now_nanos_ = 0;
+  int64_t read_nanos_ = 0;    // the clock, when it was read at a turn's end; else 0
   int64_t ticked_nanos_ = 0;  // when the core was last told the time
   bool stopping_ = false;
 

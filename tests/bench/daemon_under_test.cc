@@ -17,6 +17,7 @@ absl::StatusOr<std::unique_ptr<DaemonUnderTest>> DaemonUnderTest::Start(daemon::
   options.session.socket = test->socket_;
   options.admin.socket = absl::StrCat(test->directory_.path(), "/admin.sock");
   options.daemon.state_dir = absl::StrCat(test->directory_.path(), "/state");
+  options.metrics.listen = "";  // runs beside others have the port
   KVIST_RETURN_IF_ERROR(daemon::FillDefaults(&options));
   KVIST_RETURN_IF_ERROR(options.Validate());
   KVIST_ASSIGN_OR_RETURN(test->daemon_, daemon::Daemon::Start(options, std::move(parts)));

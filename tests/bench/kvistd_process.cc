@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::v
   set(absl::StrCat("daemon.state_dir=", path, "/state"));
   set(absl::StrCat("session.socket=", process->socket_));
   set(absl::StrCat("admin.socket=", path, "/admin.sock"));
+  set("metrics.listen=");  // runs beside others have the port
   set("log.level=warn");
   for (const std::string& setting : settings) set(setting);
   std::vector<char*> arguments;

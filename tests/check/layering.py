@@ -7,6 +7,7 @@ The arrows (DESIGN: the lower layer declares an interface, the upper one impleme
 
     storage/base <- storage/* <- cuda <- daemon        daemon/core <- daemon/session <- wiring (the files of daemon/ itself)
     proto <- daemon, connector                         daemon/core <- daemon/rpc     <- wiring
+    daemon/session <- daemon/metrics <- wiring
     storage/base, cuda/driver, proto <- connector <- examples (its include/ only)
 """
 
@@ -41,6 +42,7 @@ LAYERS = {
     "daemon/core": (["storage/base", "storage/pool"], []),
     "daemon/session": (["storage", "cuda", "proto", "daemon/core"], ["protobuf"]),
     "daemon/rpc": (["storage", "cuda", "proto", "daemon/core"], ["gRPC", "protobuf"]),
+    "daemon/metrics": (["storage", "daemon/core", "daemon/session"], []),
     "daemon/peer": (["storage", "cuda", "proto", "daemon/core"], ["protobuf", "UCX"]),
     "daemon/cluster": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
     "daemon/controller": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),

@@ -67,7 +67,7 @@ void DaemonProcess::Start() {
   std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
   if (!config_.empty()) argv.insert(argv.end(), {"--config", config_});
   std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(),
-                               "admin.socket=" + admin_socket(), "log.level=warn"};
+                               "admin.socket=" + admin_socket(), "metrics.listen=", "log.level=warn"};
   all.insert(all.end(), settings_.begin(), settings_.end());
   for (const std::string& setting : all) {
     argv.push_back("--set");

@@ -78,9 +78,11 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
   const nlohmann::ordered_json status = nlohmann::ordered_json::parse(outcome.out);
   std::vector<std::string> names;
   for (const auto& [name, value] : status.items()) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"version", "pid", "uptime_seconds", "engine_socket", "pool", "spaces", "sessions",
-                                          "instances", "leases", "ops", "filling", "index_bytes", "lookups", "chunks_asked",
-                                          "chunks_hit", "chunks_stored", "chunks_loaded", "chunks_refused", "evictions"});
+  CHECK(names == std::vector<std::string>{"version",       "pid",           "uptime_seconds", "engine_socket", "pool",
+                                          "spaces",        "sessions",      "instances",      "leases",        "ops",
+                                          "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
+                                          "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "traffic",
+                                          "latencies"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);

@@ -49,6 +49,9 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "lease.max") return "\"1m30s\"";
   if (name == "lease.share") return "0.25";
   if (name == "lease.half_store") return "\"500ms\"";
+  if (name == "metrics.listen") return "\"[::1]:9000\"";
+  if (name == "metrics.allow_remote") return "true";
+  if (name == "metrics.tenants_max") return "5";
   if (name == "log.level") return "\"warn\"";
   if (name == "log.format") return "\"json\"";
   FAIL("no other value for " << name);
@@ -84,6 +87,22 @@ TEST_CASE("PrintConfig gives paths back with any characters that a file can hold
     INFO(bytes);
     CHECK_THAT(std::string(ParseConfig("", "", {std::string("daemon.state_dir=") + bytes}).status().message()),
                Catch::Contains("UTF-8"));
+  }
+}
+
+TEST_CASE("ParseConfig takes an address for metrics that others reach only when that is said") {
+  CHECK_THAT(Refusal("[metrics]\nlisten = \"0.0.0.0:9415\"\n"), Catch::Contains("metrics.listen") &&
+                                                                    Catch::Contains("0.0.0.0:9415") &&
+                                                                    Catch::Contains("allow_remote = true"));
+  CHECK_THAT(Refusal("", {"metrics.listen=[::]:9415"}), Catch::Contains("allow_remote = true"));
+  Good("[metrics]\nlisten = \"0.0.0.0:9415\"\nallow_remote = true\n");
+  Good("", {"metrics.listen=127.255.0.1:1"});
+  Good("", {"metrics.listen=[::1]:65535"});
+  Good("", {"metrics.listen="});
+  for (const char* wrong : {"localhost:9415", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:+1",
+                            "127.0.0.1:01", "::1:9415", "[::1]", "[127.0.0.1]:1", ":9415", " 127.0.0.1:1"}) {
+    INFO(wrong);
+    CHECK_THAT(Refusal("", {absl::StrCat("metrics.listen=", wrong)}), Catch::Contains("an IP address and a port"));
   }
 }
 
@@ -211,7 +230,8 @@ TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
   CHECK(Refusal("[pool]\nzzz = 1") == "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock");
   CHECK(Refusal("[pol]\nbytes = 1") ==
-        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, log, "
+        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, metrics, "
+        "log, "
         "tenants");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
   CHECK(absl::StartsWith(Refusal("[pool]\n[ssd]\n"), "f:2:2: [ssd]: unknown section; allowed: "));

@@ -22,6 +22,18 @@ TEST_CASE("HumanBytes shows three digits that count") {
   CHECK(HumanBytes({std::numeric_limits<uint64_t>::max()}) == "16 EiB");
 }
 
+TEST_CASE("HumanRate and HumanLatency show three digits in the unit that fits") {
+  CHECK(HumanRate(0) == "0 B/s");
+  CHECK(HumanRate(999.4) == "999 B/s");
+  CHECK(HumanRate(812'300'000) == "812 MB/s");
+  CHECK(HumanRate(999'600'000) == "1 GB/s");
+  CHECK(HumanRate(23.14e9) == "23.1 GB/s");
+  CHECK(HumanLatency(850e-9) == "850 ns");
+  CHECK(HumanLatency(1.25e-6) == "1.25 us");
+  CHECK(HumanLatency(0.0341) == "34.1 ms");
+  CHECK(HumanLatency(2.1) == "2.1 s");
+}
+
 TEST_CASE("HumanCount groups digits by three") {
   CHECK(HumanCount(0) == "0");
   CHECK(HumanCount(999) == "999");
@@ -52,6 +64,16 @@ TEST_CASE("Table lines up text to the left and numbers to the right") {
         "NAME        N  LAST\n"
         "a           1\n"
         "m\xc3\xa5lare  1,000  x\n");
+}
+
+TEST_CASE("Table cuts text, then drops columns, then cuts lines, to fit") {
+  Table table({{"NAME"}, {"LESS", Table::Align::kRight, 1}, {"N", Table::Align::kRight}});
+  table.Add({"a name that is long", "123", "7"});
+  CHECK(table.Render(28) == "NAME                 LESS  N\na name that is long   123  7\n");
+  CHECK(table.Render(24) == "NAME             LESS  N\na name that is\u2026   123  7\n");
+  CHECK(table.Render(16) == "NAME          N\na name that\u2026  7\n");
+  CHECK(table.Render(6) == "NAME \u2026\na nam\u2026\n");
+  CHECK(Cut("m\xc3\xa5lare", 3) == "m\xc3\xa5\u2026");
 }
 
 TEST_CASE("Table shows no control characters") {

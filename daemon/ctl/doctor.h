@@ -1,0 +1,55 @@
+#ifndef KVIST_DAEMON_CTL_DOCTOR_H_
+#define KVIST_DAEMON_CTL_DOCTOR_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "proto/node.pb.h"
+
+namespace kvist::ctl {
+
+// What one check found.
+struct Finding {
+  enum class Level {
+    kOk,
+    kWarn,
+    kFail
+  };  // kWarn: slower or less than could be; kFail: an engine or an operator is not served
+  Level level = Level::kOk;
+  std::string text;
+  std::string mend;  // the command that mends it; empty when nothing has to be
+};
+
+// What the checks look at. They only read.
+struct Patient {
+  std::string root;          // before /proc and /sys; "" but in tests
+  std::string admin_socket;  // where a kvistd would be asked
+  std::string engine_socket;
+  std::string state_dir;
+  std::optional<node::v1::StatusReply> status;  // of the kvistd that answered there
+  std::string why_no_status;                    // else
+};
+
+struct Check {
+  const char* name;
+  Finding (*look)(const Patient& patient);
+};
+// Every check, in the order in which one would look: the machine first, the daemon last.
+const std::vector<Check>& Checks();
+
+struct Diagnosis {
+  std::vector<std::pair<std::string, Finding>> findings;  // by the check's name
+  bool failed() const;
+};
+Diagnosis Diagnose(const Patient& patient);
+
+std::string ToTable(const Diagnosis& diagnosis, bool colours);
+std::string ToJson(const Diagnosis& diagnosis);
+
+// Where a kvistd of this user keeps its state when it isn't told.
+std::string DefaultStateDir();
+
+}  // namespace kvist::ctl
+
+#endif  // KVIST_DAEMON_CTL_DOCTOR_H_

@@ -1,0 +1,240 @@
+#include <linux/io_uring.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "daemon/ctl/doctor.h"
+#include "daemon/ctl/human.h"
+
+// Each check is one function; the table that holds them all is at the end.
+namespace kvist::ctl {
+namespace {
+
+constexpr long kFutexWaitv = 449;  // its system call has one number on all machines; Debian 12's glibc has no name for it
+constexpr Bytes kDiskLow = GiB(1);
+constexpr Bytes kHugePage = MiB(2);  // as storage/pool asks for
+
+Finding Ok(std::string text) { return {Finding::Level::kOk, std::move(text), ""}; }
+Finding Warn(std::string text, std::string mend) { return {Finding::Level::kWarn, std::move(text), std::move(mend)}; }
+Finding Fail(std::string text, std::string mend) { return {Finding::Level::kFail, std::move(text), std::move(mend)}; }
+
+// The first line of a file of /proc or /sys; nothing when there is none.
+std::optional<std::string> Line(const Patient& patient, const std::string& path) {
+  std::ifstream file(patient.root + path);
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  return std::string(absl::StripAsciiWhitespace(line));
+}
+
+std::string Quote(const std::string& path) { return absl::StrCat("'", path, "'"); }
+
+// The path itself, or what is above it that exists.
+std::string NearestExisting(std::string path) {
+  struct stat found {};
+  while (path.size() > 1 && ::stat(path.c_str(), &found) != 0) {
+    path = path.substr(0, path.rfind('/'));
+    if (path.empty()) path = "/";
+  }
+  return path;
+}
+
+Finding Kernel(const Patient&) {
+  utsname name{};
+  ::uname(&name);
+  // With no words to wait for it is refused as a wrong argument, where it exists.
+  const bool waitv = ::syscall(kFutexWaitv, nullptr, 0, 0, nullptr, 0) == 0 || errno != ENOSYS;
+  if (waitv) return Ok(absl::StrCat("Linux ", name.release, ", with futex_waitv"));
+  return Warn(absl::StrCat("Linux ", name.release,
+                           " has no futex_waitv (5.16 has): kvistd hears most sessions by their doorbells, which is slower"),
+              "apt-get install linux-image-amd64 && reboot");
+}
+
+Finding Memlock(const Patient& patient) {
+  if (patient.status.has_value()) {
+    if (patient.status->pool().locked()) return Ok("the running kvistd has its pool locked in memory");
+    return Warn("the running kvistd could not lock its pool: the kernel may swap it out",
+                absl::StrCat("prlimit --pid ", patient.status->pid(),
+                             " --memlock=unlimited; systemctl edit kvistd  # LimitMEMLOCK=infinity"));
+  }
+  rlimit limit{};
+  ::getrlimit(RLIMIT_MEMLOCK, &limit);
+  if (::geteuid() == 0) return Ok("root may lock as much memory as there is");
+  if (limit.rlim_cur == RLIM_INFINITY) return Ok("no limit");
+  return Warn(
+      absl::StrCat("this user may lock ", HumanBytes({limit.rlim_cur}),
+                   ": a larger pool of a kvistd of its own can be swapped out"),
+      absl::StrCat(
+          "echo \"$(id -un) - memlock unlimited\" | sudo tee /etc/security/limits.d/kvist.conf  # then log in again"));
+}
+
+Finding TransparentHugePages(const Patient& patient) {
+  const std::string path = "/sys/kernel/mm/transparent_hugepage/enabled";
+  const std::optional<std::string> choice = Line(patient, path);
+  if (!choice.has_value())
+    return Warn("this kernel has none: the pool is made of small pages", "apt-get install linux-image-amd64 && reboot");
+  if (!absl::StrContains(*choice, "[never]")) return Ok(*choice);
+  return Warn(absl::StrCat(*choice, ": the pool is made of small pages, and copies miss the TLB"),
+              absl::StrCat("echo madvise > ", path));
+}
+
+Finding ReservedHugePages(const Patient& patient) {
+  std::ifstream file(patient.root + "/proc/meminfo");
+  uint64_t total = 0, free = 0;
+  for (std::string line; std::getline(file, line);) {
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() < 2) continue;
+    if (words[0] == "HugePages_Total:") (void)absl::SimpleAtoi(words[1], &total);
+    if (words[0] == "HugePages_Free:") (void)absl::SimpleAtoi(words[1], &free);
+  }
+  if (total == 0) return Ok("none reserved: the pool is made of transparent ones");
+  const std::string text = absl::StrCat(free, " of ", total, " are free");
+  if (patient.status.has_value() && kHugePage * free > Bytes{} &&
+      kHugePage * total < Bytes{patient.status->pool().capacity_bytes()}) {
+    const uint64_t wanted = total - free + (patient.status->pool().capacity_bytes() + kHugePage.value - 1) / kHugePage.value;
+    return Warn(absl::StrCat(text, ", too few for the pool of the running kvistd: they are lost to everybody"),
+                absl::StrCat("sysctl vm.nr_hugepages=", wanted, "; systemctl restart kvistd"));
+  }
+  return Ok(absl::StrCat(text, ": a pool that fits takes them"));
+}
+
+Finding Numa(const Patient& patient) {
+  const std::string nodes = Line(patient, "/sys/devices/system/node/online").value_or("0");
+  if (nodes == "0") return Ok("one node");
+  if (Line(patient, "/proc/sys/kernel/numa_balancing").value_or("0") == "0") return Ok(absl::StrCat("nodes ", nodes));
+  return Warn(absl::StrCat("nodes ", nodes,
+                           ", and the kernel moves pages between them: copies stall on pages that are on their way"),
+              "sysctl kernel.numa_balancing=0");
+}
+
+Finding IoUring(const Patient& patient) {
+  io_uring_params parameters{};
+  // No entries is a wrong argument where it may be used.
+  if (::syscall(SYS_io_uring_setup, 0, &parameters) >= 0 || errno == EINVAL) return Ok("available");
+  const std::string why = std::strerror(errno);
+  if (Line(patient, "/proc/sys/kernel/io_uring_disabled").value_or("0") != "0")
+    return Warn("switched off: an SSD tier can't use it", "sysctl kernel.io_uring_disabled=0");
+  return Warn(
+      absl::StrCat("not available (", why, "; containers often forbid it): an SSD tier can't use it"),
+      "docker run --security-opt seccomp=unconfined ...  # or a profile that allows io_uring_setup, _enter and _register");
+}
+
+Finding Daemon(const Patient& patient) {
+  if (patient.status.has_value()) {
+    return Ok(absl::StrCat("pid ", patient.status->pid(), ", up ",
+                           HumanDuration(absl::Seconds(patient.status->uptime_seconds()))));
+  }
+  struct stat socket {};
+  if (::stat(patient.admin_socket.c_str(), &socket) != 0 && errno == ENOENT)
+    return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), "systemctl start kvistd");
+  return Fail(patient.why_no_status,
+              absl::StrCat("systemctl restart kvistd  # or, when you may not: usermod -aG $(stat -c %G ",
+                           Quote(patient.admin_socket), ") $USER"));
+}
+
+Finding Socket(const std::string& path, bool running, const char* key) {
+  struct stat found {};
+  if (::stat(path.c_str(), &found) != 0) {
+    if (!running) return Ok(absl::StrCat(path, " isn't there; kvistd makes it"));
+    return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), "systemctl restart kvistd");
+  }
+  if (!S_ISSOCK(found.st_mode))
+    return Fail(absl::StrCat(path, " is no socket"), absl::StrCat("rm ", Quote(path), "; systemctl restart kvistd"));
+  const std::string who =
+      absl::StrFormat("%s, mode %04o, uid %d, gid %d", path, found.st_mode & 07777, found.st_uid, found.st_gid);
+  if (::access(path.c_str(), W_OK) != 0)
+    return Fail(absl::StrCat(who, ": this user may not connect"),
+                absl::StrCat("usermod -aG $(stat -c %G ", Quote(path), ") $USER"));
+  if ((found.st_mode & 0002) != 0) {
+    return Warn(absl::StrCat(who, ": every user of this machine may connect"),
+                absl::StrCat("chmod o-rwx ", Quote(path), "  # and [", key, "] socket_mode = \"0660\""));
+  }
+  return Ok(who);
+}
+
+Finding AdminSocket(const Patient& patient) { return Socket(patient.admin_socket, patient.status.has_value(), "admin"); }
+Finding EngineSocket(const Patient& patient) { return Socket(patient.engine_socket, patient.status.has_value(), "session"); }
+
+Finding StateDir(const Patient& patient) {
+  const std::string& dir = patient.state_dir;
+  struct stat found {};
+  if (::stat(dir.c_str(), &found) != 0) {
+    if (errno != ENOENT) return Fail(absl::StrCat(dir, ": ", std::strerror(errno)), absl::StrCat("ls -ld ", Quote(dir)));
+    const std::string above = NearestExisting(dir);
+    if (::access(above.c_str(), W_OK) == 0) return Ok(absl::StrCat(dir, " isn't there; kvistd makes it"));
+    return Fail(absl::StrCat(dir, " isn't there, and this user may not make it in ", above),
+                absl::StrCat("install -d -m 0700 -o $(id -un) ", Quote(dir)));
+  }
+  if (!S_ISDIR(found.st_mode))
+    return Fail(absl::StrCat(dir, " is no directory"), absl::StrCat("mv ", Quote(dir), " ", Quote(dir + ".old")));
+  if ((found.st_mode & 0022) != 0) {
+    return Fail(absl::StrFormat("%s has mode %04o: others may change what kvistd keeps", dir, found.st_mode & 07777),
+                absl::StrCat("chmod go-w ", Quote(dir)));
+  }
+  return Ok(absl::StrFormat("%s, mode %04o, uid %d", dir, found.st_mode & 07777, found.st_uid));
+}
+
+Finding Disk(const Patient& patient) {
+  const std::string place = NearestExisting(patient.state_dir);
+  struct statvfs disk {};
+  if (::statvfs(place.c_str(), &disk) != 0)
+    return Fail(absl::StrCat(place, ": ", std::strerror(errno)), absl::StrCat("ls -ld ", Quote(place)));
+  const Bytes free{uint64_t{disk.f_bavail} * disk.f_frsize};
+  const std::string text = absl::StrCat(HumanBytes(free), " free for ", patient.state_dir);
+  const std::string mend =
+      absl::StrCat("du -xh ", Quote(place), " | sort -h | tail  # delete, or put [daemon] state_dir elsewhere");
+  if (free == Bytes{}) return Fail(text, mend);
+  return free < kDiskLow ? Warn(text, mend) : Ok(text);
+}
+
+Finding Versions(const Patient& patient) {
+  if (!patient.status.has_value()) return Ok("kvistctl " KVIST_VERSION "; no kvistd to compare with");
+  if (patient.status->version() == KVIST_VERSION) return Ok("kvistd and kvistctl are " KVIST_VERSION);
+  return Warn(absl::StrCat("kvistd is ", patient.status->version(),
+                           ", kvistctl is " KVIST_VERSION ": one was upgraded without the other"),
+              "systemctl restart kvistd  # runs the kvistd that is installed");
+}
+
+}  // namespace
+
+const std::vector<Check>& Checks() {
+  static const auto* const checks = new std::vector<Check>{
+      {"kernel", Kernel},
+      {"memlock", Memlock},
+      {"transparent huge pages", TransparentHugePages},
+      {"reserved huge pages", ReservedHugePages},
+      {"NUMA", Numa},
+      {"io_uring", IoUring},
+      {"state directory", StateDir},
+      {"disk", Disk},
+      {"kvistd", Daemon},
+      {"admin socket", AdminSocket},
+      {"engine socket", EngineSocket},
+      {"versions", Versions},
+  };
+  return *checks;
+}
+
+std::string DefaultStateDir() {
+  if (::geteuid() == 0) return "/var/lib/kvist";
+  const char* state = std::getenv("XDG_STATE_HOME");
+  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/kvist");
+  const char* home = std::getenv("HOME");
+  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/kvist");
+}
+
+}  // namespace kvist::ctl

@@ -1,0 +1,139 @@
+#include "daemon/ctl/doctor.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+
+#include "daemon/ctl/commands.h"
+#include "daemon/rpc/admin_server.h"
+#include "tests/unit/daemon/fake_node.h"
+#include "tests/unit/daemon/temporary_dir.h"
+
+namespace kvist::ctl {
+namespace {
+
+using Catch::Contains;
+using Level = Finding::Level;
+
+// A machine whose /proc and /sys are files of the test's.
+struct Machine {
+  TemporaryDir dir;
+  Patient patient;
+
+  Machine() {
+    patient.root = dir / "root";
+    patient.admin_socket = dir / "admin.sock";
+    patient.engine_socket = dir / "engine.sock";
+    patient.state_dir = dir / "state";
+    Write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
+    Write("/proc/meminfo", "MemTotal: 100 kB\nHugePages_Total:       0\nHugePages_Free:        0");
+    Write("/sys/devices/system/node/online", "0");
+  }
+  void Write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = patient.root + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text << "\n";
+  }
+  Finding Find(const std::string& name) const {
+    for (const auto& [check, finding] : Diagnose(patient).findings) {
+      if (check == name) return finding;
+    }
+    FAIL("no check " << name);
+    return {};
+  }
+};
+
+TEST_CASE("Every finding that isn't ok names a command, and every ok one doesn't") {
+  const Machine machine;
+  const Diagnosis diagnosis = Diagnose(machine.patient);
+  CHECK(diagnosis.findings.size() == Checks().size());
+  for (const auto& [name, finding] : diagnosis.findings) {
+    INFO(name << ": " << finding.text);
+    CHECK(finding.text != "");
+    CHECK((finding.level == Level::kOk) == finding.mend.empty());
+  }
+}
+
+TEST_CASE("doctor sees how the machine is set up") {
+  Machine machine;
+  CHECK(machine.Find("transparent huge pages").level == Level::kOk);
+  machine.Write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+  CHECK(machine.Find("transparent huge pages").level == Level::kWarn);
+  CHECK(machine.Find("transparent huge pages").mend == "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+
+  CHECK(machine.Find("reserved huge pages").level == Level::kOk);
+  machine.Write("/proc/meminfo", "HugePages_Total:      64\nHugePages_Free:       60");
+  CHECK(machine.Find("reserved huge pages").text == "60 of 64 are free: a pool that fits takes them");
+  machine.patient.status.emplace().mutable_pool()->set_capacity_bytes(200 << 20);
+  CHECK(machine.Find("reserved huge pages").mend == "sysctl vm.nr_hugepages=104; systemctl restart kvistd");
+
+  CHECK(machine.Find("NUMA").text == "one node");
+  machine.Write("/sys/devices/system/node/online", "0-1");
+  CHECK(machine.Find("NUMA").level == Level::kOk);
+  machine.Write("/proc/sys/kernel/numa_balancing", "1");
+  CHECK(machine.Find("NUMA").mend == "sysctl kernel.numa_balancing=0");
+}
+
+TEST_CASE("doctor sees a state directory that others may write to, and one that is a file") {
+  const Machine machine;
+  CHECK_THAT(machine.Find("state directory").text, Contains("kvistd makes it"));
+  CHECK(machine.Find("disk").level != Level::kFail);
+  REQUIRE(::mkdir(machine.patient.state_dir.c_str(), 0700) == 0);
+  CHECK(machine.Find("state directory").level == Level::kOk);
+  REQUIRE(::chmod(machine.patient.state_dir.c_str(), 0777) == 0);
+  CHECK(machine.Find("state directory").level == Level::kFail);
+  CHECK_THAT(machine.Find("state directory").mend, Catch::StartsWith("chmod go-w '"));
+  REQUIRE(::rmdir(machine.patient.state_dir.c_str()) == 0);
+  std::ofstream(machine.patient.state_dir) << "x";
+  CHECK(machine.Find("state directory").level == Level::kFail);
+}
+
+TEST_CASE("doctor sees what a running kvistd lacks") {
+  Machine machine;
+  CHECK(machine.Find("kvistd").level == Level::kWarn);
+  CHECK(machine.Find("engine socket").level == Level::kOk);
+  machine.patient.status.emplace();
+  machine.patient.status->set_version("9.9.9");
+  CHECK(machine.Find("kvistd").level == Level::kOk);
+  CHECK(machine.Find("engine socket").level == Level::kFail);
+  CHECK(machine.Find("memlock").level == Level::kWarn);
+  CHECK_THAT(machine.Find("versions").text, Contains("kvistd is 9.9.9"));
+  machine.patient.status->set_version(KVIST_VERSION);
+  machine.patient.status->mutable_pool()->set_locked(true);
+  CHECK(machine.Find("versions").level == Level::kOk);
+  CHECK(machine.Find("memlock").level == Level::kOk);
+}
+
+TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
+  TemporaryDir dir;
+  std::ostringstream out, err;
+  const Terminal terminal{.out = out, .err = err, .ask = nullptr};
+  const std::string socket = dir / "admin.sock";
+  SECTION("nothing fails") {
+    CHECK(Run({"--socket", socket, "doctor", "--state-dir", dir / "state"}, terminal) == kOk);
+    CHECK_THAT(out.str(), Contains("none runs") && Contains("$ systemctl start kvistd") && Contains(", 0 fail\n"));
+  }
+  SECTION("as JSON, with what fails") {
+    REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
+    CHECK(Run({"--socket", socket, "doctor", "-o", "json", "--state-dir", dir.path()}, terminal) == kRefused);
+    const auto json = nlohmann::json::parse(out.str());
+    CHECK(json["fail"] == 1);
+    CHECK(json["findings"].size() == Checks().size());
+  }
+  SECTION("with a kvistd") {
+    FakeNode node;
+    const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
+    CHECK(Run({"--socket", socket, "doctor", "--state-dir", dir / "state"}, terminal) == kRefused);
+    CHECK_THAT(out.str(), Contains("/run/kvist/engine.sock: No such file or directory, although kvistd runs"));
+  }
+}
+
+}  // namespace
+}  // namespace kvist::ctl

@@ -1,0 +1,120 @@
+#include "daemon/metrics/exposition.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+
+#include "daemon/metrics/node_metrics.h"
+
+namespace kvist::metrics {
+namespace {
+
+using Catch::Contains;
+
+std::string Text(const std::vector<prometheus::MetricFamily>& families) {
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+Figures Empty(const std::vector<std::string>& tenants = {}) {
+  Figures figures;
+  figures.traffic = session::Activity(tenants).ended();
+  return figures;
+}
+
+size_t SeriesIn(const std::vector<prometheus::MetricFamily>& families) {
+  size_t series = 0;
+  for (const auto& family : families) series += family.metric.size();
+  return series;
+}
+
+TEST_CASE("Expose shows the same series before and after something has happened") {
+  Figures figures = Empty({"blue"});
+  const auto before = Expose(figures);
+  session::Traffic traffic;
+  traffic.lookups_partial = 2;
+  traffic.chunks_asked = 10;
+  traffic.chunks_hit = 4;
+  traffic.bytes_loaded = KiB(8);
+  figures.traffic.Add("blue", SpaceId{3}, traffic);
+  figures.latencies.hooks[0].Record(1000, 5);
+  const auto after = Expose(figures);
+  CHECK(SeriesIn(before) == SeriesIn(after));
+  const std::string text = Text(after);
+  CHECK_THAT(text, Contains("kvist_lookups_total{tier=\"dram\",result=\"partial\"} 2\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_chunks_total{tier=\"dram\",result=\"miss\"} 6\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"blue\"} 8192\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"other\"} 0\n"));
+  CHECK_THAT(text, Contains("kvist_build_info{version=\"" KVIST_VERSION "\"} 1\n"));
+}
+
+TEST_CASE("Expose's histograms are cumulative and hold every duration") {
+  Figures figures = Empty();
+  LatencyHistogram& lookups = figures.latencies.hooks[static_cast<size_t>(session::Hook::kLookup)];
+  lookups.Record(1);                 // below the first bound
+  lookups.Record(1024, 2);           // on a bound: inclusive
+  lookups.Record(1025);              // just above it
+  lookups.Record(int64_t{1} << 45);  // above the last
+  const std::string text = Text(Expose(figures));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_bucket{le=\"2.56e-07\"} 1\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_bucket{le=\"1.024e-06\"} 3\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_bucket{le=\"2.048e-06\"} 4\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_bucket{le=\"34.359738368\"} 4\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_bucket{le=\"+Inf\"} 5\n"));
+  CHECK_THAT(text, Contains("kvist_lookup_duration_seconds_count 5\n"));
+}
+
+TEST_CASE("Expose makes no series for tenants that were not named, and loses none of their traffic") {
+  Figures figures = Empty({"blue", "red", "blue", "other"});
+  const size_t series = SeriesIn(Expose(figures));
+  session::Traffic traffic;
+  traffic.bytes_stored = Bytes{1};
+  for (uint32_t i = 0; i < 1000; ++i) {
+    const std::string name = "uid:" + std::to_string(i);
+    figures.traffic.Add(name, SpaceId{i}, traffic);
+    figures.core.spaces.push_back({{}, name, "model", 1, Bytes{2}});
+  }
+  figures.traffic.Add("red", SpaceId{0}, traffic);
+  figures.core.spaces.push_back({{}, "red", "model", 1, Bytes{5}});
+  const auto families = Expose(figures);
+  CHECK(SeriesIn(families) == series);
+  const std::string text = Text(families);
+  CHECK_THAT(text, Contains("kvist_tenant_store_bytes_total{tenant=\"other\"} 1000\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_store_bytes_total{tenant=\"red\"} 1\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_store_bytes_total{tenant=\"blue\"} 0\n"));
+  CHECK_THAT(text, Contains("kvist_store_bytes_total 1001\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_used_bytes{tenant=\"other\"} 2000\n"));
+  CHECK_THAT(text, Contains("kvist_tenant_used_bytes{tenant=\"red\"} 5\n"));
+  CHECK_THAT(text, !Contains("uid:"));
+}
+
+TEST_CASE("Expose gives each series once and each counter a _total") {
+  std::set<std::string> seen;
+  for (const auto& family : Expose(Empty({"blue", "other"}))) {
+    INFO(family.name);
+    CHECK(family.name.rfind("kvist_", 0) == 0);
+    CHECK(family.help != "");
+    CHECK((family.type == prometheus::MetricType::Counter) == (family.name.find("_total") != std::string::npos));
+    for (const auto& metric : family.metric) {
+      std::string series = family.name;
+      for (const auto& label : metric.label) series += "," + label.name + "=" + label.value;
+      CHECK(seen.insert(series).second);
+    }
+  }
+}
+
+TEST_CASE("NodeMetrics shows the last figures of a node that doesn't answer, and says so") {
+  Figures answered = Empty();
+  answered.core.evictions = 7;
+  absl::StatusOr<std::shared_ptr<const Figures>> answer = absl::DeadlineExceededError("hangs");
+  const NodeMetrics metrics([&] { return answer; }, Empty());
+  CHECK_THAT(Text(metrics.Collect()), Contains("kvist_reactor_up 0\n") && Contains("reason=\"capacity\"} 0\n"));
+  answer = std::make_shared<const Figures>(answered);
+  CHECK_THAT(Text(metrics.Collect()), Contains("kvist_reactor_up 1\n") && Contains("reason=\"capacity\"} 7\n"));
+  answer = absl::DeadlineExceededError("hangs");
+  CHECK_THAT(Text(metrics.Collect()), Contains("kvist_reactor_up 0\n") && Contains("reason=\"capacity\"} 7\n"));
+}
+
+}  // namespace
+}  // namespace kvist::metrics
