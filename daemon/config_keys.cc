@@ -274,6 +274,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Group(KVIST_FIELD(session, socket_group)),
       Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1,
                         65536),  // one descriptor each, and systemd's LimitNOFILE is larger
+      Integer<uint32_t>(KVIST_FIELD(session, connections_per_uid), 1, 65536),
       Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel"),
 
       Path(KVIST_FIELD(admin, socket), kSocketPathMax),

@@ -36,6 +36,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (absl::EndsWith(name, ".socket_mode")) return "\"0600\"";
   if (absl::EndsWith(name, ".socket_group")) return "\"kvist-users\"";
   if (name == "session.connections_max") return "7";
+  if (name == "session.connections_per_uid") return "5";
   if (name == "session.reactor_cpu") return "3";
   if (name == "pool.bytes") return "\"3GiB\"";
   if (name == "pool.slab_bytes") return "\"8MiB\"";
