@@ -167,7 +167,6 @@ TEST_CASE("Row 32: hostile names over the wire are no paths, are limited, and na
     for (const std::string& name : kRefused) {
       INFO(field.name << " of " << name.size() << " bytes");
       RawClient client(daemon);
-      const std::string good = Named(field, "@@@@").SerializeAsString();
       session::ClientFrame frame = Named(field, name);
       std::string bytes;
       if (!frame.SerializeToString(&bytes)) continue;
