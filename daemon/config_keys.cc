@@ -304,6 +304,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Live("How many sockets of engines may be open at a time, half-open ones too. A session takes 5 MiB. Lowering it ends "
            "none that is there.",
            Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1, 65536)),
+      AtStart("How many of them one user may have, so that no user can take all.",
+              Integer<uint32_t>(KVIST_FIELD(session, connections_per_uid), 1, 65536)),
       AtStart("Pins the thread that owns the index; for benchmarks.",
               Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel")),
 
@@ -340,7 +342,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
 
       AtStart("Prometheus and health checks read here, without a password: /metrics, /livez, /readyz. \"\" switches it off.",
               Address(KVIST_FIELD(metrics, listen))),
-      AtStart("Whether metrics.listen may be an address that other machines reach.", Flag(KVIST_FIELD(metrics, allow_remote))),
+      AtStart("Whether metrics.listen may be an address that other machines reach.",
+              Flag(KVIST_FIELD(metrics, allow_remote))),
       AtStart("How many of the tenants that [tenants] names have series of their own; all others are summed as one.",
               Integer<uint32_t>(KVIST_FIELD(metrics, tenants_max), 0, 1000)),
 

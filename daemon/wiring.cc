@@ -296,6 +296,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.mode = options.session.socket_mode;
   listener.group = options.session.socket_group;
   listener.connections_max = options.session.connections_max;
+  listener.connections_per_uid = options.session.connections_per_uid;
   listener.tenants = options.tenants;
   listener.log = [](bool warning, const std::string& text) {
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);

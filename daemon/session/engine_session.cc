@@ -224,8 +224,9 @@ void EngineSession::Answer(const core::LookupAnswered& answer) {
 void EngineSession::Answer(const core::OpEnded& ended) {
   const Pending& pending = pending_[CellOf(ended.tag)];
   const bool load = pending.opcode == shm::Opcode::kLoad;
-  const Bytes bytes =
-      ended.copied == 0 ? Bytes{} : registration_.memory->layouts[pending.group.value].layer_bytes() * pending.layers * ended.copied;
+  const Bytes bytes = ended.copied == 0
+                          ? Bytes{}
+                          : registration_.memory->layouts[pending.group.value].layer_bytes() * pending.layers * ended.copied;
   (load ? traffic_.chunks_loaded : traffic_.chunks_stored) += ended.copied;
   (load ? traffic_.bytes_loaded : traffic_.bytes_stored) += bytes;
   traffic_.chunks_skipped += ended.skipped;

@@ -34,6 +34,10 @@ constexpr absl::Duration kHandshake = absl::Seconds(10);
 enum class Source : uint64_t { kListener = 0, kInbox = 1, kSocket = 2, kProcess = 3 };
 constexpr uint64_t Word(Source source, uint64_t connection) { return connection << 2 | static_cast<uint64_t>(source); }
 
+absl::Status NoDescriptors() {
+  return absl::ResourceExhaustedError("this kvistd has no descriptors left; raise its LimitNOFILE");
+}
+
 uint64_t Nonce() {
   uint64_t nonce = 0;
   KVIST_CHECK(::getrandom(&nonce, sizeof nonce, 0) == sizeof nonce);
@@ -72,6 +76,7 @@ struct Listener::State {
   UniqueFd epoll;
   UniqueFd inbox_event;
   UniqueFd own_pidfd;
+  UniqueFd spare;  // descriptor for RefuseOne
   std::thread thread;
 
   absl::Mutex mutex;
@@ -80,8 +85,11 @@ struct Listener::State {
 
   // The thread's own.
   std::unordered_map<uint64_t, Connection> connections;
+  std::unordered_map<uid_t, uint32_t> connections_of;  // uid -> how many of them
   uint64_t next_number = 1;
   bool stopping = false;
+  uint64_t refused = 0;  // since refused_logged
+  absl::Time refused_logged = absl::InfinitePast();
 
   void Log(bool warning, const std::string& text) const {
     if (options.log) options.log(warning, text);
@@ -89,6 +97,14 @@ struct Listener::State {
 
   void Count(Ending ending) const {
     if (options.ended && !stopping) options.ended(ending);
+  }
+  // A flood of refusals is a line a second, not one each.
+  void LogRefusals(const std::string& text) {
+    ++refused;
+    if (MonotonicNow() - refused_logged < absl::Seconds(1)) return;
+    Log(true, absl::StrCat(text, " (", refused, " since the last such line)"));
+    refused_logged = MonotonicNow();
+    refused = 0;
   }
 
   // Runs a task on this thread. After Stop it is dropped.
@@ -138,23 +154,49 @@ struct Listener::State {
     for (const std::function<void()>& task : tasks) task();
   }
 
+  // Takes and refuses a connection with the descriptor that was kept for this: left waiting it would wake this thread for ever.
+  bool RefuseOne() {
+    spare.reset();
+    UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const bool taken = static_cast<bool>(socket);
+    if (taken) {
+      Refuse(socket.get(), NoDescriptors());
+      LogRefusals("connections are refused: no descriptors are left; raise LimitNOFILE");
+    }
+    socket.reset();
+    spare = OpenSpare();
+    return taken;
+  }
+  static UniqueFd OpenSpare() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)); }
+
   void Accept() {
     for (int i = 0; i < 64; ++i) {  // then the others' turn
       UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!socket && (errno == EMFILE || errno == ENFILE) && RefuseOne()) continue;
       if (!socket) return;
       if (connections.size() >= options.connections_max) {
         Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(),
                                                                        " connections; raise session.connections_max")));
-        Log(true, "a connection was refused: session.connections_max is reached");
+        LogRefusals("connections are refused: session.connections_max is reached");
         Count(Ending::kRefused);
         continue;
       }
       absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
       if (!peer.ok()) {
-        Log(true, absl::StrCat("a connection was dropped: ", peer.status().message()));
+        Refuse(socket.get(), absl::IsResourceExhausted(peer.status()) ? NoDescriptors() : peer.status());
+        LogRefusals(absl::StrCat("connections are refused: ", peer.status().message()));
         Count(Ending::kRefused);
         continue;
       }
+      uint32_t& of_uid = connections_of[peer->uid];
+      if (of_uid >= options.connections_per_uid) {
+        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("uid ", peer->uid, " has ", of_uid,
+                                                                       " connections; raise session.connections_per_uid")));
+        LogRefusals(absl::StrCat("connections of uid ", peer->uid, " are refused: session.connections_per_uid is reached"));
+        Count(Ending::kRefused);
+        continue;
+      }
+      ++of_uid;
       Connection connection;
       connection.number = next_number++;
       connection.socket = std::move(socket);
@@ -297,6 +339,8 @@ struct Listener::State {
     const auto found = connections.find(number);
     if (found == connections.end()) return;
     if (found->second.stage != Connection::Stage::kDraining) Unwatch(found->second);
+    const auto of_uid = connections_of.find(found->second.peer.uid);
+    if (--of_uid->second == 0) connections_of.erase(of_uid);
     connections.erase(found);
   }
 
@@ -330,6 +374,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   state->reactor = reactor;
   state->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   state->inbox_event = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  state->spare = State::OpenSpare();
   if (!state->epoll || !state->inbox_event) return ErrnoStatus("epoll and eventfd of the listener", errno);
   state->own_pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!state->own_pidfd) return ErrnoStatus("pidfd_open of kvistd itself (Linux 5.3 or newer is needed)", errno);

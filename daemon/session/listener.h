@@ -22,7 +22,8 @@ enum class Ending : uint8_t { kRefused, kExited, kHungUp, kBrokeProtocol };  // 
 //
 // Death: a session ends when its process does (pidfd), when the socket hangs up, or when the reactor reports a broken protocol. The
 //   socket is closed only when no copy touches the engine's memory any more, so to a living client the hang-up means that.
-// Bounds: at most connections_max sockets; one that doesn't finish its handshake within kHandshake is dropped.
+// Bounds: at most connections_max sockets, and connections_per_uid of one user; one that doesn't finish its handshake within kHandshake
+//   is dropped. Without descriptors for another connection it is refused.
 // Threads: one of its own; Retune from any. Create and destroy on one; destroy before the reactor stops.
 class Listener {
  public:
@@ -31,6 +32,7 @@ class Listener {
     uint32_t mode = 0660;
     std::string group;  // "" leaves it
     uint32_t connections_max = 1024;
+    uint32_t connections_per_uid = 512;
     std::map<std::string, std::string> tenants;  // uid -> tenant
     LogLine log;
     std::function<void(Ending)> ended;  // called on the listener's thread; not for those that end because the listener does

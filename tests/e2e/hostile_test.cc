@@ -22,132 +22,18 @@
 #include "storage/base/shm/futex.h"
 #include "storage/base/shm/probe_pattern.h"
 #include "storage/base/shm/ring.h"
+#include "tests/support/bystander.h"
 #include "tests/support/daemon_process.h"
-#include "tests/support/fake_engine.h"
+#include "tests/support/raw_client.h"
 
 namespace session = kvist::session::v1;
 namespace shm = kvist::shm;
+using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
-using kvist::test::FakeEngine;
+using kvist::test::RawClient;
 using kvist::test::TempDir;
 
 namespace {
-
-constexpr uint32_t kPages = 16, kLayers = 2, kSegmentBytes = 512;
-
-// A connection whose every byte is the test's.
-class RawClient {
- public:
-  explicit RawClient(const DaemonProcess& daemon) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strcpy(address.sun_path, daemon.socket().c_str());
-    REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-    memfd_ = kvist::UniqueFd(::memfd_create("raw", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    REQUIRE(::ftruncate(memfd_.get(), kPages * kLayers * kSegmentBytes) == 0);
-    REQUIRE(::fcntl(memfd_.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-  }
-
-  static session::ClientFrame GoodHello() {
-    session::ClientFrame frame;
-    session::Hello& hello = *frame.mutable_hello();
-    hello.set_protocol_version(shm::kVersion);
-    hello.set_instance("raw");
-    hello.set_role(session::Hello::ROLE_WORKER);
-    hello.set_probed(true);
-    session::Space& space = *hello.mutable_space();
-    space.set_model("raw-model");
-    space.set_kv_dtype("u8");
-    space.set_page_tokens(16);
-    space.set_chunk_tokens(32);
-    space.set_tensor_parallel(1);
-    space.set_pipeline_parallel(1);
-    space.set_slot_order(session::Space::SLOT_ORDER_LAYER_MAJOR);
-    session::Space::Group& group = *space.add_groups();
-    group.set_kind(session::Space::Group::KIND_FULL);
-    group.set_layers(kLayers);
-    group.set_segments(1);
-    group.set_segment_bytes(kSegmentBytes);
-    session::KvMemory& memory = *hello.mutable_memory();
-    for (uint32_t layer = 0; layer < kLayers; ++layer) memory.add_layers()->set_offset(layer * kPages * kSegmentBytes);
-    session::KvMemory::Group& pages = *memory.add_groups();
-    pages.set_pages(kPages);
-    pages.set_page_stride(kSegmentBytes);
-    return frame;
-  }
-
-  void SendBytes(const std::string& bytes, std::vector<int> fds) {
-    (void)shm::SendFrame(socket_.get(), bytes, fds);  // the daemon may have hung up already
-  }
-  void Send(const session::ClientFrame& frame) { SendBytes(frame.SerializeAsString(), {memfd_.get()}); }
-
-  // The daemon's answer; nothing when it hung up without one.
-  std::unique_ptr<session::DaemonFrame> Receive(std::vector<kvist::UniqueFd>* fds = nullptr) {
-    pollfd ready{socket_.get(), POLLIN, 0};
-    REQUIRE(::poll(&ready, 1, 10'000) == 1);
-    auto received = shm::ReceiveFrame(socket_.get());
-    if (!received.ok()) return nullptr;
-    auto frame = std::make_unique<session::DaemonFrame>();
-    REQUIRE(frame->ParseFromString(received->bytes));
-    if (fds != nullptr) *fds = std::move(received->fds);
-    return frame;
-  }
-
-  void Open() {
-    Send(GoodHello());
-    std::vector<kvist::UniqueFd> fds;
-    const auto answer = Receive(&fds);
-    REQUIRE(answer != nullptr);
-    INFO(answer->refused().message());
-    REQUIRE(answer->has_welcome());
-    auto mapped = shm::SessionMemory::Map(fds[0].get());
-    REQUIRE(mapped.ok());
-    memory = std::move(*mapped);
-    doorbell_ = std::move(fds[1]);
-  }
-
-  void Submit(const shm::Entry& entry) {
-    memory.ring()[tail_ % shm::kEntries] = entry;
-    Announce(1);
-    ++tail_;
-  }
-  // Says that the next `entries` of the ring are there, whatever they hold, and rings the bell.
-  void Announce(uint32_t entries) {
-    for (uint32_t i = 0; i < entries; ++i) {
-      const uint64_t at = tail_ + i;
-      std::atomic_ref<uint32_t>(memory.ring()[at % shm::kEntries].turn).store(static_cast<uint32_t>(at + 1));
-    }
-    const uint64_t one = 1;
-    REQUIRE(::write(doorbell_.get(), &one, sizeof one) == sizeof one);
-  }
-  // The status in a cell once it has ended.
-  absl::StatusCode Status(const shm::Entry& entry) {
-    shm::Cell* cell = memory.cell(entry.cell);
-    const int64_t deadline = kvist::MonotonicNanos() + 10'000'000'000;
-    cell->waiters.store(1);
-    while (true) {
-      const uint64_t progress = cell->progress.load();
-      if (shm::SequenceOf(progress) == entry.sequence && shm::PhaseOf(progress) == shm::Phase::kEnded) break;
-      REQUIRE(kvist::MonotonicNanos() < deadline);
-      shm::FutexWait(reinterpret_cast<std::atomic<uint32_t>*>(&cell->progress), static_cast<uint32_t>(progress), deadline);
-    }
-    return static_cast<absl::StatusCode>(cell->status);
-  }
-  bool HungUp() {
-    pollfd ready{socket_.get(), POLLIN, 0};
-    while (::poll(&ready, 1, 10'000) == 1) {
-      const auto frame = shm::ReceiveFrame(socket_.get());  // a Refused comes first
-      if (!frame.ok() && !absl::IsNotFound(frame.status())) return true;
-    }
-    return false;
-  }
-
-  shm::SessionMemory memory;
-
- private:
-  kvist::UniqueFd socket_, memfd_, doorbell_;
-  uint64_t tail_ = 0;
-};
 
 shm::Entry Good(shm::Opcode opcode, uint32_t cell) {
   static uint32_t sequence = 100;
@@ -167,32 +53,6 @@ uint64_t ResidentKiB(pid_t pid) {
   }
   return 0;
 }
-
-// An engine that must not notice anything.
-class Bystander {
- public:
-  explicit Bystander(const DaemonProcess& daemon)
-      : engine_([&] {
-          FakeEngine::Options o;
-          o.socket = daemon.socket();
-          o.instance = "bystander";
-          return o;
-        }()) {
-    REQUIRE(engine_.status.message == "");
-    keys_ = engine_.Keys(1, 8);
-    REQUIRE(engine_.StoreAll(keys_).status == KVIST_OK);
-  }
-  ~Bystander() {
-    std::string wrong;
-    CHECK(engine_.LoadAll(keys_, &wrong) == 8);
-    CHECK(wrong == "");
-    CHECK(engine_.scheduler().connection() == KVIST_CONNECTED);
-  }
-
- private:
-  FakeEngine engine_;
-  std::vector<kvist_key> keys_;
-};
 
 // A 32-bit field's value made of `v`, but not the one that would be right.
 uint32_t Other(uint64_t v, uint32_t right) {

@@ -39,6 +39,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (absl::EndsWith(name, ".socket_mode")) return "\"0600\"";
   if (absl::EndsWith(name, ".socket_group")) return "\"kvist-users\"";
   if (name == "session.connections_max") return "7";
+  if (name == "session.connections_per_uid") return "5";
   if (name == "session.reactor_cpu") return "3";
   if (name == "pool.bytes") return "\"3GiB\"";
   if (name == "pool.slab_bytes") return "\"8MiB\"";
@@ -91,9 +92,8 @@ TEST_CASE("PrintConfig gives paths back with any characters that a file can hold
 }
 
 TEST_CASE("ParseConfig takes an address for metrics that others reach only when that is said") {
-  CHECK_THAT(Refusal("[metrics]\nlisten = \"0.0.0.0:9415\"\n"), Catch::Contains("metrics.listen") &&
-                                                                    Catch::Contains("0.0.0.0:9415") &&
-                                                                    Catch::Contains("allow_remote = true"));
+  CHECK_THAT(Refusal("[metrics]\nlisten = \"0.0.0.0:9415\"\n"),
+             Catch::Contains("metrics.listen") && Catch::Contains("0.0.0.0:9415") && Catch::Contains("allow_remote = true"));
   CHECK_THAT(Refusal("", {"metrics.listen=[::]:9415"}), Catch::Contains("allow_remote = true"));
   Good("[metrics]\nlisten = \"0.0.0.0:9415\"\nallow_remote = true\n");
   Good("", {"metrics.listen=127.255.0.1:1"});

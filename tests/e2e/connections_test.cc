@@ -1,0 +1,300 @@
+// Row 31 of the fault matrix: floods of connections, slow frames, descriptors and truncated memfds. Limits per uid hold, descriptors
+// are closed, and an engine beside all that goes on: its p99 is printed.
+#include <catch2/catch.hpp>
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/bystander.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/raw_client.h"
+
+namespace session = kvist::session::v1;
+namespace shm = kvist::shm;
+using kvist::MonotonicNanos;
+using kvist::UniqueFd;
+using kvist::test::Bystander;
+using kvist::test::DaemonProcess;
+using kvist::test::FakeEngine;
+using kvist::test::RawClient;
+using kvist::test::TempDir;
+
+namespace {
+
+constexpr uid_t kNobody = 65534;
+constexpr uint32_t kPerUid = 100;
+const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error",
+                                         "session.socket_mode=0666",
+                                         "session.connections_per_uid=" + std::to_string(kPerUid)};
+
+bool FullCampaign() {
+  const char* campaign = std::getenv("KVIST_CAMPAIGN");
+  return campaign != nullptr && std::string(campaign) == "full";
+}
+
+// A connected socket, or none.
+UniqueFd Connect(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  if (::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) fd.reset();
+  return fd;
+}
+
+// Another user's process that opens `count` connections, says how many were left open, and holds them until it is ended.
+class Flood {
+ public:
+  Flood(const std::string& socket, uint32_t count) {
+    int report[2];
+    REQUIRE(::pipe2(report, O_CLOEXEC) == 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
+      std::vector<UniqueFd> held;
+      for (uint32_t i = 0; i < count; ++i) {
+        held.push_back(Connect(socket));
+        if (!held.back()) ::_exit(2);
+      }
+      uint32_t open = 0;
+      for (const UniqueFd& fd : held) {
+        // A refusal is a packet and a hang-up; what is served so far says nothing.
+        pollfd ready{fd.get(), POLLIN, 0};
+        open += ::poll(&ready, 1, &fd == &held.back() ? 200 : 0) == 0;
+      }
+      if (::write(report[1], &open, sizeof open) != sizeof open) ::_exit(3);
+      while (true) ::pause();
+    }
+    ::close(report[1]);
+    report_ = UniqueFd(report[0]);
+  }
+  ~Flood() { End(); }
+
+  bool Done() const {
+    pollfd ready{report_.get(), POLLIN, 0};
+    return ::poll(&ready, 1, 0) == 1;
+  }
+  uint32_t OpenConnections() const {
+    uint32_t open = 0;
+    REQUIRE(::read(report_.get(), &open, sizeof open) == sizeof open);  // else the child has failed
+    return open;
+  }
+  void End() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd report_;
+};
+
+FakeEngine::Options Named(const DaemonProcess& daemon, const char* instance) {
+  FakeEngine::Options options;
+  options.socket = daemon.socket();
+  options.instance = instance;
+  return options;
+}
+
+// Microseconds of lookups in order, until `enough`.
+template <class Enough>
+std::vector<double> LookupMicros(FakeEngine* engine, const std::vector<kvist_key>& keys, Enough enough) {
+  std::vector<double> micros;
+  while (!enough(micros.size())) {
+    const int64_t begin = MonotonicNanos();
+    REQUIRE(engine->scheduler().Lookup(keys, 0, 10'000'000).chunks == keys.size());
+    micros.push_back(static_cast<double>(MonotonicNanos() - begin) / 1000);
+  }
+  std::sort(micros.begin(), micros.end());
+  return micros;
+}
+double P99(const std::vector<double>& sorted) { return sorted[sorted.size() * 99 / 100]; }
+
+// Waits until the daemon holds at most so many descriptors.
+bool FdsFallTo(const DaemonProcess& daemon, size_t fds) {
+  const int64_t deadline = MonotonicNanos() + 20'000'000'000;
+  while (daemon.OpenFds() > fds) {
+    if (MonotonicNanos() > deadline) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
+// Seconds of CPU that a process has used.
+double CpuSeconds(pid_t pid) {
+  clockid_t clock;
+  timespec used{};
+  REQUIRE(::clock_getcpuclockid(pid, &clock) == 0);
+  REQUIRE(::clock_gettime(clock, &used) == 0);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
+}
+
+}  // namespace
+
+TEST_CASE("Row 31: 10,000 connections of one user are held to the limit, and an engine of another goes on") {
+  rlimit descriptors{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+  const auto connections = static_cast<uint32_t>(std::min<rlim_t>(10'000, descriptors.rlim_cur - 100));
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  FakeEngine good(Named(daemon, "good"));
+  REQUIRE(good.status.message == "");
+  const auto keys = good.Keys(1, 8);
+  REQUIRE(good.StoreAll(keys).status == KVIST_OK);
+  const size_t fds = daemon.OpenFds();
+  const auto quiet = LookupMicros(&good, keys, [](size_t n) { return n == 2000; });
+  std::vector<double> flooded;
+  uint32_t open = 0;
+  for (int round = 0; round < (FullCampaign() ? 20 : 1); ++round) {
+    Flood flood(daemon.socket(), connections);
+    const auto during = LookupMicros(&good, keys, [&](size_t n) { return n >= 2000 && flood.Done(); });
+    flooded.insert(flooded.end(), during.begin(), during.end());
+    open = flood.OpenConnections();
+    // Of the same user the flood has left no room.
+    CHECK(open <= kPerUid);
+    if (::geteuid() == 0) {
+      CHECK(open == kPerUid);
+      FakeEngine another(Named(daemon, "another"));  // while all that is held open
+      CHECK(another.status.message == "");
+    }
+    flood.End();
+    CHECK(FdsFallTo(daemon, fds));
+  }
+  std::sort(flooded.begin(), flooded.end());
+  std::printf(
+      "row 31: %u connections of one uid, %u left open (limit %u), good client's p99 %.0f us before, %.0f us during\n",
+      connections, open, kPerUid, P99(quiet), P99(flooded));
+  std::string wrong;
+  CHECK(good.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  FakeEngine after(Named(daemon, "after"));
+  CHECK(after.status.message == "");
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("Row 31: a kvistd without descriptors refuses connections with the reason, and rests") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"});
+  // A connection takes two: by turns there is none left to accept one, and none to watch its process.
+  const rlim_t descriptors = GENERATE(rlim_t{256}, rlim_t{257});
+  const rlimit few{descriptors, descriptors};
+  REQUIRE(::prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+  Bystander bystander(daemon);
+  std::vector<std::unique_ptr<RawClient>> held;
+  std::string reason;
+  for (int i = 0; i < 400 && reason.empty(); ++i) {
+    held.push_back(std::make_unique<RawClient>(daemon));
+    pollfd ready{held.back()->socket(), POLLIN, 0};
+    if (::poll(&ready, 1, i < 80 ? 0 : 50) == 0) continue;
+    const auto answer = held.back()->Receive();
+    if (answer != nullptr) reason = answer->refused().message();  // else it was taken, but its process couldn't be watched
+  }
+  CHECK_THAT(reason, Catch::Contains("LimitNOFILE"));
+  std::vector<UniqueFd> more;
+  for (int i = 0; i < 100; ++i) more.push_back(Connect(daemon.socket()));
+  // At the limit it waits as it does otherwise, instead of going round on what it can't accept.
+  const double cpu = CpuSeconds(daemon.pid());
+  const int64_t begin = MonotonicNanos();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const double share = (CpuSeconds(daemon.pid()) - cpu) / (static_cast<double>(MonotonicNanos() - begin) / 1e9);
+  std::printf("row 31: %zu connections use up %lu descriptors; kvistd then uses %.1f %% of a core\n", held.size(),
+              descriptors, share * 100);
+  CHECK(share < 0.2);
+  held.clear();
+  more.clear();
+  REQUIRE(FdsFallTo(daemon, 128));
+  RawClient again(daemon);
+  again.Open();
+}
+
+TEST_CASE("Row 31: frames that come byte by byte end their connection at the first") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  const size_t fds = daemon.OpenFds();
+  const std::string hello = RawClient::GoodHello().SerializeAsString();
+  for (int i = 0; i < (FullCampaign() ? 2000 : 50); ++i) {
+    RawClient client(daemon);
+    for (const char c : hello) client.SendBytes(std::string(1, c), {});
+    CHECK(client.HungUp());
+  }
+  CHECK(FdsFallTo(daemon, fds));
+}
+
+TEST_CASE("Row 31: descriptors that come in floods are closed") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  const size_t fds = daemon.OpenFds();
+  uint32_t sent = 0;
+  for (int i = 0; i < (FullCampaign() ? 5000 : 200); ++i) {
+    RawClient client(daemon);
+    const std::vector<int> flood(shm::kFrameFdsMax, client.memfd());
+    session::ClientFrame frame = RawClient::GoodHello();
+    if (i % 4 == 0) frame.mutable_hello()->set_role(session::Hello::ROLE_SCHEDULER);  // has no memory
+    if (i % 4 == 1) frame.mutable_probe_written();                                    // out of turn
+    if (i % 4 == 2) frame.mutable_hello()->set_protocol_version(0);
+    if (i % 4 == 3) frame.mutable_hello()->mutable_space()->clear_groups();
+    client.SendBytes(frame.SerializeAsString(), flood);
+    sent += shm::kFrameFdsMax;
+    CHECK(client.HungUp());
+  }
+  CHECK(FdsFallTo(daemon, fds));
+  std::printf("row 31: %u descriptors in frames that were refused, %zu of them left open\n", sent, daemon.OpenFds() - fds);
+}
+
+TEST_CASE("Row 31: truncated memfds are refused, or end in an error") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSettings);
+  Bystander bystander(daemon);
+  constexpr off_t kWhole = RawClient::kPages * RawClient::kLayers * RawClient::kSegmentBytes;
+  for (const off_t length : {off_t{0}, off_t{1}, off_t{4095}, kWhole / 2, kWhole - 1}) {
+    for (const bool sealed : {true, false}) {
+      INFO(length << (sealed ? " sealed" : " not sealed"));
+      RawClient client(daemon);
+      const UniqueFd memfd(::memfd_create("short", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+      REQUIRE(::ftruncate(memfd.get(), length) == 0);
+      if (sealed) REQUIRE(::fcntl(memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+      client.SendBytes(RawClient::GoodHello().SerializeAsString(), {memfd.get()});
+      const auto answer = client.Receive();
+      REQUIRE(answer != nullptr);
+      CHECK(answer->has_refused());
+      CHECK(!answer->refused().message().empty());
+    }
+  }
+  {  // Between the description and the proof that it is right.
+    RawClient client(daemon);
+    const UniqueFd memfd(::memfd_create("shrinks", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    REQUIRE(::ftruncate(memfd.get(), kWhole) == 0);
+    session::ClientFrame frame = RawClient::GoodHello();
+    frame.mutable_hello()->set_probed(false);
+    client.SendBytes(frame.SerializeAsString(), {memfd.get()});
+    REQUIRE(client.Receive()->has_probe());
+    REQUIRE(::ftruncate(memfd.get(), 0) == 0);
+    session::ClientFrame written;
+    written.mutable_probe_written();
+    client.SendBytes(written.SerializeAsString(), {});
+    const auto answer = client.Receive();
+    REQUIRE(answer != nullptr);
+    CHECK(answer->has_refused());
+  }
+}
