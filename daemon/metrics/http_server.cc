@@ -40,9 +40,9 @@ class BoundedPool : public httplib::TaskQueue {
   httplib::ThreadPool pool_{kThreads};
 };
 
-void Say(httplib::Response& response, bool good, std::string text) {
+void Say(httplib::Response& response, bool good, const std::string& text) {
   response.status = good ? 200 : 503;
-  response.set_content(std::move(text), "text/plain; charset=utf-8");
+  response.set_content(text, "text/plain; charset=utf-8");
 }
 
 std::string Verbose(const std::vector<Health::Row>& rows) {
