@@ -40,9 +40,9 @@ class BoundedPool : public httplib::TaskQueue {
   httplib::ThreadPool pool_{kThreads};
 };
 
-void Say(httplib::Response& response, bool good, std::string text) {
+void Say(httplib::Response& response, bool good, const std::string& text) {
   response.status = good ? 200 : 503;
-  response.set_content(std::move(text), "text/plain; charset=utf-8");
+  response.set_content(text, "text/plain; charset=utf-8");
 }
 
 std::string Verbose(const std::vector<Health::Row>& rows) {
@@ -110,6 +110,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) 
   server.set_read_timeout(kPatience);
   server.set_write_timeout(kPatience);
   server.set_keep_alive_max_count(1);  // no caller keeps a thread
+  server.set_keep_alive_timeout(2);    // for the first request, too; kPatience
   server.set_payload_max_length(kBodyMax);
   // Not httplib's own choice, SO_REUSEPORT: by that two kvistds would share a port, and each answer half the scrapes.
   server.set_socket_options([](socket_t fd) {
