@@ -1,5 +1,5 @@
 # Runs SIM over as many seeds as the environment asks for.
-set(seeds 200)
+set(seeds 2000)
 if(DEFINED ENV{KVIST_SIM_SEEDS})
   set(seeds $ENV{KVIST_SIM_SEEDS})
 elseif("$ENV{KVIST_CAMPAIGN}" STREQUAL "full")
