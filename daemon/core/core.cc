@@ -132,7 +132,8 @@ Lease Core::LeaseOn(const Session& session, uint32_t position) const {
   Lease lease;
   lease.instance = session.instance;
   lease.chunks = position;
-  for (uint16_t group = 0; group < space.spec.groups.size(); ++group) {
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  for (uint16_t group = 0; group < groups; ++group) {
     std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     lease.bytes += space.chunk_bytes(GroupId{group}) * needed.size();
     if (space.spec.groups[group].reuse.chained()) needed = needed.last(1);

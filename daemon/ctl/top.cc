@@ -71,7 +71,7 @@ ExitCode RunTop(const TopOptions& options, const Terminal& terminal) {
     absl::StatusOr<TopSample> now = Sample(options);
     if (now.ok()) {
       view = ViewTop(*before, *now);
-      before = std::move(now);
+      before = now;
     }
     if (live) {
       const std::string trouble = now.ok() ? "" : absl::StrCat(now.status().message(), "\n\n");

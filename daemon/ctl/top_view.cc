@@ -9,8 +9,6 @@
 namespace kvist::ctl {
 namespace {
 
-using node::v1::SessionsReply;
-using node::v1::StatusReply;
 using Json = nlohmann::ordered_json;
 
 double PerSecond(uint64_t before, uint64_t now, double seconds) {

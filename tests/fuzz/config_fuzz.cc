@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "daemon/config.h"
+#include "daemon/config_text.h"
 #include "storage/base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
