@@ -191,9 +191,19 @@ TEST_CASE("Row 31: 10,000 connections of one user are held to the limit, and an 
   CHECK(daemon.Terminate() == 0);
 }
 
-// UndefinedBehaviorSanitizer looks at memory through a pipe: without descriptors it takes every object for none.
-#ifndef __SANITIZE_ADDRESS__
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 TEST_CASE("Row 31: a kvistd without descriptors refuses connections with the reason, and rests") {
+  if (kSanitized) {
+    WARN(
+        "skipped: UndefinedBehaviorSanitizer looks at memory through a pipe; without descriptors it takes no object for "
+        "one");
+    return;
+  }
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"});
   // A connection takes two: by turns there is none left to accept one, and none to watch its process.
@@ -228,7 +238,6 @@ TEST_CASE("Row 31: a kvistd without descriptors refuses connections with the rea
   again.Open();
 }
 
-#endif
 TEST_CASE("Row 31: frames that come byte by byte end their connection at the first") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kSettings);
