@@ -172,8 +172,8 @@ TEST_CASE("PinnedRegion serves unlocked and says how to raise RLIMIT_MEMLOCK") {
 }
 
 TEST_CASE("PinnedRegion refuses what the address space limit doesn't allow") {
-#if defined(__SANITIZE_ADDRESS__)
-  std::printf("skipped: AddressSanitizer needs more address space than any limit leaves it\n");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::printf("skipped: sanitizers need more address space than any limit leaves them\n");
 #else
   CHECK(InChild([] {
           const rlimit small{.rlim_cur = 256 << 20, .rlim_max = 256 << 20};
