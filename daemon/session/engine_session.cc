@@ -72,13 +72,11 @@ void EngineSession::Accepted(SpaceId space, Latencies* latencies) {
   latencies_ = latencies;
 }
 
-absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, bool stale, core::Core* core,
-                                              core::Effects* out) {
+absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out) {
   uint32_t drained = 0;
   for (; drained < entries_max; ++drained) {
     shm::Entry entry;
     if (!ring_.Next(&entry)) break;
-    if (drained == 0) taken_nanos_ = stale ? MonotonicNanos() : ToMonotonicNanos(now);
     ++requests_;
     const absl::Status status = HandleEntry(entry, now, core, out);
     ring_.Consumed();
@@ -114,7 +112,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
   }
   pending.opcode = entry.opcode;
   pending.keys = entry.keys;
-  pending.taken_nanos = taken_nanos_;
+  pending.taken_nanos = ToMonotonicNanos(now);
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;

@@ -36,10 +36,10 @@ class EngineSession {
   // `doorbell` is the eventfd that the client writes when the daemon sleeps.
   EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell);
 
-  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's; the
-  // requests are said to have been taken then, unless it is `stale`: then the clock is read when there are some.
+  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's, and
+  // when the requests are said to have been taken.
   // Errors: InvalidArgument  the session must be ended; says why.
-  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, bool stale, core::Core* core, core::Effects* out);
+  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out);
 
   // The core serves it: the space, and where the durations of its loads and stores are recorded.
   void Accepted(SpaceId space, Latencies* latencies);
@@ -62,8 +62,7 @@ class EngineSession {
   uint64_t requests() const { return requests_; }
   uint64_t ops_in_flight() const { return ops_in_flight_; }
   const Traffic& traffic() const { return traffic_; }
-  SpaceId space() const { return space_; }              // once accepted
-  int64_t taken_nanos() const { return taken_nanos_; }  // when the last requests left the ring
+  SpaceId space() const { return space_; }  // once accepted
 
  private:
   // What the session keeps for the operation in a cell until it ends; block tables never enter the core.
@@ -98,7 +97,6 @@ class EngineSession {
   Traffic traffic_;
   SpaceId space_;
   Latencies* latencies_ = nullptr;
-  int64_t taken_nanos_ = 0;
 };
 
 }  // namespace kvist::session

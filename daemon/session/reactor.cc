@@ -126,7 +126,7 @@ void Reactor::Loop() {
     }
     if (spin) Look();
     const bool inbox = TakeInbox();
-    const bool drained = DrainSessions(spin);
+    const bool drained = DrainSessions();
     if (inbox || drained || expired) pacing.Worked();
     if (stopping_ || core_.has_work()) continue;
     spin = pacing.Spin() && !SharesCore();
@@ -230,22 +230,23 @@ bool Reactor::TakeInbox() {
   return true;
 }
 
-bool Reactor::DrainSessions(bool looked) {
+bool Reactor::DrainSessions() {
   bool worked = false;
-  const absl::Time now = FromMonotonicNanos(now_nanos_);
   for (size_t i = 0; i < rounds_.size(); ++i) {
     Round& round = rounds_[i];
+    // The latest look at the clock: less than a microsecond ago, for Look spins no longer, and a look here would delay every request.
+    const int64_t taken_nanos = read_nanos_ != 0 ? read_nanos_ : now_nanos_;
     const uint32_t cpu = shm::CurrentCpu();
     std::atomic<uint32_t>& published = round.session->header().daemon_cpu;
     if (published.load(std::memory_order_relaxed) != cpu) published.store(cpu, std::memory_order_relaxed);
-    const absl::StatusOr<uint32_t> drained = round.session->Drain(kEntriesPerTurn, now, looked || i > 0, &core_, &effects_);
+    const absl::StatusOr<uint32_t> drained =
+        round.session->Drain(kEntriesPerTurn, FromMonotonicNanos(taken_nanos), &core_, &effects_);
     const SessionId id = round.id;
     if (drained.ok() && *drained > 0) {
       round.last_work_nanos = now_nanos_;
       worked = true;
     }
     const uint64_t lookups_before = lookups_answered_;
-    const int64_t taken_nanos = round.session->taken_nanos();
     CarryOut();
     if (const uint64_t lookups = lookups_answered_ - lookups_before; lookups > 0) {
       // After the answers, and in place of the next turn's look at the clock: no request waits for it.

@@ -101,7 +101,7 @@ class Reactor {
   Reactor(Options options, core::Core* core, SlotMemory slots);
   void Loop();
   bool TakeInbox();
-  bool DrainSessions(bool looked);
+  bool DrainSessions();
   void CarryOut();
   void Sleep();
   bool SharesCore() const;
