@@ -72,20 +72,21 @@ void EngineSession::Accepted(SpaceId space, Latencies* latencies) {
   latencies_ = latencies;
 }
 
-absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out) {
+absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, int64_t now_nanos, core::Core* core,
+                                              core::Effects* out) {
   uint32_t drained = 0;
   for (; drained < entries_max; ++drained) {
     shm::Entry entry;
     if (!ring_.Next(&entry)) break;
     ++requests_;
-    const absl::Status status = HandleEntry(entry, now, core, out);
+    const absl::Status status = HandleEntry(entry, now_nanos, core, out);
     ring_.Consumed();
     KVIST_RETURN_IF_ERROR(status);
   }
   return drained;
 }
 
-absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out) {
+absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out) {
   if (entry.opcode == shm::Opcode::kRelease) {
     core->Handle(core::ReleaseAsked{identity_.id, LeaseId::Unpack(entry.lease)}, out);
     return absl::OkStatus();
@@ -101,7 +102,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
     return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, ", whose operation hasn't ended"));
 
   absl::Status status = ReadArguments(entry, &pending);
-  if (status.ok() && entry.deadline_nanos < ToMonotonicNanos(now)) {
+  if (status.ok() && entry.deadline_nanos < now_nanos) {
     status = absl::DeadlineExceededError("the deadline had passed when kvistd came to it");
   }
   if (!status.ok()) {
@@ -112,7 +113,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, absl::Time now,
   }
   pending.opcode = entry.opcode;
   pending.keys = entry.keys;
-  pending.taken_nanos = ToMonotonicNanos(now);
+  pending.taken_nanos = now_nanos;
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;

@@ -36,10 +36,10 @@ class EngineSession {
   // `doorbell` is the eventfd that the client writes when the daemon sleeps.
   EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell);
 
-  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. `now` is the core's, and
-  // when the requests are said to have been taken.
+  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. The requests are said to have
+  // been taken at `now_nanos`, and those whose deadline is earlier are answered DeadlineExceeded.
   // Errors: InvalidArgument  the session must be ended; says why.
-  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, absl::Time now, core::Core* core, core::Effects* out);
+  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, int64_t now_nanos, core::Core* core, core::Effects* out);
 
   // The core serves it: the space, and where the durations of its loads and stores are recorded.
   void Accepted(SpaceId space, Latencies* latencies);
@@ -79,7 +79,7 @@ class EngineSession {
     int64_t taken_nanos = 0;  // when it left the ring
   };
 
-  absl::Status HandleEntry(const shm::Entry& entry, absl::Time now, core::Core* core, core::Effects* out);
+  absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);
   // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.
   absl::Status ReadArguments(const shm::Entry& entry, Pending* pending);
   void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,

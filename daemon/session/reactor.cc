@@ -234,23 +234,19 @@ bool Reactor::DrainSessions() {
   bool worked = false;
   for (size_t i = 0; i < rounds_.size(); ++i) {
     Round& round = rounds_[i];
+    const SessionId id = round.id;
     // The latest look at the clock: less than a microsecond ago, for Look spins no longer, and a look here would delay every request.
     const int64_t taken_nanos = read_nanos_ != 0 ? read_nanos_ : now_nanos_;
-    const uint32_t cpu = shm::CurrentCpu();
-    std::atomic<uint32_t>& published = round.session->header().daemon_cpu;
-    if (published.load(std::memory_order_relaxed) != cpu) published.store(cpu, std::memory_order_relaxed);
-    const absl::StatusOr<uint32_t> drained =
-        round.session->Drain(kEntriesPerTurn, FromMonotonicNanos(taken_nanos), &core_, &effects_);
-    const SessionId id = round.id;
+    const absl::StatusOr<uint32_t> drained = round.session->Drain(kEntriesPerTurn, taken_nanos, &core_, &effects_);
     if (drained.ok() && *drained > 0) {
       round.last_work_nanos = now_nanos_;
       worked = true;
     }
     const uint64_t lookups_before = lookups_answered_;
     CarryOut();
+    // The requests are answered; what follows delays none of them.
     if (const uint64_t lookups = lookups_answered_ - lookups_before; lookups > 0) {
-      // After the answers, and in place of the next turn's look at the clock: no request waits for it.
-      read_nanos_ = MonotonicNanos();
+      read_nanos_ = MonotonicNanos();  // also the next turn's
       activity_.latencies.hooks[static_cast<size_t>(Hook::kLookup)].Record(read_nanos_ - taken_nanos, lookups);
     }
     if (!drained.ok()) {
@@ -259,6 +255,11 @@ bool Reactor::DrainSessions() {
       draining_.try_emplace(id);  // not polled again
       broken_(id, drained.status());
     }
+  }
+  const uint32_t cpu = shm::CurrentCpu();
+  for (const Round& round : rounds_) {
+    std::atomic<uint32_t>& published = round.session->header().daemon_cpu;
+    if (published.load(std::memory_order_relaxed) != cpu) published.store(cpu, std::memory_order_relaxed);
   }
   return worked;
 }

@@ -253,7 +253,8 @@ class World {
   void Drain() {
     for (size_t which = 0; which < sessions_.size(); ++which) {
       while (sessions_[which].served) {
-        const absl::StatusOr<uint32_t> drained = sessions_[which].daemon->Drain(16, now_, &core_, &effects_);
+        const absl::StatusOr<uint32_t> drained =
+            sessions_[which].daemon->Drain(16, ToMonotonicNanos(now_), &core_, &effects_);
         CarryOut();
         if (!drained.ok()) {
           KVIST_CHECK(!drained.status().message().empty());

@@ -58,9 +58,6 @@ void RingProducer::Submit(const Entry& entry) {
   const uint64_t size = uint64_t{entry.keys} * 32 + uint64_t{entry.pages} * 4;
   if (tail_ == head_seen_) arena_begin_ = entry.arena;
   arena_end_ = entry.arena + ArenaBytes(size);
-  in_ring_.push_back(arena_end_);
-  if (const uint32_t cpu = CurrentCpu(); header->client_cpu.load(std::memory_order_relaxed) != cpu)
-    header->client_cpu.store(cpu, std::memory_order_relaxed);
   Entry* place = &memory_.ring()[tail_ % kEntries];
   // All but the turn: until it is written the daemon doesn't read the rest.
   constexpr size_t kBehind = offsetof(Entry, turn) + sizeof(Entry::turn);
@@ -70,6 +67,10 @@ void RingProducer::Submit(const Entry& entry) {
   // seq_cst, also the load: pairs with RingConsumer::Sleep. Either it sees this entry, or this sees that it sleeps.
   TurnOf(place).store(Turn(tail_++), std::memory_order_seq_cst);
   const uint32_t asleep = header->asleep.load(std::memory_order_seq_cst);
+  // What the daemon needs less urgently than the entry.
+  in_ring_.push_back(arena_end_);
+  if (const uint32_t cpu = CurrentCpu(); header->client_cpu.load(std::memory_order_relaxed) != cpu)
+    header->client_cpu.store(cpu, std::memory_order_relaxed);
   Reclaim();  // here, not in Reserve: `head` is beside `asleep`, in a line that the daemon has just written
   if (asleep == static_cast<uint32_t>(Asleep::kNo)) return;
   switch (static_cast<Asleep>(header->asleep.exchange(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed))) {
