@@ -203,7 +203,7 @@ class World {
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
     entry.has_parent = input_.Byte() % 3 == 0;
-    entry.deadline_nanos = kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
+    entry.deadline_nanos = kvist::kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
     entry.arena = uint64_t{input_.Byte()} * 64;
     const uint32_t keys = entry.opcode == shm::Opcode::kLoad ? 0 : input_.Byte() % 20;
     entry.keys = keys;
