@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <cstring>
 #include <span>
 
 #include "cuda/nontemporal_copy.h"
@@ -71,6 +72,12 @@ absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range) {
   if (!region.mapped()) return CopyThroughFile(copy.direction, region, cursor);
   CopyMapped(copy.direction, region.data(), cursor);
   return absl::OkStatus();
+}
+
+void ZeroAbsent(const Copy& copy, LayerIndex layer, PieceRange range) {
+  const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];
+  ExtentCursor cursor(copy, layer, OrderFor(region), range, Pieces::kAbsent);
+  for (Extent extent; cursor.Next(&extent);) std::memset(extent.slot, 0, extent.length);
 }
 
 }  // namespace kvist::cuda

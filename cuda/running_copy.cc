@@ -1,5 +1,6 @@
 #include "cuda/running_copy.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cuda/nontemporal_copy.h"
@@ -21,7 +22,10 @@ UnitPlan PlanFor(const Copy& copy) {
 }  // namespace
 
 RunningCopy::RunningCopy(Copy copy)
-    : copy_(std::move(copy)), plan_(PlanFor(copy_)), step_left_(new std::atomic<uint32_t>[plan_.steps()]) {
+    : copy_(std::move(copy)),
+      plan_(PlanFor(copy_)),
+      pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
+      step_left_(new std::atomic<uint32_t>[plan_.steps()]) {
   for (uint32_t step = 0; step < plan_.steps(); ++step)
     step_left_[step].store(plan_.units_per_step(), std::memory_order_relaxed);
 }
@@ -46,7 +50,9 @@ bool RunningCopy::Skip(uint64_t count) {
 
 absl::Status RunningCopy::CopyUnit(const Unit& unit) const {
   for (uint32_t layer = 0; layer < unit.layer_count; ++layer) {
-    KVIST_RETURN_IF_ERROR(CopyPieces(copy_, {copy_.first_layer + unit.first_layer + layer}, unit.pieces));
+    const LayerIndex at{copy_.first_layer + unit.first_layer + layer};
+    KVIST_RETURN_IF_ERROR(CopyPieces(copy_, at, unit.pieces));
+    if (copy_.direction == Direction::kStore && pages_absent_) ZeroAbsent(copy_, at, unit.pieces);
   }
   return absl::OkStatus();
 }

@@ -48,6 +48,7 @@ class RunningCopy {
 
   Copy copy_;
   const UnitPlan plan_;
+  const bool pages_absent_;                             // some are kNoPage
   std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
   std::atomic<bool> stopped_{false};
   std::atomic<bool> skipped_{false};
