@@ -48,18 +48,18 @@ class Chain {
 
 // Something that the daemon keeps for us under a handle, given back when this goes; must not outlive its client.
 template <kvist_status (*GiveBack)(kvist_client*, uint64_t)>
-class Handle {
+class Owned {
  public:
-  Handle() = default;
-  Handle(kvist_client* client, uint64_t id) : client_(client), id_(id) {}
-  Handle(Handle&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
-  Handle& operator=(Handle&& o) noexcept {
+  Owned() = default;
+  Owned(kvist_client* client, uint64_t id) : client_(client), id_(id) {}
+  Owned(Owned&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
+  Owned& operator=(Owned&& o) noexcept {
     Release();
     client_ = o.client_;
     id_ = std::exchange(o.id_, 0);
     return *this;
   }
-  ~Handle() { Release(); }
+  ~Owned() { Release(); }
 
   uint64_t id() const { return id_; }
   explicit operator bool() const { return id_ != 0; }
@@ -73,13 +73,13 @@ class Handle {
 };
 
 // The right that chunks stay.
-using Lease = Handle<kvist_release>;
+using Lease = Owned<kvist_release>;
 
 // Slots without keys, of one cache group.
-class Allocation : public Handle<kvist_free> {
+class Allocation : public Owned<kvist_free> {
  public:
   Allocation() = default;
-  Allocation(kvist_client* client, kvist_allocation id, uint32_t group) : Handle(client, id), group_(group) {}
+  Allocation(kvist_client* client, kvist_allocation id, uint32_t group) : Owned(client, id), group_(group) {}
   uint32_t group() const { return group_; }
 
  private:
