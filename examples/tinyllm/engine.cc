@@ -105,14 +105,26 @@ void Engine::CollectLoads(absl::Duration timeout) {
     const auto first = sequence.pages.begin() + static_cast<ptrdiff_t>(sequence.load_at / kPageTokens);
     if (state == KvistCache::LoadState::kLoaded) {
       const size_t loaded = sequence.load_end - sequence.load_at;
-      if (options_.on_loaded) options_.on_loaded(*memory_, {first, loaded / kPageTokens});
+      if (options_.on_loaded && loaded > 0) options_.on_loaded(*memory_, {first, loaded / kPageTokens});
       if (sequence.answer.preemptions == 0) sequence.answer.kvist_tokens = loaded;
       sequence.computed = sequence.load_end;
+      if (sequence.swapped_end > 0) {
+        const size_t there = PagesFor(sequence.load_end);
+        if (kvist_->SwappedIn(sequence.kvist)) {
+          sequence.computed = sequence.swapped_end;
+        } else {  // pages that the failed swap-in may still touch are held by it
+          pool_.Release(std::span(sequence.pages).subspan(there));
+          sequence.pages.resize(there);
+          sequence.uses_kvist = false;
+        }
+      }
       NameFilledPages(sequence);
     } else {  // compute instead; pages that the failed load may still touch are held by it
       pool_.Release({first, sequence.pages.end()});
       sequence.pages.erase(first, sequence.pages.end());
+      sequence.uses_kvist = false;
     }
+    sequence.swapped_end = 0;
     running_.push_back(std::move(*it));
     it = loading_.erase(it);
   }
@@ -159,6 +171,7 @@ void Engine::Preempt() {
   if (kvist_) kvist_->Flush(kFlushWait);
   SequencePtr sequence = std::move(running_.back());
   running_.pop_back();
+  if (kvist_ && sequence->uses_kvist) SwapOut(*sequence);
   pool_.Release(sequence->pages);
   sequence->pages.clear();
   sequence->computed = sequence->named = 0;
@@ -166,6 +179,33 @@ void Engine::Preempt() {
   ++sequence->answer.preemptions;
   ++stats_.preemptions;
   waiting_.push_front(std::move(sequence));
+}
+
+// Takes the KV behind the last full chunk out, where that and bringing it back is cheaper than computing it again.
+void Engine::SwapOut(Sequence& sequence) {
+  const size_t at = sequence.computed / kvist_->chunk_tokens() * kvist_->chunk_tokens();
+  const auto tokens = static_cast<int64_t>(sequence.computed - at);
+  const auto computed = static_cast<int64_t>(stats_.prompt_tokens_computed + stats_.answer_tokens_computed);
+  const size_t first = at / kPageTokens, count = PagesFor(sequence.computed) - first;
+  if (tokens == 0 || computed == 0 || kvist_->SwapTime(count) > stats_.computing / computed * tokens) return;
+  if (!kvist_->SwapOut(sequence.kvist, std::span(sequence.pages).subspan(first, count), kFlushWait)) return;
+  sequence.swapped_at = at;
+  sequence.swapped_end = sequence.computed;
+}
+
+// Brings it back into the sequence's pages, if it goes on where that ends which is there or being loaded. The first `shared_pages` pages
+// are others' too and hold what they should.
+bool Engine::StartSwapIn(Sequence& sequence, size_t shared_pages) {
+  const size_t there = std::max(sequence.computed, sequence.load_end);
+  if (there < sequence.swapped_at || there >= sequence.swapped_end) {
+    kvist_->DropSwapped(sequence.kvist);
+    return false;
+  }
+  const size_t first = sequence.swapped_at / kPageTokens;
+  std::vector<PageId> target(sequence.pages.begin() + static_cast<ptrdiff_t>(first),
+                             sequence.pages.begin() + static_cast<ptrdiff_t>(PagesFor(sequence.swapped_end)));
+  for (size_t page = first; page < shared_pages; ++page) target[page - first] = KVIST_NO_PAGE;
+  return kvist_->StartSwapIn(sequence.kvist, target);
 }
 
 // Admits the oldest waiting request, except those whose KV is about to be here: finds what KV of its tokens there is, here
@@ -184,7 +224,7 @@ bool Engine::AdmitNext() {
     pool_.Release(prefix.pages);
     return false;
   }
-  size_t load_at = 0, load_end = kvist_ ? kvist_->FindHit(sequence.kvist, usable) : 0;
+  size_t load_at = 0, load_end = kvist_ && sequence.uses_kvist ? kvist_->FindHit(sequence.kvist, usable) : 0;
   if (load_end > prefix.pages.size() * kPageTokens) {
     // Loads are in whole chunks, and must not write to pages that others use: share only what lies before the first chunk to
     // load.
@@ -216,6 +256,15 @@ bool Engine::AdmitNext() {
     const std::span<const PageId> target =
         std::span(sequence.pages).subspan(load_at / kPageTokens, (load_end - load_at) / kPageTokens);
     loads = kvist_->StartLoad(sequence.kvist, static_cast<uint32_t>(load_at / kvist_->chunk_tokens()), target);
+  }
+  if (sequence.swapped_end > 0) {
+    if ((load_end == 0 || loads) && StartSwapIn(sequence, prefix.pages.size())) {
+      if (!loads) sequence.load_at = sequence.load_end = sequence.computed;  // nothing but the swap-in to wait for
+      loads = true;
+    } else {
+      kvist_->DropSwapped(sequence.kvist);
+      sequence.swapped_end = 0;
+    }
   }
   (loads ? loading_ : running_).push_back(std::move(*next));
   waiting_.erase(next);

@@ -40,7 +40,7 @@ struct Answer {
 // A request is   waiting   for room                              -> Admit
 //                loading   its KV comes from kvist               -> CollectLoads
 //                running   computing its prompt, then its answer -> Step; back to waiting when pages run out and it is the
-// youngest
+//                          youngest: full chunks are stored, the rest of its KV is swapped out where that is cheaper
 //                finished  its answer is for TakeAnswers
 //
 // Choosing is greedy and the arithmetic is independent of batching, so an answer is a function of its prompt alone, bit for
@@ -99,7 +99,11 @@ class Engine {
     ContentId content = kNoContent;  // of the last of them
     size_t load_at = 0;              // first token that the load under way brings
     size_t load_end = 0;             // past the last
+    size_t swapped_at = 0;           // first token whose KV was swapped out when the sequence was preempted
+    size_t swapped_end = 0;          // past the last; 0: nothing was
     KvistCache::Sequence kvist;
+    bool uses_kvist =
+        true;  // until a load or a swap of its fails: trying again and again could keep it from ever being computed
 
     size_t remaining() const { return tokens.size() - computed; }
   };
@@ -115,6 +119,8 @@ class Engine {
   std::vector<Piece> Schedule();
   bool MakeRoom(Sequence& sequence, size_t tokens);
   void Preempt();
+  void SwapOut(Sequence& sequence);
+  bool StartSwapIn(Sequence& sequence, size_t shared_pages);
   bool AdmitNext();
   bool IsBeingLoaded(std::span<const Token> tokens) const;
   void Compute(std::span<const Piece> pieces);

@@ -79,27 +79,89 @@ bool KvistCache::StartLoad(Sequence& sequence, uint32_t first_chunk, std::span<c
     return false;
   }
   ++stats_.loads;
-  Hold({.op = sequence.load_, .is_load = true, .awaited = true, .pages = {pages.begin(), pages.end()}});
+  sequence.load_state_ = LoadState::kPending;
+  Hold({.op = sequence.load_, .kind = Copy::Kind::kLoad, .awaited = true, .pages = {pages.begin(), pages.end()}});
   return true;
 }
 
-KvistCache::LoadState KvistCache::PollLoad(Sequence& sequence, absl::Duration timeout) {
+KvistCache::LoadState KvistCache::PollCopy(kvist_op op, absl::Duration timeout) {
   const bool at_once = timeout <= absl::ZeroDuration();
-  const kvist_result result =
-      at_once ? worker_.Poll(sequence.load_) : worker_.Wait(sequence.load_, absl::ToInt64Microseconds(timeout));
+  const kvist_result result = at_once ? worker_.Poll(op) : worker_.Wait(op, absl::ToInt64Microseconds(timeout));
   if (result.status == KVIST_PENDING) return LoadState::kPending;
 
-  const auto copy = std::ranges::find(copies_, sequence.load_, &Copy::op);
+  const auto copy = std::ranges::find(copies_, op, &Copy::op);
   CountEnd(*copy, result);
   copy->awaited = false;  // if it still touches its pages, Poll follows it to its end
   if (result.pages_released != 0) {
     GiveUpPages(*copy);
     copies_.erase(copy);
   }
-  sequence.load_ = 0;
-  if (result.status != KVIST_OK) sequence.offered_chunks_ = 0;  // they may be gone: offer them again
-  DropHit(sequence);
   return result.status == KVIST_OK ? LoadState::kLoaded : LoadState::kFailed;
+}
+
+KvistCache::LoadState KvistCache::PollLoad(Sequence& sequence, absl::Duration timeout) {
+  if (sequence.load_ != 0 && sequence.load_state_ == LoadState::kPending) {
+    sequence.load_state_ = PollCopy(sequence.load_, timeout);
+    if (sequence.load_state_ == LoadState::kPending) return LoadState::kPending;
+    if (sequence.load_state_ == LoadState::kFailed) sequence.offered_chunks_ = 0;  // they may be gone: offer them again
+    DropHit(sequence);
+  }
+  if (sequence.swap_in_ != 0) {
+    const LoadState state = PollCopy(sequence.swap_in_, timeout);
+    if (state == LoadState::kPending) return LoadState::kPending;
+    sequence.swap_in_ = 0;
+    sequence.swapped_in_ = state == LoadState::kLoaded;
+    stats_.swaps_in += sequence.swapped_in_ ? 1 : 0;
+    DropSwapped(sequence);
+  }
+  const bool failed = std::exchange(sequence.load_, 0) != 0 && sequence.load_state_ == LoadState::kFailed;
+  return failed ? LoadState::kFailed : LoadState::kLoaded;
+}
+
+bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl::Duration timeout) {
+  const absl::Time start = absl::Now();
+  sequence.swapped_ = worker_.Allocate(1, 0, absl::ToInt64Microseconds(options_.lookup_deadline));
+  if (!sequence.swapped_) return false;
+  std::vector<PageId> table(pages.begin(), pages.end());
+  table.resize(pages_per_chunk(), KVIST_NO_PAGE);
+  const kvist_op op = worker_.SwapOut(sequence.swapped_, 0, 1, table);
+  if (op == 0) {
+    DropSwapped(sequence);
+    return false;
+  }
+  const kvist_result result = worker_.Wait(op, absl::ToInt64Microseconds(timeout));
+  if (result.status == KVIST_PENDING) {
+    worker_.Cancel(op);  // the pages are free now; Poll asks for its end
+    copies_.push_back({.op = op, .kind = Copy::Kind::kSwapOut, .awaited = false, .pages = {}});
+  }
+  if (result.status != KVIST_OK) {
+    DropSwapped(sequence);
+    return false;
+  }
+  swapping_ += absl::Now() - start;
+  pages_swapped_ += pages.size();
+  ++stats_.swaps_out;
+  return true;
+}
+
+bool KvistCache::StartSwapIn(Sequence& sequence, std::span<const PageId> pages) {
+  std::vector<PageId> table(pages.begin(), pages.end());
+  table.resize(pages_per_chunk(), KVIST_NO_PAGE);
+  sequence.swap_in_ = sequence.swapped_ ? worker_.SwapIn(sequence.swapped_, 0, 1, table) : 0;
+  if (sequence.swap_in_ == 0) {
+    DropSwapped(sequence);
+    return false;
+  }
+  std::erase(table, KVIST_NO_PAGE);
+  Hold({.op = sequence.swap_in_, .kind = Copy::Kind::kSwapIn, .awaited = true, .pages = std::move(table)});
+  return true;
+}
+
+absl::Duration KvistCache::SwapTime(size_t pages) const {
+  // Before the first: what a round trip and a slow memory would take, so that it is tried where computing isn't cheap.
+  const absl::Duration page =
+      pages_swapped_ == 0 ? absl::Microseconds(20) : swapping_ / static_cast<int64_t>(pages_swapped_);
+  return 2 * page * static_cast<int64_t>(pages);
 }
 
 void KvistCache::StoreFilled(Sequence& sequence, std::span<const Token> tokens, std::span<const PageId> pages) {
@@ -115,7 +177,7 @@ void KvistCache::StoreFilled(Sequence& sequence, std::span<const Token> tokens, 
   if (op == 0) return;  // kvistd is away or busy: offered again with the next chunk
   ++stats_.stores;
   sequence.offered_chunks_ = filled;
-  Hold({.op = op, .is_load = false, .awaited = false, .pages = {source.begin(), source.end()}});
+  Hold({.op = op, .kind = Copy::Kind::kStore, .awaited = false, .pages = {source.begin(), source.end()}});
 }
 
 void KvistCache::Poll() {
@@ -123,7 +185,7 @@ void KvistCache::Poll() {
     if (copy.awaited) return false;
     const kvist_result result = worker_.Poll(copy.op);
     if (result.status == KVIST_PENDING || result.pages_released == 0) return false;
-    if (!copy.is_load) CountEnd(copy, result);
+    if (copy.kind == Copy::Kind::kStore) CountEnd(copy, result);
     GiveUpPages(copy);
     return true;
   });
@@ -132,7 +194,7 @@ void KvistCache::Poll() {
 void KvistCache::Flush(absl::Duration timeout) {
   const absl::Time end = absl::Now() + timeout;
   std::erase_if(copies_, [&](Copy& copy) {
-    if (copy.is_load) return false;
+    if (copy.kind != Copy::Kind::kStore) return false;
     const absl::Duration left = std::max(end - absl::Now(), absl::ZeroDuration());
     const kvist_result result = worker_.Wait(copy.op, absl::ToInt64Microseconds(left));
     const bool ended = result.status != KVIST_PENDING && result.pages_released != 0;
@@ -157,10 +219,10 @@ void KvistCache::GiveUpPages(Copy& copy) {
 }
 
 void KvistCache::CountEnd(const Copy& copy, const kvist_result& result) {
-  if (copy.is_load) {
+  if (copy.kind == Copy::Kind::kLoad) {
     stats_.loads_failed += result.status == KVIST_OK ? 0 : 1;
     stats_.chunks_loaded += result.status == KVIST_OK ? copy.pages.size() / pages_per_chunk() : 0;
-  } else {
+  } else if (copy.kind == Copy::Kind::kStore) {
     stats_.chunks_stored += result.chunks_copied;
     stats_.chunks_skipped += result.chunks_skipped;
     stats_.chunks_refused += result.chunks_refused;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +25,7 @@ namespace tinyllm {
 //   load    its hit is copied into new pages   StartLoad, then PollLoad once a step until it isn't pending
 //   store   a step has filled chunks           StoreFilled; Poll once a step
 //   wait    there is nothing else to do        PollLoad with a timeout; Flush before pages are needed for others
+//   swap    a sequence is preempted            SwapOut what is in no full chunk; StartSwapIn when it is admitted again
 //
 // One rule keeps copies and computing apart: a copy under way holds a reference to each page that it touches. Whatever
 // happens to the sequence, such a page isn't given to another before the copy has ended.
@@ -42,6 +44,8 @@ class KvistCache {
     absl::Duration connect_timeout = absl::Seconds(1);  // how long to wait for kvistd at the start; it may come later, too
   };
 
+  enum class LoadState { kPending, kLoaded, kFailed };
+
   // What kvist knows and does for one sequence.
   class Sequence {
     friend class KvistCache;
@@ -49,6 +53,10 @@ class KvistCache {
     size_t chained_tokens_ = 0;  // of the sequence are in the chain
     kvist::Hit hit_;             // of the last FindHit; its lease lives until the load has ended
     kvist_op load_ = 0;
+    LoadState load_state_ = LoadState::kPending;
+    kvist::Allocation swapped_;  // KV that was taken out and not brought back
+    kvist_op swap_in_ = 0;
+    bool swapped_in_ = false;
     uint32_t offered_chunks_ = 0;  // were loaded from kvist or given to a store
   };
 
@@ -65,9 +73,19 @@ class KvistCache {
 
   // load: starts copying chunks [first_chunk, all of the hit) into `pages`; false: it couldn't start, compute.
   bool StartLoad(Sequence& sequence, uint32_t first_chunk, std::span<const PageId> pages);
-  enum class LoadState { kPending, kLoaded, kFailed };
-  // wait: until the load has ended, at most `timeout`; at once by default.
+  // wait: until the load, and the swap-in beside it, have ended, at most `timeout`; at once by default. What it says is of the load.
   LoadState PollLoad(Sequence& sequence, absl::Duration timeout = absl::ZeroDuration());
+
+  // swap: takes the KV in `pages`, at most a chunk's, out into room of the sequence's own and waits for it, at most `timeout`.
+  // False: it isn't kept. Either way the pages are the engine's again.
+  bool SwapOut(Sequence& sequence, std::span<const PageId> pages, absl::Duration timeout);
+  // Starts bringing it back into as many pages; those that are KVIST_NO_PAGE are not wanted. False: it couldn't start, compute.
+  bool StartSwapIn(Sequence& sequence, std::span<const PageId> pages);
+  // Whether it has come back; for after PollLoad. Once.
+  bool SwappedIn(Sequence& sequence) { return std::exchange(sequence.swapped_in_, false); }
+  void DropSwapped(Sequence& sequence) { sequence.swapped_ = {}; }
+  // What taking so many pages out and bringing them back takes, judged by the swaps so far.
+  absl::Duration SwapTime(size_t pages) const;
 
   // store: starts copying the chunks that have become full. `tokens` are those whose KV is in `pages`.
   void StoreFilled(Sequence& sequence, std::span<const Token> tokens, std::span<const PageId> pages);
@@ -85,14 +103,16 @@ class KvistCache {
   struct Stats {
     uint64_t lookups = 0, hit_tokens = 0;
     uint64_t loads = 0, loads_failed = 0, chunks_loaded = 0;
+    uint64_t swaps_out = 0, swaps_in = 0;  // that went well
     uint64_t stores = 0, chunks_stored = 0, chunks_skipped = 0, chunks_refused = 0;
   };
   const Stats& stats() const { return stats_; }
 
  private:
   struct Copy {
+    enum class Kind { kLoad, kStore, kSwapOut, kSwapIn };
     kvist_op op;
-    bool is_load;
+    Kind kind;
     bool awaited;               // by its sequence, through PollLoad; others are Poll's
     std::vector<PageId> pages;  // referenced; empty once given up
   };
@@ -100,6 +120,7 @@ class KvistCache {
   KvistCache(const Options& options, uint32_t chunk_tokens, PagePool& pool)
       : options_(options), chunk_tokens_(chunk_tokens), pool_(pool) {}
   void Hold(Copy copy);
+  LoadState PollCopy(kvist_op op, absl::Duration timeout);
   void GiveUpPages(Copy& copy);
   void CountEnd(const Copy& copy, const kvist_result& result);
   size_t pages_per_chunk() const { return chunk_tokens_ / kPageTokens; }
@@ -108,6 +129,8 @@ class KvistCache {
   const uint32_t chunk_tokens_;
   PagePool& pool_;
   std::vector<Copy> copies_;  // under way
+  absl::Duration swapping_;   // what swapping out has taken
+  size_t pages_swapped_ = 0;
   Stats stats_;
   kvist::Client scheduler_, worker_;  // last: they end first
 };

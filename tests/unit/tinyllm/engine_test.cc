@@ -193,6 +193,52 @@ TEST_CASE("Engine goes on while kvist is away") {
   CHECK(fake_kvist::observed().chunks > 0);
 }
 
+TEST_CASE("Engine under pressure swaps what is in no full chunk, and computes less for it") {
+  Engine::Options options = WithKvist();
+  options.kv_tokens = 24 * kPageTokens;
+  uint64_t computed[2] = {};
+  for (const bool no_room : {true, false}) {
+    fake_kvist::Reset();
+    fake_kvist::behaviour().no_room = no_room;
+    std::unique_ptr<Engine> engine = NewEngine(options);
+    CheckAsExpected(Ask(*engine));
+    REQUIRE(engine->stats().preemptions > 0);
+    CHECK((fake_kvist::observed().swaps_in > 0) == !no_room);
+    CHECK(engine->kvist()->stats().swaps_out == fake_kvist::observed().swaps_out);
+    computed[no_room ? 0 : 1] = engine->stats().prompt_tokens_computed + engine->stats().answer_tokens_computed;
+    engine->ForgetLocalPages();
+    CHECK(engine->pool().in_use() == 0);
+    CHECK(fake_kvist::observed().allocations == 0);
+    CHECK(fake_kvist::observed().changed_under_store == 0);
+  }
+  CHECK(computed[1] < computed[0]);
+}
+
+TEST_CASE(
+    "Engine under pressure ends though every load and swap fails") {  // it went round in circles: preempted, loaded in vain, preempted
+  Engine::Options options = WithKvist();
+  options.kv_tokens = 24 * kPageTokens;
+  for (const kvist_status status : {KVIST_DEADLINE_EXCEEDED, KVIST_ABORTED}) {
+    for (const int late : {0, 10}) {
+      fake_kvist::Reset();
+      fake_kvist::behaviour() = {.polls_until_end = 1, .load_result = status, .polls_until_release = late};
+      std::unique_ptr<Engine> engine = NewEngine(options);
+      for (const std::vector<Token>& prompt : Prompts()) REQUIRE(engine->Submit(prompt, kAnswerTokens).ok());
+      int steps = 0;
+      while (steps < 2000 && engine->Step()) ++steps;
+      REQUIRE(steps < 2000);
+      std::vector<Answer> answers = engine->TakeAnswers();
+      std::ranges::sort(answers, {}, &Answer::id);
+      CheckAsExpected(answers);
+      CHECK(engine->kvist()->stats().swaps_in == 0);
+      for (int i = 0; i < 100 && fake_kvist::observed().ops > 0; ++i) engine->kvist()->Poll();
+      engine->ForgetLocalPages();
+      CHECK(engine->pool().in_use() == 0);
+      CHECK(fake_kvist::observed().allocations == 0);
+    }
+  }
+}
+
 TEST_CASE("Engine under pressure never reuses a page that a store still reads") {
   Engine::Options options = WithKvist();
   options.kv_tokens = 24 * kPageTokens;

@@ -36,6 +36,7 @@ struct Op {
   std::vector<Bytes> at_start;  // store: of each page
   int polls = 0;
   bool cancelled = false;
+  uint64_t allocation = 0;  // swaps: its room
 };
 
 struct World {
@@ -44,6 +45,7 @@ struct World {
   std::map<Key, std::vector<Bytes>> chunks;  // pages of each
   std::map<kvist_op, Op> ops;
   std::map<kvist_lease, std::vector<Key>> leases;
+  std::map<kvist_allocation, std::vector<Bytes>> allocations;  // pages of each; empty ones were not taken out
   uint64_t last_id = 0;
 };
 World world;
@@ -84,7 +86,9 @@ void WritePage(const kvist_client& c, uint32_t page, const Bytes& bytes) {
 
 void Scribble(const kvist_client& c, const Op& op) {
   const Bytes nonsense(c.space.layers * c.space.segments * c.space.segment_bytes, std::byte{0x3f});
-  for (const uint32_t page : op.pages) WritePage(c, page, nonsense);
+  for (const uint32_t page : op.pages) {
+    if (page != KVIST_NO_PAGE) WritePage(c, page, nonsense);
+  }
 }
 
 void EndStore(const kvist_client& c, const Op& op, kvist_result* result) {
@@ -117,6 +121,26 @@ void EndLoad(const kvist_client& c, const Op& op, kvist_result* result) {
   result->chunks_copied = static_cast<uint32_t>(op.keys.size());
 }
 
+void EndSwap(const kvist_client& c, const Op& op, kvist_result* result) {
+  const auto room = world.allocations.find(op.allocation);
+  if (room == world.allocations.end()) {
+    result->status = KVIST_ABORTED;
+    return;
+  }
+  if (op.is_load && world.behaviour.load_result != KVIST_OK) return EndLoad(c, op, result);
+  room->second.resize(op.pages.size());
+  for (size_t i = 0; i < op.pages.size(); ++i) {
+    if (op.pages[i] == KVIST_NO_PAGE) continue;
+    if (op.is_load) {
+      WritePage(c, op.pages[i], room->second[i]);
+    } else {
+      room->second[i] = ReadPage(c, op.pages[i]);
+      world.observed.changed_under_store += room->second[i] != op.at_start[i] ? 1 : 0;
+    }
+  }
+  ++(op.is_load ? world.observed.swaps_in : world.observed.swaps_out);
+}
+
 void Advance(const kvist_client& c, kvist_op id, kvist_result* result) {
   *result = {sizeof *result, KVIST_PENDING, 0, 0, 0, 0, 0};
   const auto found = world.ops.find(id);
@@ -131,6 +155,8 @@ void Advance(const kvist_client& c, kvist_op id, kvist_result* result) {
   result->pages_released = 1;
   if (op.cancelled) {
     result->status = KVIST_CANCELLED;
+  } else if (op.allocation != 0) {
+    EndSwap(c, op, result);
   } else if (op.is_load) {
     EndLoad(c, op, result);
   } else {
@@ -161,6 +187,7 @@ Observed observed() {
   result.chunks = world.chunks.size();
   result.ops = world.ops.size();
   result.leases = world.leases.size();
+  result.allocations = world.allocations.size();
   return result;
 }
 
@@ -252,6 +279,31 @@ kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvi
   for (size_t i = args->first_chunk; i < args->key_count; ++i) store.keys.push_back(KeyOf(args->keys[i]));
   for (const uint32_t page : store.pages) store.at_start.push_back(ReadPage(*client, page));
   world.ops.emplace(*op = ++world.last_id, std::move(store));
+  return KVIST_OK;
+}
+kvist_status kvist_alloc(kvist_client*, uint32_t, uint32_t, int64_t, kvist_allocation* allocation) {
+  *allocation = 0;
+  if (world.behaviour.away || world.behaviour.no_room) return KVIST_RESOURCE_EXHAUSTED;
+  world.allocations.emplace(*allocation = ++world.last_id, std::vector<Bytes>{});
+  return KVIST_OK;
+}
+kvist_status kvist_free(kvist_client*, kvist_allocation allocation) {
+  world.allocations.erase(allocation);
+  return KVIST_OK;
+}
+kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
+  if (world.behaviour.away) return KVIST_UNAVAILABLE;
+  Op swap{false, {}, {args->pages, args->pages + args->page_count}, {}};
+  swap.allocation = args->allocation;
+  for (const uint32_t page : swap.pages) swap.at_start.push_back(page == KVIST_NO_PAGE ? Bytes{} : ReadPage(*client, page));
+  world.ops.emplace(*op = ++world.last_id, std::move(swap));
+  return KVIST_OK;
+}
+kvist_status kvist_swap_in(kvist_client*, const kvist_swap_args* args, kvist_op* op) {
+  if (world.behaviour.away) return KVIST_UNAVAILABLE;
+  Op swap{true, {}, {args->pages, args->pages + args->page_count}, {}};
+  swap.allocation = args->allocation;
+  world.ops.emplace(*op = ++world.last_id, std::move(swap));
   return KVIST_OK;
 }
 kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t, int64_t, kvist_result* result) {

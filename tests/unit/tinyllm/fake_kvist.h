@@ -16,12 +16,15 @@ struct Behaviour {
   kvist_status load_result = KVIST_OK;  // other than OK: no chunk arrives, and the pages are scribbled over
   int polls_until_release = 0;          // after the end of a failed load; its pages are scribbled over as long as that
   bool refuse_loads = false;            // kvist_load fails
+  bool no_room = false;                 // kvist_alloc fails
 };
 
 struct Observed {
   size_t chunks = 0;  // held
   size_t ops = 0;     // not yet forgotten
   size_t leases = 0;
+  size_t allocations = 0;
+  size_t swaps_out = 0, swaps_in = 0;
   size_t loads = 0;
   size_t cancelled = 0;
   size_t probes_found = 0;  // pages written by write_page that were found by the description
