@@ -47,6 +47,25 @@ rpc::Traffic ToRpc(const session::Traffic& from) {
   return to;
 }
 
+rpc::JobStatus ToRpc(const core::Job& from, const std::vector<core::CoreStatus::SpaceRow>& spaces) {
+  rpc::JobStatus to;
+  to.id = from.id.value;
+  switch (from.kind) {
+    case core::JobKind::kClear: to.kind = "clear"; break;
+  }
+  if (from.space.has_value()) to.space = Hex(spaces.at(from.space->value).digest);
+  switch (from.state) {
+    case core::JobState::kRunning: to.state = "running"; break;
+    case core::JobState::kDone: to.state = "done"; break;
+    case core::JobState::kCancelled: to.state = "cancelled"; break;
+  }
+  to.done = from.done;
+  to.total = from.total;
+  to.chunks = from.chunks;
+  to.request = from.request;
+  return to;
+}
+
 // The pool's memory, one region per NUMA node.
 absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options) {
   const std::vector<int> nodes = pool::UsableNumaNodes();
@@ -86,8 +105,8 @@ class Node : public rpc::NodeControl {
     return Ask<std::vector<rpc::SessionStatus>>(
         deadline, [this](Answer<std::vector<rpc::SessionStatus>> answer) { answer(SessionsNow()); });
   }
-  absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) override {
-    return Ask<uint64_t>(deadline, [this, space](Answer<uint64_t> answer) {
+  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, space, request](Answer<rpc::JobStatus> answer) {
       std::optional<SpaceId> id;
       if (!space.empty()) {
         const std::vector<core::CoreStatus::SpaceRow> rows = reactor_.core().status().spaces;
@@ -96,7 +115,26 @@ class Node : public rpc::NodeControl {
         }
         if (!id.has_value()) return answer(absl::NotFoundError(absl::StrCat("no space ", space)));
       }
-      reactor_.Clear(id, [answer](uint64_t chunks) { answer(chunks); });
+      const absl::StatusOr<core::JobId> job = reactor_.Clear(id, request);
+      if (!job.ok()) return answer(job.status());
+      answer(JobNow(*job));
+    });
+  }
+  absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override {
+    return Ask<std::vector<rpc::JobStatus>>(deadline, [this](Answer<std::vector<rpc::JobStatus>> answer) {
+      std::vector<rpc::JobStatus> jobs;
+      const std::vector<core::CoreStatus::SpaceRow> spaces = reactor_.core().status().spaces;
+      reactor_.core().jobs().ForEach([&](const core::Job& job) { jobs.push_back(ToRpc(job, spaces)); });
+      answer(std::move(jobs));
+    });
+  }
+  absl::StatusOr<rpc::JobStatus> Job(uint64_t id, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, id](Answer<rpc::JobStatus> answer) { answer(JobNow(core::JobId{id})); });
+  }
+  absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, id](Answer<rpc::JobStatus> answer) {
+      reactor_.CancelJob(core::JobId{id});
+      answer(JobNow(core::JobId{id}));
     });
   }
 
@@ -127,6 +165,15 @@ class Node : public rpc::NodeControl {
       return absl::DeadlineExceededError("the node didn't answer in time; what it was asked to do goes on");
     }
     return waiting->answer;
+  }
+
+  absl::StatusOr<rpc::JobStatus> JobNow(core::JobId id) {
+    const core::Job* job = reactor_.core().jobs().Find(id);
+    if (job == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
+    }
+    return ToRpc(*job, reactor_.core().status().spaces);
   }
 
   rpc::NodeStatus StatusNow() {

@@ -368,17 +368,39 @@ void Core::Abandon(ChunkIndex i) {
   if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed && !chunks_[parent].detached) UseEnded(parent);
 }
 
-// ---- Clearing ---------------------------------------------------------------------------------------------------------------
+// ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
 void Core::Handle(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
-    out->push_back(ClearEnded{event.job, 0});
+    jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
+    jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
+    out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     if (!event.space.has_value() || event.space->value == s) ++spaces_[SpaceId{s}].epoch;
   }
-  clears_.push_back({event.job, event.space, 0, chunks_.places(), 0});
+  // Places that are made later hold nothing of the epochs before.
+  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
+}
+
+uint32_t Core::Clear(Job* job, uint32_t places) {
+  const auto begin = static_cast<ChunkIndex>(job->done);
+  const auto end = static_cast<ChunkIndex>(std::min(job->total, job->done + places));
+  for (ChunkIndex i = begin; i < end; ++i) {
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
+    if (job->space.has_value() && chunk.space != *job->space) continue;
+    if (chunk.state == ChunkState::kSealed) ++job->chunks;
+    Detach(i);
+  }
+  job->done = end;
+  return end - begin;
+}
+
+void Core::Handle(const JobCancelAsked& event, Effects* out) {
+  if (const Job* job = jobs_.End(event.job, JobState::kCancelled))
+    out->push_back(JobEnded{job->id, job->state, job->chunks});
 }
 
 void Core::Detach(ChunkIndex i) {
@@ -417,18 +439,12 @@ void Core::Handle(const Tick& event, Effects* out) {
     const Fill* fill = fills_.Find(chunk);
     if (fill != nullptr && fill->serial == serial) Doom(chunk);
   }
-  while (budget > 0 && !clears_.empty()) {
-    Clear& clear = clears_.front();
-    for (; budget > 0 && clear.cursor < clear.end; ++clear.cursor, --budget) {
-      const Chunk& chunk = chunks_[clear.cursor];
-      if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
-      if (clear.space.has_value() && chunk.space != *clear.space) continue;
-      if (chunk.state == ChunkState::kSealed) ++clear.chunks;
-      Detach(clear.cursor);
-    }
-    if (clear.cursor < clear.end) break;
-    out->push_back(ClearEnded{clear.job, clear.chunks});
-    clears_.pop_front();
+  while (budget > 0 && jobs_.busy()) {
+    Job* job = jobs_.current();
+    budget -= Clear(job, budget);
+    if (job->done < job->total) break;
+    const Job* ended = jobs_.End(job->id, JobState::kDone);
+    out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }
 }
 

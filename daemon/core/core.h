@@ -15,6 +15,7 @@
 #include "daemon/core/events.h"
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
+#include "daemon/core/jobs.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/placement.h"
 #include "daemon/core/sessions.h"
@@ -104,6 +105,7 @@ class Core {
   void Handle(const CopyFinished& event, Effects* out);
   void Handle(const ClearAsked& event, Effects* out);
   void Handle(const QuotaSet& event, Effects* out);
+  void Handle(const JobCancelAsked& event, Effects* out);
   void Handle(const Tick& event, Effects* out);
 
   // Takes lease_max and lease_share over from valid options, for leases from now on, and fill_timeout, which half stores that there
@@ -111,11 +113,12 @@ class Core {
   void Retune(const CoreOptions& options);
 
   // Whether there is long work that a Tick would go on with right now.
-  bool has_work() const { return !clears_.empty() || !reap_.empty(); }
+  bool has_work() const { return jobs_.busy() || !reap_.empty(); }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
   CoreStatus status() const;
+  const Jobs& jobs() const { return jobs_; }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -130,13 +133,6 @@ class Core {
     uint32_t skipped = 0;
     uint32_t refused = 0;
   };
-  struct Clear {
-    uint64_t job = 0;
-    std::optional<SpaceId> space;
-    ChunkIndex cursor = 0;
-    ChunkIndex end = 0;  // places that existed when it began
-    uint64_t chunks = 0;
-  };
   enum class Claim { kCopy, kSkip, kRefuse };
 
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
@@ -144,6 +140,8 @@ class Core {
   // The visible or filling chunk of `key`; one that a clear has left behind is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
   void Detach(ChunkIndex chunk);
+  // Goes on with a clear for at most `places` places; how many it has looked at.
+  uint32_t Clear(Job* job, uint32_t places);
   void Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   Lease LeaseOn(const Session& session, uint32_t position) const;
@@ -165,7 +163,7 @@ class Core {
   Leases leases_;
   Sessions sessions_;
   HandleTable<OpId, Op> ops_;
-  std::deque<Clear> clears_;
+  Jobs jobs_;
   std::deque<std::pair<ChunkIndex, uint64_t>> reap_;  // half stores (chunk, serial) of dead ranks
   UsablePosition usable_;                             // of the lookup that is being answered
   CoreStatus counters_;

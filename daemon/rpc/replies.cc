@@ -127,4 +127,23 @@ node::v1::ReloadReply ToReply(const ReloadResult& result) {
   return reply;
 }
 
+node::v1::Job ToReply(const JobStatus& job) {
+  node::v1::Job reply;
+  reply.set_id(job.id);
+  reply.set_kind(job.kind);
+  reply.set_space(job.space.substr(0, kShownDigits));
+  reply.set_state(job.state);
+  reply.set_done(job.done);
+  reply.set_total(job.total);
+  reply.set_chunks(job.chunks);
+  reply.set_request(Text(job.request));
+  return reply;
+}
+
+node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs) {
+  node::v1::ListJobsReply reply;
+  for (const JobStatus& job : jobs) *reply.add_jobs() = ToReply(job);
+  return reply;
+}
+
 }  // namespace kvist::rpc

@@ -48,8 +48,9 @@ void PrintTotals(const Totals& t) {
   std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64
               " skipped; half stores: %" PRIu64 " shards failed, %" PRIu64 " expired\n",
               c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.fills_failed, c.fills_expired);
-  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears\n",
-              c.sessions_refused, c.deaths_in_flight, c.clears);
+  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears, %" PRIu64
+              " cancelled\n",
+              c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled);
 }
 
 // Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.

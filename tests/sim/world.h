@@ -81,6 +81,7 @@ class World {
   void Release();
   void Cancel();
   void Clear();
+  void CancelJob();
   void PassTime();
   void StepCopies();
   bool Drain();
