@@ -384,18 +384,18 @@ void Core::Handle(const ClearAsked& event, Effects* out) {
   jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
 }
 
-uint32_t Core::Clear(Job* job, uint32_t places) {
-  const auto begin = static_cast<ChunkIndex>(job->done);
-  const auto end = static_cast<ChunkIndex>(std::min(job->total, job->done + places));
-  for (ChunkIndex i = begin; i < end; ++i) {
+uint32_t Core::Clear(Job* job, uint32_t budget) {
+  uint32_t spent = 0;
+  for (; spent < budget && job->done < job->total; ++job->done) {
+    const auto i = static_cast<ChunkIndex>(job->done);
     const Chunk& chunk = chunks_[i];
+    ++spent;
     if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
     if (job->space.has_value() && chunk.space != *job->space) continue;
     if (chunk.state == ChunkState::kSealed) ++job->chunks;
-    Detach(i);
+    spent += Detach(i);
   }
-  job->done = end;
-  return end - begin;
+  return spent;
 }
 
 void Core::Handle(const JobCancelAsked& event, Effects* out) {
@@ -403,17 +403,16 @@ void Core::Handle(const JobCancelAsked& event, Effects* out) {
     out->push_back(JobEnded{job->id, job->state, job->chunks});
 }
 
-void Core::Detach(ChunkIndex i) {
+uint32_t Core::Detach(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   placement_.PolicyOf(i).Withdrawn(i);
   chunks_.Detach(i);
-  if (chunk.state == ChunkState::kFilling) return Doom(i);
-  placement_.Collect(i);
+  if (chunk.state != ChunkState::kFilling) return placement_.Collect(i);
+  Doom(i);
+  return 1;
 }
 
-void Core::Handle(const QuotaSet& event, Effects*) {
-  tenants_.SetQuota(event.tenant, event.bytes.value_or(slots_.capacity()));
-}
+void Core::Handle(const QuotaSet& event, Effects*) { tenants_.SetQuota(event.tenant, event.bytes); }
 
 // ---- The clock --------------------------------------------------------------------------------------------------------------
 
@@ -439,10 +438,14 @@ void Core::Handle(const Tick& event, Effects* out) {
     const Fill* fill = fills_.Find(chunk);
     if (fill != nullptr && fill->serial == serial) Doom(chunk);
   }
-  while (budget > 0 && jobs_.busy()) {
+  while (budget > 0 && (jobs_.busy() || !placement_.rest().empty())) {
+    if (!placement_.rest().empty()) {
+      budget -= placement_.CollectRest(budget);
+      continue;
+    }
     Job* job = jobs_.current();
-    budget -= Clear(job, budget);
-    if (job->done < job->total) break;
+    budget -= std::min(budget, Clear(job, budget));
+    if (job->done < job->total || !placement_.rest().empty()) continue;
     const Job* ended = jobs_.End(job->id, JobState::kDone);
     out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }
@@ -453,12 +456,17 @@ CoreStatus Core::status() const {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     const Space& space = spaces_[SpaceId{s}];
     status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
+    for (uint16_t g = 0; g < space.spec.groups.size(); ++g) {
+      Bytes& largest = status.spaces.back().chunk_bytes;
+      largest = std::max(largest, space.chunk_bytes(GroupId{g}));
+    }
     status.sealed += space.sealed;
   }
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     const Tenant& tenant = tenants_[TenantId{t}];
     status.tenants.push_back({tenant.name, tenant.quota, tenant.used, tenant.evictions});
   }
+  for (const auto& [name, quota] : tenants_.quotas()) { status.quotas.emplace_back(name, quota); }
   status.chunks = chunks_.size();
   status.filling = fills_.size();
   status.leases = leases_.size();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,7 +35,7 @@ struct CoreOptions {
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
   // Chunks that one Tick clears or reaps. Larger: clears are faster, requests behind them wait longer (about 0.2 us a chunk).
-  uint32_t slice_chunks = 256;
+  uint32_t slice_chunks = 128;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
   std::map<std::string, Bytes> quotas;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
@@ -51,16 +52,18 @@ struct CoreStatus {
     std::string model;
     uint64_t chunks = 0;  // sealed
     Bytes bytes{};        // of slots, sealed and filling
+    Bytes chunk_bytes{};  // of slots of one chunk, of the group where that is most
   };
   struct TenantRow {
     std::string name;
-    Bytes quota{};  // the pool's capacity when it has none
+    Bytes quota{};  // in force: the pool's capacity when it has none, or a larger one
     Bytes used{};
     uint64_t evictions = 0;
   };
   std::vector<SpaceRow> spaces;
-  std::vector<TenantRow> tenants;
-  uint64_t chunks = 0;  // places in use, of any state
+  std::vector<TenantRow> tenants;                     // that have come
+  std::vector<std::pair<std::string, Bytes>> quotas;  // that are set, as they were given
+  uint64_t chunks = 0;                                // places in use, of any state
   uint64_t sealed = 0;
   uint64_t filling = 0;
   uint64_t leases = 0;
@@ -113,7 +116,7 @@ class Core {
   void Retune(const CoreOptions& options);
 
   // Whether there is long work that a Tick would go on with right now.
-  bool has_work() const { return jobs_.busy() || !reap_.empty(); }
+  bool has_work() const { return jobs_.busy() || !reap_.empty() || !placement_.rest().empty(); }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
@@ -139,9 +142,10 @@ class Core {
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
   // The visible or filling chunk of `key`; one that a clear has left behind is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
-  void Detach(ChunkIndex chunk);
-  // Goes on with a clear for at most `places` places; how many it has looked at.
-  uint32_t Clear(Job* job, uint32_t places);
+  // How many chunks it has removed.
+  uint32_t Detach(ChunkIndex chunk);
+  // Goes on with a clear until about `budget` places were looked at or chunks removed; how many were.
+  uint32_t Clear(Job* job, uint32_t budget);
   void Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   Lease LeaseOn(const Session& session, uint32_t position) const;

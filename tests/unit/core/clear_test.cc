@@ -127,6 +127,37 @@ TEST_CASE("Core frees with the next clear what a cancelled one has left") {
   REQUIRE(f.slots->live_slots() == 0);
 }
 
+TEST_CASE("Core frees a long chain in slices, too, and what is left of it serves a store that needs the room") {
+  CoreFixture::Options options;
+  options.core.slice_chunks = 20;
+  options.slabs = 4;  // of 16 slots
+  CoreFixture f(options);
+  const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));
+  std::vector<ChunkKey> chain, fresh;
+  for (uint64_t i = 0; i < 64; ++i) chain.push_back(KeyOf(i));
+  for (uint64_t i = 0; i < 64; ++i) fresh.push_back(KeyOf(1000 + i));
+  REQUIRE(f.Keep(worker, chain) == 64);
+  f.Do(ClearAsked{JobId{1}});
+  for (uint32_t before = 64; f.core->has_work();) {
+    f.PassTime(absl::ZeroDuration());
+    const auto now = static_cast<uint32_t>(f.slots->live_slots());
+    REQUIRE(before - now <= 20 + Placement::kCollectMax);
+    before = now;
+    if (now > 0 && now < 40) break;
+  }
+  SECTION("to the end") {
+    while (f.core->has_work()) f.PassTime(absl::ZeroDuration());
+    REQUIRE(f.slots->live_slots() == 0);
+    REQUIRE(f.core->jobs().Find(JobId{1})->chunks == 64);
+  }
+  SECTION("by a store") {
+    REQUIRE(f.slots->live_slots() > 0);
+    REQUIRE(f.Keep(worker, fresh) == 64);
+    REQUIRE(f.core->status().evictions == 0);
+    REQUIRE(f.Lookup(worker, fresh).chunks == 64);
+  }
+}
+
 TEST_CASE("Core goes on with the next clear when the one before it is cancelled") {
   CoreFixture f;
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));
