@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
+#include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
@@ -82,11 +84,23 @@ absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(con
   return regions;
 }
 
-core::CoreOptions ToCoreOptions(const Options::Lease& lease) {
+// Why a tenant's quota does not do what its author seems to want; "" when it does.
+std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatus& core, Bytes pool) {
+  if (quota > pool) return absl::StrCat("more than the pool, ", PrintBytes(pool), ": limits nothing");
+  for (const core::CoreStatus::SpaceRow& space : core.spaces) {
+    if (space.tenant != tenant || space.chunk_bytes <= quota) continue;
+    return absl::StrCat("less than one chunk of ", space.model, ", ", PrintBytes(space.chunk_bytes), ": it can't store");
+  }
+  return "";
+}
+
+core::CoreOptions ToCoreOptions(const Options& options) {
+  const Options::Lease& lease = options.lease;
   core::CoreOptions core;
   core.lease_max = lease.max;
   core.lease_share = lease.share;
   core.fill_timeout = lease.half_store;
+  core.quotas = options.quotas;
   return core;
 }
 
@@ -136,6 +150,41 @@ class Node : public rpc::NodeControl {
       reactor_.CancelJob(core::JobId{id});
       answer(JobNow(core::JobId{id}));
     });
+  }
+
+  absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override {
+    return Ask<std::vector<rpc::QuotaStatus>>(deadline,
+                                              [this](Answer<std::vector<rpc::QuotaStatus>> answer) { answer(QuotasNow()); });
+  }
+  absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override {
+    return Ask<rpc::QuotaStatus>(deadline, [this, tenant, bytes](Answer<rpc::QuotaStatus> answer) {
+      if (const std::string allowed = CheckQuota(bytes); bytes != Bytes{} && !allowed.empty()) {
+        return answer(absl::InvalidArgumentError(
+            absl::StrCat("a quota of ", PrintBytes(bytes), "; allowed: ", allowed, "; or unset it")));
+      }
+      const std::vector<rpc::QuotaStatus> before = QuotasNow();
+      const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) { return row.tenant == tenant; });
+      if (!known && !IsTenant(tenant, configured_tenants_)) {
+        return answer(absl::InvalidArgumentError(absl::StrCat("no engine can be of tenant ", Quoted(tenant),
+                                                              "; allowed: one that [tenants] gives to a uid, or uid:N")));
+      }
+      reactor_.SetQuota(tenant, bytes == Bytes{} ? std::nullopt : std::optional(bytes));
+      rpc::QuotaStatus now;  // as it is when it has none and hasn't come
+      now.tenant = tenant;
+      for (rpc::QuotaStatus& row : QuotasNow()) {
+        if (row.tenant == tenant) now = std::move(row);
+      }
+      answer(std::move(now));
+    });
+  }
+  // The tenants and quotas of the configuration are in force from now on, and no others. On the reactor's thread.
+  void Configure(const Options& options) {
+    configured_tenants_ = options.tenants;
+    configured_quotas_ = options.quotas;
+    for (const auto& [tenant, quota] : reactor_.core().status().quotas) {
+      if (!options.quotas.contains(tenant)) reactor_.SetQuota(tenant, std::nullopt);
+    }
+    for (const auto& [tenant, quota] : options.quotas) reactor_.SetQuota(tenant, quota);
   }
 
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override {
@@ -216,6 +265,28 @@ class Node : public rpc::NodeControl {
     return status;
   }
 
+  std::vector<rpc::QuotaStatus> QuotasNow() {
+    const core::CoreStatus core = reactor_.core().status();
+    std::map<std::string, rpc::QuotaStatus> rows;
+    for (const core::CoreStatus::TenantRow& tenant : core.tenants) {
+      rows[tenant.name].used = tenant.used;
+      rows[tenant.name].evictions = tenant.evictions;
+    }
+    for (const auto& [tenant, quota] : core.quotas) {
+      rpc::QuotaStatus& row = rows[tenant];
+      row.bytes = quota;
+      const auto configured = configured_quotas_.find(tenant);
+      row.origin = configured != configured_quotas_.end() && configured->second == quota ? "configuration" : "runtime";
+      row.note = NoteOn(tenant, quota, core, slots_.capacity());
+    }
+    std::vector<rpc::QuotaStatus> list;
+    for (auto& [tenant, row] : rows) {
+      row.tenant = tenant;
+      list.push_back(std::move(row));
+    }
+    return list;
+  }
+
   std::vector<rpc::SessionStatus> SessionsNow() {
     std::vector<rpc::SessionStatus> rows;
     reactor_.ForEachSession([&](const session::EngineSession& s) {
@@ -244,6 +315,8 @@ class Node : public rpc::NodeControl {
   const std::vector<std::unique_ptr<pool::PinnedRegion>>& regions_;
   const Options options_;
   const decltype(Parts::reload) reload_;
+  std::map<std::string, std::string> configured_tenants_ = options_.tenants;  // the reactor thread's own, as are the quotas
+  std::map<std::string, Bytes> configured_quotas_ = options_.quotas;
   const absl::Time started_ = MonotonicNow();
 };
 
@@ -282,8 +355,9 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
     absl::Notification core, listener;
   };
   const auto taken = std::make_shared<Taken>();
-  state_->reactor->Run([reactor = state_->reactor.get(), core = ToCoreOptions(options.lease), taken] {
-    reactor->core().Retune(core);
+  state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, taken] {
+    reactor->core().Retune(ToCoreOptions(options));
+    node->Configure(options);
     taken->core.Notify();
   });
   state_->listener->Retune(options.session.connections_max, options.tenants, [taken] { taken->listener.Notify(); });
@@ -313,7 +387,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.slots.emplace(std::move(allocator));
   s.observation->PoolMapped(s.slots->capacity());
 
-  core::CoreOptions core = ToCoreOptions(options.lease);
+  core::CoreOptions core = ToCoreOptions(options);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);

@@ -37,6 +37,8 @@ struct Arguments {
   std::string request;
   bool yes = false;
   uint64_t job = 0;
+  std::string tenant;
+  Bytes quota{};
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -118,6 +120,14 @@ class Session {
   ExitCode WatchJob() {
     return WithNode([this](NodeClient& node) { return Watch(node, arguments_.job, Each::kJsonLine); });
   }
+  ExitCode ListQuotas() {
+    return WithNode([this](NodeClient& node) { return Print(node.ListQuotas(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode SetQuota(Bytes bytes) {
+    return WithNode([this, bytes](NodeClient& node) {
+      return Print(node.SetQuota(arguments_.tenant, bytes, Timeout(kQuestionTime)), kQuestionTime);
+    });
+  }
 
  private:
   // What -o json prints while a job goes on, besides the job at its end.
@@ -186,6 +196,15 @@ std::string CheckInterval(const std::string& text, absl::Duration* interval) {
   return "";
 }
 
+// "" when `text` is a quota to set.
+std::string CheckQuota(const std::string& text, Bytes* quota) {
+  const std::optional<Bytes> bytes = ParseBytes(text);
+  if (!bytes.has_value() || *bytes == Bytes{})
+    return absl::StrCat("\"", text, "\"; allowed: bytes, or with a unit such as 8GiB (B, KiB, MiB, GiB, TiB)");
+  *quota = *bytes;
+  return "";
+}
+
 // "" when `text` is a duration that may be waited for.
 std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>* timeout) {
   absl::Duration duration;
@@ -251,6 +270,20 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
           return absl::SimpleAtoi(text, &given.job) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a job");
         });
   }
+  CLI::App* quota = app.add_subcommand("quota", "How much of the pool each tenant has, and may have");
+  quota->require_subcommand(0, 1);
+  const CLI::App* list_quotas =
+      quota->add_subcommand("list", "List tenants, their quotas and evictions; so does `quota` alone");
+  CLI::App* set_quota = quota->add_subcommand(
+      "set", "Give a tenant a quota, at once; a reload or restart brings back what [quotas] of the configuration says");
+  CLI::App* unset_quota = quota->add_subcommand("unset", "End a tenant's quota, until a reload or restart as above");
+  for (CLI::App* one : {set_quota, unset_quota}) {
+    one->add_option("tenant", given.tenant, "Which: a name of [tenants], or uid:N")->required()->type_name("TENANT");
+  }
+  set_quota->add_option("bytes", "How much, such as 8GiB")
+      ->required()
+      ->type_name("BYTES")
+      ->check([&](const std::string& text) { return CheckQuota(text, &given.quota); });
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =
@@ -276,6 +309,9 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (doctor->parsed()) return session.Doctor();
   if (cancel_job->parsed()) return session.CancelJob();
   if (watch_job->parsed()) return session.WatchJob();
+  if (set_quota->parsed()) return session.SetQuota(given.quota);
+  if (unset_quota->parsed()) return session.SetQuota(Bytes{});
+  if (list_quotas->parsed() || quota->parsed()) return session.ListQuotas();
   if (list_jobs->parsed() || jobs->parsed()) return session.ListJobs();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";

@@ -163,6 +163,17 @@ absl::StatusOr<node::v1::Job> NodeClient::WatchJob(uint64_t id, absl::Duration t
   return last;
 }
 
+absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
+}
+
+absl::StatusOr<node::v1::Quota> NodeClient::SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout) {
+  node::v1::SetQuotaRequest request;
+  request.set_tenant(tenant);
+  request.set_bytes(bytes.value);
+  return state_->Call(&node::v1::Node::Stub::SetQuota, request, timeout);
+}
+
 std::string DefaultSocket() {
   const char* named = std::getenv("KVIST_ADMIN_SOCKET");
   if (named != nullptr && named[0] != '\0') return named;

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/node.pb.h"
+#include "storage/base/units.h"
 
 namespace kvist::ctl {
 
@@ -35,6 +36,9 @@ class NodeClient {
   // when it says false the watch ends. Errors also: Cancelled  `look` has said false. The job goes on, whatever ends the watch.
   absl::StatusOr<node::v1::Job> WatchJob(uint64_t id, absl::Duration timeout,
                                          const std::function<bool(const node::v1::Job*)>& look);
+  absl::StatusOr<node::v1::ListQuotasReply> ListQuotas(absl::Duration timeout);
+  // 0 ends it.
+  absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
 
  private:
   struct State;

@@ -168,6 +168,30 @@ std::string ToTable(const node::v1::ListJobsReply& jobs) {
   return table.Render();
 }
 
+std::string ToTable(const node::v1::Quota& quota) {
+  const std::string tenant = Printable(quota.tenant());
+  std::string text = absl::StrCat("tenant ", tenant, ": ");
+  if (quota.bytes() == 0) {
+    absl::StrAppend(&text, "no quota");
+  } else {
+    absl::StrAppend(&text, "quota ", HumanBytes({quota.bytes()}));
+  }
+  absl::StrAppend(&text, ", ", HumanBytes({quota.used_bytes()}),
+                  " used; a reload or restart brings the configuration's back\n");
+  if (!quota.note().empty()) absl::StrAppend(&text, "warning: ", Printable(quota.note()), "\n");
+  return text;
+}
+
+std::string ToTable(const node::v1::ListQuotasReply& quotas) {
+  if (quotas.quotas().empty()) return "no tenants: no engine has connected since the start, and none has a quota\n";
+  Table table({{"TENANT"}, {"QUOTA", kRight}, {"USED", kRight}, {"", kRight}, {"EVICTED", kRight}, {"SET BY"}, {"NOTE"}});
+  for (const auto& quota : quotas.quotas()) {
+    table.Add({quota.tenant(), quota.bytes() == 0 ? "none" : HumanBytes({quota.bytes()}), HumanBytes({quota.used_bytes()}),
+               HumanShare(quota.used_bytes(), quota.bytes()), HumanCount(quota.evictions()), quota.origin(), quota.note()});
+  }
+  return table.Render();
+}
+
 std::string ToJsonLine(const Message& reply) {
   return Object(reply).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }

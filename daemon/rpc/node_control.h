@@ -75,6 +75,16 @@ struct JobStatus {
   bool operator==(const JobStatus&) const = default;
 };
 
+// A tenant's part of the pool.
+struct QuotaStatus {
+  std::string tenant;
+  Bytes bytes{};       // 0 for none
+  std::string origin;  // configuration or runtime; "" for none
+  Bytes used{};
+  uint64_t evictions = 0;
+  std::string note;  // what is odd about it
+};
+
 // Keys of the configuration (section.key) that a reload found different.
 struct ReloadResult {
   std::vector<std::string> in_force;       // from now on
@@ -100,6 +110,11 @@ class NodeControl {
   virtual absl::StatusOr<JobStatus> Job(uint64_t id, absl::Time deadline) = 0;
   // Stops it where it is, if it runs; how it ended.
   virtual absl::StatusOr<JobStatus> CancelJob(uint64_t id, absl::Time deadline) = 0;
+  // Tenants that have come or have a quota.
+  virtual absl::StatusOr<std::vector<QuotaStatus>> Quotas(absl::Time deadline) = 0;
+  // Sets a quota until the next reload, or ends it (0).
+  // Errors also: InvalidArgument  no engine can be of that tenant, or a quota can't be so small or large.
+  virtual absl::StatusOr<QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) = 0;
 };
 
 }  // namespace kvist::rpc

@@ -109,6 +109,24 @@ class NodeService final : public node::v1::Node::Service {
     }
   }
 
+  grpc::Status ListQuotas(grpc::ServerContext* context, const node::v1::ListQuotasRequest*,
+                          node::v1::ListQuotasReply* reply) override {
+    const absl::StatusOr<std::vector<QuotaStatus>> quotas = control_->Quotas(DeadlineOf(*context, kQuestionTime));
+    if (quotas.ok()) *reply = ToReply(*quotas);
+    return ToGrpc(quotas.status());
+  }
+
+  grpc::Status SetQuota(grpc::ServerContext* context, const node::v1::SetQuotaRequest* request,
+                        node::v1::Quota* reply) override {
+    const absl::StatusOr<QuotaStatus> quota =
+        control_->SetQuota(request->tenant(), Bytes{request->bytes()}, DeadlineOf(*context, kQuestionTime));
+    if (!quota.ok()) return ToGrpc(quota.status());
+    spdlog::info("quota of tenant {} is {} now: asked for on the admin socket", quota->tenant,
+                 request->bytes() == 0 ? "none" : std::to_string(request->bytes()) + " bytes");
+    *reply = ToReply(*quota);
+    return grpc::Status::OK;
+  }
+
  private:
   absl::StatusOr<JobStatus> ClearSpace(const node::v1::ClearRequest& request, absl::Time deadline) {
     const std::string& prefix = request.space();

@@ -146,4 +146,21 @@ node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs) {
   return reply;
 }
 
+node::v1::Quota ToReply(const QuotaStatus& quota) {
+  node::v1::Quota reply;
+  reply.set_tenant(Text(quota.tenant));
+  reply.set_bytes(quota.bytes.value);
+  reply.set_origin(quota.origin);
+  reply.set_used_bytes(quota.used.value);
+  reply.set_evictions(quota.evictions);
+  reply.set_note(Text(quota.note));
+  return reply;
+}
+
+node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas) {
+  node::v1::ListQuotasReply reply;
+  for (const QuotaStatus& quota : quotas) *reply.add_quotas() = ToReply(quota);
+  return reply;
+}
+
 }  // namespace kvist::rpc

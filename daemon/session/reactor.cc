@@ -341,6 +341,11 @@ absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::st
   return job;
 }
 
+void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {
+  core_.Handle(core::QuotaSet{tenant, quota}, &effects_);
+  CarryOut();
+}
+
 void Reactor::CancelJob(core::JobId job) {
   core_.Handle(core::JobCancelAsked{job}, &effects_);
   CarryOut();

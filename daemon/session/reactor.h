@@ -71,6 +71,8 @@ class Reactor {
   absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
   // No effect on a job that has ended.
   void CancelJob(core::JobId job);
+  // As core::QuotaSet says.
+  void SetQuota(const std::string& tenant, std::optional<Bytes> quota);
   template <class F>
   void ForEachSession(F f) const {
     for (const auto& [id, session] : sessions_) f(*session);

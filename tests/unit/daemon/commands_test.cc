@@ -197,6 +197,44 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
     CHECK(Ctl(wrong).code == kUsage);
 }
 
+TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas") {
+  Served served;
+  const Outcome list = Ctl({"quota", "--socket", served.socket});
+  CHECK(list.code == kOk);
+  CHECK(list.out ==
+        "TENANT  QUOTA   USED          EVICTED  SET BY         NOTE\n"
+        "blue    2 GiB  1 GiB  50.0 %    1,234  configuration\n"
+        "uid:7    none  3 MiB       -        0\n");
+  CHECK(Ctl({"quota", "list", "--socket", served.socket}).out == list.out);
+  const auto json = nlohmann::json::parse(Ctl({"quota", "list", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["quotas"][0]["bytes"] == GiB(2).value);
+  CHECK(json["quotas"][1]["bytes"] == 0);
+
+  const Outcome set = Ctl({"quota", "set", "blue", "8GiB", "--socket", served.socket});
+  CHECK(set.code == kOk);
+  CHECK(set.out ==
+        "tenant blue: quota 8 GiB, 3 MiB used; a reload or restart brings the configuration's back\n"
+        "warning: more than the pool\n");
+  CHECK(nlohmann::json::parse(Ctl({"quota", "set", "uid:7", "4096", "-o", "json", "--socket", served.socket}).out) ==
+        nlohmann::json{{"tenant", "uid:7"},
+                       {"bytes", 4096},
+                       {"origin", "runtime"},
+                       {"used_bytes", MiB(3).value},
+                       {"evictions", 5},
+                       {"note", ""}});
+  CHECK_THAT(Ctl({"quota", "unset", "blue", "--socket", served.socket}).out,
+             StartsWith("tenant blue: no quota, 3 MiB used;"));
+  const Outcome refused = Ctl({"quota", "set", "nobody", "8GiB", "--socket", served.socket});
+  CHECK(refused.code == kRefused);
+  CHECK(refused.err == "kvistctl: no engine can be of tenant \"nobody\"\n");
+  for (const char* bytes : {"8GB", "", "-1", "0", "8.5GiB", "99999999999999TiB", "GiB"}) {
+    INFO(bytes);
+    CHECK(Ctl({"quota", "set", "blue", bytes, "--socket", served.socket}).code == kUsage);
+  }
+  CHECK(Ctl({"quota", "set", "blue"}).code == kUsage);
+  CHECK(Ctl({"quota", "unset"}).code == kUsage);
+}
+
 TEST_CASE("kvistctl reload says what is in force and what waits for a restart") {
   Served served;
   CHECK(Ctl({"reload", "--socket", served.socket}).out == "reloaded: nothing has changed\n");

@@ -87,6 +87,23 @@ class FakeNode : public rpc::NodeControl {
     if (!job.ok()) return job;
     return Answer(*job, deadline);
   }
+  absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override {
+    return Answer(
+        std::vector<rpc::QuotaStatus>{
+            {.tenant = "blue", .bytes = GiB(2), .origin = "configuration", .used = GiB(1), .evictions = 1234, .note = ""},
+            {.tenant = "uid:7", .bytes = Bytes{}, .origin = "", .used = MiB(3), .evictions = 0, .note = ""}},
+        deadline);
+  }
+  absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override {
+    if (tenant == "nobody") return absl::InvalidArgumentError("no engine can be of tenant \"nobody\"");
+    return Answer(rpc::QuotaStatus{.tenant = tenant,
+                                   .bytes = bytes,
+                                   .origin = bytes == Bytes{} ? "" : "runtime",
+                                   .used = MiB(3),
+                                   .evictions = 5,
+                                   .note = bytes > status_.pool_capacity ? "more than the pool" : ""},
+                  deadline);
+  }
   // Clears don't end by themselves from now on.
   void ClearsGoOn() {
     absl::MutexLock lock(&mutex_);
