@@ -64,7 +64,7 @@ std::vector<absl::string_view> SectionNames() {
   for (const ConfigKey& key : ConfigKeys()) {
     if (names.empty() || names.back() != key.section) names.push_back(key.section);
   }
-  names.push_back(kTenantsSection);
+  for (const ConfigMap& map : ConfigMaps()) names.push_back(map.section);
   return names;
 }
 
@@ -79,6 +79,13 @@ std::vector<absl::string_view> KeyNames(absl::string_view section) {
 const ConfigKey* FindKey(absl::string_view section, absl::string_view name) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section == section && key.name == name) return &key;
+  }
+  return nullptr;
+}
+
+const ConfigMap* FindMap(absl::string_view section) {
+  for (const ConfigMap& map : ConfigMaps()) {
+    if (map.section == section) return &map;
   }
   return nullptr;
 }
@@ -194,7 +201,7 @@ class Reader {
   absl::Status Take(const std::string& section, const std::string& name, const ConfigValue& value, const Places& at) {
     if (!IsSection(section)) return UnknownSection(at.key, section);
     places_[{section, name}] = at.value;
-    if (section == kTenantsSection) return TakeTenant(name, value, at);
+    if (const ConfigMap* map = FindMap(section)) return TakeEntry(*map, name, value, at);
     const ConfigKey* key = FindKey(section, name);
     if (key == nullptr) return UnknownKey(at.key, section, name);
     if (!key->assign(value, &options_) || !key->holds(options_)) {
@@ -203,12 +210,10 @@ class Reader {
     return absl::OkStatus();
   }
 
-  absl::Status TakeTenant(const std::string& uid, const ConfigValue& value, const Places& at) {
-    const std::string what = absl::StrCat(kTenantsSection, ".", uid);
-    if (!IsTenantUid(uid)) return Refuse(at.key, what, absl::StrCat("the key ", Quoted(uid)), kTenantUidAllowed);
-    const std::string* tenant = std::get_if<std::string>(&value.data);
-    if (tenant == nullptr || !IsTenantName(*tenant)) return Refuse(at.value, what, value.found, kTenantNameAllowed);
-    options_.tenants[uid] = *tenant;
+  absl::Status TakeEntry(const ConfigMap& map, const std::string& key, const ConfigValue& value, const Places& at) {
+    const std::string what = absl::StrCat(map.section, ".", key);
+    if (!map.key_holds(key)) return Refuse(at.key, what, absl::StrCat("the key ", Quoted(key)), map.key_allowed);
+    if (!map.assign(key, value, &options_)) return Refuse(at.value, what, value.found, map.value_allowed);
     return absl::OkStatus();
   }
 
@@ -216,7 +221,8 @@ class Reader {
   // quotes are there (a group's number, a tenant named "true").
   static ConfigValue OverrideValue(absl::string_view section, absl::string_view name, const std::string& raw) {
     const ConfigKey* key = FindKey(section, name);
-    const bool wants_text = section == kTenantsSection || (key != nullptr && key->is_text);
+    const ConfigMap* map = FindMap(section);
+    const bool wants_text = (map != nullptr && map->is_text) || (key != nullptr && key->is_text);
     ConfigValue text{raw, absl::StrCat("the string ", Quoted(raw))};
     try {
       const toml::table parsed = toml::parse(absl::StrCat("value = ", raw));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "daemon/config_in_force.h"
+#include "daemon/config_keys.h"
 #include "daemon/config_text.h"
 
 namespace kvist::daemon {
@@ -21,7 +22,8 @@ bool RunConfigCommand(ConfigCommand command, const ConfigSources& sources, Confi
     const nlohmann::ordered_json verdict = {
         {"file", sources.file},
         {"ok", config.ok()},
-        {"errors", config.ok() ? std::vector<std::string>() : ErrorLines(config.status())}};
+        {"errors", config.ok() ? std::vector<std::string>() : ErrorLines(config.status())},
+        {"warnings", config.ok() ? ConfigWarnings(config->options()) : std::vector<std::string>()}};
     out << verdict.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return config.ok();
   }
@@ -30,7 +32,10 @@ bool RunConfigCommand(ConfigCommand command, const ConfigSources& sources, Confi
     return false;
   }
   switch (command) {
-    case ConfigCommand::kCheck: out << (sources.file.empty() ? "no file" : sources.file) << ": ok\n"; break;
+    case ConfigCommand::kCheck:
+      for (const std::string& warning : ConfigWarnings(config->options())) err << "kvistd: warning: " << warning << "\n";
+      out << (sources.file.empty() ? "no file" : sources.file) << ": ok\n";
+      break;
     case ConfigCommand::kDump: out << (json ? PrintConfigJson(config->options()) : PrintConfig(config->options())); break;
     case ConfigCommand::kDiff: {
       const std::vector<ConfigDifference> differences = Differences(config->written(), Options());

@@ -35,8 +35,11 @@ absl::StatusOr<ConfigInForce::Changes> ConfigInForce::Reload() {
     key.copy(next, &written_);
     key.copy(next, &options_);
   }
-  static_assert(kTenantsLive);
-  written_.tenants = options_.tenants = next.tenants;
+  for (const ConfigMap& map : ConfigMaps()) {
+    if (!map.live) continue;
+    map.copy(next, &written_);
+    map.copy(next, &options_);
+  }
   return changes;
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "daemon/listen_address.h"
 
 namespace kvist::daemon {
@@ -180,13 +181,6 @@ struct ByteUnit {
 constexpr ByteUnit kByteUnits[] = {
     {"TiB", 1ull << 40}, {"GiB", 1ull << 30}, {"MiB", 1ull << 20}, {"KiB", 1ull << 10}, {"B", 1}};
 
-std::string PrintBytes(Bytes bytes) {
-  for (const ByteUnit& unit : kByteUnits) {
-    if (bytes.value > 0 && bytes.value % unit.bytes == 0) return absl::StrCat(bytes.value / unit.bytes, unit.name);
-  }
-  return absl::StrCat(bytes.value, "B");
-}
-
 std::optional<Bytes> ReadBytes(const ConfigValue& value) {
   if (const int64_t* number = As<int64_t>(value)) {
     return *number < 0 ? std::nullopt : std::optional(Bytes{static_cast<uint64_t>(*number)});
@@ -274,11 +268,52 @@ ConfigKey CpuList(absl::string_view section, absl::string_view name, Field field
       [](const std::vector<int>& cpus) { return absl::StrCat("[", absl::StrJoin(cpus, ", "), "]"); });
 }
 
-ConfigKey Live(std::string about, ConfigKey key) {
+// A map of Options; `key_holds` says which keys there may be, the rest is as for MakeKey.
+template <class Field, class Read, class Holds, class Print>
+ConfigMap MakeMap(absl::string_view section, Field field, bool is_text, absl::string_view key_noun, std::string key_allowed,
+                  std::function<bool(absl::string_view)> key_holds, std::string value_allowed, Read read, Holds holds,
+                  Print print) {
+  return {.section = section,
+          .key_noun = key_noun,
+          .is_text = is_text,
+          .key_allowed = std::move(key_allowed),
+          .value_allowed = std::move(value_allowed),
+          .key_holds = std::move(key_holds),
+          .assign =
+              [field, read, holds](const std::string& key, const ConfigValue& value, Options* options) {
+                auto result = read(value);
+                if (!result || !holds(*result)) return false;
+                field(*options)[key] = *std::move(result);
+                return true;
+              },
+          .holds = [field, holds](const std::string& key, const Options& options) { return holds(field(options).at(key)); },
+          .print =
+              [field, print](const Options& options) {
+                std::map<std::string, std::string> printed;
+                for (const auto& [key, value] : field(options)) printed[key] = print(value);
+                return printed;
+              },
+          .copy = [field](const Options& from, Options* to) { field(*to) = field(from); }};
+}
+
+template <class Row>
+Row Live(std::string about, Row key) {
   key.about = std::move(about);
   key.live = true;
   return key;
 }
+
+// The smallest slot: less could hold nothing. And what a pool may have.
+constexpr Bytes kQuotaMin = kPageOfMemory;
+constexpr Bytes kQuotaMax = GiB(16384);
+
+std::string QuotaAllowed() {
+  return absl::StrCat("bytes, or a string with a unit such as \"8GiB\" (B, KiB, MiB, GiB, TiB), from ",
+                      PrintBytes(kQuotaMin), " to ", PrintBytes(kQuotaMax));
+}
+
+// "uid:N", the tenant of a uid that has no other.
+bool IsUidTenant(absl::string_view name) { return absl::ConsumePrefix(&name, "uid:") && IsTenantUid(name); }
 
 ConfigKey AtStart(std::string about, ConfigKey key) {
   key.about = std::move(about);
@@ -288,6 +323,22 @@ ConfigKey AtStart(std::string about, ConfigKey key) {
 }  // namespace
 
 std::string FullName(const ConfigKey& key) { return absl::StrCat(key.section, ".", key.name); }
+
+std::string FullName(const ConfigMap& map, absl::string_view key) { return absl::StrCat(map.section, ".", TomlKey(key)); }
+
+std::string TomlKey(absl::string_view key) {
+  const bool bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+  });
+  return bare ? std::string(key) : Quoted(key);
+}
+
+std::string PrintBytes(Bytes bytes) {
+  for (const ByteUnit& unit : kByteUnits) {
+    if (bytes.value > 0 && bytes.value % unit.bytes == 0) return absl::StrCat(bytes.value / unit.bytes, unit.name);
+  }
+  return absl::StrCat(bytes.value, "B");
+}
 
 const std::vector<ConfigKey>& ConfigKeys() {
   static const auto* const keys = new std::vector<ConfigKey>{
@@ -359,10 +410,34 @@ const std::vector<ConfigKey>& ConfigKeys() {
   return *keys;
 }
 
-const absl::string_view kTenantsAbout =
-    "Users (uids) that share KV: those of one tenant. A uid that isn't listed is a tenant of its own, \"uid:N\".";
-const absl::string_view kTenantUidAllowed = "a uid in decimal, 0 to 4294967294";
-const absl::string_view kTenantNameAllowed = "a string of 1 to 64 letters, digits, '.', '_' and '-'";
+const std::vector<ConfigMap>& ConfigMaps() {
+  static const auto* const maps = new std::vector<ConfigMap>{
+      // For engines that connect from then on.
+      Live("Users (uids) that share KV: those of one tenant. A uid that isn't listed is a tenant of its own, \"uid:N\".",
+           MakeMap(
+               "tenants", [](auto& o) -> auto& { return o.tenants; }, true, "UID", "a uid in decimal, 0 to 4294967294",
+               IsTenantUid, "a string of 1 to 64 letters, digits, '.', '_' and '-'", ReadText,
+               [](const std::string& name) { return IsTenantName(name); },
+               [](const std::string& name) { return TomlString(name); })),
+      Live("How much of the pool a tenant may have; without a quota, all of it. At its quota a tenant evicts its own "
+           "chunks. A "
+           "reload also ends what `kvistctl quota set` has set.",
+           MakeMap(
+               "quotas", [](auto& o) -> auto& { return o.quotas; }, false, "TENANT",
+               "a tenant that [tenants] names, or \"uid:N\" in quotes for a uid that it doesn't",
+               [](absl::string_view name) { return IsTenantName(name) || IsUidTenant(name); }, QuotaAllowed(), ReadBytes,
+               [](Bytes quota) { return CheckQuota(quota).empty(); },
+               [](Bytes quota) { return absl::StrCat("\"", PrintBytes(quota), "\""); })),
+  };
+  return *maps;
+}
+
+bool IsTenant(absl::string_view name, const std::map<std::string, std::string>& tenants) {
+  return IsUidTenant(name) ||
+         std::any_of(tenants.begin(), tenants.end(), [name](const auto& tenant) { return tenant.second == name; });
+}
+
+std::string CheckQuota(Bytes bytes) { return bytes < kQuotaMin || bytes > kQuotaMax ? QuotaAllowed() : ""; }
 
 bool IsTenantUid(absl::string_view text) {
   uint32_t uid = 0;
@@ -386,6 +461,12 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
     return ConfigProblem{"admin", "socket",
                          absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket")};
   }
+  for (const auto& [tenant, quota] : options.quotas) {
+    if (IsTenant(tenant, options.tenants)) continue;
+    return ConfigProblem{"quotas", tenant,
+                         absl::StrCat("no engine can be of this tenant; allowed: one that [tenants] gives to a uid, or "
+                                      "\"uid:N\" in quotes for a uid that it doesn't name")};
+  }
   const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
   if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
     return ConfigProblem{
@@ -395,6 +476,21 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
                      "metrics.allow_remote = true allows others")};
   }
   return std::nullopt;
+}
+
+std::vector<std::string> ConfigWarnings(const Options& options) {
+  std::vector<std::string> warnings;
+  for (const auto& [tenant, quota] : options.quotas) {
+    const absl::string_view uid = absl::StripPrefix(tenant, "uid:");
+    if (const auto other = options.tenants.find(std::string(uid)); uid != tenant && other != options.tenants.end()) {
+      warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": uid ", uid, " is of tenant ", other->second,
+                                      ", so nobody is of this one"));
+    }
+    if (quota <= options.pool.bytes) continue;
+    warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": ", PrintBytes(quota), " is more than the whole pool, ",
+                                    PrintBytes(options.pool.bytes), ", and limits nothing"));
+  }
+  return warnings;
 }
 
 std::string Quoted(absl::string_view text) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -43,17 +44,43 @@ struct ConfigKey {
 // "session.socket": how a key is called in every message, and in --set.
 std::string FullName(const ConfigKey& key);
 
-// Every key but the tenants, in the order of Options.
+// Every key but those of maps, in the order of Options.
 const std::vector<ConfigKey>& ConfigKeys();
 
-// The section whose keys are uids and whose values are tenants' names.
-inline constexpr absl::string_view kTenantsSection = "tenants";
-extern const absl::string_view kTenantsAbout;
-inline constexpr bool kTenantsLive = true;  // for engines that connect from then on
-extern const absl::string_view kTenantUidAllowed;
-extern const absl::string_view kTenantNameAllowed;
+// A section whose keys the user chooses; all its values are of one kind. As for a ConfigKey, everything comes from its row.
+struct ConfigMap {
+  absl::string_view section;
+  absl::string_view key_noun;  // what a key stands for: UID
+  bool is_text;                // its values are strings in TOML
+  std::string key_allowed;     // what may stand there, in words
+  std::string value_allowed;
+
+  std::function<bool(absl::string_view key)> key_holds;
+  // Takes an entry over; its key holds. False as for ConfigKey, and when the value is not in its range.
+  std::function<bool(const std::string& key, const ConfigValue& value, Options* options)> assign;
+  // Whether the value of a key that is there is in its range.
+  std::function<bool(const std::string& key, const Options& options)> holds;
+  // Every entry: its key as it is, its value as TOML.
+  std::function<std::map<std::string, std::string>(const Options& options)> print;
+  // Makes all entries of one those of the other.
+  std::function<void(const Options& from, Options* to)> copy;
+
+  std::string about{};
+  bool live = false;
+};
+
+// "tenants.1000": how an entry is called; with quotes where TOML wants them.
+std::string FullName(const ConfigMap& map, absl::string_view key);
+std::string TomlKey(absl::string_view key);
+
+const std::vector<ConfigMap>& ConfigMaps();
+
 bool IsTenantUid(absl::string_view text);   // as decimal text without leading zeros, the only spelling
 bool IsTenantName(absl::string_view text);  // never one that a uid without a tenant has, "uid:N"
+// Whether some engine can be of this tenant: "uid:N", or one that `tenants` gives to a uid.
+bool IsTenant(absl::string_view name, const std::map<std::string, std::string>& tenants);
+// "" when a tenant's quota may be so large, else what is allowed.
+std::string CheckQuota(Bytes bytes);
 
 // What keys say about each other.
 struct ConfigProblem {
@@ -62,6 +89,11 @@ struct ConfigProblem {
   std::string text;  // what was found, and what is allowed
 };
 std::optional<ConfigProblem> FindContradiction(const Options& options);
+// What may stand there, but does not what its author seems to want, a line each. `options` have their defaults filled in.
+std::vector<std::string> ConfigWarnings(const Options& options);
+
+// "4GiB": with the largest unit that divides it.
+std::string PrintBytes(Bytes bytes);
 
 // `text` in quotes, control characters escaped, cut after 80 characters.
 std::string Quoted(absl::string_view text);

@@ -50,17 +50,16 @@ std::string Print(const Options& options, BeforeKey before_key) {
   return text;
 }
 
-// A tenant's name needs no escapes.
-std::string TenantValue(const std::string& tenant) { return absl::StrCat("\"", tenant, "\""); }
-
 std::string Dump(const Json& json) { return json.dump(2) + "\n"; }
 
 }  // namespace
 
 std::string PrintConfig(const Options& options) {
   std::string text = Print(options, [](const ConfigKey&) { return ""; });
-  absl::StrAppend(&text, "\n[", kTenantsSection, "]\n");
-  for (const auto& [uid, tenant] : options.tenants) absl::StrAppend(&text, uid, " = ", TenantValue(tenant), "\n");
+  for (const ConfigMap& map : ConfigMaps()) {
+    absl::StrAppend(&text, "\n[", map.section, "]\n");
+    for (const auto& [key, value] : map.print(options)) absl::StrAppend(&text, TomlKey(key), " = ", value, "\n");
+  }
   return text;
 }
 
@@ -68,7 +67,10 @@ std::string PrintConfigJson(const Options& options) {
   Json json = Json::object();
   for (const ConfigKey& key : ConfigKeys())
     json[std::string(key.section)][std::string(key.name)] = ToJson(key.print(options));
-  json[std::string(kTenantsSection)] = options.tenants;
+  for (const ConfigMap& map : ConfigMaps()) {
+    Json& entries = json[std::string(map.section)] = Json::object();
+    for (const auto& [key, value] : map.print(options)) entries[key] = ToJson(value);
+  }
   return Dump(json);
 }
 
@@ -77,8 +79,10 @@ std::string PrintDefaults() {
     return absl::StrCat(Commented(absl::StrCat(key.about, " ", LiveWords(key.live))),
                         Commented(absl::StrCat("Allowed: ", key.allowed)));
   });
-  absl::StrAppend(&text, "\n[", kTenantsSection, "]\n", Commented(absl::StrCat(kTenantsAbout, " ", LiveWords(kTenantsLive))),
-                  Commented(absl::StrCat("Allowed: ", kTenantUidAllowed, " = ", kTenantNameAllowed)));
+  for (const ConfigMap& map : ConfigMaps()) {
+    absl::StrAppend(&text, "\n[", map.section, "]\n", Commented(absl::StrCat(map.about, " ", LiveWords(map.live))),
+                    Commented(absl::StrCat("Allowed: ", map.key_allowed, " = ", map.value_allowed)));
+  }
   return text;
 }
 
@@ -90,10 +94,13 @@ std::string PrintDefaultsJson() {
                                                              {"allowed", key.allowed},
                                                              {"needs_restart", !key.live}};
   }
-  json[std::string(kTenantsSection)]["UID"] = {{"default", nullptr},
-                                               {"about", kTenantsAbout},
-                                               {"allowed", absl::StrCat(kTenantUidAllowed, " = ", kTenantNameAllowed)},
-                                               {"needs_restart", !kTenantsLive}};
+  for (const ConfigMap& map : ConfigMaps()) {
+    json[std::string(map.section)][std::string(map.key_noun)] = {
+        {"default", nullptr},
+        {"about", map.about},
+        {"allowed", absl::StrCat(map.key_allowed, " = ", map.value_allowed)},
+        {"needs_restart", !map.live}};
+  }
   return Dump(json);
 }
 
@@ -103,12 +110,13 @@ std::vector<ConfigDifference> Differences(const Options& options, const Options&
     const std::string value = key.print(options), was = key.print(before);
     if (value != was) differences.push_back({FullName(key), value, was, key.live});
   }
-  std::map<std::string, std::pair<std::string, std::string>> tenants;
-  for (const auto& [uid, tenant] : options.tenants) tenants[uid].first = TenantValue(tenant);
-  for (const auto& [uid, tenant] : before.tenants) tenants[uid].second = TenantValue(tenant);
-  for (const auto& [uid, values] : tenants) {
-    if (values.first != values.second)
-      differences.push_back({absl::StrCat(kTenantsSection, ".", uid), values.first, values.second, kTenantsLive});
+  for (const ConfigMap& map : ConfigMaps()) {
+    std::map<std::string, std::pair<std::string, std::string>> entries;
+    for (auto& [key, value] : map.print(options)) entries[key].first = value;
+    for (auto& [key, value] : map.print(before)) entries[key].second = value;
+    for (const auto& [key, values] : entries) {
+      if (values.first != values.second) differences.push_back({FullName(map, key), values.first, values.second, map.live});
+    }
   }
   return differences;
 }

@@ -16,7 +16,7 @@ std::string PrintConfigJson(const Options& options);
 std::string PrintDefaults();
 std::string PrintDefaultsJson();
 
-// A key that isn't as it is by default (or as it was): values as TOML, "" for a tenant that isn't there.
+// A key that isn't as it is by default (or as it was): values as TOML, "" for an entry of a map that isn't there.
 struct ConfigDifference {
   std::string name;  // pool.bytes, tenants.1000
   std::string value;
@@ -25,7 +25,7 @@ struct ConfigDifference {
 };
 std::vector<ConfigDifference> Differences(const Options& options, const Options& before);
 
-// Lines `pool.bytes = "4GiB"  # default: 0`, which are TOML, too; and [{"key":, "value":, "default":}], null for no tenant.
+// Lines `pool.bytes = "4GiB"  # default: 0`, which are TOML, too; and [{"key":, "value":, "default":}], null for no entry.
 std::string PrintDifferences(const std::vector<ConfigDifference>& differences);
 std::string PrintDifferencesJson(const std::vector<ConfigDifference>& differences);
 

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "daemon/config_commands.h"
 #include "daemon/config_in_force.h"
+#include "daemon/config_keys.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
@@ -48,6 +49,10 @@ std::string ServingStatus(const Options& options) {
   return absl::StrCat("serving engines on ", options.session.socket, ", operators on ", options.admin.socket);
 }
 
+void LogWarnings(const Options& options) {
+  for (const std::string& warning : ConfigWarnings(options)) spdlog::warn("configuration: {}", warning);
+}
+
 // Reads the configuration again and puts in force what can be; says what came of it to log and supervisor.
 absl::StatusOr<rpc::ReloadResult> Reload(ConfigInForce* config, Daemon* daemon) {
   NotifyReloading();
@@ -59,6 +64,7 @@ absl::StatusOr<rpc::ReloadResult> Reload(ConfigInForce* config, Daemon* daemon) 
     return changes.status();
   }
   ChangeLogging(config->options().log);
+  LogWarnings(config->options());
   const absl::Status applied = daemon->Apply(config->options(), MonotonicNow() + kApplyTime);
   const std::string live = absl::StrJoin(changes->live, ", "), restart = absl::StrJoin(changes->restart, ", ");
   spdlog::info("reloaded; in force now: {}; waiting for a restart: {}", live.empty() ? "nothing new" : live,
@@ -89,6 +95,7 @@ int Fail(const absl::Status& why) {
 int RunDaemon(ConfigInForce config) {
   const Options options = config.options();
   SetUpLogging(options.log);
+  LogWarnings(options);
   IgnoreBrokenPipes();
   const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
   if (!loop.ok()) return Fail(loop.status());

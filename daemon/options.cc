@@ -12,13 +12,12 @@ absl::Status Options::Validate() const {
           absl::StrCat(key.section, ".", key.name, ": ", key.print(*this), "; allowed: ", key.allowed));
     }
   }
-  for (const auto& [uid, tenant] : tenants) {
-    if (!IsTenantUid(uid)) {
-      return absl::InvalidArgumentError(absl::StrCat(kTenantsSection, ".", Quoted(uid), "; allowed: ", kTenantUidAllowed));
-    }
-    if (!IsTenantName(tenant)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kTenantsSection, ".", uid, ": ", Quoted(tenant), "; allowed: ", kTenantNameAllowed));
+  for (const ConfigMap& map : ConfigMaps()) {
+    for (const auto& [key, value] : map.print(*this)) {
+      if (!map.key_holds(key))
+        return absl::InvalidArgumentError(absl::StrCat(map.section, ".", Quoted(key), "; allowed: ", map.key_allowed));
+      if (!map.holds(key, *this))
+        return absl::InvalidArgumentError(absl::StrCat(FullName(map, key), ": ", value, "; allowed: ", map.value_allowed));
     }
   }
   if (const std::optional<ConfigProblem> problem = FindContradiction(*this)) {

@@ -87,6 +87,8 @@ struct Options {
 
   // uid (as decimal text) -> tenant. A uid that isn't listed is a tenant of its own, "uid:N". Two uids with one tenant share KV.
   std::map<std::string, std::string> tenants;
+  // Tenant -> the most of the pool that it may have. One that isn't listed may have all of it.
+  std::map<std::string, Bytes> quotas;
 
   bool operator==(const Options&) const = default;
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
+#include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
@@ -47,6 +49,25 @@ rpc::Traffic ToRpc(const session::Traffic& from) {
   return to;
 }
 
+rpc::JobStatus ToRpc(const core::Job& from, const std::vector<core::CoreStatus::SpaceRow>& spaces) {
+  rpc::JobStatus to;
+  to.id = from.id.value;
+  switch (from.kind) {
+    case core::JobKind::kClear: to.kind = "clear"; break;
+  }
+  if (from.space.has_value()) to.space = Hex(spaces.at(from.space->value).digest);
+  switch (from.state) {
+    case core::JobState::kRunning: to.state = "running"; break;
+    case core::JobState::kDone: to.state = "done"; break;
+    case core::JobState::kCancelled: to.state = "cancelled"; break;
+  }
+  to.done = from.done;
+  to.total = from.total;
+  to.chunks = from.chunks;
+  to.request = from.request;
+  return to;
+}
+
 // The pool's memory, one region per NUMA node.
 absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options) {
   const std::vector<int> nodes = pool::UsableNumaNodes();
@@ -63,6 +84,16 @@ absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(con
   return regions;
 }
 
+// Why a tenant's quota does not do what its author seems to want; "" when it does.
+std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatus& core, Bytes pool) {
+  if (quota > pool) return absl::StrCat("more than the pool, ", PrintBytes(pool), ": limits nothing");
+  for (const core::CoreStatus::SpaceRow& space : core.spaces) {
+    if (space.tenant != tenant || space.chunk_bytes <= quota) continue;
+    return absl::StrCat("less than one chunk of ", space.model, ", ", PrintBytes(space.chunk_bytes), ": it can't store");
+  }
+  return "";
+}
+
 core::CoreOptions ToCoreOptions(const Options& options) {
   core::CoreOptions core;
   core.lease_max = options.lease.max;
@@ -70,6 +101,7 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   core.fill_timeout = options.lease.half_store;
   core.pin_share = options.pin.share;
   core.private_share = options.swap.share;
+  core.quotas = options.quotas;
   return core;
 }
 
@@ -88,8 +120,8 @@ class Node : public rpc::NodeControl {
     return Ask<std::vector<rpc::SessionStatus>>(
         deadline, [this](Answer<std::vector<rpc::SessionStatus>> answer) { answer(SessionsNow()); });
   }
-  absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) override {
-    return Ask<uint64_t>(deadline, [this, space](Answer<uint64_t> answer) {
+  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, space, request](Answer<rpc::JobStatus> answer) {
       std::optional<SpaceId> id;
       if (!space.empty()) {
         const std::vector<core::CoreStatus::SpaceRow> rows = reactor_.core().status().spaces;
@@ -98,8 +130,62 @@ class Node : public rpc::NodeControl {
         }
         if (!id.has_value()) return answer(absl::NotFoundError(absl::StrCat("no space ", space)));
       }
-      reactor_.Clear(id, [answer](uint64_t chunks) { answer(chunks); });
+      const absl::StatusOr<core::JobId> job = reactor_.Clear(id, request);
+      if (!job.ok()) return answer(job.status());
+      answer(JobNow(*job));
     });
+  }
+  absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override {
+    return Ask<std::vector<rpc::JobStatus>>(deadline, [this](Answer<std::vector<rpc::JobStatus>> answer) {
+      std::vector<rpc::JobStatus> jobs;
+      const std::vector<core::CoreStatus::SpaceRow> spaces = reactor_.core().status().spaces;
+      reactor_.core().jobs().ForEach([&](const core::Job& job) { jobs.push_back(ToRpc(job, spaces)); });
+      answer(std::move(jobs));
+    });
+  }
+  absl::StatusOr<rpc::JobStatus> Job(uint64_t id, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, id](Answer<rpc::JobStatus> answer) { answer(JobNow(core::JobId{id})); });
+  }
+  absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override {
+    return Ask<rpc::JobStatus>(deadline, [this, id](Answer<rpc::JobStatus> answer) {
+      reactor_.CancelJob(core::JobId{id});
+      answer(JobNow(core::JobId{id}));
+    });
+  }
+
+  absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override {
+    return Ask<std::vector<rpc::QuotaStatus>>(deadline,
+                                              [this](Answer<std::vector<rpc::QuotaStatus>> answer) { answer(QuotasNow()); });
+  }
+  absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override {
+    return Ask<rpc::QuotaStatus>(deadline, [this, tenant, bytes](Answer<rpc::QuotaStatus> answer) {
+      if (const std::string allowed = CheckQuota(bytes); bytes != Bytes{} && !allowed.empty()) {
+        return answer(absl::InvalidArgumentError(
+            absl::StrCat("a quota of ", PrintBytes(bytes), "; allowed: ", allowed, "; or unset it")));
+      }
+      const std::vector<rpc::QuotaStatus> before = QuotasNow();
+      const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) { return row.tenant == tenant; });
+      if (!known && !IsTenant(tenant, configured_tenants_)) {
+        return answer(absl::InvalidArgumentError(absl::StrCat("no engine can be of tenant ", Quoted(tenant),
+                                                              "; allowed: one that [tenants] gives to a uid, or uid:N")));
+      }
+      reactor_.SetQuota(tenant, bytes == Bytes{} ? std::nullopt : std::optional(bytes));
+      rpc::QuotaStatus now;  // as it is when it has none and hasn't come
+      now.tenant = tenant;
+      for (rpc::QuotaStatus& row : QuotasNow()) {
+        if (row.tenant == tenant) now = std::move(row);
+      }
+      answer(std::move(now));
+    });
+  }
+  // The tenants and quotas of the configuration are in force from now on, and no others. On the reactor's thread.
+  void Configure(const Options& options) {
+    configured_tenants_ = options.tenants;
+    configured_quotas_ = options.quotas;
+    for (const auto& [tenant, quota] : reactor_.core().status().quotas) {
+      if (!options.quotas.contains(tenant)) reactor_.SetQuota(tenant, std::nullopt);
+    }
+    for (const auto& [tenant, quota] : options.quotas) reactor_.SetQuota(tenant, quota);
   }
 
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override {
@@ -129,6 +215,15 @@ class Node : public rpc::NodeControl {
       return absl::DeadlineExceededError("the node didn't answer in time; what it was asked to do goes on");
     }
     return waiting->answer;
+  }
+
+  absl::StatusOr<rpc::JobStatus> JobNow(core::JobId id) {
+    const core::Job* job = reactor_.core().jobs().Find(id);
+    if (job == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
+    }
+    return ToRpc(*job, reactor_.core().status().spaces);
   }
 
   rpc::NodeStatus StatusNow() {
@@ -174,6 +269,28 @@ class Node : public rpc::NodeControl {
     return status;
   }
 
+  std::vector<rpc::QuotaStatus> QuotasNow() {
+    const core::CoreStatus core = reactor_.core().status();
+    std::map<std::string, rpc::QuotaStatus> rows;
+    for (const core::CoreStatus::TenantRow& tenant : core.tenants) {
+      rows[tenant.name].used = tenant.used;
+      rows[tenant.name].evictions = tenant.evictions;
+    }
+    for (const auto& [tenant, quota] : core.quotas) {
+      rpc::QuotaStatus& row = rows[tenant];
+      row.bytes = quota;
+      const auto configured = configured_quotas_.find(tenant);
+      row.origin = configured != configured_quotas_.end() && configured->second == quota ? "configuration" : "runtime";
+      row.note = NoteOn(tenant, quota, core, slots_.capacity());
+    }
+    std::vector<rpc::QuotaStatus> list;
+    for (auto& [tenant, row] : rows) {
+      row.tenant = tenant;
+      list.push_back(std::move(row));
+    }
+    return list;
+  }
+
   std::vector<rpc::SessionStatus> SessionsNow() {
     std::vector<rpc::SessionStatus> rows;
     reactor_.ForEachSession([&](const session::EngineSession& s) {
@@ -202,6 +319,8 @@ class Node : public rpc::NodeControl {
   const std::vector<std::unique_ptr<pool::PinnedRegion>>& regions_;
   const Options options_;
   const decltype(Parts::reload) reload_;
+  std::map<std::string, std::string> configured_tenants_ = options_.tenants;  // the reactor thread's own, as are the quotas
+  std::map<std::string, Bytes> configured_quotas_ = options_.quotas;
   const absl::Time started_ = MonotonicNow();
 };
 
@@ -240,8 +359,9 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
     absl::Notification core, listener;
   };
   const auto taken = std::make_shared<Taken>();
-  state_->reactor->Run([reactor = state_->reactor.get(), core = ToCoreOptions(options), taken] {
-    reactor->core().Retune(core);
+  state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, taken] {
+    reactor->core().Retune(ToCoreOptions(options));
+    node->Configure(options);
     taken->core.Notify();
   });
   state_->listener->Retune(options.session.connections_max, options.tenants, [taken] { taken->listener.Notify(); });

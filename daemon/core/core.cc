@@ -384,11 +384,13 @@ void Core::Abandon(ChunkIndex i) {
   if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed && !chunks_[parent].detached) UseEnded(parent);
 }
 
-// ---- Clearing ---------------------------------------------------------------------------------------------------------------
+// ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
 void Core::Handle(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
-    out->push_back(ClearEnded{event.job, 0});
+    jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
+    jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
+    out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
@@ -398,20 +400,39 @@ void Core::Handle(const ClearAsked& event, Effects* out) {
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
   }
-  clears_.push_back({event.job, event.space, 0, chunks_.places(), 0});
+  // Places that are made later hold nothing of the epochs before.
+  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
 }
 
-void Core::Detach(ChunkIndex i) {
+uint32_t Core::Clear(Job* job, uint32_t budget) {
+  uint32_t spent = 0;
+  for (; spent < budget && job->done < job->total; ++job->done) {
+    const auto i = static_cast<ChunkIndex>(job->done);
+    const Chunk& chunk = chunks_[i];
+    ++spent;
+    if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
+    if (job->space.has_value() && chunk.space != *job->space) continue;
+    if (chunk.state == ChunkState::kSealed) ++job->chunks;
+    spent += Detach(i);
+  }
+  return spent;
+}
+
+void Core::Handle(const JobCancelAsked& event, Effects* out) {
+  if (const Job* job = jobs_.End(event.job, JobState::kCancelled))
+    out->push_back(JobEnded{job->id, job->state, job->chunks});
+}
+
+uint32_t Core::Detach(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   placement_.PolicyOf(i).Withdrawn(i);
   chunks_.Detach(i);
-  if (chunk.state == ChunkState::kFilling) return Doom(i);
-  placement_.Collect(i);
+  if (chunk.state != ChunkState::kFilling) return placement_.Collect(i);
+  Doom(i);
+  return 1;
 }
 
-void Core::Handle(const QuotaSet& event, Effects*) {
-  tenants_.SetQuota(event.tenant, event.bytes.value_or(slots_.capacity()));
-}
+void Core::Handle(const QuotaSet& event, Effects*) { tenants_.SetQuota(event.tenant, event.bytes); }
 
 // ---- The clock --------------------------------------------------------------------------------------------------------------
 
@@ -442,18 +463,16 @@ void Core::Handle(const Tick& event, Effects* out) {
     KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }
-  while (budget > 0 && !clears_.empty()) {
-    Clear& clear = clears_.front();
-    for (; budget > 0 && clear.cursor < clear.end; ++clear.cursor, --budget) {
-      const Chunk& chunk = chunks_[clear.cursor];
-      if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
-      if (clear.space.has_value() && chunk.space != *clear.space) continue;
-      if (chunk.state == ChunkState::kSealed) ++clear.chunks;
-      Detach(clear.cursor);
+  while (budget > 0 && (jobs_.busy() || !placement_.rest().empty())) {
+    if (!placement_.rest().empty()) {
+      budget -= placement_.CollectRest(budget);
+      continue;
     }
-    if (clear.cursor < clear.end) break;
-    out->push_back(ClearEnded{clear.job, clear.chunks});
-    clears_.pop_front();
+    Job* job = jobs_.current();
+    budget -= std::min(budget, Clear(job, budget));
+    if (job->done < job->total || !placement_.rest().empty()) continue;
+    const Job* ended = jobs_.End(job->id, JobState::kDone);
+    out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }
 }
 
@@ -462,12 +481,17 @@ CoreStatus Core::status() const {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     const Space& space = spaces_[SpaceId{s}];
     status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
+    for (uint16_t g = 0; g < space.spec.groups.size(); ++g) {
+      Bytes& largest = status.spaces.back().chunk_bytes;
+      largest = std::max(largest, space.chunk_bytes(GroupId{g}));
+    }
     status.sealed += space.sealed;
   }
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     const Tenant& tenant = tenants_[TenantId{t}];
     status.tenants.push_back({tenant.name, tenant.quota, tenant.used, tenant.evictions});
   }
+  for (const auto& [name, quota] : tenants_.quotas()) { status.quotas.emplace_back(name, quota); }
   status.chunks = chunks_.size();
   status.filling = fills_.size();
   status.leases = leases_.size();

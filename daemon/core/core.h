@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "daemon/core/events.h"
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
+#include "daemon/core/jobs.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
@@ -39,7 +41,7 @@ struct CoreOptions {
   // What one tenant's pins may keep, as a share of its quota. Larger: less room for what isn't pinned.
   double pin_share = 0.5;
   // Chunks that one Tick clears or reaps. Larger: clears are faster, requests behind them wait longer (about 0.2 us a chunk).
-  uint32_t slice_chunks = 256;
+  uint32_t slice_chunks = 128;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
   std::map<std::string, Bytes> quotas;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
@@ -56,16 +58,18 @@ struct CoreStatus {
     std::string model;
     uint64_t chunks = 0;  // sealed
     Bytes bytes{};        // of slots, sealed and filling
+    Bytes chunk_bytes{};  // of slots of one chunk, of the group where that is most
   };
   struct TenantRow {
     std::string name;
-    Bytes quota{};  // the pool's capacity when it has none
+    Bytes quota{};  // in force: the pool's capacity when it has none, or a larger one
     Bytes used{};
     uint64_t evictions = 0;
   };
   std::vector<SpaceRow> spaces;
-  std::vector<TenantRow> tenants;
-  uint64_t chunks = 0;  // places in use, of any state
+  std::vector<TenantRow> tenants;                     // that have come
+  std::vector<std::pair<std::string, Bytes>> quotas;  // that are set, as they were given
+  uint64_t chunks = 0;                                // places in use, of any state
   uint64_t sealed = 0;
   uint64_t filling = 0;
   uint64_t leases = 0;
@@ -130,6 +134,7 @@ class Core {
   void Handle(const CopyFinished& event, Effects* out);
   void Handle(const ClearAsked& event, Effects* out);
   void Handle(const QuotaSet& event, Effects* out);
+  void Handle(const JobCancelAsked& event, Effects* out);
   void Handle(const Tick& event, Effects* out);
 
   // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which half stores that there
@@ -137,12 +142,13 @@ class Core {
   void Retune(const CoreOptions& options);
 
   // Whether there is long work that a Tick would go on with right now.
-  bool has_work() const { return !clears_.empty() || !reap_.empty() || !cleared_pins_.empty(); }
+  bool has_work() const { return jobs_.busy() || !reap_.empty() || !cleared_pins_.empty() || !placement_.rest().empty(); }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
   CoreStatus status() const;
   std::vector<PinRow> pins() const;
+  const Jobs& jobs() const { return jobs_; }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -158,20 +164,16 @@ class Core {
     uint32_t refused = 0;
     AllocationId allocation = {};  // that it swaps, or none
   };
-  struct Clear {
-    uint64_t job = 0;
-    std::optional<SpaceId> space;
-    ChunkIndex cursor = 0;
-    ChunkIndex end = 0;  // places that existed when it began
-    uint64_t chunks = 0;
-  };
   enum class Claim { kCopy, kSkip, kRefuse };
 
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
   // The visible or filling chunk of `key`; one that a clear has left behind is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
-  void Detach(ChunkIndex chunk);
+  // How many chunks it has removed.
+  uint32_t Detach(ChunkIndex chunk);
+  // Goes on with a clear until about `budget` places were looked at or chunks removed; how many were.
+  uint32_t Clear(Job* job, uint32_t budget);
   OpId Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
@@ -202,7 +204,7 @@ class Core {
   Bytes private_bytes_{};  // of all allocations' slots
   Sessions sessions_;
   HandleTable<OpId, Op> ops_;
-  std::deque<Clear> clears_;
+  Jobs jobs_;
   std::deque<Pins::OfSpace> cleared_pins_;            // to be ended in slices
   std::deque<std::pair<ChunkIndex, uint64_t>> reap_;  // half stores (chunk, serial) of dead ranks
   UsablePosition usable_;                             // of the lookup that is being answered

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/hint.h"
+#include "daemon/core/jobs.h"
 #include "storage/base/ids.h"
 #include "storage/base/reuse_rule.h"
 #include "storage/base/units.h"
@@ -180,16 +181,24 @@ struct CopyFinished {
   absl::Status status;
 };
 
-// Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices. Answer: ClearEnded.
+// Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be new, while
+// there is a place for one (Jobs::full). Answer, when the job has ended: JobEnded.
 struct ClearAsked {
-  uint64_t job = 0;
-  std::optional<SpaceId> space;
+  JobId job;
+  std::optional<SpaceId> space = {};
+  std::string request = {};  // as in Job
 };
 
 // A tenant's slots are at most so many bytes from now on; absent: the whole pool. What it has above that goes with its next stores.
 struct QuotaSet {
   std::string tenant;
   std::optional<Bytes> bytes;
+};
+
+// A job is to stop where it is. What a clear has not freed by then stays invisible, and goes by eviction like other chunks, or by the next
+// clear. Answer: JobEnded; none when no such job runs.
+struct JobCancelAsked {
+  JobId job;
 };
 
 // The clock. Expires leases and half stores and goes on with long work, a slice at a time.
@@ -244,13 +253,14 @@ struct Answered {
   uint32_t chunks = 0;
   AllocationId allocation;
 };
-struct ClearEnded {
-  uint64_t job = 0;
+struct JobEnded {
+  JobId job;
+  JobState how = JobState::kDone;
   uint64_t chunks = 0;
 };
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
-                            OpEnded, Answered, ClearEnded>;
+                            OpEnded, Answered, JobEnded>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

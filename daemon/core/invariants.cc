@@ -8,11 +8,12 @@ namespace kvist::core {
 
 void Core::CheckInvariants() {
   const ChunkIndex places = chunks_.places();
-  std::vector<uint32_t> children(places), keeps(places), holds(places);
+  std::vector<uint32_t> children(places), keeps(places), holds(places), rest(places);
   std::vector<uint64_t> sealed(spaces_.size());
   std::vector<Bytes> bytes(spaces_.size());
   uint64_t in_use = 0, filling = 0;
 
+  for (const ChunkIndex chunk : placement_.rest()) ++rest[chunk];
   leases_.ForEach([&](LeaseId, const Lease& lease) {
     for (const ChunkIndex chunk : lease.kept) ++keeps[chunk];
   });
@@ -65,13 +66,14 @@ void Core::CheckInvariants() {
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) {
-      KVIST_CHECK(chunk.older == kNoChunk);
+      KVIST_CHECK(chunk.older == kNoChunk && rest[i] == 0);
       continue;
     }
     KVIST_CHECK(chunk.children == children[i] && chunk.keeps == keeps[i] && chunk.holds == holds[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
-    if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK(chunk.needed());
-    if (chunk.state == ChunkState::kSealed && !chunk.needed()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
+    if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
+    if (rest[i] > 0) KVIST_CHECK(chunk.detached);
+    if (chunk.state == ChunkState::kSealed && !chunk.needed() && rest[i] == 0) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
     if (placement_.PolicyOf(i).Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {

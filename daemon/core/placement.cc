@@ -48,8 +48,11 @@ bool Placement::Reserve(ChunkIndex i) {
     const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
       shards[reserved++] = *slot;
-    } else if (evicted++ == kEvictionsMax * count ||
-               !Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) {
+    } else if (evicted++ == kEvictionsMax * count) {
+      break;
+    } else if (!rest_.empty()) {
+      CollectRest(1);
+    } else if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) {
       break;
     }
   }
@@ -91,21 +94,34 @@ bool Placement::Evict(ChunkIndex victim) {
   return true;
 }
 
-void Placement::Collect(ChunkIndex i) {
-  while (i != kNoChunk) {
+uint32_t Placement::Collect(ChunkIndex i, uint32_t detached_max) {
+  uint32_t removed = 0;
+  for (; i != kNoChunk; ++removed) {
     Chunk& chunk = chunks_[i];
-    if (chunk.needed() || chunk.state == ChunkState::kFilling) return;
-    if (chunk.state == ChunkState::kSealed) {
-      if (!chunk.detached) {
-        PolicyOf(i).Exposed(i);
-        return;
-      }
-      Unreserve(i);
+    if (chunk.needed() || chunk.state == ChunkState::kFilling) break;
+    if (chunk.state == ChunkState::kSealed && !chunk.detached) {
+      PolicyOf(i).Exposed(i);
+      break;
     }
-    if (chunk.state == ChunkState::kPrivate) Unreserve(i);
+    if (chunk.detached && removed >= detached_max) {
+      rest_.push_back(i);
+      break;
+    }
+    if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kPrivate) Unreserve(i);
     PolicyOf(i).Withdrawn(i);
     i = chunks_.Remove(i);
   }
+  return removed;
+}
+
+uint32_t Placement::CollectRest(uint32_t chunks) {
+  uint32_t removed = 0;
+  while (removed < chunks && !rest_.empty()) {
+    const ChunkIndex i = rest_.back();
+    rest_.pop_back();
+    removed += Collect(i, chunks - removed);
+  }
+  return removed;
 }
 
 void Placement::CheckInvariants() const {

@@ -33,9 +33,15 @@ class Placement {
   // Frees the slots of a chunk that isn't held; it is a ghost then.
   void Unreserve(ChunkIndex chunk);
 
-  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that.
-  // Tells the policy when a sealed parent has become a leaf.
-  void Collect(ChunkIndex chunk);
+  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that:
+  // of detached ones, whose chains may be of any length, kCollectMax, and the rest waits for CollectRest. Tells the policy when a sealed
+  // parent has become a leaf. How many it has removed.
+  uint32_t Collect(ChunkIndex chunk) { return Collect(chunk, kCollectMax); }
+  static constexpr uint32_t kCollectMax = 4;  // less than the chains of tests/sim have
+  // Goes on with what Collect has left, until about `chunks` more are removed; how many were, at least one.
+  uint32_t CollectRest(uint32_t chunks);
+  // Detached chunks that nothing needs and whose turn hasn't come: nobody can find them, so nobody will need them.
+  const std::vector<ChunkIndex>& rest() const { return rest_; }
 
   // Of the shard that is the rank's.
   SlotRef SlotOf(ChunkIndex chunk, Rank rank) const;
@@ -48,6 +54,7 @@ class Placement {
 
  private:
   const GroupSpec& Group(const Chunk& chunk) const { return spaces_[chunk.space].spec.groups[chunk.group.value]; }
+  uint32_t Collect(ChunkIndex chunk, uint32_t detached_max);
   // False when there is no victim.
   bool Evict(ChunkIndex victim);
   SlotRef* Shards(const Chunk& chunk);
@@ -66,6 +73,7 @@ class Placement {
   Spaces& spaces_;
   Tenants& tenants_;
   Runs runs_[Spaces::kRanksMax + 1];  // [shards]
+  std::vector<ChunkIndex> rest_;
   uint64_t evictions_ = 0;
 };
 

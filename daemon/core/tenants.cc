@@ -8,23 +8,30 @@ namespace kvist::core {
 Tenants::Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas)
     : chunks_(*chunks), capacity_(std::max(capacity, Bytes{1})), quotas_(std::move(quotas)) {}
 
+Bytes Tenants::QuotaOf(const std::string& name) const {
+  const auto quota = quotas_.find(name);
+  return quota == quotas_.end() ? capacity_ : std::clamp(quota->second, Bytes{1}, capacity_);
+}
+
 TenantId Tenants::Open(const std::string& name) {
   const auto [at, fresh] = by_name_.try_emplace(name, TenantId{size()});
   if (fresh) {
     Tenant tenant;
     tenant.name = name;
-    const auto quota = quotas_.find(name);
-    tenant.quota = quota == quotas_.end() ? capacity_ : std::max(quota->second, Bytes{1});
+    tenant.quota = QuotaOf(name);
     tenant.policy = MakeLruLeaves(&chunks_);
     tenants_.push_back(std::move(tenant));
   }
   return at->second;
 }
 
-void Tenants::SetQuota(const std::string& name, Bytes quota) {
-  quotas_[name] = quota;
-  if (const auto known = by_name_.find(name); known != by_name_.end())
-    tenants_[known->second.value].quota = std::max(quota, Bytes{1});
+void Tenants::SetQuota(const std::string& name, std::optional<Bytes> quota) {
+  if (quota.has_value()) {
+    quotas_[name] = *quota;
+  } else {
+    quotas_.erase(name);
+  }
+  if (const auto known = by_name_.find(name); known != by_name_.end()) tenants_[known->second.value].quota = QuotaOf(name);
 }
 
 ChunkIndex Tenants::NextVictim() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,7 @@ inline Bytes ShareOf(Bytes whole, double share) { return {static_cast<uint64_t>(
 // One tenant's part of the pool.
 struct Tenant {
   std::string name;
-  Bytes quota{};  // of slots, sealed and filling: at most so much
+  Bytes quota{};  // of slots, sealed and filling: at most so much, and never more than the pool: shares are compared
   Bytes used{};
   uint64_t evictions = 0;                  // of its chunks
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
@@ -49,13 +50,17 @@ class Tenants {
   uint32_t size() const { return static_cast<uint32_t>(tenants_.size()); }
 
   // In force for the next store; a tenant that has more evicts down to it then. No quota: the whole pool.
-  void SetQuota(const std::string& name, Bytes quota);
+  void SetQuota(const std::string& name, std::optional<Bytes> quota);
+  // Those that are set, as they were given, also of tenants that haven't come yet.
+  const std::map<std::string, Bytes>& quotas() const { return quotas_; }
 
   // Takes a victim from the tenant that uses most of its quota and has one; kNoChunk when nobody has.
   // Cost: a look at each tenant, and at those again that have nothing to give.
   ChunkIndex NextVictim();
 
  private:
+  Bytes QuotaOf(const std::string& name) const;
+
   ChunkTable& chunks_;
   const Bytes capacity_;
   std::map<std::string, Bytes> quotas_;

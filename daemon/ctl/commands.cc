@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/doctor.h"
 #include "daemon/ctl/human.h"
+#include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
@@ -20,20 +22,23 @@ namespace kvist::ctl {
 namespace {
 
 constexpr absl::Duration kQuestionTime = absl::Seconds(5);
-constexpr absl::Duration kClearTime = absl::Seconds(60);
+constexpr absl::Duration kJobTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused, or doctor found what fails; 2 wrong usage, or a clear that was not "
-    "confirmed; 3 no daemon, or no answer "
-    "in time";
+    "exit status: 0 done; 1 the daemon refused, doctor found what fails, or a job was cancelled; 2 wrong usage, or a "
+    "clear that was not confirmed; 3 no daemon, no answer in time, or a job that goes on";
 
 struct Arguments {
   std::string socket;
   std::string output = "table";
   std::optional<absl::Duration> timeout;
   std::string space;
+  std::string request;
   bool yes = false;
+  uint64_t job = 0;
+  std::string tenant;
+  Bytes quota{};
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -100,11 +105,55 @@ class Session {
       }
     }
     return WithNode([this](NodeClient& node) {
-      return Print(node.Clear(arguments_.space, Timeout(kClearTime)), kClearTime, "; the clear goes on in the daemon");
+      const absl::StatusOr<node::v1::Job> job = node.Clear(arguments_.space, arguments_.request, Timeout(kQuestionTime));
+      if (!job.ok()) return Print(job, kQuestionTime, "; if it has begun, the clear goes on in the daemon");
+      return Watch(node, job->id(), Each::kNothing);
+    });
+  }
+  ExitCode ListJobs() {
+    return WithNode([this](NodeClient& node) { return Print(node.ListJobs(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode CancelJob() {
+    return WithNode(
+        [this](NodeClient& node) { return Print(node.CancelJob(arguments_.job, Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode WatchJob() {
+    return WithNode([this](NodeClient& node) { return Watch(node, arguments_.job, Each::kJsonLine); });
+  }
+  ExitCode ListQuotas() {
+    return WithNode([this](NodeClient& node) { return Print(node.ListQuotas(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode SetQuota(Bytes bytes) {
+    return WithNode([this, bytes](NodeClient& node) {
+      return Print(node.SetQuota(arguments_.tenant, bytes, Timeout(kQuestionTime)), kQuestionTime);
     });
   }
 
  private:
+  // What -o json prints while a job goes on, besides the job at its end.
+  enum class Each { kNothing, kJsonLine };
+
+  // Waits for a job to end, and shows meanwhile how far it is.
+  ExitCode Watch(NodeClient& node, uint64_t id, Each each) {
+    const bool json = arguments_.output == "json";
+    std::optional<JobProgress> progress;
+    if (!json) progress.emplace(terminal_);
+    const absl::StatusOr<node::v1::Job> job = node.WatchJob(id, Timeout(kJobTime), [&](const node::v1::Job* now) {
+      if (now != nullptr && progress.has_value()) progress->Show(*now);
+      if (now != nullptr && json && each == Each::kJsonLine) terminal_.out << ToJsonLine(*now) << std::flush;
+      return !terminal_.wait || terminal_.wait(absl::ZeroDuration());
+    });
+    progress.reset();
+    if (absl::IsCancelled(job.status())) {
+      terminal_.err << "kvistctl: job " << id << " goes on in the daemon: `kvistctl jobs watch " << id
+                    << "` shows it, `kvistctl jobs cancel " << id << "` stops it\n";
+      return kUnavailable;
+    }
+    if (!job.ok()) return Print(job, kJobTime, absl::StrCat("; job ", id, " goes on in the daemon"));
+    if (!json || each == Each::kNothing) Print(job, kJobTime);
+    return job->state() == "cancelled" ? kRefused : kOk;
+  }
+
   template <class Ask>
   ExitCode WithNode(Ask ask) {
     absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
@@ -147,6 +196,15 @@ std::string CheckInterval(const std::string& text, absl::Duration* interval) {
   return "";
 }
 
+// "" when `text` is a quota to set.
+std::string CheckQuota(const std::string& text, Bytes* quota) {
+  const std::optional<Bytes> bytes = ParseBytes(text);
+  if (!bytes.has_value() || *bytes == Bytes{})
+    return absl::StrCat("\"", text, "\"; allowed: bytes, or with a unit such as 8GiB (B, KiB, MiB, GiB, TiB)");
+  *quota = *bytes;
+  return "";
+}
+
 // "" when `text` is a duration that may be waited for.
 std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>* timeout) {
   absl::Duration duration;
@@ -174,7 +232,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   app.add_option("-o,--output", given.output, "How to print: table, or json with the field names of proto/node.proto")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORMAT");
-  app.add_option("--timeout", "How long to wait for an answer (default: 5s, clear 60s)")
+  app.add_option("--timeout", "How long to wait for an answer (default: 5s), or for a job to end (60s)")
       ->type_name("DURATION")
       ->check([&](const std::string& text) { return CheckTimeout(text, &given.timeout); });
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
@@ -193,6 +251,39 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
   clear->add_flag("--yes", given.yes, "Don't ask");
+  clear
+      ->add_option("--request", given.request,
+                   "A name for this clear: asking again under it (after a lost answer) finds the same job, and starts none")
+      ->type_name("NAME");
+  CLI::App* jobs = app.add_subcommand("jobs", "The long operations: those that run, and those that ended last");
+  jobs->require_subcommand(0, 1);
+  const CLI::App* list_jobs = jobs->add_subcommand("list", "List them; so does `jobs` alone");
+  CLI::App* cancel_job =
+      jobs->add_subcommand("cancel", "Stop a job where it is: what a clear has not freed stays hidden, and goes later");
+  CLI::App* watch_job =
+      jobs->add_subcommand("watch", "Show how far a job is until it has ended; with -o json: an object a line");
+  for (CLI::App* one : {cancel_job, watch_job}) {
+    one->add_option("id", "Which, by its number in `jobs list`")
+        ->required()
+        ->type_name("ID")
+        ->check([&](const std::string& text) {
+          return absl::SimpleAtoi(text, &given.job) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a job");
+        });
+  }
+  CLI::App* quota = app.add_subcommand("quota", "How much of the pool each tenant has, and may have");
+  quota->require_subcommand(0, 1);
+  const CLI::App* list_quotas =
+      quota->add_subcommand("list", "List tenants, their quotas and evictions; so does `quota` alone");
+  CLI::App* set_quota = quota->add_subcommand(
+      "set", "Give a tenant a quota, at once; a reload or restart brings back what [quotas] of the configuration says");
+  CLI::App* unset_quota = quota->add_subcommand("unset", "End a tenant's quota, until a reload or restart as above");
+  for (CLI::App* one : {set_quota, unset_quota}) {
+    one->add_option("tenant", given.tenant, "Which: a name of [tenants], or uid:N")->required()->type_name("TENANT");
+  }
+  set_quota->add_option("bytes", "How much, such as 8GiB")
+      ->required()
+      ->type_name("BYTES")
+      ->check([&](const std::string& text) { return CheckQuota(text, &given.quota); });
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =
@@ -216,6 +307,12 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (reload->parsed()) return session.Reload();
   if (top->parsed()) return session.Top();
   if (doctor->parsed()) return session.Doctor();
+  if (cancel_job->parsed()) return session.CancelJob();
+  if (watch_job->parsed()) return session.WatchJob();
+  if (set_quota->parsed()) return session.SetQuota(given.quota);
+  if (unset_quota->parsed()) return session.SetQuota(Bytes{});
+  if (list_quotas->parsed() || quota->parsed()) return session.ListQuotas();
+  if (list_jobs->parsed() || jobs->parsed()) return session.ListJobs();
   if (clear->count("--space") > 0 && given.space.empty()) {
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;

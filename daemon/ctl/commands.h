@@ -14,9 +14,9 @@ namespace kvist::ctl {
 // Exit codes of kvistctl, also in its --help.
 enum ExitCode : int {
   kOk = 0,
-  kRefused = 1,      // the daemon answered with an error
+  kRefused = 1,      // the daemon answered with an error; a job that was waited for was cancelled
   kUsage = 2,        // the command line is wrong, or a clear was not confirmed
-  kUnavailable = 3,  // no daemon, no right to reach it, or no answer in time
+  kUnavailable = 3,  // no daemon, no right to reach it, no answer in time, or a job goes on that was waited for
 };
 
 // What a command sees of the world; main() gives the process's own, tests give strings.

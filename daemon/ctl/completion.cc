@@ -64,6 +64,12 @@ std::string Bash(const CommandFacts& program) {
   return script;
 }
 
+// Of those that stand behind a command.
+std::string CommandNames(const CommandFacts& command) {
+  return absl::StrJoin(command.commands, " ",
+                       [](std::string* out, const CommandFacts& inner) { absl::StrAppend(out, inner.name); });
+}
+
 // For single quotes in zsh's _arguments, where brackets and colons mean something.
 std::string ZshText(const std::string& text) {
   return absl::StrReplaceAll(text, {{"'", "'\\''"}, {"[", "\\["}, {"]", "\\]"}, {":", "\\:"}});
@@ -96,8 +102,11 @@ std::string Zsh(const CommandFacts& program) {
                   "    '1:command:->command' \\\n    '*::argument:->argument'\n  case $state in\n",
                   "    command) _describe command commands ;;\n    argument)\n      case $words[1] in\n");
   for (const CommandFacts& command : program.commands) {
-    absl::StrAppend(&script, "        ", command.name, ") _arguments \\\n", ZshArguments(command.options, "          "),
-                    ZshArguments(program.options, "          "), "          ;;\n");
+    const std::string inner =
+        command.commands.empty() ? "" : absl::StrCat("          '1:command:(", CommandNames(command), ")' \\\n");
+    absl::StrAppend(&script, "        ", command.name, ") _arguments \\\n", inner,
+                    ZshArguments(command.options, "          "), ZshArguments(program.options, "          "),
+                    "          ;;\n");
   }
   absl::StrAppend(&script, "      esac ;;\n  esac\n}\n_", p, " \"$@\"\n");
   return script;
@@ -131,8 +140,9 @@ std::string Fish(const CommandFacts& program) {
   }
   absl::StrAppend(&script, FishOptions(program.options, start));
   for (const CommandFacts& command : program.commands) {
-    absl::StrAppend(
-        &script, FishOptions(command.options, absl::StrCat(start, " -n '__fish_seen_subcommand_from ", command.name, "'")));
+    const std::string behind = absl::StrCat(start, " -n '__fish_seen_subcommand_from ", command.name, "'");
+    if (!command.commands.empty()) absl::StrAppend(&script, behind, " -a '", CommandNames(command), "'\n");
+    absl::StrAppend(&script, FishOptions(command.options, behind));
   }
   return script;
 }

@@ -1,7 +1,10 @@
 #include "daemon/ctl/human.h"
 
+#include <algorithm>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -40,6 +43,21 @@ std::string HumanLatency(double seconds) {
   size_t unit = 0;
   for (; value >= 999.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
   return absl::StrCat(unit == 0 ? absl::StrFormat("%.0f", value) : ThreeDigits(value), " ", kUnits[unit]);
+}
+
+std::optional<Bytes> ParseBytes(absl::string_view text) {
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  const absl::string_view unit = absl::StripLeadingAsciiWhitespace(text.substr(digits));
+  uint64_t count = 0;
+  if (!absl::SimpleAtoi(text.substr(0, digits), &count)) return std::nullopt;
+  if (unit.empty()) return Bytes{count};
+  for (size_t i = 0; i < std::size(kUnits); ++i) {
+    if (unit != kUnits[i]) continue;
+    if (count > UINT64_MAX >> (10 * i)) return std::nullopt;
+    return Bytes{count << (10 * i)};
+  }
+  return std::nullopt;
 }
 
 std::string HumanBytes(Bytes bytes) {

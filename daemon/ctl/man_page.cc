@@ -31,6 +31,16 @@ std::string Options(const std::vector<OptionFacts>& options) {
   return text;
 }
 
+// Each command, and after it those that stand behind it, by all their words.
+std::string Commands(const std::vector<CommandFacts>& commands, const std::string& before = "") {
+  std::string text;
+  for (const CommandFacts& command : commands) {
+    absl::StrAppend(&text, ".SS ", Roff(before + command.name), "\n", Roff(command.description), "\n",
+                    Options(command.options), Commands(command.commands, absl::StrCat(before, command.name, " ")));
+  }
+  return text;
+}
+
 std::string Footer(const std::string& footer) {
   constexpr absl::string_view kExit = "exit status: ";
   std::string text, notes;
@@ -58,11 +68,7 @@ std::string ManPage(const CLI::App& app, int section) {
       absl::StrCat(".TH ", absl::AsciiStrToUpper(program.name), " ", section, " \"\" \"kvist ", KVIST_VERSION,
                    "\"\n.SH NAME\n", program.name, " \\- ", Roff(program.description), "\n.SH SYNOPSIS\n.B ", program.name,
                    "\n[\\fIoptions\\fR]", program.commands.empty() ? "" : " \\fIcommand\\fR [\\fIoptions\\fR]", "\n");
-  if (!program.commands.empty()) {
-    absl::StrAppend(&text, ".SH COMMANDS\n");
-    for (const CommandFacts& command : program.commands)
-      absl::StrAppend(&text, ".SS ", Roff(command.name), "\n", Roff(command.description), "\n", Options(command.options));
-  }
+  if (!program.commands.empty()) { absl::StrAppend(&text, ".SH COMMANDS\n", Commands(program.commands)); }
   absl::StrAppend(&text, ".SH OPTIONS\n", Options(program.options), Footer(app.get_footer()));
   return absl::StrCat(text, ".SH SEE ALSO\n", section == 8 ? ".BR kvistctl (1)\n" : ".BR kvistd (8)\n");
 }

@@ -103,14 +103,75 @@ absl::StatusOr<node::v1::SessionsReply> NodeClient::Sessions(absl::Duration time
   return state_->Call(&node::v1::Node::Stub::Sessions, node::v1::SessionsRequest(), timeout);
 }
 
-absl::StatusOr<node::v1::ClearReply> NodeClient::Clear(const std::string& space, absl::Duration timeout) {
-  node::v1::ClearRequest request;
-  request.set_space(space);
-  return state_->Call(&node::v1::Node::Stub::Clear, request, timeout);
+absl::StatusOr<node::v1::Job> NodeClient::Clear(const std::string& space, const std::string& request,
+                                                absl::Duration timeout) {
+  node::v1::ClearRequest clear;
+  clear.set_space(space);
+  clear.set_request(request);
+  return state_->Call(&node::v1::Node::Stub::Clear, clear, timeout);
 }
 
 absl::StatusOr<node::v1::ReloadReply> NodeClient::Reload(absl::Duration timeout) {
   return state_->Call(&node::v1::Node::Stub::Reload, node::v1::ReloadRequest(), timeout);
+}
+
+absl::StatusOr<node::v1::ListJobsReply> NodeClient::ListJobs(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::ListJobs, node::v1::ListJobsRequest(), timeout);
+}
+
+absl::StatusOr<node::v1::Job> NodeClient::CancelJob(uint64_t id, absl::Duration timeout) {
+  node::v1::CancelJobRequest request;
+  request.set_id(id);
+  return state_->Call(&node::v1::Node::Stub::CancelJob, request, timeout);
+}
+
+absl::StatusOr<node::v1::Job> NodeClient::WatchJob(uint64_t id, absl::Duration timeout,
+                                                   const std::function<bool(const node::v1::Job*)>& look) {
+  constexpr std::chrono::milliseconds kBetweenLooks(50);
+  node::v1::WatchJobRequest request;
+  request.set_id(id);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
+  grpc::CompletionQueue steps;  // of the stream, one at a time: begun, read, read, .. ended
+  char end = 0;                 // its address is the last step's tag
+  grpc::Status status;
+  node::v1::Job next, last;
+  bool wanted = true;
+  const auto stream = state_->stub->AsyncWatchJob(&context, request, &steps, nullptr);
+  for (bool read = false;;) {
+    void* step = nullptr;
+    bool ok = false;
+    const auto came = steps.AsyncNext(&step, &ok, std::chrono::system_clock::now() + kBetweenLooks);
+    const bool ended = came == grpc::CompletionQueue::GOT_EVENT && step == &end;
+    const bool got = came == grpc::CompletionQueue::GOT_EVENT && !ended && ok && read;
+    if (got) last = next;
+    if (wanted && !ended && (got || came == grpc::CompletionQueue::TIMEOUT) && !look(got ? &last : nullptr)) {
+      wanted = false;
+      context.TryCancel();
+    }
+    if (ended) break;
+    if (came != grpc::CompletionQueue::GOT_EVENT) continue;
+    read = true;
+    if (ok) {
+      stream->Read(&next, nullptr);
+    } else {
+      stream->Finish(&status, &end);
+    }
+  }
+  if (!wanted) return absl::CancelledError("nobody waits for the job any more");
+  if (!status.ok()) return FromGrpc(status);
+  return last;
+}
+
+absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
+}
+
+absl::StatusOr<node::v1::Quota> NodeClient::SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout) {
+  node::v1::SetQuotaRequest request;
+  request.set_tenant(tenant);
+  request.set_bytes(bytes.value);
+  return state_->Call(&node::v1::Node::Stub::SetQuota, request, timeout);
 }
 
 std::string DefaultSocket() {

@@ -1,12 +1,14 @@
 #ifndef KVIST_DAEMON_CTL_NODE_CLIENT_H_
 #define KVIST_DAEMON_CTL_NODE_CLIENT_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "proto/node.pb.h"
+#include "storage/base/units.h"
 
 namespace kvist::ctl {
 
@@ -25,9 +27,18 @@ class NodeClient {
 
   absl::StatusOr<node::v1::StatusReply> Status(absl::Duration timeout);
   absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
-  // The chunks of the space whose digest begins with `space`, or all when it is empty.
-  absl::StatusOr<node::v1::ClearReply> Clear(const std::string& space, absl::Duration timeout);
+  // Starts to clear the space whose digest begins with `space`, or everything when it is empty. `request` as in node.proto.
+  absl::StatusOr<node::v1::Job> Clear(const std::string& space, const std::string& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ReloadReply> Reload(absl::Duration timeout);
+  absl::StatusOr<node::v1::ListJobsReply> ListJobs(absl::Duration timeout);
+  absl::StatusOr<node::v1::Job> CancelJob(uint64_t id, absl::Duration timeout);
+  // Watches a job until it has ended, and returns it. `look` gets it now and whenever it has got on, and null every 50 ms when it hasn't;
+  // when it says false the watch ends. Errors also: Cancelled  `look` has said false. The job goes on, whatever ends the watch.
+  absl::StatusOr<node::v1::Job> WatchJob(uint64_t id, absl::Duration timeout,
+                                         const std::function<bool(const node::v1::Job*)>& look);
+  absl::StatusOr<node::v1::ListQuotasReply> ListQuotas(absl::Duration timeout);
+  // 0 ends it.
+  absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
 
  private:
   struct State;

@@ -3,12 +3,14 @@
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/message.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/human.h"
+#include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/table.h"
 #include "storage/base/check.h"
 
@@ -146,16 +148,59 @@ std::string ToTable(const node::v1::SessionsReply& sessions) {
   return table.Render();
 }
 
-std::string ToTable(const node::v1::ClearReply& clear) {
-  return absl::StrCat("cleared ", Plural(clear.chunks(), "chunk"), "\n");
-}
-
 std::string ToTable(const node::v1::ReloadReply& reload) {
   std::string text;
   if (reload.in_force().empty() && reload.needs_restart().empty()) text = "reloaded: nothing has changed\n";
   for (const std::string& key : reload.in_force()) absl::StrAppend(&text, Printable(key), ": in force now\n");
   for (const std::string& key : reload.needs_restart()) absl::StrAppend(&text, Printable(key), ": needs a restart\n");
   return text;
+}
+
+std::string ToTable(const node::v1::Job& job) {
+  if (job.kind() == "clear" && job.state() == "done") return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), "\n");
+  return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", Printable(job.state()), ", ", Achieved(job),
+                      job.kind() == "clear" && job.state() == "cancelled"
+                          ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
+                          : "\n");
+}
+
+std::string ToTable(const node::v1::ListJobsReply& jobs) {
+  if (jobs.jobs().empty()) return "no jobs: none has been started since the daemon's start\n";
+  Table table({{"JOB", kRight}, {"KIND"}, {"SPACE"}, {"STATE"}, {"DONE", kRight}, {"CHUNKS", kRight}, {"REQUEST"}});
+  for (const auto& job : jobs.jobs()) {
+    table.Add({absl::StrCat(job.id()), job.kind(), job.space().empty() ? "all" : job.space(), job.state(),
+               HumanShare(job.total() == 0 && job.state() != "running" ? 1 : job.done(), std::max<uint64_t>(job.total(), 1)),
+               HumanCount(job.chunks()), job.request()});
+  }
+  return table.Render();
+}
+
+std::string ToTable(const node::v1::Quota& quota) {
+  const std::string tenant = Printable(quota.tenant());
+  std::string text = absl::StrCat("tenant ", tenant, ": ");
+  if (quota.bytes() == 0) {
+    absl::StrAppend(&text, "no quota");
+  } else {
+    absl::StrAppend(&text, "quota ", HumanBytes({quota.bytes()}));
+  }
+  absl::StrAppend(&text, ", ", HumanBytes({quota.used_bytes()}),
+                  " used; a reload or restart brings the configuration's back\n");
+  if (!quota.note().empty()) absl::StrAppend(&text, "warning: ", Printable(quota.note()), "\n");
+  return text;
+}
+
+std::string ToTable(const node::v1::ListQuotasReply& quotas) {
+  if (quotas.quotas().empty()) return "no tenants: no engine has connected since the start, and none has a quota\n";
+  Table table({{"TENANT"}, {"QUOTA", kRight}, {"USED", kRight}, {"", kRight}, {"EVICTED", kRight}, {"SET BY"}, {"NOTE"}});
+  for (const auto& quota : quotas.quotas()) {
+    table.Add({quota.tenant(), quota.bytes() == 0 ? "none" : HumanBytes({quota.bytes()}), HumanBytes({quota.used_bytes()}),
+               HumanShare(quota.used_bytes(), quota.bytes()), HumanCount(quota.evictions()), quota.origin(), quota.note()});
+  }
+  return table.Render();
+}
+
+std::string ToJsonLine(const Message& reply) {
+  return Object(reply).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::string ToJson(const Message& reply) {

@@ -10,12 +10,17 @@ namespace kvist::ctl {
 // Replies for people: tables with human sizes.
 std::string ToTable(const node::v1::StatusReply& status);
 std::string ToTable(const node::v1::SessionsReply& sessions);
-std::string ToTable(const node::v1::ClearReply& clear);
 std::string ToTable(const node::v1::ReloadReply& reload);
+std::string ToTable(const node::v1::Job& job);
+std::string ToTable(const node::v1::ListJobsReply& jobs);
+std::string ToTable(const node::v1::Quota& quota);
+std::string ToTable(const node::v1::ListQuotasReply& quotas);
 
 // A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.
 std::string ToJson(const google::protobuf::Message& reply);
+// The same in one line: for programs that read one object a line.
+std::string ToJsonLine(const google::protobuf::Message& reply);
 
 }  // namespace kvist::ctl
 

@@ -62,6 +62,29 @@ struct SessionStatus {
   Traffic traffic{};
 };
 
+// A long operation.
+struct JobStatus {
+  uint64_t id = 0;
+  std::string kind;
+  std::string space;  // 64 hex digits; "" for everything
+  std::string state;  // running, done or cancelled
+  uint64_t done = 0, total = 0, chunks = 0;
+  std::string request;
+
+  bool running() const { return state == "running"; }
+  bool operator==(const JobStatus&) const = default;
+};
+
+// A tenant's part of the pool.
+struct QuotaStatus {
+  std::string tenant;
+  Bytes bytes{};       // 0 for none
+  std::string origin;  // configuration or runtime; "" for none
+  Bytes used{};
+  uint64_t evictions = 0;
+  std::string note;  // what is odd about it
+};
+
 // Keys of the configuration (section.key) that a reload found different.
 struct ReloadResult {
   std::vector<std::string> in_force;       // from now on
@@ -69,18 +92,29 @@ struct ReloadResult {
 };
 
 // Threads: any; each call waits for the reactor, at most until `deadline` (monotonic clock).
-// Errors: DeadlineExceeded  the node didn't answer in time (a clear goes on).  Unavailable  it is stopping.
+// Errors: DeadlineExceeded  the node didn't answer in time (what it was asked to do goes on).  Unavailable  it is stopping.
 class NodeControl {
  public:
   virtual ~NodeControl() = default;
   virtual absl::StatusOr<NodeStatus> Status(absl::Time deadline) = 0;
   virtual absl::StatusOr<std::vector<SessionStatus>> Sessions(absl::Time deadline) = 0;
-  // Clears the space with this digest (64 hex digits), or everything when it is empty; the number of chunks that went.
-  // Errors also: NotFound  no such space.
-  virtual absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) = 0;
+  // Starts to clear the space with this digest (64 hex digits), or everything when it is empty; or finds the job that was started for
+  // this request, when it has a name.
+  // Errors also: NotFound  no such space.  ResourceExhausted  as many jobs run as may.
+  virtual absl::StatusOr<JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) = 0;
   // Reads the configuration again and puts it in force: all of it, or nothing.
   // Errors also: InvalidArgument and those of reading files: every error with its place, a line each; everything is as it was.
   virtual absl::StatusOr<ReloadResult> Reload(absl::Time deadline) = 0;
+  // The jobs that run and those that ended last. Errors of the two below also: NotFound  no such job is listed.
+  virtual absl::StatusOr<std::vector<JobStatus>> Jobs(absl::Time deadline) = 0;
+  virtual absl::StatusOr<JobStatus> Job(uint64_t id, absl::Time deadline) = 0;
+  // Stops it where it is, if it runs; how it ended.
+  virtual absl::StatusOr<JobStatus> CancelJob(uint64_t id, absl::Time deadline) = 0;
+  // Tenants that have come or have a quota.
+  virtual absl::StatusOr<std::vector<QuotaStatus>> Quotas(absl::Time deadline) = 0;
+  // Sets a quota until the next reload, or ends it (0).
+  // Errors also: InvalidArgument  no engine can be of that tenant, or a quota can't be so small or large.
+  virtual absl::StatusOr<QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) = 0;
 };
 
 }  // namespace kvist::rpc

@@ -4,10 +4,14 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/rpc/grpc_status.h"
 #include "daemon/rpc/replies.h"
@@ -19,8 +23,15 @@ namespace kvist::rpc {
 namespace {
 
 constexpr absl::Duration kQuestionTime = absl::Seconds(5);
-constexpr absl::Duration kClearTime = absl::Seconds(60);
+constexpr absl::Duration kWatchTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // a handler's thread is never away for longer
+
+// Between two looks at a job that is watched: short at first, because most are over soon.
+constexpr absl::Duration kFirstLook = absl::Milliseconds(5);
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+constexpr int kWatchersMax =
+    8;  // each has one of the server's threads (kThreadsMax in admin_server.cc), and others want answers
+constexpr size_t kRequestNameMax = 64;
 
 // gRPC keeps deadlines on the wall clock; what is left of one is carried over to the monotonic clock.
 absl::Time DeadlineOf(const grpc::ServerContext& context, absl::Duration without_one) {
@@ -47,11 +58,10 @@ class NodeService final : public node::v1::Node::Service {
     return ToGrpc(sessions.status());
   }
 
-  grpc::Status Clear(grpc::ServerContext* context, const node::v1::ClearRequest* request,
-                     node::v1::ClearReply* reply) override {
-    const absl::StatusOr<uint64_t> chunks = ClearSpace(request->space(), DeadlineOf(*context, kClearTime));
-    if (chunks.ok()) reply->set_chunks(*chunks);
-    return ToGrpc(chunks.status());
+  grpc::Status Clear(grpc::ServerContext* context, const node::v1::ClearRequest* request, node::v1::Job* reply) override {
+    const absl::StatusOr<JobStatus> job = ClearSpace(*request, DeadlineOf(*context, kQuestionTime));
+    if (job.ok()) *reply = ToReply(*job);
+    return ToGrpc(job.status());
   }
 
   grpc::Status Reload(grpc::ServerContext* context, const node::v1::ReloadRequest*, node::v1::ReloadReply* reply) override {
@@ -60,8 +70,68 @@ class NodeService final : public node::v1::Node::Service {
     return ToGrpc(result.status());
   }
 
+  grpc::Status ListJobs(grpc::ServerContext* context, const node::v1::ListJobsRequest*,
+                        node::v1::ListJobsReply* reply) override {
+    const absl::StatusOr<std::vector<JobStatus>> jobs = control_->Jobs(DeadlineOf(*context, kQuestionTime));
+    if (jobs.ok()) *reply = ToReply(*jobs);
+    return ToGrpc(jobs.status());
+  }
+
+  grpc::Status CancelJob(grpc::ServerContext* context, const node::v1::CancelJobRequest* request,
+                         node::v1::Job* reply) override {
+    spdlog::info("cancel of job {}: asked for on the admin socket", request->id());
+    const absl::StatusOr<JobStatus> job = control_->CancelJob(request->id(), DeadlineOf(*context, kQuestionTime));
+    if (job.ok()) *reply = ToReply(*job);
+    return ToGrpc(job.status());
+  }
+
+  grpc::Status WatchJob(grpc::ServerContext* context, const node::v1::WatchJobRequest* request,
+                        grpc::ServerWriter<node::v1::Job>* writer) override {
+    struct Place {
+      std::atomic<int>& watchers;
+      const bool free = watchers.fetch_add(1) < kWatchersMax;
+      ~Place() { watchers.fetch_sub(1); }
+    } place{watchers_};
+    if (!place.free)
+      return ToGrpc(absl::ResourceExhaustedError(absl::StrCat(kWatchersMax, " watch jobs already: list them instead")));
+
+    const absl::Time deadline = DeadlineOf(*context, kWatchTime);
+    std::optional<JobStatus> last;
+    for (absl::Duration pause = kFirstLook;; pause = std::min(2 * pause, kLook)) {
+      absl::StatusOr<JobStatus> job = control_->Job(request->id(), std::min(deadline, MonotonicNow() + kQuestionTime));
+      if (!job.ok()) return ToGrpc(job.status());
+      if (last != *job && !writer->Write(ToReply(*job))) return grpc::Status::CANCELLED;
+      if (!job->running()) return grpc::Status::OK;
+      last = *std::move(job);
+      if (context->IsCancelled()) return grpc::Status::CANCELLED;  // the watcher has left, or the server ends
+      if (MonotonicNow() + pause > deadline) return ToGrpc(absl::DeadlineExceededError("the job goes on"));
+      absl::SleepFor(pause);
+    }
+  }
+
+  grpc::Status ListQuotas(grpc::ServerContext* context, const node::v1::ListQuotasRequest*,
+                          node::v1::ListQuotasReply* reply) override {
+    const absl::StatusOr<std::vector<QuotaStatus>> quotas = control_->Quotas(DeadlineOf(*context, kQuestionTime));
+    if (quotas.ok()) *reply = ToReply(*quotas);
+    return ToGrpc(quotas.status());
+  }
+
+  grpc::Status SetQuota(grpc::ServerContext* context, const node::v1::SetQuotaRequest* request,
+                        node::v1::Quota* reply) override {
+    const absl::StatusOr<QuotaStatus> quota =
+        control_->SetQuota(request->tenant(), Bytes{request->bytes()}, DeadlineOf(*context, kQuestionTime));
+    if (!quota.ok()) return ToGrpc(quota.status());
+    spdlog::info("quota of tenant {} is {} now: asked for on the admin socket", quota->tenant,
+                 request->bytes() == 0 ? "none" : std::to_string(request->bytes()) + " bytes");
+    *reply = ToReply(*quota);
+    return grpc::Status::OK;
+  }
+
  private:
-  absl::StatusOr<uint64_t> ClearSpace(const std::string& prefix, absl::Time deadline) {
+  absl::StatusOr<JobStatus> ClearSpace(const node::v1::ClearRequest& request, absl::Time deadline) {
+    const std::string& prefix = request.space();
+    if (request.request().size() > kRequestNameMax)
+      return absl::InvalidArgumentError(absl::StrCat("a request's name is at most ", kRequestNameMax, " bytes long"));
     std::string space;
     if (!prefix.empty()) {
       const absl::StatusOr<NodeStatus> status = control_->Status(deadline);
@@ -72,10 +142,11 @@ class NodeService final : public node::v1::Node::Service {
     }
     spdlog::info("clear of {}: asked for on the admin socket",
                  space.empty() ? "everything" : "space " + space.substr(0, kShownDigits));
-    return control_->Clear(space, deadline);
+    return control_->Clear(space, request.request(), deadline);
   }
 
   NodeControl* const control_;
+  std::atomic<int> watchers_{0};
 };
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace kvist::rpc {
 
 // The service Node of proto/node.proto over `node`, which must outlive it.
 //
-// Deadlines: the client's, but at most ten minutes; without one, 5 s, and 60 s for a clear.
+// Deadlines: the client's, but at most ten minutes; without one, 5 s, and 60 s to watch a job.
 std::unique_ptr<grpc::Service> MakeNodeService(NodeControl* node);
 
 }  // namespace kvist::rpc

@@ -130,4 +130,40 @@ node::v1::ReloadReply ToReply(const ReloadResult& result) {
   return reply;
 }
 
+node::v1::Job ToReply(const JobStatus& job) {
+  node::v1::Job reply;
+  reply.set_id(job.id);
+  reply.set_kind(job.kind);
+  reply.set_space(job.space.substr(0, kShownDigits));
+  reply.set_state(job.state);
+  reply.set_done(job.done);
+  reply.set_total(job.total);
+  reply.set_chunks(job.chunks);
+  reply.set_request(Text(job.request));
+  return reply;
+}
+
+node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs) {
+  node::v1::ListJobsReply reply;
+  for (const JobStatus& job : jobs) *reply.add_jobs() = ToReply(job);
+  return reply;
+}
+
+node::v1::Quota ToReply(const QuotaStatus& quota) {
+  node::v1::Quota reply;
+  reply.set_tenant(Text(quota.tenant));
+  reply.set_bytes(quota.bytes.value);
+  reply.set_origin(quota.origin);
+  reply.set_used_bytes(quota.used.value);
+  reply.set_evictions(quota.evictions);
+  reply.set_note(Text(quota.note));
+  return reply;
+}
+
+node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas) {
+  node::v1::ListQuotasReply reply;
+  for (const QuotaStatus& quota : quotas) *reply.add_quotas() = ToReply(quota);
+  return reply;
+}
+
 }  // namespace kvist::rpc

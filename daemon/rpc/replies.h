@@ -13,6 +13,10 @@ namespace kvist::rpc {
 node::v1::StatusReply ToReply(const NodeStatus& status);
 node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions);
 node::v1::ReloadReply ToReply(const ReloadResult& result);
+node::v1::Job ToReply(const JobStatus& job);
+node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs);
+node::v1::Quota ToReply(const QuotaStatus& quota);
+node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas);
 
 }  // namespace kvist::rpc
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/session/pacing.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -321,10 +322,7 @@ void Reactor::Carry(core::OpEnded& effect) { Find(effect.session)->Answer(effect
 
 void Reactor::Carry(core::Answered& effect) { Find(effect.session)->Answer(effect); }
 
-void Reactor::Carry(core::ClearEnded& effect) {
-  const auto done = clears_.extract(effect.job);
-  done.mapped()(effect.chunks);
-}
+void Reactor::Carry(core::JobEnded&) {}  // whoever watches a job looks at core().jobs()
 
 Activity::Rows Reactor::Traffics() const {
   Activity::Rows rows = activity_.ended();
@@ -333,10 +331,25 @@ Activity::Rows Reactor::Traffics() const {
   return rows;
 }
 
-void Reactor::Clear(std::optional<SpaceId> space, std::function<void(uint64_t)> done) {
-  const uint64_t job = next_job_++;
-  clears_.emplace(job, std::move(done));
-  core_.Handle(core::ClearAsked{job, space}, &effects_);
+absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
+  if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
+  if (core_.jobs().full()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(core::Jobs::kRunningMax, " jobs are running: wait for one to end, or cancel one"));
+  }
+  const core::JobId job{next_job_++};
+  core_.Handle(core::ClearAsked{job, space, std::move(request)}, &effects_);
+  CarryOut();
+  return job;
+}
+
+void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {
+  core_.Handle(core::QuotaSet{tenant, quota}, &effects_);
+  CarryOut();
+}
+
+void Reactor::CancelJob(core::JobId job) {
+  core_.Handle(core::JobCancelAsked{job}, &effects_);
   CarryOut();
 }
 

@@ -66,8 +66,13 @@ class Reactor {
 
   // ---- On the reactor's thread only ----
   core::Core& core() { return core_; }
-  // Clears a space, or all; `done` hears how many chunks went.
-  void Clear(std::optional<SpaceId> space, std::function<void(uint64_t)> done);
+  // Starts a clear of a space, or of all; nothing of it is a hit any more. When a job that is listed has this request (and it isn't empty)
+  // it is that job, and nothing is started. Errors: ResourceExhausted  as many jobs run as may.
+  absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
+  // No effect on a job that has ended.
+  void CancelJob(core::JobId job);
+  // As core::QuotaSet says.
+  void SetQuota(const std::string& tenant, std::optional<Bytes> quota);
   template <class F>
   void ForEachSession(F f) const {
     for (const auto& [id, session] : sessions_) f(*session);
@@ -119,7 +124,7 @@ class Reactor {
   void Carry(core::CopyCancelled& effect);
   void Carry(core::OpEnded& effect);
   void Carry(core::Answered& effect);
-  void Carry(core::ClearEnded& effect);
+  void Carry(core::JobEnded& effect);
 
   const Options options_;
   core::Core& core_;
@@ -145,7 +150,6 @@ class Reactor {
   absl::flat_hash_map<SessionId, std::function<void(absl::Status)>> opening_;
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
-  absl::flat_hash_map<uint64_t, std::function<void(uint64_t)>> clears_;
   std::vector<Round> rounds_;
   std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;

@@ -21,6 +21,7 @@ class DaemonUnderTest {
   const std::string& socket() const { return socket_; }
   // Errors: those of the node, DeadlineExceeded after 10 s.
   absl::StatusOr<rpc::NodeStatus> Status();
+  rpc::NodeControl& node() { return daemon_->node(); }
   // Waits until the pool's memory has been touched. Errors: DeadlineExceeded after a minute.
   absl::Status AwaitTouched();
 

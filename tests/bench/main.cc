@@ -20,7 +20,9 @@ struct Subcommand {
   absl::Status (*run)(const Settings& settings, Report* report);
 };
 constexpr Subcommand kSubcommands[] = {
-    {"lookup", "A lookup of 512 chunks in an index of a million; the key chain beside plain SHA-256", RunLookup},
+    {"lookup", "A lookup of 512 chunks in an index of a million, and of ten; the key chain beside plain SHA-256", RunLookup},
+    {"clear", "Round trips during a clear of a million chunks beside a futex ping-pong; the clear with and without them",
+     RunClear},
     {"roundtrip", "An empty request beside a futex ping-pong; what an idle daemon costs", RunRoundtrip},
     {"copy", "Stores and loads beside a hand-written copy loop", RunCopy},
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},

@@ -11,7 +11,14 @@ import sys
 
 # Cases that a subcommand always has, and whether they have a goal.
 CASES = {
-    "lookup": {"512 chunks above empty, p50": 1, "512 chunks, p99": None, "chain of 131,072 tokens": 1.1},
+    "lookup": {
+        "512 chunks above empty, p50": 1,
+        "512 chunks, p99": None,
+        "chain of 131,072 tokens": 1.1,
+        "memory at 10 M, each chunk": 1,
+        "512 chunks at 10 M beside 1 M, p50": 1.5,
+    },
+    "clear": {"round trip during a clear, p99": 1, "clear of 1 M at 1,000 round trips a second": 5},
     "roundtrip": {"idle same core": 1.5, "warm same core": None, "idle daemon cpu": 1},
     "copy": {
         **{f"{way} {size} KiB pages, 256 MiB": 0.85 for way in ("store", "load") for size in (16, 32, 64)},

@@ -8,6 +8,8 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -138,6 +140,58 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   third.connect_timeout_us = 100'000;
   FakeEngine refused(third);
   CHECK(Ctl(daemon, "sessions")["sessions"].size() == 4);
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("kvistd is ready long before a pool of 16 GiB is touched") {
+  constexpr uint64_t kPool = uint64_t{16} << 30;
+  const uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (memory < kPool / 8 * 9) {
+    WARN("skipped: this machine has too little memory, " << (memory >> 20) << " MiB");
+    return;
+  }
+  TempDir dir;
+  const NotifySocket manager(dir.path() + "/notify");
+  const auto start = std::chrono::steady_clock::now();
+  DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "log.level=error"});
+  CHECK_THAT(manager.Receive(20'000), Catch::StartsWith("READY=1\n"));
+  const std::chrono::duration<double> ready = std::chrono::steady_clock::now() - start;
+  const nlohmann::json pool = Ctl(daemon, "status")["pool"];
+  daemon.Kill();  // before it has touched much
+  CHECK(pool["capacity_bytes"] == kPool);
+  CHECK(pool["touched_bytes"] < kPool);
+  std::printf("READY after %.3f s with a pool of 16 GiB, of which %.1f GiB were touched then; asked for: 2 s\n",
+              ready.count(), pool["touched_bytes"].get<double>() / (1 << 30));
+}
+
+TEST_CASE("A clear is a job that an operator can list, and asking again for the same one starts no other") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(On(daemon));
+  REQUIRE(engine.status.ok());
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const auto clear = [&](const std::string& request) {
+    std::string out;
+    REQUIRE(RunProgram({BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "clear", "--yes",
+                        "--request", request},
+                       &out) == 0);
+    return nlohmann::json::parse(out);
+  };
+  const nlohmann::json first = clear("tonight");
+  CHECK(first["state"] == "done");
+  CHECK(first["chunks"] == 8);
+  CHECK(first["done"] == first["total"]);
+  CHECK(engine.scheduler().Lookup(keys, 0).chunks == 0);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  CHECK(clear("tonight") == first);
+  CHECK(engine.scheduler().Lookup(keys, 0).chunks == 8);
+  CHECK(clear("tomorrow")["id"] == 2);
+  CHECK(engine.scheduler().Lookup(keys, 0).chunks == 0);
+  const nlohmann::json jobs = Ctl(daemon, "jobs")["jobs"];
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0] == first);
+  CHECK(jobs[1]["request"] == "tomorrow");
   CHECK(daemon.Terminate() == 0);
 }
 

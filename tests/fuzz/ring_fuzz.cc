@@ -290,7 +290,9 @@ class World {
     const uint8_t how = input_.Byte();
     if (how % 2 == 0) {
       const bool all = how % 4 == 0;
-      core_.Handle(core::ClearAsked{next_job_++, all ? std::nullopt : std::optional(kvist::SpaceId{0})}, &effects_);
+      if (core_.jobs().full()) return;
+      core_.Handle(core::ClearAsked{core::JobId{next_job_++}, all ? std::nullopt : std::optional(kvist::SpaceId{0})},
+                   &effects_);
       CarryOut();
       return;
     }
@@ -357,7 +359,7 @@ class World {
     for (InFlight& copy : copies_) copy.cancelled |= copy.copy.op == effect.op;
   }
   void Carry(core::OpEnded& effect) { Find(effect.session)->daemon->Answer(effect); }
-  void Carry(core::ClearEnded&) {}
+  void Carry(core::JobEnded&) {}
 
   Input& input_;
   kvist::pool::SlotAllocator slots_ =

@@ -53,8 +53,9 @@ void PrintTotals(const Totals& t) {
               " freed under a copy\n",
               c.pins, c.pins_refused, c.pins_cleared, c.allocations, c.allocations_refused, c.swaps_out, c.swaps_in,
               c.swaps_refused, c.swaps_freed_under);
-  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears\n",
-              c.sessions_refused, c.deaths_in_flight, c.clears);
+  std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears, %" PRIu64
+              " cancelled\n",
+              c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled);
 }
 
 // Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.

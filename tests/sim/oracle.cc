@@ -450,7 +450,7 @@ void Oracle::Judge(const core::CopyFinished& event, const Effects& effects) {
 // ---- Clearing and the clock -------------------------------------------------------------------------------------------------
 
 void Oracle::Judge(const core::ClearAsked& event, const Effects& effects) {
-  const auto* ended = Only<core::ClearEnded>(effects);
+  const auto* ended = Only<core::JobEnded>(effects);
   if (event.space.has_value() &&
       !specs_.contains(event.space->value)) {  // the core may have met a space whose session it refused
     if (ended == nullptr) jobs_.push_back(event.job);
@@ -471,9 +471,25 @@ void Oracle::Judge(const core::ClearAsked& event, const Effects& effects) {
       pin = next;
     }
     for (const FillId fill : open_fills_) {
-      if (std::get<0>(fills_[fill].chunk) == space) fills_[fill].cleared = true;
+      if (std::get<0>(fills_[fill].chunk) != space) continue;
+      fills_[fill].cleared = true;
+      fills_[fill].clears.insert(event.job);
     }
   }
+}
+
+void Oracle::Judge(const core::JobCancelAsked& event, const Effects& effects) {
+  const auto job = std::find(jobs_.begin(), jobs_.end(), event.job);
+  if (job == jobs_.end()) {
+    Expect(effects.empty(), kOneAnswer, "a job ended that does not run");
+    return;
+  }
+  const auto* ended = Only<core::JobEnded>(effects);
+  Expect(ended != nullptr && ended->job == event.job && ended->how == core::JobState::kCancelled, kOneAnswer,
+         "a running job must end when it is cancelled");
+  jobs_.erase(job);
+  for (const FillId fill : open_fills_) fills_[fill].clears.erase(event.job);
+  ++coverage_.clears_cancelled;
 }
 
 void Oracle::Judge(const core::Tick& event, const Effects& effects) {
@@ -501,9 +517,9 @@ void Oracle::Judge(const core::Tick& event, const Effects& effects) {
     }
   }
   for (const core::Effect& effect : effects) {
-    const auto* ended = std::get_if<core::ClearEnded>(&effect);
-    if (!Expect(ended != nullptr && !jobs_.empty() && ended->job == jobs_.front(), kOneAnswer,
-                "clears end once each, in their order"))
+    const auto* ended = std::get_if<core::JobEnded>(&effect);
+    if (!Expect(ended != nullptr && !jobs_.empty() && ended->job == jobs_.front() && ended->how == core::JobState::kDone,
+                kOneAnswer, "clears end once each, in their order"))
       return;
     jobs_.pop_front();
   }
@@ -537,7 +553,7 @@ void Oracle::Compare(const core::Core& core) {
     Settle(fill);
     if (fill.ended) return true;
     const bool live = slots_.IsLive(memory_[fill.first].slot);
-    const bool gone_by_now = fill.running == 0 && (fill.doomed || (caught_up && (fill.may_end || fill.cleared)));
+    const bool gone_by_now = fill.running == 0 && (fill.doomed || (caught_up && (fill.may_end || !fill.clears.empty())));
     Expect(!gone_by_now, kNothingLeaks,
            absl::StrCat("a half store that failed, expired or was cleared keeps its slots: ",
                         Describe(fill.first, memory_[fill.first])));

@@ -44,6 +44,7 @@ class Oracle {
   void Judge(const core::CancelAsked& event, const core::Effects& effects);
   void Judge(const core::CopyFinished& event, const core::Effects& effects);
   void Judge(const core::ClearAsked& event, const core::Effects& effects);
+  void Judge(const core::JobCancelAsked& event, const core::Effects& effects);
   void Judge(const core::Tick& event, const core::Effects& effects);
 
   // Counts of the core against the model's: more is a leak, less a loss. Exact once the core has caught up with the clock.
@@ -58,7 +59,7 @@ class Oracle {
              stores = 0;
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
-             hits_without_prefix = 0;
+             hits_without_prefix = 0, clears_cancelled = 0;
     uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
              swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
   };
@@ -104,9 +105,10 @@ class Oracle {
     uint32_t running = 0;  // copies
     absl::Time deadline;
     bool expired = false;
-    bool doomed = false;   // a copy has failed: ends when quiet
-    bool may_end = false;  // expired, or a rank has died: ends when quiet, once the core has come to it
-    bool cleared = false;  // as above; and the key may be stored anew meanwhile
+    bool doomed = false;                // a copy has failed: ends when quiet
+    bool may_end = false;               // expired, or a rank has died: ends when quiet, once the core has come to it
+    bool cleared = false;               // it need not end, but may; and the key may be stored anew meanwhile
+    std::set<core::JobId> clears = {};  // those that have not been cancelled: it ends when they are done, and it is quiet
     bool ended = false;
   };
   struct Op {
@@ -194,7 +196,7 @@ class Oracle {
   std::vector<FillId> open_fills_;  // not ended
   std::map<ChunkName, FillId> current_fill_;
   std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, shard) -> the complete shard that was begun last
-  std::deque<uint64_t> jobs_;                                 // clears under way
+  std::deque<core::JobId> jobs_;                              // clears under way
   Coverage coverage_;
 };
 

@@ -50,8 +50,9 @@ struct Printer {
     return absl::StrCat("answered session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " ", e.chunks,
                         " chunks, allocation ", Show(e.allocation));
   }
-  std::string operator()(const core::ClearEnded& e) {
-    return absl::StrCat("cleared job ", e.job, ": ", e.chunks, " chunks");
+  std::string operator()(const core::JobEnded& e) {
+    return absl::StrCat("job ", e.job.value, e.how == core::JobState::kDone ? " done" : " cancelled", ": ", e.chunks,
+                        " chunks");
   }
 };
 
@@ -106,8 +107,9 @@ std::string Print(const core::SwapAsked& e) {
 std::string Print(const core::CancelAsked& e) { return absl::StrCat("give up op ", Show(e.op)); }
 std::string Print(const core::CopyFinished& e) { return absl::StrCat("quiet op ", Show(e.op), " ", e.status.ToString()); }
 std::string Print(const core::ClearAsked& e) {
-  return absl::StrCat("clear job ", e.job, e.space.has_value() ? absl::StrCat(" space ", e.space->value) : " all");
+  return absl::StrCat("clear job ", e.job.value, e.space.has_value() ? absl::StrCat(" space ", e.space->value) : " all");
 }
+std::string Print(const core::JobCancelAsked& e) { return absl::StrCat("cancel job ", e.job.value); }
 std::string Print(const core::Tick& e) { return absl::StrCat("tick ", absl::ToUnixMillis(e.now), " ms"); }
 std::string Print(const core::Effect& e) { return std::visit(Printer{}, e); }
 

@@ -92,7 +92,7 @@ void World::MakeEngines() {
   branches_ = prng_.Between(1, 4);
   depth_ = prng_.Between(2, 12);
   // What a run does often and what seldom is drawn, too: bugs hide in unusual mixtures.
-  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60, 4, 4, 4, 12}) {
+  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60, 4, 4, 4, 12, 1}) {
     weights_.push_back(usual * (prng_.Percent(70) ? 4 : prng_.Percent(50) ? 1 : 12));
   }
 }
@@ -136,6 +136,7 @@ void World::Act() {
     case 13: return Hint();
     case 14: return Allocate();
     case 15: return Swap();
+    case 16: return CancelJob();
   }
 }
 
@@ -393,9 +394,16 @@ void World::Swap() {
 
 void World::Clear() {
   if (!prng_.Percent(30)) return;  // or nothing would ever be old enough to be hit
-  core::ClearAsked event{next_job_++, {}};
+  if (core_->jobs().full()) return;
+  core::ClearAsked event{core::JobId{next_job_++}};
   if (prng_.Percent(70)) event.space = SpaceId{prng_.Below(spaces_.size() + (prng_.Percent(10) ? 3 : 0))};
   Deliver(event);
+}
+
+// One that runs, most likely, or that has ended or never was.
+void World::CancelJob() {
+  const uint64_t recent = std::min<uint64_t>(next_job_, 3);
+  Deliver(core::JobCancelAsked{core::JobId{next_job_ - prng_.Below(recent)}});
 }
 
 void World::PassTime() {
@@ -469,7 +477,7 @@ bool World::Drain() {
     settle();
     if (!verdict_.kept()) return false;
   }
-  Deliver(core::ClearAsked{next_job_++, {}});
+  Deliver(core::ClearAsked{core::JobId{next_job_++}});
   settle();
   if (!verdict_.kept()) return false;
 

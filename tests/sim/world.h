@@ -90,6 +90,7 @@ class World {
   void Allocate();
   void Swap();
   void Clear();
+  void CancelJob();
   void PassTime();
   void StepCopies();
   bool Drain();

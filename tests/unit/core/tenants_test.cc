@@ -1,6 +1,9 @@
 #include "daemon/core/tenants.h"
 
 #include <catch2/catch.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/unit/core/core_fixture.h"
 
@@ -53,6 +56,25 @@ TEST_CASE("A tenant at its quota evicts its own chunks, and nobody else's") {
   CHECK(Kept(f, big, 7, 3) + Kept(f, big, 50, 1) == 4);
   f.Do(QuotaSet{"other", std::nullopt});
   CHECK(Row(f.core->status(), "other").quota == KiB(128));
+}
+
+TEST_CASE("A quota above the pool is the pool, so that its tenant gives way like one without") {
+  CoreFixture::Options options;
+  options.slabs = 2;  // 32 slots
+  options.core.quotas["large"] = GiB(1);
+  CoreFixture f(options);
+  const SessionId large = f.Worker("l", SpaceNamed("l", {KiB(4)}, "large")),
+                  other = f.Worker("o", SpaceNamed("o", {KiB(4)}, "o"));
+  for (uint64_t n = 0; n < 32; ++n) REQUIRE(f.Keep(large, {KeyOf(n)}) == 1);
+  CHECK(Row(f.core->status(), "large").quota == KiB(128));
+  for (uint64_t n = 0; n < 100; ++n) REQUIRE(f.Keep(other, {KeyOf(n)}) == 1);
+  CHECK(Row(f.core->status(), "large").used <= KiB(4 * 17));  // each has about half
+  CHECK(f.core->status().quotas == std::vector<std::pair<std::string, Bytes>>{{"large", GiB(1)}});
+  f.Do(QuotaSet{"absent", KiB(4)});
+  f.Do(QuotaSet{"large", std::nullopt});
+  CHECK(f.core->status().quotas == std::vector<std::pair<std::string, Bytes>>{{"absent", KiB(4)}});
+  f.Worker("a", SpaceNamed("a", {KiB(4)}, "absent"));
+  CHECK(Row(f.core->status(), "absent").quota == KiB(4));
 }
 
 TEST_CASE("A chunk that is larger than its tenant's quota is refused") {

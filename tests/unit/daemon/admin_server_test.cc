@@ -8,6 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <filesystem>
@@ -15,11 +16,14 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/rpc/admin_socket.h"
 #include "proto/node.grpc.pb.h"
+#include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
 #include "tests/unit/daemon/fake_node.h"
 #include "tests/unit/daemon/temporary_dir.h"
@@ -97,15 +101,16 @@ TEST_CASE("AdminServer clears everything, or the space that a prefix names") {
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
-  CHECK(client.Clear("", kTime)->chunks() == 17);
-  CHECK(client.Clear("AAAA", kTime)->chunks() == 17);
+  CHECK(client.Clear("", "", kTime)->chunks() == 17);
+  CHECK(client.Clear("AAAA", "again", kTime)->request() == "again");
   CHECK(node.cleared() == std::vector<std::string>{"", FakeNode::kSpaceA});
 
-  const absl::Status several = client.Clear("aa", kTime).status();
+  const absl::Status several = client.Clear("aa", "", kTime).status();
   CHECK(several.code() == absl::StatusCode::kInvalidArgument);
   CHECK(absl::StrContains(several.message(), "aabb222222222222"));
-  CHECK(client.Clear("bb", kTime).status().code() == absl::StatusCode::kNotFound);
-  CHECK(client.Clear("*", kTime).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(client.Clear("bb", "", kTime).status().code() == absl::StatusCode::kNotFound);
+  CHECK(client.Clear("*", "", kTime).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(client.Clear("", std::string(65, 'x'), kTime).status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(node.cleared().size() == 2);
 }
 
@@ -119,7 +124,7 @@ TEST_CASE("AdminServer hands the node's errors and words on") {
     node.Fail(absl::Status(code, "what to do"));
     CHECK(client.Status(kTime).status() == absl::Status(code, "what to do"));
     CHECK(client.Sessions(kTime).status().code() == code);
-    CHECK(client.Clear("", kTime).status().code() == code);
+    CHECK(client.Clear("", "", kTime).status().code() == code);
   }
 }
 
@@ -138,12 +143,69 @@ TEST_CASE("AdminServer gives the node the client's time, or a default") {
       node::v1::Node::NewStub(grpc::CreateChannel(SocketAddress(dir / "admin.sock"), grpc::InsecureChannelCredentials()));
   grpc::ClientContext status_context, clear_context;
   node::v1::StatusReply status;
-  node::v1::ClearReply clear;
+  node::v1::Job clear;
   REQUIRE(stub->Status(&status_context, {}, &status).ok());
   CHECK(node.given() <= absl::Seconds(5));
   REQUIRE(stub->Clear(&clear_context, {}, &clear).ok());
-  CHECK(node.given() > absl::Seconds(5));
-  CHECK(node.given() <= absl::Seconds(60));
+  CHECK(node.given() <= absl::Seconds(5));
+}
+
+TEST_CASE("AdminServer streams a job's progress until it ends, to a bounded number of watchers") {
+  const TemporaryDir dir;
+  FakeNode node;
+  node.ClearsGoOn();
+  auto server = Serve(dir / "admin.sock", &node);
+  ctl::NodeClient client = Client(dir / "admin.sock");
+  const uint64_t job = client.Clear("", "", kTime)->id();
+  std::vector<uint64_t> seen;
+  const auto ended = client.WatchJob(job, kTime, [&](const node::v1::Job* now) {
+    if (now != nullptr) seen.push_back(now->done());
+    if (seen.size() == 3) CHECK(Client(dir / "admin.sock").CancelJob(job, kTime)->state() == "cancelled");
+    return true;
+  });
+  REQUIRE(ended.ok());
+  CHECK(ended->state() == "cancelled");
+  REQUIRE(seen.size() >= 3);
+  CHECK(std::vector<uint64_t>(seen.begin(), seen.begin() + 3) == std::vector<uint64_t>{250, 500, 750});
+  CHECK(client.WatchJob(99, kTime, [](const node::v1::Job*) { return true; }).status().code() ==
+        absl::StatusCode::kNotFound);
+
+  const uint64_t endless = client.Clear("", "", kTime)->id();
+  CHECK(client.WatchJob(endless, absl::Milliseconds(100), [](const node::v1::Job*) { return true; }).status().code() ==
+        absl::StatusCode::kDeadlineExceeded);
+  CHECK(client.WatchJob(endless, kTime, [](const node::v1::Job*) { return false; }).status().code() ==
+        absl::StatusCode::kCancelled);
+
+  // Eight more watch; the next is sent away, and others are answered all the same.
+  constexpr size_t kWatchers = 8;
+  const absl::Time late = MonotonicNow() + kTime;
+  std::vector<ctl::NodeClient> clients;
+  for (size_t i = 0; i < kWatchers; ++i) clients.push_back(Client(dir / "admin.sock"));
+  std::vector<absl::Status> ends(kWatchers);
+  std::atomic<size_t> watching{0};
+  std::vector<std::thread> watchers;
+  for (size_t i = 0; i < kWatchers; ++i) {
+    watchers.emplace_back([&, i] {
+      bool first = true;
+      do {  // one of those before may not have left yet
+        ends[i] = clients[i]
+                      .WatchJob(endless, kTime,
+                                [&](const node::v1::Job* now) {
+                                  if (now != nullptr && std::exchange(first, false)) ++watching;
+                                  return true;
+                                })
+                      .status();
+      } while (absl::IsResourceExhausted(ends[i]) && MonotonicNow() < late);
+    });
+  }
+  while (watching < kWatchers && MonotonicNow() < late) std::this_thread::yield();
+  CHECK(watching == kWatchers);
+  CHECK(client.WatchJob(endless, kTime, [](const node::v1::Job*) { return true; }).status().code() ==
+        absl::StatusCode::kResourceExhausted);
+  CHECK(client.Status(kTime).ok());
+  server.reset();
+  for (std::thread& watcher : watchers) watcher.join();
+  for (const absl::Status& end : ends) CHECK((absl::IsUnavailable(end) || absl::IsCancelled(end)));
 }
 
 TEST_CASE("AdminServer leaves no call without an end") {
@@ -155,7 +217,7 @@ TEST_CASE("AdminServer leaves no call without an end") {
   CHECK(client.Status(absl::Milliseconds(50)).status().code() == absl::StatusCode::kDeadlineExceeded);
 
   absl::Status status;
-  std::thread caller([&] { status = client.Clear("", absl::Minutes(5)).status(); });
+  std::thread caller([&] { status = client.Clear("", "", absl::Minutes(5)).status(); });
   node.WaitForAClear();
   node.Stop();  // as a daemon does when it stops
   server.reset();

@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <memory>
@@ -123,8 +124,115 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
 
   const Outcome forced = Ctl({"clear", "--yes", "--space", "aaaa", "--socket", served.socket, "-o", "json"});
   CHECK(forced.code == kOk);
-  CHECK(nlohmann::json::parse(forced.out) == nlohmann::json{{"chunks", 17}});
+  CHECK(nlohmann::json::parse(forced.out) == nlohmann::json{{"id", 2},
+                                                            {"kind", "clear"},
+                                                            {"space", "aaaa111111111111"},
+                                                            {"state", "done"},
+                                                            {"done", 1000},
+                                                            {"total", 1000},
+                                                            {"chunks", 17},
+                                                            {"request", ""}});
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
+}
+
+TEST_CASE("kvistctl clear shows how far it is, and ^C leaves it running and says how to go on") {
+  Served served;
+  served.node.ClearsGoOn();
+  std::ostringstream out, err;
+  int looks = 0;
+  Terminal terminal{.out = out, .err = err, .ask = [](const std::string&) { return std::nullopt; }};
+  const auto enough = [&](absl::Duration) { return ++looks < 20 && out.str().find("75 %") == std::string::npos; };
+  terminal.wait = enough;
+  CHECK(Run({"clear", "--yes", "--request", "nightly", "--socket", served.socket}, terminal) == kUnavailable);
+  CHECK_THAT(out.str(),
+             StartsWith("job 1: 20 %, freed 25 chunks\njob 1: 50 %, freed 50 chunks\njob 1: 70 %, freed 75 chunks\n"));
+  CHECK(err.str() ==
+        "kvistctl: job 1 goes on in the daemon: `kvistctl jobs watch 1` shows it, `kvistctl jobs cancel 1` stops it\n");
+  CHECK(served.node.jobs()[0].running());
+  CHECK(served.node.jobs()[0].request == "nightly");
+
+  out.str("");
+  looks = 0;
+  terminal.size = [] { return Terminal::Size{60, 24}; };
+  CHECK(Run({"clear", "--yes", "--socket", served.socket}, terminal) == kUnavailable);
+  CHECK_THAT(out.str(), StartsWith("\r\033[?25lclear [#######.....................]  25 %  freed 25 chunks\033[K"));
+  CHECK_THAT(out.str(), Catch::EndsWith("\r\033[K\033[?25h"));  // nothing is left of the bar, and the cursor is back
+}
+
+TEST_CASE("kvistctl jobs lists, watches and cancels") {
+  Served served;
+  CHECK(Ctl({"jobs", "--socket", served.socket}).out == "no jobs: none has been started since the daemon's start\n");
+  REQUIRE(Ctl({"clear", "--yes", "--space", "aaaa", "--socket", served.socket}).code == kOk);
+  served.node.ClearsGoOn();
+  const Outcome late = Ctl({"clear", "--yes", "--timeout", "1s", "--socket", served.socket});
+  CHECK(late.code == kUnavailable);
+  CHECK_THAT(late.err, Contains("job 2 goes on in the daemon"));
+  CHECK(Ctl({"jobs", "list", "--socket", served.socket}).out ==
+        "JOB  KIND   SPACE             STATE       DONE  CHUNKS  REQUEST\n"
+        "  1  clear  aaaa111111111111  done     100.0 %      17\n"
+        "  2  clear  all               running   75.0 %      75\n");
+
+  const Outcome cancelled = Ctl({"jobs", "cancel", "2", "--socket", served.socket});
+  CHECK(cancelled.code == kOk);
+  CHECK(
+      cancelled.out ==
+      "job 2, clear: cancelled, freed 75 chunks; the others stay hidden, and go when their room is needed or with the next "
+      "clear\n");
+  CHECK(Ctl({"jobs", "cancel", "1", "--socket", served.socket}).out == "cleared 17 chunks\n");  // as it was
+  const Outcome watched = Ctl({"jobs", "watch", "2", "--socket", served.socket});
+  CHECK(watched.code == kRefused);
+  CHECK_THAT(watched.out, StartsWith("job 2, clear: cancelled, freed 75 chunks"));
+
+  const Outcome lines = Ctl({"jobs", "watch", "1", "-o", "json", "--socket", served.socket});
+  CHECK(lines.code == kOk);
+  CHECK(nlohmann::json::parse(lines.out)["state"] == "done");
+  CHECK(std::count(lines.out.begin(), lines.out.end(), '\n') == 1);
+  const auto listed = nlohmann::json::parse(Ctl({"jobs", "-o", "json", "--socket", served.socket}).out);
+  CHECK(listed["jobs"].size() == 2);
+  CHECK(listed["jobs"][1]["done"] == 750);
+
+  CHECK_THAT(Ctl({"jobs", "watch", "9", "--socket", served.socket}).err, Contains("no such job"));
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"jobs", "cancel"}, {"jobs", "cancel", "x"}, {"jobs", "watch", "-1"}, {"jobs", "stop", "1"}})
+    CHECK(Ctl(wrong).code == kUsage);
+}
+
+TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas") {
+  Served served;
+  const Outcome list = Ctl({"quota", "--socket", served.socket});
+  CHECK(list.code == kOk);
+  CHECK(list.out ==
+        "TENANT  QUOTA   USED          EVICTED  SET BY         NOTE\n"
+        "blue    2 GiB  1 GiB  50.0 %    1,234  configuration\n"
+        "uid:7    none  3 MiB       -        0\n");
+  CHECK(Ctl({"quota", "list", "--socket", served.socket}).out == list.out);
+  const auto json = nlohmann::json::parse(Ctl({"quota", "list", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["quotas"][0]["bytes"] == GiB(2).value);
+  CHECK(json["quotas"][1]["bytes"] == 0);
+
+  const Outcome set = Ctl({"quota", "set", "blue", "8GiB", "--socket", served.socket});
+  CHECK(set.code == kOk);
+  CHECK(set.out ==
+        "tenant blue: quota 8 GiB, 3 MiB used; a reload or restart brings the configuration's back\n"
+        "warning: more than the pool\n");
+  CHECK(nlohmann::json::parse(Ctl({"quota", "set", "uid:7", "4096", "-o", "json", "--socket", served.socket}).out) ==
+        nlohmann::json{{"tenant", "uid:7"},
+                       {"bytes", 4096},
+                       {"origin", "runtime"},
+                       {"used_bytes", MiB(3).value},
+                       {"evictions", 5},
+                       {"note", ""}});
+  CHECK_THAT(Ctl({"quota", "unset", "blue", "--socket", served.socket}).out,
+             StartsWith("tenant blue: no quota, 3 MiB used;"));
+  const Outcome refused = Ctl({"quota", "set", "nobody", "8GiB", "--socket", served.socket});
+  CHECK(refused.code == kRefused);
+  CHECK(refused.err == "kvistctl: no engine can be of tenant \"nobody\"\n");
+  for (const char* bytes : {"8GB", "", "-1", "0", "8.5GiB", "99999999999999TiB", "GiB"}) {
+    INFO(bytes);
+    CHECK(Ctl({"quota", "set", "blue", bytes, "--socket", served.socket}).code == kUsage);
+  }
+  CHECK(Ctl({"quota", "set", "blue"}).code == kUsage);
+  CHECK(Ctl({"quota", "unset"}).code == kUsage);
 }
 
 TEST_CASE("kvistctl reload says what is in force and what waits for a restart") {
@@ -195,7 +303,7 @@ TEST_CASE("kvistctl doesn't wait for ever") {
   CHECK(status.code == kUnavailable);
   CHECK_THAT(status.err, Contains("didn't answer within 20 ms; --timeout gives it longer"));
   CHECK_THAT(Ctl({"clear", "--yes", "--timeout", "20ms", "--socket", served.socket}).err,
-             Contains("the clear goes on in the daemon"));
+             Contains("if it has begun, the clear goes on in the daemon"));
   served.node.Stop();
   const Outcome stopping = Ctl({"status", "--socket", served.socket});
   CHECK(stopping.code == kUnavailable);

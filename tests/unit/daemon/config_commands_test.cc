@@ -49,7 +49,16 @@ TEST_CASE("config check says ok, or every error with its place") {
   CHECK(ok.out == good.sources.file + ": ok\n");
   CHECK(ok.err == "");
   CHECK(nlohmann::json::parse(Config(ConfigCommand::kCheck, good.sources, ConfigFormat::kJson).out) ==
-        nlohmann::json{{"file", good.sources.file}, {"ok", true}, {"errors", nlohmann::json::array()}});
+        nlohmann::json{{"file", good.sources.file},
+                       {"ok", true},
+                       {"errors", nlohmann::json::array()},
+                       {"warnings", nlohmann::json::array()}});
+
+  const Sources odd("[quotas]\n\"uid:7\" = \"2GiB\"\n");
+  const Outcome warned = Config(ConfigCommand::kCheck, odd.sources);
+  CHECK(warned.right);
+  CHECK(warned.out == odd.sources.file + ": ok\n");
+  CHECK(warned.err == "kvistd: warning: quotas.\"uid:7\": 2GiB is more than the whole pool, 1GiB, and limits nothing\n");
 
   const Sources bad("[copy]\nthreads = 0\nthread = 1\n");
   const Outcome wrong = Config(ConfigCommand::kCheck, bad.sources);
@@ -87,6 +96,12 @@ TEST_CASE("config default explains every key, and reads back as the defaults") {
     CHECK(about["about"] == key.about);
     CHECK(about["needs_restart"] == !key.live);
   }
+  for (const ConfigMap& map : ConfigMaps()) {
+    INFO(map.section);
+    CHECK_THAT(words, Contains(absl::StrCat("[", map.section, "] ", map.about, " A reload puts it in force. Allowed: ",
+                                            map.key_allowed, " = ", map.value_allowed)));
+    CHECK(json[std::string(map.section)][std::string(map.key_noun)]["about"] == map.about);
+  }
   CHECK(json["copy"]["cpus"]["default"] == nlohmann::json::array());
   CHECK(json["lease"]["share"]["default"] == 0.5);
   for (const absl::string_view line : absl::StrSplit(text, '\n')) CHECK(line.size() <= 120);
@@ -108,6 +123,7 @@ TEST_CASE("config dump is what kvistd would run with, and reads back") {
   CHECK(json["pool"]["lock"] == true);
   CHECK(json["pool"]["bytes"] == "1GiB");
   CHECK(json["tenants"] == nlohmann::json{{"7", "blue"}});
+  CHECK(json["quotas"] == nlohmann::json::object());
   for (const ConfigKey& key : ConfigKeys()) CHECK(json[std::string(key.section)].contains(std::string(key.name)));
   CHECK_FALSE(Config(ConfigCommand::kDump, Sources("[pol]\n").sources).right);
 }
@@ -140,6 +156,14 @@ TEST_CASE("ConfigInForce::Reload takes live keys over and remembers which need a
   CHECK(config.options().lease.max == absl::Seconds(30));
   CHECK(config.options().copy.threads == 3);
   CHECK(config.options().tenants == std::map<std::string, std::string>{{"7", "green"}, {"9", "red"}});
+
+  sources.Write(
+      "[copy]\nthreads = 3\n[lease]\nmax = \"30s\"\n[tenants]\n7 = \"green\"\n9 = \"red\"\n[quotas]\nred = \"1MiB\"\n");
+  CHECK(config.Reload()->live == std::vector<std::string>{"quotas.red"});
+  CHECK(config.options().quotas == std::map<std::string, Bytes>{{"red", MiB(1)}});
+  sources.Write("[copy]\nthreads = 4\n[lease]\nmax = \"30s\"\n[tenants]\n7 = \"green\"\n9 = \"red\"\n");
+  CHECK(config.Reload()->live == std::vector<std::string>{"quotas.red"});
+  CHECK(config.options().quotas.empty());
 
   changes = config.Reload().value();  // still waits for its restart
   CHECK(changes.live.empty());

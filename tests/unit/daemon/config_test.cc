@@ -233,7 +233,7 @@ TEST_CASE("ParseConfig names the key that was meant") {
         "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, pin, swap, "
         "metrics, "
         "log, "
-        "tenants");
+        "tenants, quotas");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
   CHECK(absl::StartsWith(Refusal("[pool]\n[ssd]\n"), "f:2:2: [ssd]: unknown section; allowed: "));
   CHECK(absl::StrContains(Refusal(absl::StrCat("[pool]\n", std::string(100000, 'x'), " = 1")), "unknown key; allowed"));
@@ -268,6 +268,40 @@ TEST_CASE("ParseConfig maps uids to tenants") {
   CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"uid:2\""), "f:2:5: tenants.1: the string \"uid:2\"; allowed: "));
   CHECK(absl::StartsWith(Refusal("[tenants]\n1 = \"\""), "f:2:5: "));
   CHECK(absl::StartsWith(Refusal(absl::StrCat("[tenants]\n1 = \"", std::string(65, 'x'), "\"")), "f:2:5: "));
+}
+
+TEST_CASE("ParseConfig gives tenants quotas, and PrintConfig gives them back") {
+  const Options options =
+      Good("[tenants]\n1 = \"team.a\"\n[quotas]\n\"team.a\" = \"8GiB\"\n\"uid:1000\" = 4096\n", {"quotas.uid:7=2 MiB"});
+  CHECK(options.quotas == std::map<std::string, Bytes>{{"team.a", GiB(8)}, {"uid:1000", KiB(4)}, {"uid:7", MiB(2)}});
+  CHECK_THAT(PrintConfig(options),
+             Catch::Contains("[quotas]\n\"team.a\" = \"8GiB\"\n\"uid:1000\" = \"4KiB\"\n\"uid:7\" = \"2MiB\"\n"));
+  CHECK(Good(PrintConfig(options)) == options);
+
+  const std::string allowed =
+      "; allowed: bytes, or a string with a unit such as \"8GiB\" (B, KiB, MiB, GiB, TiB), from 4KiB to 16TiB";
+  CHECK(Refusal("[quotas]\n\"uid:1\" = \"8GB\"") == "f:2:11: quotas.uid:1: the string \"8GB\"" + allowed);
+  CHECK(Refusal("[quotas]\n\"uid:1\" = 4095") == "f:2:11: quotas.uid:1: the integer 4095" + allowed);  // less than any slot
+  CHECK(Refusal("", {"quotas.uid:1=17TiB"}) == "--set: quotas.uid:1: the string \"17TiB\"" + allowed);
+  for (const char* name : {"", "a b", "uid:", "uid:07", "uid:4294967295", "uid:x"}) {
+    INFO(name);
+    CHECK_THAT(Refusal(absl::StrCat("[quotas]\n\"", name, "\" = \"8GiB\"")),
+               Catch::StartsWith("f:2:1: quotas.") && Catch::Contains("; allowed: a tenant that [tenants] names, or "));
+  }
+  // Most likely a slip: nobody would be held to it.
+  CHECK_THAT(Refusal("[tenants]\n1 = \"blue\"\n[quotas]\nbleu = \"8GiB\""),
+             Catch::StartsWith("f:4:8: quotas.bleu: no engine can be of this tenant; allowed: "));
+  Options wrong;
+  wrong.quotas["uid:1"] = Bytes{1};
+  CHECK(wrong.Validate().message() == "quotas.\"uid:1\": \"1B\"" + allowed);
+}
+
+TEST_CASE("ConfigWarnings tells which quotas limit nothing") {
+  Options options = Good("[tenants]\n5 = \"blue\"\n[quotas]\nblue = \"8GiB\"\n\"uid:5\" = \"1GiB\"\n\"uid:6\" = \"4GiB\"");
+  options.pool.bytes = GiB(4);
+  CHECK(ConfigWarnings(options) ==
+        std::vector<std::string>{"quotas.blue: 8GiB is more than the whole pool, 4GiB, and limits nothing",
+                                 "quotas.\"uid:5\": uid 5 is of tenant blue, so nobody is of this one"});
 }
 
 TEST_CASE("--set takes TOML values, bare words and units") {

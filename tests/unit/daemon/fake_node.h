@@ -1,6 +1,7 @@
 #ifndef KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_
 #define KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -53,12 +54,64 @@ class FakeNode : public rpc::NodeControl {
   absl::StatusOr<std::vector<rpc::SessionStatus>> Sessions(absl::Time deadline) override {
     return Answer(sessions_, deadline);
   }
-  absl::StatusOr<uint64_t> Clear(const std::string& space, absl::Time deadline) override {
+  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override {
+    rpc::JobStatus job;
     {
       absl::MutexLock lock(&mutex_);
       cleared_.push_back(space);
+      jobs_.push_back({.id = jobs_.size() + 1,
+                       .kind = "clear",
+                       .space = space,
+                       .state = goes_on_ ? "running" : "done",
+                       .done = 0,
+                       .total = 1000,
+                       .chunks = goes_on_ ? uint64_t{0} : 17,
+                       .request = request});
+      if (!goes_on_) jobs_.back().done = 1000;
+      job = jobs_.back();
     }
-    return Answer(uint64_t{17}, deadline);
+    return Answer(job, deadline);
+  }
+  absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override { return Answer(jobs(), deadline); }
+  // Each look at a running job finds it a quarter further, but the last of it is never done.
+  absl::StatusOr<rpc::JobStatus> Job(uint64_t id, absl::Time deadline) override {
+    absl::StatusOr<rpc::JobStatus> job = Find(id, [](rpc::JobStatus& running) {
+      running.done = std::min<uint64_t>(running.done + 250, 750);
+      running.chunks = running.done / 10;
+    });
+    if (!job.ok()) return job;
+    return Answer(*job, deadline);
+  }
+  absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override {
+    absl::StatusOr<rpc::JobStatus> job = Find(id, [](rpc::JobStatus& running) { running.state = "cancelled"; });
+    if (!job.ok()) return job;
+    return Answer(*job, deadline);
+  }
+  absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override {
+    return Answer(
+        std::vector<rpc::QuotaStatus>{
+            {.tenant = "blue", .bytes = GiB(2), .origin = "configuration", .used = GiB(1), .evictions = 1234, .note = ""},
+            {.tenant = "uid:7", .bytes = Bytes{}, .origin = "", .used = MiB(3), .evictions = 0, .note = ""}},
+        deadline);
+  }
+  absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override {
+    if (tenant == "nobody") return absl::InvalidArgumentError("no engine can be of tenant \"nobody\"");
+    return Answer(rpc::QuotaStatus{.tenant = tenant,
+                                   .bytes = bytes,
+                                   .origin = bytes == Bytes{} ? "" : "runtime",
+                                   .used = MiB(3),
+                                   .evictions = 5,
+                                   .note = bytes > status_.pool_capacity ? "more than the pool" : ""},
+                  deadline);
+  }
+  // Clears don't end by themselves from now on.
+  void ClearsGoOn() {
+    absl::MutexLock lock(&mutex_);
+    goes_on_ = true;
+  }
+  std::vector<rpc::JobStatus> jobs() const {
+    absl::MutexLock lock(&mutex_);
+    return jobs_;
   }
 
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override { return Answer(reloaded_, deadline); }
@@ -95,6 +148,14 @@ class FakeNode : public rpc::NodeControl {
   }
 
  private:
+  template <class Step>
+  absl::StatusOr<rpc::JobStatus> Find(uint64_t id, Step step) {
+    absl::MutexLock lock(&mutex_);
+    if (id == 0 || id > jobs_.size()) return absl::NotFoundError("no such job");
+    if (jobs_[id - 1].running()) step(jobs_[id - 1]);
+    return jobs_[id - 1];
+  }
+
   template <class T>
   absl::StatusOr<T> Answer(const T& answer, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
@@ -115,7 +176,9 @@ class FakeNode : public rpc::NodeControl {
   absl::Duration given_ ABSL_GUARDED_BY(mutex_);
   bool hanging_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  bool goes_on_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> cleared_ ABSL_GUARDED_BY(mutex_);
+  std::vector<rpc::JobStatus> jobs_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvist

@@ -83,5 +83,16 @@ TEST_CASE("Table shows no control characters") {
   CHECK(Printable("\xc2\xb5s") == "\xc2\xb5s");
 }
 
+TEST_CASE("ParseBytes reads what people type, and nothing else") {
+  CHECK(ParseBytes("4096") == Bytes{4096});
+  CHECK(ParseBytes("8GiB") == GiB(8));
+  CHECK(ParseBytes("512 MiB") == MiB(512));
+  CHECK(ParseBytes("16777215TiB") == Bytes{16777215ull << 40});
+  for (const char* wrong : {"", "GiB", "8GB", "8 gib", "-1", "+1", "1.5GiB", "16777216TiB", "18446744073709551616", "1 2"}) {
+    INFO(wrong);
+    CHECK_FALSE(ParseBytes(wrong).has_value());
+  }
+}
+
 }  // namespace
 }  // namespace kvist::ctl

@@ -1,0 +1,42 @@
+#include "daemon/core/jobs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void Jobs::Start(Job job) {
+  KVIST_CHECK(!full() && Find(job.id) == nullptr);
+  running_.push_back(std::move(job));
+}
+
+const Job* Jobs::End(JobId id, JobState how) {
+  KVIST_CHECK(how != JobState::kRunning);
+  const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });
+  if (job == running_.end()) return nullptr;
+  job->state = how;
+  ended_.push_back(std::move(*job));
+  running_.erase(job);
+  if (ended_.size() > kEndedKept) ended_.pop_front();
+  return &ended_.back();
+}
+
+const Job* Jobs::Find(JobId id) const {
+  const Job* found = nullptr;
+  ForEach([&](const Job& job) {
+    if (job.id == id) found = &job;
+  });
+  return found;
+}
+
+const Job* Jobs::OfRequest(absl::string_view request) const {
+  const Job* found = nullptr;
+  ForEach([&](const Job& job) {
+    if (!request.empty() && job.request == request) found = &job;
+  });
+  return found;
+}
+
+}  // namespace kvist::core

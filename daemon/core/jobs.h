@@ -1,0 +1,70 @@
+#ifndef KVIST_DAEMON_CORE_JOBS_H_
+#define KVIST_DAEMON_CORE_JOBS_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "storage/base/ids.h"
+
+namespace kvist::core {
+
+using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused while the daemon lives
+
+enum class JobKind : uint8_t { kClear };
+enum class JobState : uint8_t { kRunning, kDone, kCancelled };
+
+// A long operation that an operator has asked for.
+struct Job {
+  JobId id;
+  std::string request = {};  // who asks again under this name gets this job; "" for none
+  JobKind kind = JobKind::kClear;
+  JobState state = JobState::kRunning;
+  std::optional<SpaceId> space = {};  // of which; absent: of all
+  // Progress: what it has looked at, of what it will have. A clear's are places of the index.
+  uint64_t done = 0;
+  uint64_t total = 0;
+  uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
+};
+
+// The jobs that run, in the order in which they get their turn, and those that ended last.
+//
+// Lifecycle of a job: Start -> any number of steps by whoever asks for `current` -> End, done or cancelled; it is listed until kEndedKept
+//   others have ended after it.
+// Threads: one.
+class Jobs {
+ public:
+  static constexpr size_t kRunningMax = 64;
+  static constexpr size_t kEndedKept = 64;
+
+  bool full() const { return running_.size() >= kRunningMax; }
+  bool busy() const { return !running_.empty(); }
+
+  // `job` runs from now on, after those before it. Its id must be new, and no job be missing a place (`full`).
+  void Start(Job job);
+  // The one whose turn it is; null when none runs. Stays the same until it ends.
+  Job* current() { return running_.empty() ? nullptr : &running_.front(); }
+  // Ends a running job, and returns it; null when no such job runs.
+  const Job* End(JobId id, JobState how);
+
+  // Null when it isn't listed: it never was, or ended long ago.
+  const Job* Find(JobId id) const;
+  const Job* OfRequest(absl::string_view request) const;
+  // All that are listed: those that ended, in the order in which they did, and those that run.
+  template <class F>
+  void ForEach(F f) const {
+    for (const std::deque<Job>* jobs : {&ended_, &running_}) {
+      for (const Job& job : *jobs) f(job);
+    }
+  }
+
+ private:
+  std::deque<Job> running_;
+  std::deque<Job> ended_;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_JOBS_H_
