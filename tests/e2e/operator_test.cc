@@ -7,22 +7,22 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
 
 using kvist::test::BinDir;
+using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
 using kvist::test::RunProgram;
@@ -38,28 +38,12 @@ std::pair<int, std::string> Kvistd(std::vector<std::string> arguments) {
   return {status, out};
 }
 
-nlohmann::json Ctl(const DaemonProcess& daemon, const std::string& command) {
-  std::string out;
-  const int status = RunProgram({BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", command}, &out);
-  REQUIRE(status == 0);
-  return nlohmann::json::parse(out);
-}
-
 // kvistctl reload of a configuration that is refused: what it says.
 std::string RefusedReload(const DaemonProcess& daemon) {
   std::string said;
   const std::string command = BinDir() + "/kvistctl --socket " + daemon.admin_socket() + " reload 2>&1";
   CHECK(RunProgram({"/bin/sh", "-c", command}, &said) == 1);
   return said;
-}
-
-bool Eventually(const std::function<bool()>& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
 }
 
 FakeEngine::Options On(const DaemonProcess& daemon) {
@@ -69,7 +53,7 @@ FakeEngine::Options On(const DaemonProcess& daemon) {
 }
 
 std::string TenantOfLast(const DaemonProcess& daemon) {
-  const nlohmann::json sessions = Ctl(daemon, "sessions")["sessions"];
+  const nlohmann::json sessions = Ctl(daemon, {"sessions"})["sessions"];
   return sessions.empty() ? "" : sessions.back()["tenant"].get<std::string>();
 }
 
@@ -118,26 +102,26 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   CHECK(TenantOfLast(daemon) == "uid:" + own);
 
   std::ofstream(file) << "[lease]\nmax = \"1ms\"\n[tenants]\n" << own << " = \"blue\"\n[copy]\nthreads = 1\n";
-  CHECK(Ctl(daemon, "reload") ==
+  CHECK(Ctl(daemon, {"reload"}) ==
         nlohmann::json{{"in_force", {"lease.max", "tenants." + own}}, {"needs_restart", {"copy.threads"}}});
   // On the core: a lease from now on ends after 1 ms, and what was granted before stays.
   const kvist::Hit brief = engine.scheduler().Lookup(keys, 3'600'000'000);
   REQUIRE(brief.lease.id() != 0);
-  CHECK(Eventually([&] { return Ctl(daemon, "status")["leases"] == 1; }));
+  CHECK(Eventually([&] { return Ctl(daemon, {"status"})["leases"] == 1; }));
   // On the listener: who connects now is another tenant, who is there stays what it was.
   FakeEngine other(On(daemon));
   REQUIRE(other.status.ok());
   CHECK(TenantOfLast(daemon) == "blue");
-  CHECK(Ctl(daemon, "sessions")["sessions"][0]["tenant"] == "uid:" + own);
+  CHECK(Ctl(daemon, {"sessions"})["sessions"][0]["tenant"] == "uid:" + own);
   CHECK(other.scheduler().Lookup(keys, 0).chunks == 0);
 
   // And no more connections than these four.
   std::ofstream(file, std::ios::app) << "[session]\nconnections_max = 4\n";
-  CHECK(Ctl(daemon, "reload")["in_force"] == nlohmann::json{"session.connections_max"});
+  CHECK(Ctl(daemon, {"reload"})["in_force"] == nlohmann::json{"session.connections_max"});
   FakeEngine::Options third = On(daemon);
   third.connect_timeout_us = 100'000;
   FakeEngine refused(third);
-  CHECK(Ctl(daemon, "sessions")["sessions"].size() == 4);
+  CHECK(Ctl(daemon, {"sessions"})["sessions"].size() == 4);
   CHECK(daemon.Terminate() == 0);
 }
 

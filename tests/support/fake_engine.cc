@@ -181,9 +181,9 @@ void FakeEngine::Poison(uint32_t rank, std::span<const uint32_t> pages) {
   }
 }
 
-kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t first, int64_t timeout_us) {
+kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t first, int64_t timeout_us, uint32_t pages_from) {
   const auto count = static_cast<uint32_t>(keys.size()) - first;
-  const std::vector<uint32_t> pages = Pages(0, count);
+  const std::vector<uint32_t> pages = Pages(pages_from, count);
   std::vector<kvist_op> ops;
   kvist_result worst{};
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
@@ -199,11 +199,11 @@ kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t firs
   return worst;
 }
 
-uint32_t FakeEngine::LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us) {
+uint32_t FakeEngine::LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us, uint32_t pages_from) {
   wrong->clear();
   const Hit hit = scheduler_.Lookup(keys, timeout_us, timeout_us);
   if (hit.chunks == 0 || !hit.lease) return hit.chunks;
-  const std::vector<uint32_t> pages = Pages(0, hit.chunks);
+  const std::vector<uint32_t> pages = Pages(pages_from, hit.chunks);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     Poison(rank, pages);
     const kvist_op op = workers_[rank].Load(hit.lease, 0, hit.chunks, pages);
