@@ -5,21 +5,18 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "tests/support/campaign.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
+#include "tests/support/working_engine.h"
 
 using kvist::test::Campaign;
 using kvist::test::DaemonProcess;
@@ -27,11 +24,13 @@ using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
 using kvist::test::TempDir;
+using kvist::test::UntilItGoesOn;
+using kvist::test::WorkingEngine;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr int64_t kDeadlineMicros = 200'000;  // of every call
+constexpr int64_t kDeadlineMicros = WorkingEngine::kDeadlineMicros;
 
 FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance) {
   FakeEngine::Options options;
@@ -40,130 +39,6 @@ FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance)
   options.pages = 1024;
   options.segment_bytes = 4096;
   return options;
-}
-
-// An engine at work: prompt after prompt it loads what there is, computes the rest, stores it; each call measured. Pages whose load isn't
-// over when its deadline has passed are put aside until kvistd or its end gives them back, as a real engine does.
-class WorkingEngine {
- public:
-  WorkingEngine(const DaemonProcess& daemon, const std::string& instance) : engine_(On(daemon, instance)) {
-    REQUIRE(engine_.status.message == "");
-    thread_ = std::thread([this] { Work(); });
-  }
-  ~WorkingEngine() { Finish(); }
-  void Finish() {
-    stop_ = true;
-    if (thread_.joinable()) thread_.join();
-  }
-
-  uint64_t computed() const { return computed_; }  // prompts
-  uint64_t hits() const { return hits_; }          // prompts that were loaded whole, right or wrong
-  uint64_t wrong() const { return wrong_; }        // chunks
-  double longest_us() const { return static_cast<double>(longest_us_.load()); }
-  size_t put_aside() const { return put_aside_; }  // areas of pages
-
- private:
-  static constexpr uint32_t kChunks = 16, kAreas = 16;
-  struct Area {
-    kvist_op load = 0;  // that isn't over
-  };
-
-  template <class Call>
-  auto Measured(Call call) {
-    const auto begin = Clock::now();
-    auto result = call();
-    const int64_t took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
-    longest_us_ = std::max(longest_us_.load(), took);
-    return result;
-  }
-
-  void Work() {
-    std::mt19937 random(26);
-    kvist::Client& worker = engine_.worker(0);
-    std::vector<Area> areas(kAreas);
-    while (!stop_) {
-      size_t aside = 0;
-      for (Area& area : areas) {
-        if (area.load != 0 && Measured([&] { return worker.Poll(area.load); }).pages_released != 0) area.load = 0;
-        aside += area.load != 0;
-      }
-      put_aside_ = aside;
-      const auto free = std::find_if(areas.begin(), areas.end(), [](const Area& area) { return area.load == 0; });
-      if (free == areas.end()) std::abort();  // one load at most is under way when kvistd stops
-      Prompt(engine_.Keys(1000 * (random() % 20), kChunks), static_cast<uint32_t>(free - areas.begin()), &*free);
-    }
-    // Pages may be freed only when nothing touches them any more.
-    for (const Area& area : areas) {
-      while (area.load != 0 && worker.Wait(area.load, kDeadlineMicros).pages_released == 0) {}
-    }
-  }
-
-  void Prompt(const std::vector<kvist_key>& keys, uint32_t number, Area* area) {
-    kvist::Client& worker = engine_.worker(0);
-    const std::vector<uint32_t> pages = engine_.Pages(number * kChunks, kChunks);
-    const auto of_chunk = [&](uint32_t chunk) {
-      return std::span(pages).subspan(size_t{chunk} * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk);
-    };
-    const kvist::Hit hit = Measured([&] { return engine_.scheduler().Lookup(keys, 10 * kDeadlineMicros, kDeadlineMicros); });
-    if (hit.lease && hit.chunks == kChunks) {
-      engine_.Poison(0, pages);
-      kvist_load_args args{};
-      args.struct_size = sizeof args;
-      args.lease = hit.lease.id();
-      args.chunk_count = kChunks;
-      args.pages = pages.data();
-      args.page_count = pages.size();
-      args.deadline_us = kDeadlineMicros;
-      kvist_op load = 0;
-      Measured([&] { return kvist_load(worker.get(), &args, &load); });
-      if (load != 0) {
-        const kvist_result result = Measured([&] { return worker.Wait(load, kDeadlineMicros); });
-        if (result.status == KVIST_OK) {
-          ++hits_;
-          for (uint32_t c = 0; c < kChunks; ++c) wrong_ += !engine_.Check(0, keys[c], of_chunk(c)).empty();
-        }
-        if (result.pages_released == 0) {  // computed elsewhere
-          area->load = load;
-          ++computed_;
-          return;
-        }
-      }
-    }
-    for (uint32_t c = 0; c < kChunks; ++c) engine_.Fill(0, keys[c], of_chunk(c));
-    ++computed_;
-    kvist_store_args args{};
-    args.struct_size = sizeof args;
-    args.keys = keys.data();
-    args.key_count = keys.size();
-    args.pages = pages.data();
-    args.page_count = pages.size();
-    args.deadline_us = kDeadlineMicros;
-    kvist_op store = 0;
-    Measured([&] { return kvist_store(worker.get(), &args, &store); });
-    if (store == 0) return;
-    if (Measured([&] { return worker.Wait(store, kDeadlineMicros); }).status != KVIST_PENDING) return;
-    Measured([&] { return worker.Cancel(store).code; });
-    worker.Poll(store);
-  }
-
-  FakeEngine engine_;
-  std::thread thread_;
-  std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> computed_{0}, hits_{0}, wrong_{0};
-  std::atomic<int64_t> longest_us_{0};
-  std::atomic<size_t> put_aside_{0};
-};
-
-// Seconds until the counter has risen by 3; negative when it doesn't within the time.
-template <class Counter>
-double UntilItGoesOn(Counter counter, std::chrono::seconds within) {
-  const auto begin = Clock::now();
-  const uint64_t from = counter();
-  while (counter() < from + 3) {
-    if (Clock::now() - begin > within) return -1;
-    std::this_thread::yield();
-  }
-  return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
 // A stall beyond its deadline is the scheduler's doing on a busy machine; this much would be ours.
@@ -175,7 +50,8 @@ TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its d
   const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 2));
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  WorkingEngine engine(daemon, "working");
+  WorkingEngine engine(daemon.socket(), "working");
+  REQUIRE(engine.status().message == "");
   REQUIRE(UntilItGoesOn([&] { return engine.hits(); }, std::chrono::seconds(20)) >= 0);
   const uint64_t before = engine.computed();
   const auto stopped = Clock::now();
@@ -223,7 +99,8 @@ TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attac
   const NotifySocket manager(dir.path() + "/notify");
   ::setenv("WATCHDOG_USEC", std::to_string(kWatchdogMs * 1000).c_str(), 1);
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  WorkingEngine one(daemon, "one"), two(daemon, "two");
+  WorkingEngine one(daemon.socket(), "one"), two(daemon.socket(), "two");
+  REQUIRE(one.status().message + two.status().message == "");
   double slowest_end = 0, slowest_return = 0;
   for (int stop = 0; stop < stops; ++stop) {
     REQUIRE(UntilItGoesOn([&] { return one.hits(); }, std::chrono::seconds(20)) >= 0);
