@@ -1,5 +1,7 @@
 #include "daemon/available_memory.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -32,6 +34,16 @@ Bytes AvailableMemory(const std::string& root) {
     available = std::min(available, Bytes{*cgroup.limit - std::min(*cgroup.limit, in_use)});
   }
   return available;
+}
+
+absl::Status CheckAddressSpace(Bytes pool) {
+  constexpr Bytes kBeside = GiB(1);
+  rlimit limit{};
+  getrlimit(RLIMIT_AS, &limit);
+  if (limit.rlim_cur == RLIM_INFINITY || pool + kBeside <= Bytes{limit.rlim_cur}) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("RLIMIT_AS (ulimit -v; systemd: LimitAS) is ", limit.rlim_cur,
+                                                   " bytes, wanted are ", (pool + kBeside).value, " for a pool of ",
+                                                   pool.value, " and kvistd itself: lower pool.bytes or raise that limit"));
 }
 
 }  // namespace kvist::daemon

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
+#include "daemon/available_memory.h"
 #include "daemon/core/core.h"
 #include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
@@ -259,6 +260,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     KVIST_CHECK(parts.copy_engine != nullptr);
     slots.regions.push_back(options.pool.bytes);
   } else {
+    KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
     KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool));
     slots.regions.assign(s.regions.size(), options.pool.bytes / s.regions.size());
   }
