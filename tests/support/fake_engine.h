@@ -78,6 +78,7 @@ class FakeEngine {
   kvist_options CommonOptions() const;
 
   Options options_;
+  uint64_t salt_;
   std::vector<Memory> memories_;
   std::vector<ProbeContext> contexts_;
   std::vector<kvist_layer> layers_;
