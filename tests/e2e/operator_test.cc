@@ -7,9 +7,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
+#include "tests/support/stderr_to.h"
 
 using kvist::test::BinDir;
 using kvist::test::Ctl;
@@ -26,6 +30,7 @@ using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
 using kvist::test::RunProgram;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
@@ -125,7 +130,7 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   CHECK(daemon.Terminate() == 0);
 }
 
-TEST_CASE("A reload that is refused changes nothing, and engines are served as before") {
+TEST_CASE("Row 38: a reload that is refused changes nothing, and engines are served as before") {
   TempDir dir;
   const std::string file = dir.path() + "/kvistd.toml", own = std::to_string(::getuid());
   std::ofstream(file) << "[tenants]\n" << own << " = \"blue\"\n";
@@ -156,6 +161,70 @@ TEST_CASE("A reload that is refused changes nothing, and engines are served as b
     FakeEngine next(On(daemon));
     return next.status.ok() && TenantOfLast(daemon) == "red";
   }));
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("Row 38: configurations with any one thing wrong are refused with its place, at the start and at a reload") {
+  // Whole files, each wrong in one place.
+  const std::vector<std::string> wrong{"[pool]\nbytes = -1\n",
+                                       "[pool]\nbytes = \"4 parsecs\"\n",
+                                       "[pool]\nbytes = 1.5\n",
+                                       "[pool]\nslab_bytes = 3\n",
+                                       "[pool]\ntouch_threads = -1\n",
+                                       "[pool]\nlock = \"maybe\"\n",
+                                       "[pool]\nbyte = 1\n",
+                                       "[session]\nsocket = 7\n",
+                                       "[session]\nsocket_mode = \"9999\"\n",
+                                       "[session]\nconnections_max = 0\n",
+                                       "[session]\nconnections_per_uid = -5\n",
+                                       "[copy]\nthreads = 0\n",
+                                       "[copy]\ncpus = \"all\"\n",
+                                       "[lease]\nmax = \"2 days\"\n",
+                                       "[lease]\nmax = 60\n",
+                                       "[lease]\nshare = 0\n",
+                                       "[lease]\nshare = 2.0\n",
+                                       "[lease]\nhalf_store = \"-1s\"\n",
+                                       "[metrics]\nlisten = \"nowhere\"\n",
+                                       "[metrics]\ntenants_max = \"many\"\n",
+                                       "[log]\nlevel = \"loud\"\n",
+                                       "[log]\nformat = \"xml\"\n",
+                                       "[log]\nlevel = \"info\"\nlevel = \"warn\"\n",
+                                       "[log]\nlevel = \n",
+                                       "[log\nlevel = \"info\"\n",
+                                       "[tenants]\nroot = \"blue\"\n",
+                                       "[tenants]\n0 = 5\n",
+                                       "[daemon]\nstate_dir = []\n",
+                                       "[nonsense]\na = 1\n",
+                                       "lease = 1\n",
+                                       "\xff\xfe\n"};
+  TempDir dir;
+  const std::string file = dir.path() + "/kvistd.toml";
+  std::ofstream(file) << "[lease]\nmax = \"1h\"\n";
+  std::optional<DaemonProcess> running;
+  {
+    const StderrTo log(dir.path() + "/log");  // each of them is an error there
+    running.emplace(dir.path(), std::vector<std::string>{"pool.bytes=64MiB"}, file);
+  }
+  DaemonProcess& daemon = *running;
+  uint32_t accepted = 0;
+  for (const std::string& text : wrong) {
+    INFO(text);
+    std::ofstream(file) << text;
+    std::string said;
+    const std::string start =
+        BinDir() + "/kvistd --config " + file + " --set daemon.state_dir=" + dir.path() + "/state2 2>&1";
+    const int status = RunProgram({"/bin/sh", "-c", "timeout 20 " + start}, &said);
+    CHECK(status == 2);
+    CHECK_THAT(said, Catch::Contains(file + ":"));
+    const std::string refused = RefusedReload(daemon);
+    CHECK_THAT(refused, Catch::Contains(file + ":"));
+    accepted += status != 2 || refused.find(file) == std::string::npos;
+  }
+  std::printf("row 38: %zu invalid configurations, at the start and at a reload each; accepted %u\n", wrong.size(),
+              accepted);
+  CHECK(accepted == 0);
+  FakeEngine engine(On(daemon));
+  CHECK(engine.status.ok());
   CHECK(daemon.Terminate() == 0);
 }
 
