@@ -1,10 +1,16 @@
 #include "storage/base/memory_cgroups.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <fstream>
 #include <string>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "storage/base/unique_fd.h"
 
 namespace kvist {
 namespace {
@@ -12,9 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 
 std::optional<uint64_t> ReadNumber(const fs::path& path) {
-  std::ifstream file(path);
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char text[32];
+  const ssize_t length = file ? ::read(file.get(), text, sizeof text) : -1;
   uint64_t number = 0;
-  return file >> number ? std::optional(number) : std::nullopt;  // "max" is no number
+  const bool is_number = length > 0 && absl::SimpleAtoi(absl::string_view(text, static_cast<size_t>(length)), &number);
+  return is_number ? std::optional(number) : std::nullopt;  // "max" is none
 }
 
 // The number behind `name` in lines of "name number".
@@ -38,10 +47,16 @@ constexpr CgroupFiles kVersion1 = {"sys/fs/cgroup/memory", "memory.limit_in_byte
                                    "total_inactive_file"};
 constexpr CgroupFiles kVersion2 = {"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"};
 
+constexpr uint64_t kNone = uint64_t{1} << 62;  // v1 knows no "max", but numbers that no memory reaches
+
 MemoryCgroup Read(const fs::path& cgroup, const CgroupFiles& files) {
   MemoryCgroup found;
   found.limit_file = cgroup / files.limit;
   found.limit = ReadNumber(found.limit_file);
+  if (found.limit.value_or(kNone) >= kNone) {
+    found.limit.reset();
+    return found;
+  }
   found.usage = ReadNumber(cgroup / files.usage).value_or(0);
   found.reclaimable = ReadField(cgroup / "memory.stat", files.reclaimable);
   return found;

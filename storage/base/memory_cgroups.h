@@ -11,7 +11,7 @@ namespace kvist {
 // A cgroup that limits this process's memory, of either version: where it says so.
 struct MemoryCgroup {
   std::filesystem::path limit_file;  // for messages
-  std::optional<uint64_t> limit;     // bytes; nothing when it has none (v1 says so by a huge number instead)
+  std::optional<uint64_t> limit;     // bytes; nothing when it has none, and then nothing below either
   uint64_t usage = 0;                // bytes
   uint64_t reclaimable = 0;          // bytes of them: file cache that it would give up first
 };
