@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cuda/shared_memory_engine.h"
+#include "daemon/available_memory.h"
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/observation.h"
@@ -384,6 +385,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     KVIST_CHECK(parts.copy_engine != nullptr);
     slots.regions.push_back(options.pool.bytes);
   } else {
+    KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
     KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool));
     slots.regions.assign(s.regions.size(), options.pool.bytes / s.regions.size());
   }

@@ -1,6 +1,7 @@
 #include "daemon/session/engine_session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -32,11 +33,13 @@ size_t HookOf(shm::Opcode opcode) {
 
 bool IsSwap(shm::Opcode opcode) { return opcode == shm::Opcode::kSwapOut || opcode == shm::Opcode::kSwapIn; }
 
-// Copies arguments out of shared memory, where they may lie at any address.
+// Copies arguments out of shared memory, where they may lie at any address. The fence keeps the compiler from reading them there again, as
+// it may with memory that nobody else writes: what is checked is the copy, and so must be what is used.
 template <class T>
 void CopyOut(const std::byte* from, uint32_t count, std::vector<T>* out) {
   out->resize(count);
   if (count > 0) std::memcpy(out->data(), from, count * sizeof(T));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
 void Publish(shm::Cell* cell, uint64_t progress) {

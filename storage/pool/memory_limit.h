@@ -1,6 +1,7 @@
 #ifndef KVIST_STORAGE_POOL_MEMORY_LIMIT_H_
 #define KVIST_STORAGE_POOL_MEMORY_LIMIT_H_
 
+#include <filesystem>
 #include <string>
 
 #include "storage/base/units.h"
@@ -11,11 +12,11 @@ namespace kvist::pool {
 // killed when it is touched.
 struct MemoryLimit {
   Bytes bytes{};
-  std::string source;  // what sets it, for a message: "this machine's memory" or the path of a cgroup's memory.max
+  std::string source;  // what sets it, for a message: "this machine's memory" or the file of a cgroup's limit
 };
 
-// The smaller of the machine's memory and the cgroup v2 limits that hold for this process.
-MemoryLimit FindMemoryLimit();
+// The smallest of the machine's memory and the cgroup limits, v1 or v2, that hold for this process. `root`: of MemoryCgroups.
+MemoryLimit FindMemoryLimit(const std::filesystem::path& root = "/");
 
 }  // namespace kvist::pool
 

@@ -9,14 +9,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
+#include "tests/support/campaign.h"
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 
+using kvist::test::Campaign;
+using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
 using kvist::test::TempDir;
@@ -33,18 +36,7 @@ FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance)
   return options;
 }
 
-nlohmann::json Status(const DaemonProcess& daemon) {
-  std::string out;
-  const int rc = kvist::test::RunProgram(
-      {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "status"}, &out);
-  REQUIRE(rc == 0);
-  return nlohmann::json::parse(out);
-}
-
-int Campaign(const char* variable, int by_default) {
-  const char* value = std::getenv(variable);
-  return value != nullptr ? std::atoi(value) : by_default;
-}
+nlohmann::json Status(const DaemonProcess& daemon) { return Ctl(daemon, {"status"}); }
 
 // What a doomed engine does until it dies: store, look up, load, with leases and half stores open all the time.
 [[noreturn]] void StoreAndLoadForEver(const DaemonProcess& daemon, uint32_t seed) {

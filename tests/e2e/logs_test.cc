@@ -1,9 +1,6 @@
 // What a kvistd writes about its engines at the highest log level.
 #include <catch2/catch.hpp>
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -12,32 +9,14 @@
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/stderr_to.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
-
-// stderr goes to a file while this lives; a daemon that is started meanwhile inherits it.
-class StderrTo {
- public:
-  explicit StderrTo(const std::string& path) : before_(::dup(STDERR_FILENO)) {
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-    REQUIRE(file >= 0);
-    ::dup2(file, STDERR_FILENO);
-    ::close(file);
-  }
-  ~StderrTo() {
-    ::dup2(before_, STDERR_FILENO);
-    ::close(before_);
-  }
-  StderrTo(const StderrTo&) = delete;
-  StderrTo& operator=(const StderrTo&) = delete;
-
- private:
-  int before_;
-};
 
 size_t LongestHex(const std::string& text) {
   size_t longest = 0, run = 0;

@@ -12,22 +12,26 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
+#include "tests/support/stderr_to.h"
 
 using kvist::test::BinDir;
+using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
 using kvist::test::RunProgram;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
@@ -40,28 +44,12 @@ std::pair<int, std::string> Kvistd(std::vector<std::string> arguments) {
   return {status, out};
 }
 
-nlohmann::json Ctl(const DaemonProcess& daemon, const std::string& command) {
-  std::string out;
-  const int status = RunProgram({BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", command}, &out);
-  REQUIRE(status == 0);
-  return nlohmann::json::parse(out);
-}
-
 // kvistctl reload of a configuration that is refused: what it says.
 std::string RefusedReload(const DaemonProcess& daemon) {
   std::string said;
   const std::string command = BinDir() + "/kvistctl --socket " + daemon.admin_socket() + " reload 2>&1";
   CHECK(RunProgram({"/bin/sh", "-c", command}, &said) == 1);
   return said;
-}
-
-bool Eventually(const std::function<bool()>& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (!holds()) {
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
 }
 
 FakeEngine::Options On(const DaemonProcess& daemon) {
@@ -71,7 +59,7 @@ FakeEngine::Options On(const DaemonProcess& daemon) {
 }
 
 std::string TenantOfLast(const DaemonProcess& daemon) {
-  const nlohmann::json sessions = Ctl(daemon, "sessions")["sessions"];
+  const nlohmann::json sessions = Ctl(daemon, {"sessions"})["sessions"];
   return sessions.empty() ? "" : sessions.back()["tenant"].get<std::string>();
 }
 
@@ -120,26 +108,26 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   CHECK(TenantOfLast(daemon) == "uid:" + own);
 
   std::ofstream(file) << "[lease]\nmax = \"1ms\"\n[tenants]\n" << own << " = \"blue\"\n[copy]\nthreads = 1\n";
-  CHECK(Ctl(daemon, "reload") ==
+  CHECK(Ctl(daemon, {"reload"}) ==
         nlohmann::json{{"in_force", {"lease.max", "tenants." + own}}, {"needs_restart", {"copy.threads"}}});
   // On the core: a lease from now on ends after 1 ms, and what was granted before stays.
   const kvist::Hit brief = engine.scheduler().Lookup(keys, 3'600'000'000);
   REQUIRE(brief.lease.id() != 0);
-  CHECK(Eventually([&] { return Ctl(daemon, "status")["leases"] == 1; }));
+  CHECK(Eventually([&] { return Ctl(daemon, {"status"})["leases"] == 1; }));
   // On the listener: who connects now is another tenant, who is there stays what it was.
   FakeEngine other(On(daemon));
   REQUIRE(other.status.ok());
   CHECK(TenantOfLast(daemon) == "blue");
-  CHECK(Ctl(daemon, "sessions")["sessions"][0]["tenant"] == "uid:" + own);
+  CHECK(Ctl(daemon, {"sessions"})["sessions"][0]["tenant"] == "uid:" + own);
   CHECK(other.scheduler().Lookup(keys, 0).chunks == 0);
 
   // And no more connections than these four.
   std::ofstream(file, std::ios::app) << "[session]\nconnections_max = 4\n";
-  CHECK(Ctl(daemon, "reload")["in_force"] == nlohmann::json{"session.connections_max"});
+  CHECK(Ctl(daemon, {"reload"})["in_force"] == nlohmann::json{"session.connections_max"});
   FakeEngine::Options third = On(daemon);
   third.connect_timeout_us = 100'000;
   FakeEngine refused(third);
-  CHECK(Ctl(daemon, "sessions")["sessions"].size() == 4);
+  CHECK(Ctl(daemon, {"sessions"})["sessions"].size() == 4);
   CHECK(daemon.Terminate() == 0);
 }
 
@@ -195,7 +183,7 @@ TEST_CASE("A clear is a job that an operator can list, and asking again for the 
   CHECK(daemon.Terminate() == 0);
 }
 
-TEST_CASE("A reload that is refused changes nothing, and engines are served as before") {
+TEST_CASE("Row 38: a reload that is refused changes nothing, and engines are served as before") {
   TempDir dir;
   const std::string file = dir.path() + "/kvistd.toml", own = std::to_string(::getuid());
   std::ofstream(file) << "[tenants]\n" << own << " = \"blue\"\n";
@@ -226,6 +214,70 @@ TEST_CASE("A reload that is refused changes nothing, and engines are served as b
     FakeEngine next(On(daemon));
     return next.status.ok() && TenantOfLast(daemon) == "red";
   }));
+  CHECK(daemon.Terminate() == 0);
+}
+
+TEST_CASE("Row 38: configurations with any one thing wrong are refused with its place, at the start and at a reload") {
+  // Whole files, each wrong in one place.
+  const std::vector<std::string> wrong{"[pool]\nbytes = -1\n",
+                                       "[pool]\nbytes = \"4 parsecs\"\n",
+                                       "[pool]\nbytes = 1.5\n",
+                                       "[pool]\nslab_bytes = 3\n",
+                                       "[pool]\ntouch_threads = -1\n",
+                                       "[pool]\nlock = \"maybe\"\n",
+                                       "[pool]\nbyte = 1\n",
+                                       "[session]\nsocket = 7\n",
+                                       "[session]\nsocket_mode = \"9999\"\n",
+                                       "[session]\nconnections_max = 0\n",
+                                       "[session]\nconnections_per_uid = -5\n",
+                                       "[copy]\nthreads = 0\n",
+                                       "[copy]\ncpus = \"all\"\n",
+                                       "[lease]\nmax = \"2 days\"\n",
+                                       "[lease]\nmax = 60\n",
+                                       "[lease]\nshare = 0\n",
+                                       "[lease]\nshare = 2.0\n",
+                                       "[lease]\nhalf_store = \"-1s\"\n",
+                                       "[metrics]\nlisten = \"nowhere\"\n",
+                                       "[metrics]\ntenants_max = \"many\"\n",
+                                       "[log]\nlevel = \"loud\"\n",
+                                       "[log]\nformat = \"xml\"\n",
+                                       "[log]\nlevel = \"info\"\nlevel = \"warn\"\n",
+                                       "[log]\nlevel = \n",
+                                       "[log\nlevel = \"info\"\n",
+                                       "[tenants]\nroot = \"blue\"\n",
+                                       "[tenants]\n0 = 5\n",
+                                       "[daemon]\nstate_dir = []\n",
+                                       "[nonsense]\na = 1\n",
+                                       "lease = 1\n",
+                                       "\xff\xfe\n"};
+  TempDir dir;
+  const std::string file = dir.path() + "/kvistd.toml";
+  std::ofstream(file) << "[lease]\nmax = \"1h\"\n";
+  std::optional<DaemonProcess> running;
+  {
+    const StderrTo log(dir.path() + "/log");  // each of them is an error there
+    running.emplace(dir.path(), std::vector<std::string>{"pool.bytes=64MiB"}, file);
+  }
+  DaemonProcess& daemon = *running;
+  uint32_t accepted = 0;
+  for (const std::string& text : wrong) {
+    INFO(text);
+    std::ofstream(file) << text;
+    std::string said;
+    const std::string start =
+        BinDir() + "/kvistd --config " + file + " --set daemon.state_dir=" + dir.path() + "/state2 2>&1";
+    const int status = RunProgram({"/bin/sh", "-c", "timeout 20 " + start}, &said);
+    CHECK(status == 2);
+    CHECK_THAT(said, Catch::Contains(file + ":"));
+    const std::string refused = RefusedReload(daemon);
+    CHECK_THAT(refused, Catch::Contains(file + ":"));
+    accepted += status != 2 || refused.find(file) == std::string::npos;
+  }
+  std::printf("row 38: %zu invalid configurations, at the start and at a reload each; accepted %u\n", wrong.size(),
+              accepted);
+  CHECK(accepted == 0);
+  FakeEngine engine(On(daemon));
+  CHECK(engine.status.ok());
   CHECK(daemon.Terminate() == 0);
 }
 

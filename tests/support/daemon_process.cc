@@ -53,8 +53,9 @@ TempDir::~TempDir() {
 
 std::string BinDir() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
-DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings, const std::string& config)
-    : dir_(dir), settings_(std::move(settings)), config_(config) {
+DaemonProcess::DaemonProcess(const std::string& dir, std::vector<std::string> settings, const std::string& config,
+                             const std::string& before)
+    : dir_(dir), settings_(std::move(settings)), config_(config), before_(before) {
   Start();
 }
 
@@ -62,20 +63,27 @@ DaemonProcess::~DaemonProcess() {
   if (pid_ > 0) Kill();
 }
 
-void DaemonProcess::Start() {
+std::vector<std::string> KvistdCommand(const std::string& dir, const std::vector<std::string>& settings,
+                                       const std::string& config, const std::string& before) {
   const char* named = std::getenv("KVISTD");
-  std::vector<std::string> argv{named != nullptr ? named : BinDir() + "/kvistd"};
-  if (!config_.empty()) argv.insert(argv.end(), {"--config", config_});
-  std::vector<std::string> all{"daemon.state_dir=" + dir_ + "/state", "session.socket=" + socket(),
-                               "admin.socket=" + admin_socket(), "metrics.listen=", "log.level=warn"};
-  all.insert(all.end(), settings_.begin(), settings_.end());
+  std::vector<std::string> argv;
+  if (!before.empty()) argv = {"/bin/sh", "-ec", before + "\nexec \"$0\" \"$@\""};
+  argv.push_back(named != nullptr ? named : BinDir() + "/kvistd");
+  if (!config.empty()) argv.insert(argv.end(), {"--config", config});
+  std::vector<std::string> all{"daemon.state_dir=" + dir + "/state", "session.socket=" + dir + "/engine.sock",
+                               "admin.socket=" + dir + "/admin.sock", "metrics.listen=", "log.level=warn"};
+  all.insert(all.end(), settings.begin(), settings.end());
   for (const std::string& setting : all) {
     argv.push_back("--set");
     argv.push_back(setting);
   }
+  return argv;
+}
+
+void DaemonProcess::Start() {
   int out[2];
   if (::pipe2(out, O_CLOEXEC) != 0) std::abort();
-  pid_ = Spawn(argv, out[1]);
+  pid_ = Spawn(KvistdCommand(dir_, settings_, config_, before_), out[1]);
   ::close(out[1]);
   std::string said;
   pollfd ready{out[0], POLLIN, 0};
@@ -96,6 +104,13 @@ void DaemonProcess::Signal(int number) const {
   ::kill(pid_, number);
   int status = 0;
   if (number == SIGSTOP) ::waitpid(pid_, &status, WUNTRACED);  // until all its threads stand
+}
+
+std::optional<int> DaemonProcess::Ended() {
+  int status = 0;
+  if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 void DaemonProcess::Kill() {

@@ -11,11 +11,20 @@
 namespace kvist::test {
 namespace {
 
+// Other models, other bytes under the same key.
+uint64_t ModelSalt(const std::string& model) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : model) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash << 1;
+}
+
 // The 64-bit words of one segment: its first names its owner, the rest are a stream from the owner.
-uint64_t Owner(const kvist_key& key, uint32_t rank, uint32_t page_of_chunk, uint32_t layer, uint32_t segment) {
+uint64_t Owner(uint64_t salt, const kvist_key& key, uint32_t rank, uint32_t page_of_chunk, uint32_t layer,
+               uint32_t segment) {
   uint64_t word;
   std::memcpy(&word, key.bytes, 8);
-  return word ^ (uint64_t{rank} << 56 | uint64_t{page_of_chunk} << 40 | uint64_t{layer} << 16 | uint64_t{segment} << 1 | 1);
+  return salt ^ word ^
+         (uint64_t{rank} << 56 | uint64_t{page_of_chunk} << 40 | uint64_t{layer} << 16 | uint64_t{segment} << 1 | 1);
 }
 uint64_t Word(uint64_t owner, uint32_t i) {
   const uint64_t z = (owner + i * 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
@@ -24,7 +33,7 @@ uint64_t Word(uint64_t owner, uint32_t i) {
 
 }  // namespace
 
-FakeEngine::FakeEngine(Options options) : options_(std::move(options)) {
+FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(ModelSalt(options_.model)) {
   const uint64_t page_bytes = uint64_t{options_.layers} * 2 * options_.segment_bytes;
   for (uint32_t layer = 0; layer < options_.layers; ++layer)
     layers_.push_back({0, uint64_t{layer} * 2 * options_.segment_bytes});
@@ -140,7 +149,7 @@ void FakeEngine::Fill(uint32_t rank, const kvist_key& key, std::span<const uint3
   for (uint32_t p = 0; p < pages.size(); ++p) {
     for (uint32_t layer = 0; layer < options_.layers; ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
-        const uint64_t owner = Owner(key, rank, p, layer, segment);
+        const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
         std::byte* out = Segment(rank, pages[p], layer, segment);
         for (uint32_t i = 0; i < options_.segment_bytes / 8; ++i) {
           const uint64_t word = Word(owner, i);
@@ -155,7 +164,7 @@ std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<con
   for (uint32_t p = 0; p < pages.size(); ++p) {
     for (uint32_t layer = 0; layer < options_.layers; ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
-        const uint64_t owner = Owner(key, rank, p, layer, segment);
+        const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
         const std::byte* in = Segment(rank, pages[p], layer, segment);
         for (uint32_t i = 0; i < options_.segment_bytes / 8; ++i) {
           uint64_t word;
@@ -181,9 +190,9 @@ void FakeEngine::Poison(uint32_t rank, std::span<const uint32_t> pages) {
   }
 }
 
-kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t first, int64_t timeout_us) {
+kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t first, int64_t timeout_us, uint32_t pages_from) {
   const auto count = static_cast<uint32_t>(keys.size()) - first;
-  const std::vector<uint32_t> pages = Pages(0, count);
+  const std::vector<uint32_t> pages = Pages(pages_from, count);
   std::vector<kvist_op> ops;
   kvist_result worst{};
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
@@ -199,11 +208,11 @@ kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t firs
   return worst;
 }
 
-uint32_t FakeEngine::LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us) {
+uint32_t FakeEngine::LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us, uint32_t pages_from) {
   wrong->clear();
   const Hit hit = scheduler_.Lookup(keys, timeout_us, timeout_us);
   if (hit.chunks == 0 || !hit.lease) return hit.chunks;
-  const std::vector<uint32_t> pages = Pages(0, hit.chunks);
+  const std::vector<uint32_t> pages = Pages(pages_from, hit.chunks);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     Poison(rank, pages);
     const kvist_op op = workers_[rank].Load(hit.lease, 0, hit.chunks, pages);

@@ -47,10 +47,13 @@ class FakeEngine {
   std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) const;
   void Poison(uint32_t rank, std::span<const uint32_t> pages);
 
-  // Fills pages and stores keys[first..) from all ranks, waits; the worst status.
-  kvist_result StoreAll(std::span<const kvist_key> keys, uint32_t first = 0, int64_t timeout_us = 10'000'000);
+  // Fills pages and stores keys[first..) from all ranks, waits; the worst status. Threads that share an engine use pages apart:
+  // Pages(pages_from, ..).
+  kvist_result StoreAll(std::span<const kvist_key> keys, uint32_t first = 0, int64_t timeout_us = 10'000'000,
+                        uint32_t pages_from = 0);
   // Looks up, loads all hits on all ranks into poisoned pages, checks. Returns the hit; `wrong` gets the first wrong page.
-  uint32_t LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us = 10'000'000);
+  uint32_t LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us = 10'000'000,
+                   uint32_t pages_from = 0);
 
   Client& scheduler() { return scheduler_; }
   Client& worker(uint32_t rank) { return workers_[rank]; }
@@ -75,6 +78,7 @@ class FakeEngine {
   kvist_options CommonOptions() const;
 
   Options options_;
+  uint64_t salt_;
   std::vector<Memory> memories_;
   std::vector<ProbeContext> contexts_;
   std::vector<kvist_layer> layers_;

@@ -29,10 +29,12 @@ class RawClient {
  public:
   static constexpr uint32_t kPages = 16, kLayers = 2, kSegmentBytes = 512;
 
-  explicit RawClient(const DaemonProcess& daemon) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+  explicit RawClient(const DaemonProcess& daemon) : RawClient(daemon.socket()) {}
+  explicit RawClient(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    std::strcpy(address.sun_path, daemon.socket().c_str());
+    REQUIRE(path.size() < sizeof address.sun_path);
+    std::strcpy(address.sun_path, path.c_str());
     REQUIRE(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
     memfd_ = UniqueFd(::memfd_create("raw", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     REQUIRE(::ftruncate(memfd_.get(), kPages * kLayers * kSegmentBytes) == 0);
@@ -84,8 +86,9 @@ class RawClient {
     return frame;
   }
 
-  void Open() {
-    Send(GoodHello());
+  void Open() { Open(GoodHello(), memfd_.get()); }
+  void Open(const session::v1::ClientFrame& hello, int kv_memory) {
+    SendBytes(hello.SerializeAsString(), {kv_memory});
     std::vector<UniqueFd> fds;
     const auto answer = Receive(&fds);
     REQUIRE(answer != nullptr);

@@ -91,6 +91,7 @@ bool RingConsumer::Empty() const {
 bool RingConsumer::Next(Entry* entry) {
   if (Empty()) return false;
   std::memcpy(entry, &memory_.ring()[head_ % kEntries], sizeof *entry);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the caller checks its copy: the compiler must not look here again
   return true;
 }
 

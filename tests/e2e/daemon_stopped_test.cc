@@ -1,0 +1,137 @@
+// Row 26 of the fault matrix: kvistd stopped by SIGSTOP, as a suspended or hung one is. Calls of engines end by their deadlines and the
+// engines compute on; a service manager's watchdog ends the stopped kvistd, and engines attach to its successor by themselves.
+#include <catch2/catch.hpp>
+
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/support/campaign.h"
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/notify_socket.h"
+#include "tests/support/working_engine.h"
+
+using kvist::test::Campaign;
+using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::NotifySocket;
+using kvist::test::TempDir;
+using kvist::test::UntilItGoesOn;
+using kvist::test::WorkingEngine;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int64_t kDeadlineMicros = WorkingEngine::kDeadlineMicros;
+
+FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance) {
+  FakeEngine::Options options;
+  options.socket = daemon.socket();
+  options.instance = instance;
+  options.pages = 1024;
+  options.segment_bytes = 4096;
+  return options;
+}
+
+// A stall beyond its deadline is the scheduler's doing on a busy machine; this much would be ours.
+constexpr double kStallMost = 3;
+
+}  // namespace
+
+TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its deadlines, and serves it when it goes on") {
+  const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 2));
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  WorkingEngine engine(daemon.socket(), "working");
+  REQUIRE(engine.status().message == "");
+  REQUIRE(UntilItGoesOn([&] { return engine.hits(); }, std::chrono::seconds(20)) >= 0);
+  const uint64_t before = engine.computed();
+  const auto stopped = Clock::now();
+  daemon.Signal(SIGSTOP);
+  // An engine that starts now isn't kept waiting either.
+  FakeEngine::Options options = On(daemon, "newcomer");
+  options.connect_timeout_us = kDeadlineMicros;
+  const auto connecting = Clock::now();
+  FakeEngine newcomer(options);
+  const double connected_us = std::chrono::duration<double, std::micro>(Clock::now() - connecting).count() / 2;  // sessions
+  CHECK(newcomer.status.message == "");
+  CHECK(newcomer.scheduler().Lookup(newcomer.Keys(0, 4), 0, kDeadlineMicros).status == KVIST_UNAVAILABLE);
+  CHECK(connected_us <= kStallMost * kDeadlineMicros);
+  while (Clock::now() - stopped < stopped_for) {
+    REQUIRE(UntilItGoesOn([&] { return engine.computed(); }, std::chrono::seconds(20)) >= 0);
+  }
+  const uint64_t meanwhile = engine.computed() - before;
+  const size_t aside = engine.put_aside();
+  daemon.Signal(SIGCONT);
+  const double served = UntilItGoesOn([&] { return engine.hits(); }, std::chrono::seconds(5));
+  CHECK(served >= 0);
+  CHECK(newcomer.scheduler().WaitConnected(5'000'000).ok());
+  CHECK(newcomer.worker(0).WaitConnected(5'000'000).ok());
+  CHECK(Eventually([&] { return engine.put_aside() == 0; }));
+  std::string wrong;
+  newcomer.StoreAll(newcomer.Keys(0, 16));
+  CHECK(newcomer.LoadAll(newcomer.Keys(0, 16), &wrong) == 16);
+  CHECK(wrong == "");
+  engine.Finish();
+  std::printf(
+      "row 26: kvistd stopped for %.0f s: longest stall / deadline of %ld ms: %.2f of calls, %.2f of connecting; %lu "
+      "prompts computed "
+      "meanwhile, %zu loads' pages put aside and given back, served again after %.2f s, wrong chunks %lu\n",
+      std::chrono::duration<double>(Clock::now() - stopped).count(), kDeadlineMicros / 1000,
+      engine.longest_us() / kDeadlineMicros, connected_us / kDeadlineMicros, meanwhile, aside, served, engine.wrong());
+  CHECK(meanwhile > 0);
+  CHECK(engine.longest_us() <= kStallMost * kDeadlineMicros);
+  CHECK(engine.wrong() == 0);
+}
+
+TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attach to its successor within 5 s") {
+  const int stops = Campaign("KVIST_WATCHDOG_STOPS", 2);
+  constexpr int kWatchdogMs = 1000;  // what WatchdogSec would be
+  TempDir dir;
+  const NotifySocket manager(dir.path() + "/notify");
+  ::setenv("WATCHDOG_USEC", std::to_string(kWatchdogMs * 1000).c_str(), 1);
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  WorkingEngine one(daemon.socket(), "one"), two(daemon.socket(), "two");
+  REQUIRE(one.status().message + two.status().message == "");
+  double slowest_end = 0, slowest_return = 0;
+  for (int stop = 0; stop < stops; ++stop) {
+    REQUIRE(UntilItGoesOn([&] { return one.hits(); }, std::chrono::seconds(20)) >= 0);
+    for (int pings = 0; pings < 2;) {  // it lives, and says so
+      const std::string message = manager.Receive(10 * kWatchdogMs);
+      REQUIRE(message != "");
+      pings += message == "WATCHDOG=1";
+    }
+    const auto stopped = Clock::now();
+    daemon.Signal(SIGSTOP);
+    // What systemd does with Restart=on-watchdog: nothing heard for WatchdogSec, so it is killed and started again.
+    while (manager.Receive(kWatchdogMs) != "") REQUIRE(Clock::now() - stopped < std::chrono::seconds(30));
+    daemon.Kill();
+    slowest_end = std::max(slowest_end, std::chrono::duration<double>(Clock::now() - stopped).count());
+    CHECK(UntilItGoesOn([&] { return two.computed(); }, std::chrono::seconds(20)) >= 0);
+    daemon.Start();
+    const auto started = Clock::now();
+    CHECK(UntilItGoesOn([&] { return one.hits(); }, std::chrono::seconds(5)) >= 0);
+    CHECK(UntilItGoesOn([&] { return two.hits(); }, std::chrono::seconds(5)) >= 0);
+    slowest_return = std::max(slowest_return, std::chrono::duration<double>(Clock::now() - started).count());
+  }
+  ::unsetenv("WATCHDOG_USEC");
+  one.Finish();
+  two.Finish();
+  const double stall = std::max(one.longest_us(), two.longest_us()) / kDeadlineMicros;
+  std::printf(
+      "row 26: %d times a watchdog of %d ms ended a stopped kvistd after at most %.2f s; 2 engines served again %.2f s "
+      "after its "
+      "successor was READY (asked: 5), longest stall / deadline %.2f, wrong chunks %lu\n",
+      stops, kWatchdogMs, slowest_end, slowest_return, stall, one.wrong() + two.wrong());
+  CHECK(slowest_return <= 5);
+  CHECK(stall <= kStallMost);
+  CHECK(one.wrong() + two.wrong() == 0);
+}

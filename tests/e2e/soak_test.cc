@@ -1,0 +1,268 @@
+// Row 41 of the fault matrix: a kvistd under a low, mixed load of engines that come and go, or are killed, while an operator clears and
+// reloads and strangers connect. At the end of each cycle nobody is there and all is cleared: what is left then must not grow.
+// KVIST_SOAK_SECONDS says for how long; tests/soak.sh runs it.
+#include <catch2/catch.hpp>
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/campaign.h"
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+
+using kvist::test::Campaign;
+using kvist::test::Ctl;
+using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::TempDir;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+namespace {
+
+// What may be left to grow over the time that is fitted, noise and all: of resident memory what the allocators of threads that come and go
+// may take; of descriptors and slots nothing.
+constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMost = 0;
+constexpr double kWarmUp = 0.25;  // of the time: first uses of everything
+constexpr size_t kEngines = 4;
+
+uint64_t Resident(pid_t pid) {
+  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
+  uint64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// An engine's life, a few requests at a time. Ends by leaving, or is killed by the test before.
+[[noreturn]] void Live(const std::string& socket, uint32_t seed, milliseconds life) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::mt19937 random(seed);
+  const auto end = Clock::now() + life;
+  {
+    FakeEngine::Options options;
+    options.socket = socket;
+    options.instance = "soak " + std::to_string(seed % 7);
+    options.model = seed % 3 == 0 ? "a" : "b";
+    options.pages = 256;
+    options.segment_bytes = 2048;
+    options.sealed = seed % 5 != 0;
+    FakeEngine engine(options);
+    std::string wrong;
+    while (engine.status.ok() && Clock::now() < end) {
+      const auto keys = engine.Keys(1000 * (random() % 30), 1 + random() % 32);
+      engine.LoadAll(keys, &wrong);
+      if (!wrong.empty()) ::_exit(4);
+      engine.StoreAll(keys);
+      const kvist::Hit kept = engine.scheduler().Lookup(keys, 60'000'000);
+      std::this_thread::sleep_for(milliseconds(random() % 20));  // a low rate is what is asked for
+    }
+    if (seed % 2 == 0) ::_exit(0);  // without a goodbye
+  }
+  ::_exit(0);
+}
+
+// Engines that come and go.
+class Crowd {
+ public:
+  Crowd(const DaemonProcess& daemon, uint32_t seed) : daemon_(daemon), random_(seed) {}
+  ~Crowd() { KillAll(); }
+
+  // Reaps who has gone, kills one now and then, and fills up.
+  void Turn() {
+    for (pid_t& pid : engines_) {
+      if (pid > 0 && random_() % 50 == 0) {
+        ::kill(pid, SIGKILL);
+        ++killed_;
+      }
+      Reap(&pid, WNOHANG);
+      if (pid == 0) {
+        pid = ::fork();
+        if (pid == 0) Live(daemon_.socket(), random_(), milliseconds(100 + random_() % 1000));
+        random_();  // not the child's numbers again
+        ++lives_;
+      }
+    }
+  }
+  void KillAll() {
+    for (pid_t& pid : engines_) {
+      if (pid <= 0) continue;
+      ::kill(pid, SIGKILL);
+      ++killed_;
+      Reap(&pid, 0);
+    }
+  }
+  uint64_t lives() const { return lives_; }
+  uint64_t killed() const { return killed_; }
+  uint64_t wrong() const { return wrong_; }
+
+ private:
+  void Reap(pid_t* pid, int options) {
+    int status = 0;
+    if (*pid <= 0 || ::waitpid(*pid, &status, options) != *pid) return;
+    wrong_ += WIFEXITED(status) && WEXITSTATUS(status) == 4;
+    *pid = 0;
+  }
+
+  const DaemonProcess& daemon_;
+  std::mt19937 random_;
+  std::array<pid_t, kEngines> engines_{};
+  uint64_t lives_ = 0, killed_ = 0, wrong_ = 0;
+};
+
+// Connects, says something that is no Hello, and hangs up.
+void Stranger(const std::string& path) {
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) (void)::send(fd, "hello?", 6, MSG_NOSIGNAL);
+  ::close(fd);
+}
+
+struct Sample {  // when nobody is there
+  double seconds, rss, fds, pinned, leases;
+};
+
+// The slope of the line through the samples by least squares, a second.
+double Slope(const std::vector<Sample>& samples, double Sample::*value) {
+  double t = 0, v = 0;
+  for (const Sample& s : samples) {
+    t += s.seconds;
+    v += s.*value;
+  }
+  t /= static_cast<double>(samples.size());
+  v /= static_cast<double>(samples.size());
+  double above = 0, below = 0;
+  for (const Sample& s : samples) {
+    above += (s.seconds - t) * (s.*value - v);
+    below += (s.seconds - t) * (s.seconds - t);
+  }
+  return below == 0 ? 0 : above / below;
+}
+
+}  // namespace
+
+TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
+  const int seconds = Campaign("KVIST_SOAK_SECONDS", 20);
+  const auto cycle = milliseconds(std::clamp(seconds * 1000 / 40, 250, 5000));
+  const auto seed = static_cast<uint32_t>(std::random_device()());
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  TempDir dir;
+  const std::string config = dir.path() + "/kvistd.toml";
+  const auto configure = [&](uint32_t lease) { std::ofstream(config) << "[lease]\nmax = \"" << lease << "s\"\n"; };
+  configure(60);
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.level=error"}, config);
+  REQUIRE(Eventually([&] {
+    const auto pool = Ctl(daemon, {"status"})["pool"];
+    return pool["touched_bytes"] == pool["capacity_bytes"];
+  }));
+  Crowd crowd(daemon, random());
+  std::vector<Sample> samples;
+  uint64_t clears = 0, reloads = 0, strangers = 0;
+  double rss_most = 0;
+  const auto begin = Clock::now();
+  const auto end = begin + std::chrono::seconds(seconds);
+  while (Clock::now() < end) {
+    const auto quiet = Clock::now() + cycle;
+    auto next_action = Clock::now();
+    while (Clock::now() < quiet) {
+      crowd.Turn();
+      if (Clock::now() >= next_action) {
+        next_action = Clock::now() + cycle / 5;
+        switch (random() % 4) {
+          case 0:
+            Ctl(daemon, {"clear", "--yes"});
+            ++clears;
+            break;
+          case 1: {
+            const auto spaces = Ctl(daemon, {"status"})["spaces"];
+            if (spaces.empty()) break;
+            Ctl(daemon, {"clear", "--yes", "--space", spaces[random() % spaces.size()]["digest"]});
+            ++clears;
+            break;
+          }
+          case 2:
+            configure(1 + random() % 60);
+            Ctl(daemon, {"reload"});
+            ++reloads;
+            break;
+          default: Stranger(daemon.socket()); ++strangers;
+        }
+        rss_most = std::max(rss_most, static_cast<double>(Resident(daemon.pid())));
+      }
+      std::this_thread::sleep_for(milliseconds(10));
+    }
+    crowd.KillAll();
+    nlohmann::json status;
+    const bool rests = Eventually([&] {
+      Ctl(daemon, {"clear", "--yes"});
+      status = Ctl(daemon, {"status"});
+      return status["sessions"] == 0 && status["leases"] == 0 && status["ops"] == 0 && status["filling"] == 0;
+    });
+    CHECK(rests);
+    REQUIRE(!daemon.Ended().has_value());
+    // kvistctl's own connection may be closing yet.
+    size_t fds = daemon.OpenFds();
+    for (int i = 0; i < 20; ++i) {
+      std::this_thread::yield();
+      fds = std::min(fds, daemon.OpenFds());
+    }
+    samples.push_back({std::chrono::duration<double>(Clock::now() - begin).count(),
+                       static_cast<double>(Resident(daemon.pid())), static_cast<double>(fds),
+                       status["pool"]["used_bytes"].get<double>(), status["leases"].get<double>()});
+    if (rests == false) break;
+  }
+  const auto status = Ctl(daemon, {"status"});
+  CHECK(daemon.Terminate() == 0);
+
+  const double warm = samples.back().seconds * kWarmUp;
+  std::erase_if(samples, [&](const Sample& s) { return s.seconds < warm; });
+  REQUIRE(samples.size() >= 3);
+  const double fitted = samples.back().seconds - samples.front().seconds;
+  const double rss = Slope(samples, &Sample::rss), fd = Slope(samples, &Sample::fds),
+               pinned = Slope(samples, &Sample::pinned);
+  const double leases = Slope(samples, &Sample::leases);
+  const bool passed = rss * fitted <= kRssGrowthMost && fd * fitted <= kFdGrowthMost &&
+                      pinned * fitted <= kPinnedGrowthMost && leases <= 0 && crowd.wrong() == 0;
+  std::printf(
+      "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu lookups; fitted "
+      "over %zu "
+      "rests in %.0f s: RSS slope %.0f KiB/h (%.0f KiB in all, at most %.0f), fd slope %.2f/h, pinned slope %.0f bytes/h, "
+      "lease slope "
+      "%.0f/h; RSS at rest %.1f MiB, at most %.1f MiB; wrong prompts %lu\n",
+      seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, status["lookups"].get<uint64_t>(), samples.size(),
+      fitted, rss * 3600 / 1024, rss * fitted / 1024, kRssGrowthMost / 1024, fd * 3600, pinned * 3600, leases * 3600,
+      samples.back().rss / (1 << 20), rss_most / (1 << 20), crowd.wrong());
+  const nlohmann::json summary{{"row", 41},
+                               {"seconds", seconds},
+                               {"engines", crowd.lives()},
+                               {"killed", crowd.killed()},
+                               {"rss_bytes_per_hour", rss * 3600},
+                               {"fds_per_hour", fd * 3600},
+                               {"pinned_bytes_per_hour", pinned * 3600},
+                               {"wrong_prompts", crowd.wrong()},
+                               {"passed", passed}};
+  std::printf("soak: %s\n", summary.dump().c_str());
+  CHECK(passed);
+}
