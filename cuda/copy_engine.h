@@ -48,8 +48,8 @@ struct Copy {
 // Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages
 //   any more, whatever happened, and the engine has let go of `memory` and `progress`. After Cancel it becomes quiet soon, with
 //   Cancelled or, if it was already through, OK.
-// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk: the store's bytes are not to be used); what the operating
-//   system says of a file that may no longer be read or written.
+// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
+//   be used); Unavailable (its process has ended); what the operating system says of memory that may no longer be read or written.
 // Order:   layer by layer over all chunks of the copy; loads go before stores.
 // Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, for several
 //   copies perhaps on several at once, and only hands the result over. The destructor cancels what is in flight and waits for

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,6 +104,24 @@ NamedLayout RandomLayout(Rng& rng) {
   return Make("random", shape);
 }
 
+namespace {
+
+std::shared_ptr<const EngineProcess> ThisProcess() {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  REQUIRE(pidfd);
+  return std::make_shared<const EngineProcess>(::getpid(), std::move(pidfd));
+}
+
+uint64_t AddressOf(const Mapping& mapping) { return reinterpret_cast<uint64_t>(mapping.data()); }
+
+}  // namespace
+
+void KvWorld::Unmap(uint32_t region) {
+  const Mapping& view = engine_view_[region];
+  // Nothing else may come to lie there, for the view still unmaps it in the end.
+  REQUIRE(::mmap(view.data(), view.size().value, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+}
+
 KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed)
     : memory_(std::make_shared<KvMemory>()),
       slot_count_(slot_count),
@@ -121,7 +140,11 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
     engine_fds_.emplace_back(::dup(fd.get()));
     engine_view_.push_back(Mapping::Create(fd.get(), length, Mapping::Access::kReadWrite).value());
     FillRandomly(engine_view_.back(), length.value, rng);
-    memory_->regions.push_back(EngineRegion::Create(std::move(fd)).value());
+    if (seal == Seal::kProcess) {
+      memory_->regions.push_back(EngineRegion::OfProcess(ThisProcess(), AddressOf(engine_view_.back()), length).value());
+    } else {
+      memory_->regions.push_back(EngineRegion::OfFile(std::move(fd)).value());
+    }
     REQUIRE(memory_->regions.back().mapped() == sealed);
   }
   FillRandomly(slots_, slots_.size(), rng);
