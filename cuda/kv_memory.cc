@@ -33,6 +33,9 @@ bool Overlap(const KvLayout& layout, uint64_t a, uint64_t b) {
 
 absl::Status ValidateCounts(const KvLayout& layout) {
   if (layout.layers.empty()) return Wrong("layers: there is none");
+  if (layout.layers.size() > KvLayout::kLayersMax) {
+    return Wrong("layers: ", layout.layers.size(), " of them, at most ", KvLayout::kLayersMax, " are served");
+  }
   if (layout.pages == 0) return Wrong("pages: is 0");
   if (layout.page_stride.value == 0) return Wrong("page_stride: is 0");
   if (layout.segment_offsets.empty()) return Wrong("segment_offsets: there is none");

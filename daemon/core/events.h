@@ -106,6 +106,8 @@ struct CancelAsked {
 struct CopyFinished {
   OpId op;
   absl::Status status;
+  // Of a load that has failed: which of CopyStarted's slots hold other bytes than were stored, ascending. Their chunks are dropped.
+  std::vector<uint32_t> corrupt = {};
 };
 
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices. Answer: ClearEnded.
@@ -168,9 +170,14 @@ struct ClearEnded {
   uint64_t job = 0;
   uint64_t chunks = 0;
 };
+// So many chunks held other bytes than were stored. Nobody finds them any more.
+struct CorruptionFound {
+  SpaceId space;
+  uint32_t chunks = 0;
+};
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
-                            OpEnded, ClearEnded>;
+                            OpEnded, ClearEnded, CorruptionFound>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -22,13 +22,13 @@ namespace {
 
 // Limits that keep a description small; far above any engine's. The product of the numbers below can't overflow 64 bits.
 constexpr uint64_t kNameBytesMax = 255;
-constexpr uint64_t kLayersMax = 1024;
+constexpr uint64_t kLayersMax = cuda::KvLayout::kLayersMax;
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
 constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
-constexpr uint64_t kProcessRegionsMax = kLayersMax;  // a layer lies in one
+constexpr uint64_t kProcessRegionsMax = 1024;
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();

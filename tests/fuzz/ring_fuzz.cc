@@ -358,6 +358,7 @@ class World {
   }
   void Carry(core::OpEnded& effect) { Find(effect.session)->daemon->Answer(effect); }
   void Carry(core::ClearEnded&) {}
+  void Carry(core::CorruptionFound&) {}
 
   Input& input_;
   kvist::pool::SlotAllocator slots_ =

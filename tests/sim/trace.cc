@@ -49,6 +49,9 @@ struct Printer {
   std::string operator()(const core::ClearEnded& e) {
     return absl::StrCat("cleared job ", e.job, ": ", e.chunks, " chunks");
   }
+  std::string operator()(const core::CorruptionFound& e) {
+    return absl::StrCat("corrupt in space ", e.space.value, ": ", e.chunks, " chunks");
+  }
 };
 
 }  // namespace

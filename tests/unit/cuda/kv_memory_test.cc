@@ -47,6 +47,7 @@ TEST_CASE("KvLayout refuses each wrong field and names it") {
   };
   const std::vector<Case> cases = {
       {"layers", [](KvLayout& l) { l.layers.clear(); }},
+      {"layers", [](KvLayout& l) { l.layers.resize(KvLayout::kLayersMax + 1); }},
       {"layers[2].region", [](KvLayout& l) { l.layers[2].region = 2; }},
       {"layers[1].region", [](KvLayout& l) { l.layers[1].region = UINT32_MAX; }},
       {"layers[1].offset", [](KvLayout& l) { l.layers[1].offset = {1001}; }},

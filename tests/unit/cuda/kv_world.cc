@@ -214,23 +214,25 @@ bool KvWorld::LayersAreEqual(const Copy& copy, uint32_t layers) const {
 }
 
 CopyEngine::Done Ends::Listener() {
-  return [this](OpId op, absl::Status status) {
+  return [this](OpId op, CopyEnd end) {
     std::lock_guard lock(mutex_);
-    ends_.emplace_back(op, std::move(status));
+    ends_.emplace_back(op, std::move(end));
     came_.notify_all();
   };
 }
 
-absl::Status Ends::Wait(OpId op) {
+absl::Status Ends::Wait(OpId op) { return WaitForEnd(op).status; }
+
+CopyEnd Ends::WaitForEnd(OpId op) {
   std::unique_lock lock(mutex_);
-  absl::Status status = absl::DeadlineExceededError("the test's own");
+  CopyEnd found{absl::DeadlineExceededError("the test's own")};
   const bool came = came_.wait_for(lock, kDeadline, [&] {
     const auto end = std::find_if(ends_.begin(), ends_.end(), [&](const auto& e) { return e.first == op; });
-    if (end != ends_.end()) status = end->second;
+    if (end != ends_.end()) found = end->second;
     return end != ends_.end();
   });
   REQUIRE(came);
-  return status;
+  return found;
 }
 
 void Ends::WaitForCount(size_t count) {
@@ -241,7 +243,7 @@ void Ends::WaitForCount(size_t count) {
 std::vector<OpId> Ends::order() const {
   std::lock_guard lock(mutex_);
   std::vector<OpId> ops;
-  for (const auto& [op, status] : ends_) ops.push_back(op);
+  for (const auto& [op, end] : ends_) ops.push_back(op);
   return ops;
 }
 

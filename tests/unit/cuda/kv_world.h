@@ -88,13 +88,14 @@ class Ends {
 
   // The copy's status; fails the test when it hasn't ended within a minute.
   absl::Status Wait(OpId op);
+  CopyEnd WaitForEnd(OpId op);
   void WaitForCount(size_t count);
   std::vector<OpId> order() const;  // in which they came; an op that came twice is there twice
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable came_;
-  std::vector<std::pair<OpId, absl::Status>> ends_;
+  std::vector<std::pair<OpId, CopyEnd>> ends_;
 };
 
 // A LayerProgress that holds the thread which reports at `stop_at` or more layers until it is let go. It breaks the contract

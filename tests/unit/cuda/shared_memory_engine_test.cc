@@ -127,9 +127,9 @@ TEST_CASE("SharedMemoryEngine lets go of the memory before it says that a copy h
   std::atomic<long> owners{-1};
   Ends ends;
   const auto listener = ends.Listener();
-  const auto engine = MakeSharedMemoryEngine({}, [&](OpId op, absl::Status status) {
+  const auto engine = MakeSharedMemoryEngine({}, [&](OpId op, CopyEnd end) {
     owners = memory.use_count();
-    listener(op, std::move(status));
+    listener(op, std::move(end));
   });
   engine->Submit(std::move(copy));
   REQUIRE(ends.Wait({1, 1}) == absl::OkStatus());
