@@ -9,10 +9,11 @@ uint64_t PiecesPerLayer(const Copy& copy) {
   return uint64_t{layout.pages_per_chunk} * layout.segment_offsets.size() * copy.slots.size();
 }
 
-ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range)
+ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range, Pieces which)
     : copy_(copy),
       layout_(copy.layout()),
       order_(order),
+      which_(which),
       layer_at_(layout_.layers[layer.value].offset),
       layer_in_slot_((kSlotHeaderBytes + layout_.layer_bytes() * layer.value).value),
       segments_(static_cast<uint32_t>(layout_.segment_offsets.size())),
@@ -25,12 +26,13 @@ ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order,
 }
 
 bool ExtentCursor::Next(Extent* extent) {
-  while (left_ > 0 && Page() == kNoPage) Advance();
+  while (left_ > 0 && !Wanted()) Advance();
   if (left_ == 0) return false;
   *extent = Piece();
-  for (Advance(); left_ > 0 && Page() != kNoPage; Advance()) {
+  for (Advance(); left_ > 0 && Wanted(); Advance()) {
     const Extent piece = Piece();
-    if (piece.at.value != extent->at.value + extent->length || piece.slot != extent->slot + extent->length) break;
+    const bool follows = which_ == Pieces::kAbsent || piece.at.value == extent->at.value + extent->length;
+    if (!follows || piece.slot != extent->slot + extent->length) break;
     extent->length += piece.length;
   }
   return true;
@@ -39,7 +41,7 @@ bool ExtentCursor::Next(Extent* extent) {
 PageId ExtentCursor::Page() const { return copy_.page_table[chunk_ * layout_.pages_per_chunk + page_]; }
 
 Extent ExtentCursor::Piece() const {
-  const PageId page = Page();
+  const PageId page = which_ == Pieces::kAbsent ? PageId{0} : Page();
   KVIST_CHECK(page.value < layout_.pages);  // else the address below would be anybody's
   const Bytes bytes = layout_.segment_bytes;
   const uint64_t in_layer = uint64_t{segment_} * layout_.pages_per_chunk + page_;

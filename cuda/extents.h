@@ -28,27 +28,32 @@ struct PieceRange {
   uint64_t end = 0;
 };
 
+// Which pieces of a range: those of the engine's pages, or those in place of pages that are kNoPage (whose `at` means nothing).
+enum class Pieces : uint8_t { kOfPages, kAbsent };
+
 // How many pieces a layer of `copy` has.
 uint64_t PiecesPerLayer(const Copy& copy);
 
-// Walks a range of one layer's pieces and joins those that follow each other on both sides. Pages that are kNoPage are left out. Nothing is materialised.
+// Walks a range of one layer's pieces and joins those that follow each other on both sides. Nothing is materialised.
 // Borrows the copy. Threads: one at a time. Stops the process at a page id that the layout doesn't have.
 class ExtentCursor {
  public:
   // `layer` counts from the layout's first.
-  ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range);
+  ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range, Pieces which = Pieces::kOfPages);
 
   // The next extent; false at the end.
   bool Next(Extent* extent);
 
  private:
-  PageId Page() const;   // at the cursor
+  PageId Page() const;  // at the cursor
+  bool Wanted() const { return (Page() == kNoPage) == (which_ == Pieces::kAbsent); }
   Extent Piece() const;  // the same
   void Advance();
 
   const Copy& copy_;
   const KvLayout& layout_;
   const PieceOrder order_;
+  const Pieces which_;
   const ByteOffset layer_at_;     // in the region
   const uint64_t layer_in_slot_;  // from the slot's start
   const uint32_t segments_;

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 
 #include <array>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <variant>
@@ -109,6 +110,12 @@ absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range) {
   const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];
   ExtentCursor cursor(copy, layer, OrderFor(region), range);
   return std::visit([&](const auto& way) { return CopyExtents(copy.direction, way, cursor); }, region.way());
+}
+
+void ZeroAbsent(const Copy& copy, LayerIndex layer, PieceRange range) {
+  const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];
+  ExtentCursor cursor(copy, layer, OrderFor(region), range, Pieces::kAbsent);
+  for (Extent extent; cursor.Next(&extent);) std::memset(extent.slot, 0, extent.length);
 }
 
 }  // namespace kvist::cuda

@@ -16,6 +16,9 @@ PieceOrder OrderFor(const EngineRegion& region);
 // Errors: OutOfRange  the file has shrunk.  What preadv and pwritev say. Those of EngineProcess. A part may have been copied.
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range);
 
+// Zeros in the slots in place of the range's absent pages: what stood there is somebody else's.
+void ZeroAbsent(const Copy& copy, LayerIndex layer, PieceRange range);
+
 }  // namespace kvist::cuda
 
 #endif  // KVIST_CUDA_REGION_COPY_H_

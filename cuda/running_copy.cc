@@ -28,6 +28,7 @@ RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
       plan_(PlanFor(copy_, verify)),
+      pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
       step_left_(new std::atomic<uint32_t>[plan_.steps()]) {
   for (uint32_t step = 0; step < plan_.steps(); ++step)
     step_left_[step].store(plan_.units_per_step(), std::memory_order_relaxed);
@@ -56,7 +57,7 @@ CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
   for (uint32_t l = 0; l < unit.layer_count; ++l) {
     const LayerIndex layer{copy_.first_layer + unit.first_layer + l};
     absl::Status status =
-        verify_ == Verify::kNever ? CopyPieces(copy_, layer, unit.pieces) : CopyChecked(layer, unit.pieces, &corrupt);
+        verify_ == Verify::kNever ? CopyRange(layer, unit.pieces) : CopyChecked(layer, unit.pieces, &corrupt);
     if (!status.ok()) return {std::move(status)};
   }
   if (corrupt.empty()) return {absl::OkStatus()};
@@ -66,6 +67,12 @@ CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
                                            corrupt.size() == 1 ? " chunk in DRAM isn't" : " chunks in DRAM aren't",
                                            " what was stored (checksum) and will not be served again: compute instead")),
           std::move(corrupt)};
+}
+
+absl::Status RunningCopy::CopyRange(LayerIndex layer, PieceRange pieces) const {
+  KVIST_RETURN_IF_ERROR(CopyPieces(copy_, layer, pieces));
+  if (copy_.direction == Direction::kStore && pages_absent_) ZeroAbsent(copy_, layer, pieces);
+  return absl::OkStatus();
 }
 
 // Chunk by chunk, so that what was just read for its checksum, or is about to be, is still in the cache.
@@ -78,7 +85,7 @@ absl::Status RunningCopy::CopyChecked(LayerIndex layer, PieceRange chunks, std::
       corrupt->push_back(static_cast<uint32_t>(chunk));
       continue;
     }
-    KVIST_RETURN_IF_ERROR(CopyPieces(copy_, layer, {chunk * pieces, (chunk + 1) * pieces}));
+    KVIST_RETURN_IF_ERROR(CopyRange(layer, {chunk * pieces, (chunk + 1) * pieces}));
     if (copy_.direction == Direction::kStore) WriteChecksum(slot, layout, layer);
   }
   return absl::OkStatus();

@@ -45,13 +45,15 @@ class RunningCopy {
 
  private:
   CopyEnd CopyUnit(const Unit& unit) const;
+  absl::Status CopyRange(LayerIndex layer, PieceRange pieces) const;
   absl::Status CopyChecked(LayerIndex layer, PieceRange chunks, std::vector<uint32_t>* corrupt) const;
   bool Settle(uint64_t units);
   void Report();
 
   Copy copy_;
   const Verify verify_;
-  const UnitPlan plan_;  // with checksums its pieces are chunks: a layer of one has one checksum
+  const UnitPlan plan_;      // with checksums its pieces are chunks: a layer of one has one checksum
+  const bool pages_absent_;  // some are kNoPage
   std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
   std::atomic<bool> stopped_{false};
   std::atomic<bool> skipped_{false};

@@ -346,6 +346,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Live("A chunk that not all ranks have stored goes after so long.",
            Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24))),
 
+      Live("What the pins of one tenant may keep, as a share of its quota (without one: of the pool).",
+           Share(KVIST_FIELD(pin, share))),
+      Live("What the private allocations of one engine may take (KV that it swaps out), as a share of the pool.",
+           Share(KVIST_FIELD(swap, share))),
+
       AtStart("Prometheus and health checks read here, without a password: /metrics, /livez, /readyz. \"\" switches it off.",
               Address(KVIST_FIELD(metrics, listen))),
       AtStart("Whether metrics.listen may be an address that other machines reach.",

@@ -64,6 +64,16 @@ struct Options {
     bool operator==(const Lease&) const = default;
   } lease;
 
+  struct Pin {
+    double share = 0.5;  // of a tenant's quota that its pins may keep
+    bool operator==(const Pin&) const = default;
+  } pin;
+
+  struct Swap {
+    double share = 0.25;  // of the pool that one instance's private allocations may take
+    bool operator==(const Swap&) const = default;
+  } swap;
+
   struct Metrics {
     std::string listen = "127.0.0.1:9415";  // /metrics, /livez, /readyz over HTTP, for everybody who reaches it; "" for none
     bool allow_remote = false;              // listen may be an address that other machines reach

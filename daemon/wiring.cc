@@ -63,11 +63,13 @@ absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(con
   return regions;
 }
 
-core::CoreOptions ToCoreOptions(const Options::Lease& lease) {
+core::CoreOptions ToCoreOptions(const Options& options) {
   core::CoreOptions core;
-  core.lease_max = lease.max;
-  core.lease_share = lease.share;
-  core.fill_timeout = lease.half_store;
+  core.lease_max = options.lease.max;
+  core.lease_share = options.lease.share;
+  core.fill_timeout = options.lease.half_store;
+  core.pin_share = options.pin.share;
+  core.private_share = options.swap.share;
   return core;
 }
 
@@ -150,6 +152,9 @@ class Node : public rpc::NodeControl {
     status.sessions = core.sessions;
     status.instances = core.instances;
     status.leases = core.leases;
+    status.pins = core.pins;
+    status.allocations = core.allocations;
+    status.pool_private = core.private_bytes;
     status.ops = core.ops;
     status.filling = core.filling;
     status.index = core.index_bytes;
@@ -235,7 +240,7 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
     absl::Notification core, listener;
   };
   const auto taken = std::make_shared<Taken>();
-  state_->reactor->Run([reactor = state_->reactor.get(), core = ToCoreOptions(options.lease), taken] {
+  state_->reactor->Run([reactor = state_->reactor.get(), core = ToCoreOptions(options), taken] {
     reactor->core().Retune(core);
     taken->core.Notify();
   });
@@ -266,7 +271,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.slots.emplace(std::move(allocator));
   s.observation->PoolMapped(s.slots->capacity());
 
-  core::CoreOptions core = ToCoreOptions(options.lease);
+  core::CoreOptions core = ToCoreOptions(options);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);

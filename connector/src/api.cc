@@ -30,6 +30,12 @@ kvist_status Missing(const char* what) {
   return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
 }
 
+kvist_status Started(const absl::StatusOr<kvist_op>& started, kvist_op* op) {
+  if (!started.ok()) return Report(started.status());
+  *op = *started;
+  return KVIST_OK;
+}
+
 const kvist::ChunkKey* Keys(const kvist_key* keys) { return reinterpret_cast<const kvist::ChunkKey*>(keys); }
 
 }  // namespace
@@ -127,20 +133,64 @@ kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_load_args");
-  const auto started = client->impl->Load(*args);
-  if (!started.ok()) return Report(started.status());
-  *op = *started;
-  return KVIST_OK;
+  return Started(client->impl->Load(*args), op);
 }
 
 kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_store_args");
-  const auto started = client->impl->Store(*args);
-  if (!started.ok()) return Report(started.status());
-  *op = *started;
+  return Started(client->impl->Store(*args), op);
+}
+
+kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us, uint32_t* chunks) {
+  uint32_t pinned = 0;
+  if (chunks == nullptr) chunks = &pinned;
+  *chunks = 0;
+  if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
+  return Report(client->impl->Pin(kvist::shm::Opcode::kPin, {Keys(keys), count}, deadline_us, chunks));
+}
+
+kvist_status kvist_unpin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us) {
+  if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
+  uint32_t chunks = 0;
+  return Report(client->impl->Pin(kvist::shm::Opcode::kUnpin, {Keys(keys), count}, deadline_us, &chunks));
+}
+
+kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args) {
+  if (client == nullptr || (keys == nullptr && count > 0) || args == nullptr || args->struct_size < sizeof *args)
+    return Missing("client, keys or kvist_hint_args");
+  return Report(client->impl->Hint({Keys(keys), count}, *args));
+}
+
+kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
+                         kvist_allocation* allocation) {
+  if (allocation == nullptr) return Missing("allocation");
+  *allocation = 0;
+  if (client == nullptr) return Missing("client");
+  const auto allocated = client->impl->Allocate(group, chunk_count, deadline_us);
+  if (!allocated.ok()) return Report(allocated.status());
+  *allocation = *allocated;
   return KVIST_OK;
+}
+
+kvist_status kvist_free(kvist_client* client, kvist_allocation allocation) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->Free(allocation));
+}
+
+kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
+  return Started(client->impl->SwapOut(*args), op);
+}
+
+kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
+  return Started(client->impl->SwapIn(*args), op);
 }
 
 kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) {

@@ -36,6 +36,13 @@ class Client {
   absl::Status Release(kvist_lease lease);
   absl::StatusOr<kvist_op> Load(const kvist_load_args& args);
   absl::StatusOr<kvist_op> Store(const kvist_store_args& args);
+  // kPin or kUnpin.
+  absl::Status Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int64_t deadline_us, uint32_t* chunks);
+  absl::Status Hint(std::span<const ChunkKey> keys, const kvist_hint_args& args);
+  absl::StatusOr<kvist_allocation> Allocate(uint32_t group, uint32_t chunks, int64_t deadline_us);
+  absl::Status Free(kvist_allocation allocation);
+  absl::StatusOr<kvist_op> SwapOut(const kvist_swap_args& args) { return Swap(args, Kind::kStore); }
+  absl::StatusOr<kvist_op> SwapIn(const kvist_swap_args& args) { return Swap(args, Kind::kLoad); }
   // timeout_us 0: poll. `result` is always set.
   absl::Status Wait(kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result);
   absl::Status Cancel(kvist_op op);
@@ -44,7 +51,7 @@ class Client {
   absl::Status WaitConnected(int64_t timeout_us) const;
 
  private:
-  enum class Kind : uint8_t { kLoad, kStore };
+  enum class Kind : uint8_t { kLoad, kStore };  // into the engine's pages, or out of them
   // How an operation was ended by this side, before the daemon did.
   enum class GivenUp : uint8_t { kNo, kCancelled, kLate };
   struct Op {
@@ -59,7 +66,25 @@ class Client {
   explicit Client(Registration registration) : registration_(std::move(registration)) {}
   std::shared_ptr<Link> link() const;
   int64_t DeadlineNanos(int64_t deadline_us) const;
+  static absl::Status Away();
+
+  // The answer of a request that moves no bytes.
+  struct Reply {
+    absl::Status status;
+    uint32_t chunks = 0;
+    uint64_t handle = 0;
+  };
+  // Asks and waits for the answer.
+  Reply Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us);
+  // Says what has no answer, if there is somebody to hear it.
+  void Tell(shm::Entry entry, std::span<const ChunkKey> keys);
+
   absl::Status NoGroup(uint32_t group) const;
+  absl::Status CheckPages(uint32_t group, uint64_t chunks, const uint32_t* pages, size_t page_count) const;
+  absl::Status CheckLayers(uint32_t group, uint32_t first_layer, uint32_t layer_count) const;
+  absl::StatusOr<kvist_op> Swap(const kvist_swap_args& args, Kind kind);
+  absl::StatusOr<kvist_op> Begin(shm::Entry entry, Kind kind, std::span<const ChunkKey> keys,
+                                 std::span<const uint32_t> pages, int64_t deadline_us);
   kvist_op Remember(Op op);
   // Forgets an operation; true for the one caller that did: its cell is that caller's alone now.
   bool TakeOp(kvist_op handle);

@@ -163,9 +163,9 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
   }
 }
 
-void Link::Tell(shm::Entry entry) {
+void Link::Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments) {
   MutexLock lock(&mutex_);
-  if (!failed()) SubmitLocked(&entry, {});
+  if (!failed()) SubmitLocked(&entry, arguments);
 }
 
 // ---- Waiting ----------------------------------------------------------------------------------------------------------------
@@ -217,9 +217,9 @@ void Link::Finish(Ticket ticket) {
   free_cells_.push_back(ticket.cell);
 }
 
-void Link::Forget(Ticket ticket) {
+void Link::Forget(Ticket ticket, shm::Opcode opcode) {
   MutexLock lock(&mutex_);
-  forgotten_.push_back(ticket);
+  forgotten_.push_back({ticket, opcode});
 }
 
 void Link::Abandon(Ticket ticket) {
@@ -238,13 +238,14 @@ void Link::Sweep() {
 }
 
 void Link::SweepLocked() {
-  std::erase_if(forgotten_, [&](Ticket ticket) {
+  std::erase_if(forgotten_, [&](const Forgotten& forgotten) {
     mutex_.AssertHeld();
+    const Ticket ticket = forgotten.ticket;
     if (shm::PhaseOf(Progress(ticket)) != shm::Phase::kEnded) return false;
-    if (const uint64_t lease = cell(ticket).lease; lease != 0 && !failed()) {
+    if (const uint64_t handle = cell(ticket).lease; handle != 0 && !failed()) {
       shm::Entry release{};
-      release.opcode = shm::Opcode::kRelease;
-      release.lease = lease;
+      release.opcode = forgotten.opcode == shm::Opcode::kAllocate ? shm::Opcode::kFree : shm::Opcode::kRelease;
+      release.lease = handle;
       if (!SubmitLocked(&release, {})) return false;  // next time
     }
     busy_[ticket.cell] = false;

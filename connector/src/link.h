@@ -24,7 +24,7 @@ namespace kvist::connector {
 // One session with one daemon, from its Welcome to its end. A client has one after the other.
 //
 // Cells: Begin takes one and submits; the daemon ends it; Finish gives it back. A cell that its owner can't wait for any longer is
-//   Forgotten: it comes back when the daemon has ended it, and a lease that came too late is released then.
+//   Forgotten: it comes back when the daemon has ended it, and a lease or allocation that came too late is given back then.
 // Death: Fail, when the daemon is gone, ends all cells in its stead, so that no thread waits for ever.
 // Threads: any.
 class Link {
@@ -41,7 +41,7 @@ class Link {
   // Errors: ResourceExhausted  all cells are in use.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
   absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments);
   // Submits a request that has no answer, if there is room: a release or a cancel is only ever a kindness.
-  void Tell(shm::Entry entry);
+  void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
   enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question
   // Waits until the operation has ended, or `layers` layers are there, or the time has come. The progress as it is then.
@@ -54,8 +54,9 @@ class Link {
   }
   const shm::Cell& cell(Ticket ticket) const { return *memory_.cell(ticket.cell); }
 
-  void Finish(Ticket ticket);   // the operation has ended and its answer was read
-  void Forget(Ticket ticket);   // it hasn't ended and nobody will ask any more
+  void Finish(Ticket ticket);  // the operation has ended and its answer was read
+  // It hasn't ended and nobody will ask any more.
+  void Forget(Ticket ticket, shm::Opcode opcode);
   void Abandon(Ticket ticket);  // of a store: from here on its pages may change, and it won't be published
 
   // Takes back forgotten cells that have ended meanwhile.
@@ -89,7 +90,11 @@ class Link {
   std::vector<uint32_t> free_cells_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> sequences_ ABSL_GUARDED_BY(mutex_);  // [cell] of its last operation
   std::vector<bool> busy_ ABSL_GUARDED_BY(mutex_);           // [cell]
-  std::vector<Ticket> forgotten_ ABSL_GUARDED_BY(mutex_);
+  struct Forgotten {
+    Ticket ticket;
+    shm::Opcode opcode;
+  };
+  std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvist::connector

@@ -7,7 +7,7 @@
 
 namespace kvist::core {
 
-ChunkIndex ChunkTable::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch) {
+ChunkIndex ChunkTable::Place(SpaceId space, GroupId group) {
   ChunkIndex i = free_;
   if (i != kNoChunk) {
     free_ = (*this)[i].parent;
@@ -18,19 +18,31 @@ ChunkIndex ChunkTable::Add(SpaceId space, GroupId group, const ChunkKey& key, Ch
   Chunk& chunk = (*this)[i];
   const uint32_t generation = chunk.generation + 1;
   chunk = Chunk{};
-  chunk.key = key;
   chunk.generation = generation;
   chunk.space = space;
   chunk.group = group;
+  chunk.state = ChunkState::kGhost;
+  ++size_;
+  return i;
+}
+
+ChunkIndex ChunkTable::AddPrivate(SpaceId space, GroupId group) {
+  const ChunkIndex i = Place(space, group);
+  (*this)[i].detached = true;
+  return i;
+}
+
+ChunkIndex ChunkTable::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch) {
+  const ChunkIndex i = Place(space, group);
+  Chunk& chunk = (*this)[i];
+  chunk.key = key;
   chunk.epoch = epoch;
   chunk.parent = parent;
-  chunk.state = ChunkState::kGhost;
   if (parent != kNoChunk) {
     ++(*this)[parent].children;
     chunk.position = (*this)[parent].position + 1;
   }
   index_.Insert(hash_(space, group, key), i);
-  ++size_;
   return i;
 }
 

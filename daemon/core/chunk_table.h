@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "daemon/core/hint.h"
 #include "daemon/core/key_index.h"
 #include "storage/base/ids.h"
 
@@ -16,11 +17,12 @@ enum class ChunkState : uint8_t {
   kGhost,  // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
   kFilling,  // all ranks' slots are reserved, not all are stored
   kSealed,   // all ranks' shards are there: a hit
+  kPrivate,  // of a private allocation: slots without a key, detached from the start
 };
 
 // A chunk of one group in one space: a node of the tree of prefixes. 84 bytes.
 //
-// A chunk stays as long as anything needs it: children (so a leased or held chunk keeps its whole prefix), leases, holds.
+// A chunk stays as long as anything needs it: children (so a leased or held chunk keeps its whole prefix), keeps, holds.
 // `detached` chunks (cleared) are in the tree but no longer in the index: nobody finds them, and they go when nothing needs them.
 struct Chunk {
   ChunkKey key;
@@ -29,17 +31,30 @@ struct Chunk {
   ChunkIndex older = kNoChunk;  // the eviction policy's own: its neighbours in the policy's order
   ChunkIndex newer = kNoChunk;
   uint32_t generation = 0;  // of the place
-  uint32_t leases = 0;      // leases that end here
+  uint32_t keeps = 0;       // leases and pins that end here; of a private one 1, its allocation
   uint32_t holds = 0;       // copies in flight that end here (loads), or that fill it (stores)
   SpaceId space;
   uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
   uint32_t position = 0;  // chained groups: in its chain, 0 for the first chunk of a prompt
   GroupId group;
   ChunkState state = ChunkState::kFree;
-  bool detached = false;
+  bool detached : 1 = false;
+  // What the engine last said of it (events.h); forgotten when it is hit.
+  bool session_ended : 1 = false;
+  ExpectedReuse expected_reuse : 2 = ExpectedReuse::kUnknown;
+  StopReason stop_reason : 4 = StopReason::kUnknown;
   SlotRef slot;  // one shard: its slot. Several: index is the first of its run in ShardSlots, generation is 0
 
-  bool needed() const { return children > 0 || leases > 0 || holds > 0; }
+  // Whether its engine has said that it goes first.
+  bool cold() const {
+    return expected_reuse == ExpectedReuse::kNever || (session_ended && expected_reuse == ExpectedReuse::kUnknown);
+  }
+  void ForgetHint() {
+    session_ended = false;
+    expected_reuse = ExpectedReuse::kUnknown;
+    stop_reason = StopReason::kUnknown;
+  }
+  bool needed() const { return children > 0 || keeps > 0 || holds > 0; }
 };
 static_assert(sizeof(Chunk) == 84, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
 
@@ -54,6 +69,8 @@ class ChunkTable {
 
   // A new ghost, in the index and hanging on `parent`.
   ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch);
+  // A new ghost without a key, detached.
+  ChunkIndex AddPrivate(SpaceId space, GroupId group);
   // Takes a chunk out of the index; it stays in the tree.
   void Detach(ChunkIndex i);
   // Frees the place of a chunk that nothing needs and that has no bytes. Its parent, which loses a child, is returned.
@@ -75,6 +92,8 @@ class ChunkTable {
 
  private:
   static bool Visible(const Chunk& chunk, uint32_t epoch);
+  // A free place, now a ghost that nothing leads to.
+  ChunkIndex Place(SpaceId space, GroupId group);
 
   static constexpr uint32_t kSegmentBits = 14;
   static constexpr uint32_t kSegmentMask = (1u << kSegmentBits) - 1;

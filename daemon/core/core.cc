@@ -22,14 +22,16 @@ KeyHash HashFromSeed(uint64_t seed) {
   return hash;
 }
 
-Bytes Share(Bytes whole, double share) { return {static_cast<uint64_t>(static_cast<double>(whole.value) * share)}; }
+bool IsShare(double share) { return share > 0 && share <= 1; }
 
 }  // namespace
 
 absl::Status CoreOptions::Validate() const {
   if (lease_max <= absl::ZeroDuration()) return absl::InvalidArgumentError("lease_max must be positive");
   if (fill_timeout <= absl::ZeroDuration()) return absl::InvalidArgumentError("fill_timeout must be positive");
-  if (!(lease_share > 0 && lease_share <= 1)) return absl::InvalidArgumentError("lease_share must be above 0 and at most 1");
+  if (!IsShare(lease_share)) return absl::InvalidArgumentError("lease_share must be above 0 and at most 1");
+  if (!IsShare(private_share)) return absl::InvalidArgumentError("private_share must be above 0 and at most 1");
+  if (!IsShare(pin_share)) return absl::InvalidArgumentError("pin_share must be above 0 and at most 1");
   if (slice_chunks == 0) return absl::InvalidArgumentError("slice_chunks must be positive");
   return absl::OkStatus();
 }
@@ -40,7 +42,9 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
       chunks_(HashFromSeed(options.seed)),
       tenants_(&chunks_, slots->capacity(), options.quotas),
       placement_(slots, &chunks_, &spaces_, &tenants_),
-      leases_(Share(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
+      leases_(ShareOf(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
+      allocations_(ShareOf(slots->capacity(), options.private_share), kAllocationsPerSession,
+                   static_cast<uint32_t>(options.seed >> 32)),
       usable_(&chunks_) {
   KVIST_CHECK(options.Validate().ok());
 }
@@ -49,9 +53,12 @@ void Core::Retune(const CoreOptions& options) {
   KVIST_CHECK(options.Validate().ok());
   options_.lease_max = options.lease_max;
   options_.lease_share = options.lease_share;
+  options_.private_share = options.private_share;
+  options_.pin_share = options.pin_share;
   options_.fill_timeout = options.fill_timeout;
   fills_.Shorten(now_ + options_.fill_timeout);
-  leases_.SetBudget(Share(slots_.capacity(), options_.lease_share));
+  leases_.SetBudget(ShareOf(slots_.capacity(), options_.lease_share));
+  allocations_.SetBudget(ShareOf(slots_.capacity(), options_.private_share));
 }
 
 // ---- Sessions ---------------------------------------------------------------------------------------------------------------
@@ -77,6 +84,7 @@ void Core::Handle(const SessionClosed& event, Effects* out) {
   if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) {
     for (const LeaseId lease : leases_.OfSession(event.session)) EndLease(lease);
   }
+  for (const AllocationId allocation : allocations_.OfSession(event.session)) EndAllocation(allocation);
   for (const uint64_t op : session->ops) out->push_back(CopyCancelled{OpId::Unpack(op)});
   if (session->role == Role::kWorker) {
     // What this rank has not stored it never will. What it is storing now fails with its copy.
@@ -100,6 +108,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
   const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    for (const ChunkIndex chunk : needed) chunks_[chunk].ForgetHint();
     if (space.spec.groups[group].reuse.chained()) {
       tenants_[space.tenant].policy->Used(needed);
     } else {
@@ -117,12 +126,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
     const auto kept = lease.kept;
     answer.lease = leases_.Grant(std::move(lease));
-    if (answer.lease) {
-      for (const ChunkIndex chunk : kept) {
-        ++chunks_[chunk].leases;
-        placement_.PolicyOf(chunk).Withdrawn(chunk);
-      }
-    }
+    if (answer.lease) Keep(kept);
   }
   out->push_back(answer);
 }
@@ -149,10 +153,18 @@ void Core::Handle(const ReleaseAsked& event, Effects*) {
   if (leases_.Find(event.lease, session->instance) != nullptr) EndLease(event.lease);
 }
 
-void Core::EndLease(LeaseId id) {
-  const Lease lease = leases_.End(id);
-  for (const ChunkIndex chunk : lease.kept) {
-    --chunks_[chunk].leases;
+void Core::EndLease(LeaseId id) { KeepNoLonger(leases_.End(id).kept); }
+
+void Core::Keep(std::span<const ChunkIndex> chunks) {
+  for (const ChunkIndex chunk : chunks) {
+    ++chunks_[chunk].keeps;
+    placement_.PolicyOf(chunk).Withdrawn(chunk);
+  }
+}
+
+void Core::KeepNoLonger(std::span<const ChunkIndex> chunks) {
+  for (const ChunkIndex chunk : chunks) {
+    --chunks_[chunk].keeps;
     UseEnded(chunk);
   }
 }
@@ -161,7 +173,7 @@ void Core::Use(ChunkIndex chunk) { placement_.PolicyOf(chunk).Used({&chunk, 1});
 
 void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
-  if (chunk.leases > 0 || chunk.holds > 0) return;
+  if (chunk.keeps > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
     Use(i);
   } else if (!chunk.needed()) {
@@ -171,12 +183,14 @@ void Core::UseEnded(ChunkIndex i) {
 
 // ---- Loads and stores -------------------------------------------------------------------------------------------------------
 
-void Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out) {
+OpId Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out) {
   CopyStarted effect{{}, op.session, op.tag, op.direction, std::move(slots), std::move(chunk_of)};
   Session* session = sessions_.Find(op.session);
   effect.op = ops_.Insert(std::move(op));
-  session->ops.insert(effect.op.Pack());
+  const OpId id = effect.op;
+  session->ops.insert(id.Pack());
   out->push_back(std::move(effect));
+  return id;
 }
 
 void Core::Handle(const LoadAsked& event, Effects* out) {
@@ -320,15 +334,17 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
   const bool ok = event.status.ok();
   Session* session = sessions_.Find(op.session);
   const uint32_t dropped = DropCorrupt(op, event.corrupt);
+  if (op.allocation) SwapEnded(op, event.op, ok);
   for (const ChunkIndex chunk : op.chunks) {
-    if (op.direction == Direction::kStore) {
+    if (op.direction == Direction::kStore && !op.allocation) {
       FinishShard(chunk, session->rank, ok);
     } else {
       --chunks_[chunk].holds;
       UseEnded(chunk);
     }
   }
-  if (ok) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
+  if (ok && !op.allocation)
+    (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
   if (dropped > 0) out->push_back(CorruptionFound{session->space, dropped});
   session->ops.erase(event.op.Pack());
   if (!session->closed) {
@@ -342,7 +358,8 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
 // Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time, or when
 // they are stored again.
 uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {
-  uint32_t dropped = 0;
+  uint32_t dropped = op.allocation ? static_cast<uint32_t>(slots.size()) : 0;  // nobody else finds those anyway
+  if (op.allocation) slots = {};
   const bool listed = op.chunks.size() == op.copied;
   ChunkIndex at = op.chunks.back();
   uint32_t slot = op.copied - 1;  // whose chunk `at` is
@@ -400,7 +417,11 @@ void Core::Handle(const ClearAsked& event, Effects* out) {
     return;
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
-    if (!event.space.has_value() || event.space->value == s) ++spaces_[SpaceId{s}].epoch;
+    if (event.space.has_value() && event.space->value != s) continue;
+    Space& space = spaces_[SpaceId{s}];
+    ++space.epoch;
+    if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
+      cleared_pins_.push_back(std::move(pins));
   }
   clears_.push_back({event.job, event.space, 0, chunks_.places(), 0});
 }
@@ -441,6 +462,11 @@ void Core::Handle(const Tick& event, Effects* out) {
     const Fill* fill = fills_.Find(chunk);
     if (fill != nullptr && fill->serial == serial) Doom(chunk);
   }
+  for (; budget > 0 && !cleared_pins_.empty(); --budget) {
+    Pins::OfSpace& pins = cleared_pins_.front();
+    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
+    if (pins.empty()) cleared_pins_.pop_front();
+  }
   while (budget > 0 && !clears_.empty()) {
     Clear& clear = clears_.front();
     for (; budget > 0 && clear.cursor < clear.end; ++clear.cursor, --budget) {
@@ -470,6 +496,9 @@ CoreStatus Core::status() const {
   status.chunks = chunks_.size();
   status.filling = fills_.size();
   status.leases = leases_.size();
+  status.pins = pins_.size();
+  status.allocations = allocations_.size();
+  status.private_bytes = private_bytes_;
   status.ops = ops_.size();
   status.sessions = sessions_.size();
   status.instances = sessions_.instances();

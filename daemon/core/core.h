@@ -11,11 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/allocations.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/events.h"
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
 #include "daemon/core/leases.h"
+#include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
 #include "daemon/core/sessions.h"
 #include "daemon/core/spaces.h"
@@ -32,6 +34,10 @@ struct CoreOptions {
   absl::Duration fill_timeout = absl::Seconds(30);
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
+  // What one instance's private allocations may take, as a share of the pool. Larger: a preempting engine can empty others' caches more.
+  double private_share = 0.25;
+  // What one tenant's pins may keep, as a share of its quota. Larger: less room for what isn't pinned.
+  double pin_share = 0.5;
   // Chunks that one Tick clears or reaps. Larger: clears are faster, requests behind them wait longer (about 0.2 us a chunk).
   uint32_t slice_chunks = 256;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
@@ -63,6 +69,9 @@ struct CoreStatus {
   uint64_t sealed = 0;
   uint64_t filling = 0;
   uint64_t leases = 0;
+  uint64_t pins = 0;
+  uint64_t allocations = 0;
+  Bytes private_bytes{};  // of slots
   uint64_t ops = 0;
   uint64_t sessions = 0;
   uint64_t instances = 0;
@@ -75,6 +84,16 @@ struct CoreStatus {
   uint64_t stores_refused = 0;  // chunks: no room
   uint64_t chunks_corrupt = 0;  // dropped, because they held other bytes than were stored
   Bytes index_bytes{};
+};
+
+// One pin.
+struct PinRow {
+  SpaceId space;
+  PinName name;
+  uint32_t chunks = 0;  // that are kept, from the first on
+  Bytes bytes{};
+  uint64_t count = 0;
+  absl::Duration age;
 };
 
 // The heart: index, leases, placement, eviction, sealing. An event comes in, effects go out, in the order in which drivers must carry
@@ -101,22 +120,30 @@ class Core {
   void Handle(const ReleaseAsked& event, Effects* out);
   void Handle(const LoadAsked& event, Effects* out);
   void Handle(const StoreAsked& event, Effects* out);
+  void Handle(const PinAsked& event, Effects* out);
+  void Handle(const UnpinAsked& event, Effects* out);
+  void Handle(const PinRemoved& event, Effects* out);
+  void Handle(const HintAsked& event, Effects* out);
+  void Handle(const AllocateAsked& event, Effects* out);
+  void Handle(const FreeAsked& event, Effects* out);
+  void Handle(const SwapAsked& event, Effects* out);
   void Handle(const CancelAsked& event, Effects* out);
   void Handle(const CopyFinished& event, Effects* out);
   void Handle(const ClearAsked& event, Effects* out);
   void Handle(const QuotaSet& event, Effects* out);
   void Handle(const Tick& event, Effects* out);
 
-  // Takes lease_max and lease_share over from valid options, for leases from now on, and fill_timeout, which half stores that there
+  // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which half stores that there
   // are don't outlive either. The rest stays as it was.
   void Retune(const CoreOptions& options);
 
   // Whether there is long work that a Tick would go on with right now.
-  bool has_work() const { return !clears_.empty() || !reap_.empty(); }
+  bool has_work() const { return !clears_.empty() || !reap_.empty() || !cleared_pins_.empty(); }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
   CoreStatus status() const;
+  std::vector<PinRow> pins() const;
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -130,6 +157,7 @@ class Core {
     uint32_t copied = 0;  // if it ends well
     uint32_t skipped = 0;
     uint32_t refused = 0;
+    AllocationId allocation = {};  // that it swaps, or none
   };
   struct Clear {
     uint64_t job = 0;
@@ -145,14 +173,20 @@ class Core {
   // The visible or filling chunk of `key`; one that a clear has left behind, or whose parent was dropped, is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
   void Detach(ChunkIndex chunk);
-  void Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
+  OpId Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
   Lease LeaseOn(const Session& session, uint32_t position) const;
   // How many chunks of a load, those of its `slots`, were dropped now.
   uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
+  void Keep(std::span<const ChunkIndex> chunks);
+  void KeepNoLonger(std::span<const ChunkIndex> chunks);
   void Doom(ChunkIndex chunk);
   void Abandon(ChunkIndex chunk);
   void EndLease(LeaseId lease);
+  void EndAllocation(AllocationId allocation);
+  void SwapEnded(const Op& op, OpId id, bool ok);
+  Bytes PinBudget(TenantId tenant) const;
   // A use of the chunk has ended (a lease, a copy, a store that passed it): it was used last now, or goes if it was only waiting.
   void UseEnded(ChunkIndex chunk);
   void Use(ChunkIndex chunk);
@@ -166,9 +200,13 @@ class Core {
   Placement placement_;
   Fills fills_;
   Leases leases_;
+  Pins pins_;
+  Allocations allocations_;
+  Bytes private_bytes_{};  // of all allocations' slots
   Sessions sessions_;
   HandleTable<OpId, Op> ops_;
   std::deque<Clear> clears_;
+  std::deque<Pins::OfSpace> cleared_pins_;            // to be ended in slices
   std::deque<std::pair<ChunkIndex, uint64_t>> reap_;  // half stores (chunk, serial) of dead ranks
   UsablePosition usable_;                             // of the lookup that is being answered
   CoreStatus counters_;

@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_EVENTS_H_
 #define KVIST_DAEMON_CORE_EVENTS_H_
 
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/hint.h"
 #include "storage/base/ids.h"
 #include "storage/base/reuse_rule.h"
 #include "storage/base/units.h"
@@ -30,6 +32,7 @@ struct GroupSpec {
   std::vector<Bytes> slot_bytes = {};  // [shard], each a multiple of 4 KiB
   // Neighbouring ranks whose bytes are equal (MLA under tensor parallelism): one shard, stored once by whichever comes first.
   uint32_t ranks_per_shard = 1;
+  uint32_t layers = 1;  // of each shard
 
   uint32_t shards() const { return static_cast<uint32_t>(slot_bytes.size()); }
   uint32_t ranks() const { return shards() * ranks_per_shard; }
@@ -95,6 +98,75 @@ struct StoreAsked {
   GroupId group;
   std::optional<ChunkKey> parent;
   std::span<const ChunkKey> keys;
+};
+
+// Names a pin in its space. Honest keys are told by the last alone; opaque ones may be the last of several chains.
+struct PinName {
+  std::string owner;
+  ChunkKey key;        // the last that was asked for
+  uint32_t asked = 0;  // keys
+
+  auto operator<=>(const PinName&) const = default;
+};
+
+// The position of `keys` (as a lookup finds it) stays until it is unpinned, or cleared: pinned by the session's instance, whose name is the
+// pin's owner, once more if it was already. What of `keys` isn't there is not pinned; pinning again later takes it in. Answer: Answered
+// with the position; ResourceExhausted when the tenant's pins would take too much.
+struct PinAsked {
+  SessionId session;
+  RequestTag tag;
+  std::span<const ChunkKey> keys;
+};
+
+// Takes one of the owner's pins of `keys` back; the last one ends it. Answer: Answered with the pins that are left; unknown ones: 0.
+struct UnpinAsked {
+  SessionId session;
+  RequestTag tag;
+  std::span<const ChunkKey> keys;
+};
+
+// An operator ends a pin, however often it was pinned. No answer; status() shows it.
+struct PinRemoved {
+  SpaceId space;
+  PinName pin;
+};
+
+// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. No answer.
+struct HintAsked {
+  SessionId session;
+  std::span<const ChunkKey> keys;
+  Hint hint;
+};
+
+// Slots without keys for `chunks` chunks of one group on all ranks, private to the session's instance: for KV that leaves the engine and
+// returns. They end with the session. Answer: Answered with an AllocationId; ResourceExhausted when there is no room or the instance has
+// its share already: then nothing was allocated.
+struct AllocateAsked {
+  SessionId session;
+  RequestTag tag;
+  GroupId group;
+  uint32_t chunks = 0;
+};
+
+// Ends an allocation of the session's instance, now or when its copies are quiet. No answer; unknown ones are ignored.
+struct FreeAsked {
+  SessionId session;
+  AllocationId allocation;
+};
+
+// Layers [first_layer, first_layer + layers) of chunks [first, first + count) of an allocation: kStore takes them out of the session's
+// pages, kLoad brings back what was taken out completely. Answers as for LoadAsked; copies of the same bytes don't run at once:
+// FailedPrecondition, as for what was never taken out.
+struct SwapAsked {
+  SessionId session;
+  RequestTag tag;
+  Direction direction = Direction::kStore;
+  AllocationId allocation;
+  GroupId group;  // the allocation's
+  uint32_t first = 0;
+  uint32_t count = 0;
+  uint32_t first_layer = 0;
+  uint32_t layers = 0;
 };
 
 // The client gives an operation up. Answer: CopyCancelled, and OpEnded once it is quiet.
@@ -166,6 +238,14 @@ struct OpEnded {
   uint32_t skipped = 0;  // stores: there already, or being stored by another
   uint32_t refused = 0;  // stores: no room, or the parent is gone
 };
+// To a request that moves no bytes.
+struct Answered {
+  SessionId session;
+  RequestTag tag;
+  absl::Status status;
+  uint32_t chunks = 0;
+  AllocationId allocation;
+};
 struct ClearEnded {
   uint64_t job = 0;
   uint64_t chunks = 0;
@@ -177,7 +257,7 @@ struct CorruptionFound {
 };
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
-                            OpEnded, ClearEnded, CorruptionFound>;
+                            OpEnded, Answered, ClearEnded, CorruptionFound>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

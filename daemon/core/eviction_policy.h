@@ -17,7 +17,8 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
 
-  // The chunks of one request, from the first of the chain (or a later one) to the deepest, were used just now.
+  // The chunks of one request, from the first of the chain (or a later one) to the deepest, were used just now. A deepest one that is
+  // cold (Chunk) goes before all others all the same.
   virtual void Used(std::span<const ChunkIndex> path) = 0;
   // The last child of a sealed chunk was evicted: it is a leaf now, and was last used no later than that child, or as Used said.
   virtual void Exposed(ChunkIndex chunk) = 0;

@@ -8,14 +8,31 @@ namespace kvist::core {
 
 void Core::CheckInvariants() {
   const ChunkIndex places = chunks_.places();
-  std::vector<uint32_t> children(places), leases(places), holds(places);
+  std::vector<uint32_t> children(places), keeps(places), holds(places);
   std::vector<uint64_t> sealed(spaces_.size());
   std::vector<Bytes> bytes(spaces_.size());
   uint64_t in_use = 0, filling = 0;
 
   leases_.ForEach([&](LeaseId, const Lease& lease) {
-    for (const ChunkIndex chunk : lease.kept) ++leases[chunk];
+    for (const ChunkIndex chunk : lease.kept) ++keeps[chunk];
   });
+  pins_.ForEach([&](SpaceId, const PinName&, const Pin& pin) {
+    for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
+  });
+  for (const Pins::OfSpace& pins : cleared_pins_) {
+    for (const auto& [name, pin] : pins) {
+      for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
+    }
+  }
+  Bytes private_bytes{};
+  allocations_.ForEach([&](AllocationId, const Allocation& allocation) {
+    for (const ChunkIndex chunk : allocation.chunks) {
+      ++keeps[chunk];
+      KVIST_CHECK(chunks_[chunk].state == ChunkState::kPrivate);
+    }
+    private_bytes += allocation.bytes;
+  });
+  KVIST_CHECK(private_bytes == private_bytes_);
   ops_.ForEach([&](OpId id, const Op& op) {
     for (const ChunkIndex chunk : op.chunks) ++holds[chunk];
     const Session* session = sessions_.Find(op.session);
@@ -35,9 +52,8 @@ void Core::CheckInvariants() {
     }
     if (!chunk.detached) KVIST_CHECK(chunks_.Find(chunk.space, chunk.group, chunk.key) == i);
     if (chunk.state == ChunkState::kSealed) ++sealed[chunk.space.value];
-    if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kFilling) {
-      bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group);
-    }
+    if (chunk.state == ChunkState::kPrivate) KVIST_CHECK(chunk.detached && chunk.children == 0);
+    if (chunk.state != ChunkState::kGhost) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
     const Fill* fill = fills_.Find(i);
     KVIST_CHECK((chunk.state == ChunkState::kFilling) == (fill != nullptr));
     if (fill != nullptr) {
@@ -52,7 +68,7 @@ void Core::CheckInvariants() {
       KVIST_CHECK(chunk.older == kNoChunk);
       continue;
     }
-    KVIST_CHECK(chunk.children == children[i] && chunk.leases == leases[i] && chunk.holds == holds[i]);
+    KVIST_CHECK(chunk.children == children[i] && chunk.keeps == keeps[i] && chunk.holds == holds[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
     if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK(chunk.needed());
     if (chunk.state == ChunkState::kSealed && !chunk.needed()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));

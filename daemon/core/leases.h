@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "absl/container/btree_set.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
-#include "daemon/core/handle_table.h"
+#include "daemon/core/owned_table.h"
 #include "storage/base/units.h"
 
 namespace kvist::core {
@@ -38,24 +37,21 @@ struct Lease {
 // Threads: one.
 class Leases {
  public:
-  // Leases are named between an engine's processes, and one of an earlier daemon may be shown to this one: with a random
-  // `first_generation` it is taken for one of ours once in 2^32 times, and only within the same instance.
-  Leases(Bytes budget, uint32_t first_generation) : budget_(budget), leases_(first_generation) {}
+  Leases(Bytes budget, uint32_t first_generation) : leases_(budget, kLeasesPerSession, first_generation) {}
 
   // A new lease, or none when it would take its instance past the budget or its session past kLeasesPerSession.
   LeaseId Grant(Lease lease);
-  // For leases from now on; those there are stay, and count.
-  void SetBudget(Bytes budget) { budget_ = budget; }
+  void SetBudget(Bytes budget) { leases_.SetBudget(budget); }
   // The lease if it is alive and belongs to `instance`.
-  Lease* Find(LeaseId id, InstanceId instance);
+  Lease* Find(LeaseId id, InstanceId instance) { return leases_.Find(id, instance); }
   Lease End(LeaseId id);
 
-  std::vector<LeaseId> OfSession(SessionId session) const;
+  std::vector<LeaseId> OfSession(SessionId session) const { return leases_.OfSession(session); }
   // A lease whose deadline is at or before `now`; none when there is none.
   LeaseId Expired(absl::Time now) const;
 
   size_t size() const { return leases_.size(); }
-  Bytes used(InstanceId instance) const;
+  Bytes used(InstanceId instance) const { return leases_.used(instance); }
   // Calls f(LeaseId, const Lease&) for all; for invariant checks and status.
   template <class F>
   void ForEach(F f) {
@@ -65,11 +61,8 @@ class Leases {
   static constexpr size_t kLeasesPerSession = 4096;
 
  private:
-  Bytes budget_;  // per instance
-  HandleTable<LeaseId, Lease> leases_;
+  OwnedTable<LeaseId, Lease> leases_;
   absl::btree_set<std::pair<absl::Time, uint64_t>> by_deadline_;
-  absl::flat_hash_map<InstanceId, Bytes> used_;
-  absl::flat_hash_map<SessionId, absl::btree_set<uint64_t>> by_session_;
 };
 
 }  // namespace kvist::core

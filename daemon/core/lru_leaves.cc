@@ -18,6 +18,7 @@ class LruLeaves : public EvictionPolicy {
     for (const ChunkIndex i : path) Unlink(i);
     const ChunkIndex deepest = path.back();
     Chunk& chunk = chunks_[deepest];
+    if (chunk.cold()) return Exposed(deepest);
     chunk.older = newest_;
     chunk.newer = kEnd;
     (newest_ == kEnd ? oldest_ : chunks_[newest_].newer) = deepest;

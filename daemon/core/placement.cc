@@ -67,7 +67,8 @@ bool Placement::Reserve(ChunkIndex i) {
 
 void Placement::Unreserve(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
-  KVIST_CHECK(chunk.state == ChunkState::kFilling || chunk.state == ChunkState::kSealed);
+  KVIST_CHECK(chunk.state == ChunkState::kFilling || chunk.state == ChunkState::kSealed ||
+              chunk.state == ChunkState::kPrivate);
   KVIST_CHECK(chunk.holds == 0 || kPlanted == PlantedBug::kSlotReusedUnderHold);
   Space& space = spaces_[chunk.space];
   const uint32_t count = Group(chunk).shards();
@@ -101,6 +102,7 @@ void Placement::Collect(ChunkIndex i) {
       }
       Unreserve(i);
     }
+    if (chunk.state == ChunkState::kPrivate) Unreserve(i);
     PolicyOf(i).Withdrawn(i);
     i = chunks_.Remove(i);
   }
@@ -110,7 +112,7 @@ void Placement::CheckInvariants() const {
   uint64_t live = 0;
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
-    if (chunk.state != ChunkState::kFilling && chunk.state != ChunkState::kSealed) continue;
+    if (chunk.state == ChunkState::kFree || chunk.state == ChunkState::kGhost) continue;
     const uint32_t count = Group(chunk).shards();
     const SlotRef* shards = const_cast<Placement*>(this)->Shards(chunk);
     for (uint32_t shard = 0; shard < count; ++shard) KVIST_CHECK(slots_.IsLive(shards[shard]));

@@ -33,7 +33,7 @@ class Placement {
   // Frees the slots of a chunk that isn't held; it is a ghost then.
   void Unreserve(ChunkIndex chunk);
 
-  // Removes a ghost, or a detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that.
+  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that.
   // Tells the policy when a sealed parent has become a leaf.
   void Collect(ChunkIndex chunk);
 

@@ -40,6 +40,9 @@ class Sessions {
   void Close(SessionId id);
   void Remove(SessionId id);
 
+  // What an instance is called, within its tenant.
+  const std::string& NameOf(InstanceId instance) const { return names_.at(instance).second; }
+
   size_t size() const { return sessions_.size(); }
   size_t instances() const { return instances_.size(); }
   template <class F>

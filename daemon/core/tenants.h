@@ -18,6 +18,8 @@ namespace kvist::core {
 
 using TenantId = Id<struct TenantTag, uint32_t>;  // dense, starting at 0
 
+inline Bytes ShareOf(Bytes whole, double share) { return {static_cast<uint64_t>(static_cast<double>(whole.value) * share)}; }
+
 // One tenant's part of the pool.
 struct Tenant {
   std::string name;

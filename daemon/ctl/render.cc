@@ -89,9 +89,16 @@ std::string ToTable(const node::v1::StatusReply& status) {
                   HumanBytes({status.index_bytes()})});
   absl::StrAppend(&text, pool_table.Render(), "\n");
 
-  Table now({{"INSTANCES", kRight}, {"SESSIONS", kRight}, {"LEASES", kRight}, {"COPIES", kRight}, {"FILLING", kRight}});
+  Table now({{"INSTANCES", kRight},
+             {"SESSIONS", kRight},
+             {"LEASES", kRight},
+             {"PINS", kRight},
+             {"PRIVATE", kRight},
+             {"COPIES", kRight},
+             {"FILLING", kRight}});
   now.Add({HumanCount(status.instances()), HumanCount(status.sessions()), HumanCount(status.leases()),
-           HumanCount(status.ops()), HumanCount(status.filling())});
+           HumanCount(status.pins()), HumanBytes({status.pool().private_bytes()}), HumanCount(status.ops()),
+           HumanCount(status.filling())});
   absl::StrAppend(&text, now.Render(), "\n");
 
   Table counts({{"LOOKUPS", kRight},

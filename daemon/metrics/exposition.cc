@@ -102,6 +102,10 @@ void AddRequests(const Traffic& total, const session::Latencies& latencies, Fami
   out->Count("kvist_load_bytes_total", "Bytes copied into engines' pages.", total.bytes_loaded, kDram);
   out->Count("kvist_load_chunks_total", "Chunks copied into engines' pages, one for each rank.", total.chunks_loaded, kDram);
   out->Count("kvist_store_bytes_total", "Bytes copied from engines' pages.", total.bytes_stored);
+  out->Count("kvist_swap_out_bytes_total", "Bytes of private allocations copied from engines' pages.",
+             total.bytes_swapped_out);
+  out->Count("kvist_swap_in_bytes_total", "Bytes of private allocations copied into engines' pages.",
+             total.bytes_swapped_in);
   out->Count("kvist_store_chunks_total", "Chunks copied from engines' pages, one for each rank.", total.chunks_stored);
   out->Count("kvist_store_skipped_total",
              "Chunks that engines stored and that were there already, or being stored by another.", total.chunks_skipped);
@@ -138,7 +142,10 @@ void AddHolding(const Figures& f, Families* out) {
   out->Level("kvist_chunks", "Chunks that can be hit.", f.core.sealed);
   out->Level("kvist_chunks_filling", "Chunks that not all ranks have stored.", f.core.filling);
   out->Level("kvist_leases", "Leases that engines hold.", f.core.leases);
-  out->Level("kvist_operations", "Loads and stores in flight.", f.core.ops);
+  out->Level("kvist_pins", "Prompts that are pinned.", f.core.pins);
+  out->Level("kvist_private_allocations", "Private allocations of engines.", f.core.allocations);
+  out->Level("kvist_private_bytes", "Bytes of slots in private allocations.", f.core.private_bytes);
+  out->Level("kvist_operations", "Copies in flight.", f.core.ops);
   out->Level("kvist_sessions", "Engine processes that are connected.", f.core.sessions);
   out->Level("kvist_instances", "Engines that are connected.", f.core.instances);
   out->Level("kvist_spaces", "Spaces that were met since the start.", uint64_t{f.core.spaces.size()});

@@ -33,12 +33,12 @@ struct NodeStatus {
   };
   std::string engine_socket;
   absl::Duration uptime;
-  Bytes pool_capacity{}, pool_used{}, pool_touched{}, pool_page{}, slab{};
+  Bytes pool_capacity{}, pool_used{}, pool_private{}, pool_touched{}, pool_page{}, slab{};
   uint64_t pool_slots = 0;
   uint32_t pool_regions = 0;
   bool pool_locked = false;
   std::vector<Space> spaces;
-  uint64_t sessions = 0, instances = 0, leases = 0, ops = 0, filling = 0;
+  uint64_t sessions = 0, instances = 0, leases = 0, pins = 0, allocations = 0, ops = 0, filling = 0;
   Bytes index{};
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;

@@ -71,6 +71,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   pool.set_page_bytes(status.pool_page.value);
   pool.set_slab_bytes(status.slab.value);
   pool.set_regions(status.pool_regions);
+  pool.set_private_bytes(status.pool_private.value);
 
   for (const NodeStatus::Space& from : status.spaces) {
     node::v1::StatusReply::Space& space = *reply.add_spaces();
@@ -84,6 +85,8 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_sessions(status.sessions);
   reply.set_instances(status.instances);
   reply.set_leases(status.leases);
+  reply.set_pins(status.pins);
+  reply.set_allocations(status.allocations);
   reply.set_ops(status.ops);
   reply.set_filling(status.filling);
   reply.set_index_bytes(status.index.value);

@@ -34,6 +34,8 @@ struct Traffic {
   uint64_t chunks_refused = 0;  // stores without room, or after such
   Bytes bytes_loaded{};         // what was copied, without padding
   Bytes bytes_stored{};
+  Bytes bytes_swapped_in{};  // of private allocations, as the two above
+  Bytes bytes_swapped_out{};
   std::array<uint64_t, kHooks> failed{};  // answered with an error, late ones among them
   std::array<uint64_t, kHooks> late{};    // whose deadline had passed before they were begun
 

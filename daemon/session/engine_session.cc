@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
 #include "storage/base/status.h"
@@ -21,11 +22,15 @@ uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.val
 
 size_t HookOf(shm::Opcode opcode) {
   switch (opcode) {
-    case shm::Opcode::kLoad: return static_cast<size_t>(Hook::kLoad);
-    case shm::Opcode::kStore: return static_cast<size_t>(Hook::kStore);
+    case shm::Opcode::kLoad:
+    case shm::Opcode::kSwapIn: return static_cast<size_t>(Hook::kLoad);
+    case shm::Opcode::kStore:
+    case shm::Opcode::kSwapOut: return static_cast<size_t>(Hook::kStore);
     default: return static_cast<size_t>(Hook::kLookup);
   }
 }
+
+bool IsSwap(shm::Opcode opcode) { return opcode == shm::Opcode::kSwapOut || opcode == shm::Opcode::kSwapIn; }
 
 // Copies arguments out of shared memory, where they may lie at any address.
 template <class T>
@@ -87,9 +92,15 @@ absl::StatusOr<uint32_t> EngineSession::Drain(uint32_t entries_max, int64_t now_
 }
 
 absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out) {
-  if (entry.opcode == shm::Opcode::kRelease) {
-    core->Handle(core::ReleaseAsked{identity_.id, LeaseId::Unpack(entry.lease)}, out);
-    return absl::OkStatus();
+  switch (entry.opcode) {  // those without an answer
+    case shm::Opcode::kRelease:
+      core->Handle(core::ReleaseAsked{identity_.id, LeaseId::Unpack(entry.lease)}, out);
+      return absl::OkStatus();
+    case shm::Opcode::kFree:
+      core->Handle(core::FreeAsked{identity_.id, AllocationId::Unpack(entry.lease)}, out);
+      return absl::OkStatus();
+    case shm::Opcode::kHint: return HandleHint(entry, core, out);
+    default: break;
   }
   if (entry.cell >= shm::kCells)
     return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, " of ", shm::kCells));
@@ -108,7 +119,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   if (!status.ok()) {
     ++traffic_.failed[HookOf(entry.opcode)];
     if (absl::IsDeadlineExceeded(status)) ++traffic_.late[HookOf(entry.opcode)];
-    End(entry.cell, entry.sequence, status, 0, 0, 0, {});
+    End(entry.cell, entry.sequence, status, 0, 0, 0, 0);
     return absl::OkStatus();
   }
   pending.opcode = entry.opcode;
@@ -117,38 +128,71 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
+  Ask(entry, pending, core, out);
+  return absl::OkStatus();
+}
+
+void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out) {
   const core::RequestTag tag = Tag(entry.cell, entry.sequence);
-  std::span<const ChunkKey> keys = keys_;
+  const GroupId group{entry.group};
+  const std::span<const ChunkKey> keys = keys_;
   switch (entry.opcode) {
     case shm::Opcode::kLookup:
-      core->Handle(core::LookupAsked{identity_.id, tag, keys, absl::Nanoseconds(entry.lease_nanos)}, out);
-      break;
+      return core->Handle(core::LookupAsked{identity_.id, tag, keys, absl::Nanoseconds(entry.lease_nanos)}, out);
     case shm::Opcode::kLoad:
-      core->Handle(core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), GroupId{entry.group}, entry.first_chunk,
-                                   entry.chunks},
-                   out);
-      break;
-    default: {
-      core::StoreAsked ask{identity_.id, tag, GroupId{entry.group}, std::nullopt, keys};
-      if (entry.has_parent != 0) {
-        ask.parent = keys.front();
-        ask.keys = keys.subspan(1);
-      }
-      core->Handle(ask, out);
-    }
+      return core->Handle(
+          core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), group, entry.first_chunk, entry.chunks}, out);
+    case shm::Opcode::kStore:
+      if (entry.has_parent == 0) return core->Handle(core::StoreAsked{identity_.id, tag, group, std::nullopt, keys}, out);
+      return core->Handle(core::StoreAsked{identity_.id, tag, group, keys.front(), keys.subspan(1)}, out);
+    case shm::Opcode::kPin: return core->Handle(core::PinAsked{identity_.id, tag, keys}, out);
+    case shm::Opcode::kUnpin: return core->Handle(core::UnpinAsked{identity_.id, tag, keys}, out);
+    case shm::Opcode::kAllocate: return core->Handle(core::AllocateAsked{identity_.id, tag, group, entry.chunks}, out);
+    case shm::Opcode::kSwapOut:
+    case shm::Opcode::kSwapIn:
+      return core->Handle(
+          core::SwapAsked{identity_.id, tag,
+                          entry.opcode == shm::Opcode::kSwapOut ? core::Direction::kStore : core::Direction::kLoad,
+                          AllocationId::Unpack(entry.lease), group, entry.first_chunk, entry.chunks, pending.first_layer,
+                          pending.layers},
+          out);
+    default: KVIST_CHECK(false);  // ReadArguments knows all opcodes
   }
+}
+
+absl::Status EngineSession::HandleHint(const shm::Entry& entry, core::Core* core, core::Effects* out) {
+  const std::byte* arguments =
+      entry.keys > shm::kKeysMax ? nullptr : ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey));
+  const shm::HintBytes& bytes = entry.hint;
+  if (arguments == nullptr || bytes.session_ended > 1 ||
+      bytes.expected_reuse > static_cast<uint8_t>(core::ExpectedReuse::kNever) || bytes.stop_reason > core::kStopReasonMax) {
+    return absl::InvalidArgumentError("a hint that no connector sends: too many keys, or values that don't exist");
+  }
+  CopyOut(arguments, entry.keys, &keys_);
+  const core::Hint hint{bytes.session_ended != 0, static_cast<core::ExpectedReuse>(bytes.expected_reuse),
+                        static_cast<core::StopReason>(bytes.stop_reason)};
+  core->Handle(core::HintAsked{identity_.id, keys_, hint}, out);
   return absl::OkStatus();
 }
 
 absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pending) {
-  const bool lookup = entry.opcode == shm::Opcode::kLookup;
-  const bool load = entry.opcode == shm::Opcode::kLoad;
+  bool has_keys = false, has_pages = false;
+  switch (entry.opcode) {
+    case shm::Opcode::kLookup:
+    case shm::Opcode::kPin:
+    case shm::Opcode::kUnpin: has_keys = true; break;
+    case shm::Opcode::kLoad:
+    case shm::Opcode::kSwapOut:
+    case shm::Opcode::kSwapIn: has_pages = true; break;
+    case shm::Opcode::kStore: has_keys = has_pages = true; break;
+    case shm::Opcode::kAllocate: break;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
+  }
   const bool store = entry.opcode == shm::Opcode::kStore;
   const uint64_t parent = store && entry.has_parent != 0 ? 1 : 0;
-  if (!lookup && !load && !store)
-    return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
-  if (entry.keys > shm::kKeysMax + parent || entry.pages > shm::kPagesMax || (store && entry.keys < parent + 1) ||
-      (load && entry.keys != 0)) {
+  if (entry.keys > (has_keys ? shm::kKeysMax + parent : 0) || entry.pages > (has_pages ? shm::kPagesMax : 0) ||
+      (store && entry.keys < parent + 1)) {
     return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages,
                                                    " pages; allowed are ", shm::kKeysMax, " chunks"));
   }
@@ -156,32 +200,36 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
       ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));
   if (arguments == nullptr) return absl::InvalidArgumentError("a request's arguments lie outside the arena");
   CopyOut(arguments, entry.keys, &keys_);
-  if (lookup) return absl::OkStatus();
+  return has_pages ? ReadPages(entry, store ? entry.keys - parent : entry.chunks, arguments + entry.keys * sizeof(ChunkKey),
+                               pending)
+                   : absl::OkStatus();
+}
 
+absl::Status EngineSession::ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending) {
+  const bool store = entry.opcode == shm::Opcode::kStore;
   const cuda::KvMemory* memory = registration_.memory.get();
   if (memory == nullptr)
-    return absl::FailedPreconditionError("a scheduler session has no KV memory: load and store from a worker session");
+    return absl::FailedPreconditionError("a scheduler session has no KV memory: load, store and swap from a worker session");
   if (entry.group >= memory->layouts.size())
     return absl::InvalidArgumentError(absl::StrCat("cache group ", entry.group, " of ", memory->layouts.size()));
   const cuda::KvLayout& layout = memory->layouts[entry.group];
   pending->group = GroupId{entry.group};
-  const uint64_t chunks = load ? entry.chunks : entry.keys - parent;
   if (chunks > shm::kKeysMax || entry.pages != chunks * layout.pages_per_chunk) {
     return absl::InvalidArgumentError(
         absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", layout.pages_per_chunk, " pages"));
   }
   const auto layers = static_cast<uint32_t>(layout.layers.size());
-  pending->first_layer = load ? entry.layer.first_layer : 0;
+  pending->first_layer = store ? 0 : entry.layer.first_layer;
   if (pending->first_layer >= layers)
     return absl::InvalidArgumentError(absl::StrCat("first layer ", pending->first_layer, " of ", layers));
-  pending->layers = load && entry.layer.layers != 0 ? entry.layer.layers : layers - pending->first_layer;
+  pending->layers = !store && entry.layer.layers != 0 ? entry.layer.layers : layers - pending->first_layer;
   if (pending->layers > layers - pending->first_layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
   }
-  CopyOut(arguments + entry.keys * sizeof(ChunkKey), entry.pages, &pending->pages);
+  CopyOut(pages, entry.pages, &pending->pages);
   for (const PageId page : pending->pages) {
-    if (page.value >= layout.pages && !(load && page == kNoPage))
+    if (page.value >= layout.pages && (store || page != kNoPage))
       return absl::InvalidArgumentError(absl::StrCat("page ", page.value, " of ", layout.pages));
   }
   return absl::OkStatus();
@@ -217,22 +265,32 @@ void EngineSession::Answer(const core::LookupAnswered& answer) {
   ++(answer.chunks == 0 ? traffic_.lookups_missed : answer.chunks < asked ? traffic_.lookups_partial : traffic_.lookups_hit);
   traffic_.chunks_asked += asked;
   traffic_.chunks_hit += answer.chunks;
-  End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, 0, 0, answer.lease);
+  End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, 0, 0, answer.lease.Pack());
+}
+
+void EngineSession::Answer(const core::Answered& answered) {
+  if (!answered.status.ok()) ++traffic_.failed[HookOf(pending_[CellOf(answered.tag)].opcode)];
+  End(CellOf(answered.tag), SequenceOf(answered.tag), answered.status, answered.chunks, 0, 0, answered.allocation.Pack());
 }
 
 void EngineSession::Answer(const core::OpEnded& ended) {
   const Pending& pending = pending_[CellOf(ended.tag)];
-  const bool load = pending.opcode == shm::Opcode::kLoad;
+  const size_t hook = HookOf(pending.opcode);
+  const bool load = hook == static_cast<size_t>(Hook::kLoad);
   const Bytes bytes = ended.copied == 0
                           ? Bytes{}
                           : registration_.memory->layouts[pending.group.value].layer_bytes() * pending.layers * ended.copied;
-  (load ? traffic_.chunks_loaded : traffic_.chunks_stored) += ended.copied;
-  (load ? traffic_.bytes_loaded : traffic_.bytes_stored) += bytes;
+  if (IsSwap(pending.opcode)) {
+    (load ? traffic_.bytes_swapped_in : traffic_.bytes_swapped_out) += bytes;
+  } else {
+    (load ? traffic_.chunks_loaded : traffic_.chunks_stored) += ended.copied;
+    (load ? traffic_.bytes_loaded : traffic_.bytes_stored) += bytes;
+  }
   traffic_.chunks_skipped += ended.skipped;
   traffic_.chunks_refused += ended.refused;
-  if (!ended.status.ok()) ++traffic_.failed[HookOf(pending.opcode)];
-  End(CellOf(ended.tag), SequenceOf(ended.tag), ended.status, ended.copied, ended.skipped, ended.refused, {});
-  if (latencies_ != nullptr) latencies_->hooks[HookOf(pending.opcode)].Record(MonotonicNanos() - pending.taken_nanos);
+  if (!ended.status.ok()) ++traffic_.failed[hook];
+  End(CellOf(ended.tag), SequenceOf(ended.tag), ended.status, ended.copied, ended.skipped, ended.refused, 0);
+  if (latencies_ != nullptr) latencies_->hooks[hook].Record(MonotonicNanos() - pending.taken_nanos);
 }
 
 bool EngineSession::Abandoned(core::RequestTag tag) const {
@@ -241,7 +299,7 @@ bool EngineSession::Abandoned(core::RequestTag tag) const {
 }
 
 void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Status& status, uint32_t copied,
-                        uint32_t skipped, uint32_t refused, LeaseId lease) {
+                        uint32_t skipped, uint32_t refused, uint64_t handle) {
   Pending& pending = pending_[cell_index];
   if (pending.busy) --ops_in_flight_;
   pending.busy = false;
@@ -252,7 +310,7 @@ void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Stat
   cell->copied = copied;
   cell->skipped = skipped;
   cell->refused = refused;
-  cell->lease = lease.Pack();
+  cell->lease = handle;
   if (!status.ok()) {
     const size_t n = std::min(status.message().size(), sizeof cell->message - 1);
     std::memcpy(cell->message, status.message().data(), n);

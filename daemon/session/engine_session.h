@@ -47,6 +47,7 @@ class EngineSession {
   // The answers.
   void Answer(const core::LookupAnswered& answer);
   void Answer(const core::OpEnded& ended);
+  void Answer(const core::Answered& answered);
   // The copy for an operation that the core has begun; `slots[i]` is the memory of effect.slots[i].
   cuda::Copy Begin(const core::CopyStarted& effect, std::vector<std::byte*> slots);
 
@@ -80,10 +81,14 @@ class EngineSession {
   };
 
   absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);
+  absl::Status HandleHint(const shm::Entry& entry, core::Core* core, core::Effects* out);
   // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.
   absl::Status ReadArguments(const shm::Entry& entry, Pending* pending);
+  absl::Status ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending);
+  // Hands a request that was read to the core.
+  void Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out);
   void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
-           LeaseId lease);
+           uint64_t handle);
 
   Identity identity_;
   Registration registration_;

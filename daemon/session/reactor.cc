@@ -319,6 +319,8 @@ void Reactor::Carry(core::CopyCancelled& effect) { engine_->Cancel(effect.op); }
 
 void Reactor::Carry(core::OpEnded& effect) { Find(effect.session)->Answer(effect); }
 
+void Reactor::Carry(core::Answered& effect) { Find(effect.session)->Answer(effect); }
+
 void Reactor::Carry(core::ClearEnded& effect) {
   const auto done = clears_.extract(effect.job);
   done.mapped()(effect.chunks);

@@ -121,6 +121,7 @@ class Reactor {
   void Carry(core::CopyStarted& effect);
   void Carry(core::CopyCancelled& effect);
   void Carry(core::OpEnded& effect);
+  void Carry(core::Answered& effect);
   void Carry(core::ClearEnded& effect);
   void Carry(core::CorruptionFound& effect);
 

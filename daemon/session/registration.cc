@@ -245,6 +245,7 @@ core::GroupSpec SpecOf(const v1::Space& space, const v1::Space::Group& group) {
   const Bytes payload{group.segments() * group.segment_bytes() * group.layers() * PagesPerChunk(space, group)};
   if (group.replicated()) spec.ranks_per_shard = space.tensor_parallel();
   const uint32_t shards = space.tensor_parallel() * space.pipeline_parallel() / spec.ranks_per_shard;
+  spec.layers = group.layers();
   spec.slot_bytes.assign(shards, cuda::SlotBytesFor(payload));
   return spec;
 }

@@ -36,9 +36,10 @@ struct Handle {
   static constexpr Handle Unpack(uint64_t v) { return {static_cast<uint32_t>(v), static_cast<uint32_t>(v >> 32)}; }
 };
 
-using SlotRef = Handle<struct SlotTag>;   // a pinned-DRAM extent that holds one shard
-using LeaseId = Handle<struct LeaseTag>;  // an instance's revocable right that chunks stay
-using OpId = Handle<struct OpTag>;        // one load or store in flight
+using SlotRef = Handle<struct SlotTag>;             // a pinned-DRAM extent that holds one shard
+using LeaseId = Handle<struct LeaseTag>;            // an instance's revocable right that chunks stay
+using OpId = Handle<struct OpTag>;                  // one copy in flight
+using AllocationId = Handle<struct AllocationTag>;  // slots without keys, private to an instance
 
 // 256 bits that name something: a chunk by its whole prefix, or a space by everything that must match.
 template <class Tag>

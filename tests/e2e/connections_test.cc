@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -67,10 +68,13 @@ class Flood {
     REQUIRE(::pipe2(report, O_CLOEXEC) == 0);
     pid_ = ::fork();
     if (pid_ == 0) {
+      // The socket by a relative name: another user may not be allowed to enter what is above it.
+      const std::filesystem::path path(socket);
+      if (::chdir(path.parent_path().c_str()) != 0) ::_exit(1);
       if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(1);
       std::vector<UniqueFd> held;
       for (uint32_t i = 0; i < count; ++i) {
-        held.push_back(Connect(socket));
+        held.push_back(Connect(path.filename()));
         if (!held.back()) ::_exit(2);
       }
       uint32_t open = 0;

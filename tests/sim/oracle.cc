@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "tests/sim/only.h"
 
 namespace kvist::sim {
 namespace {
@@ -14,12 +15,6 @@ using core::Direction;
 using core::Effects;
 using core::OpEnded;
 using core::Role;
-
-// The only effect, if it is a T.
-template <class T>
-const T* Only(const Effects& effects) {
-  return effects.size() == 1 ? std::get_if<T>(&effects[0]) : nullptr;
-}
 
 uint64_t Bit(uint32_t shard) { return uint64_t{1} << shard; }
 
@@ -94,6 +89,11 @@ void Oracle::Judge(const core::SessionClosed& event, const Effects& effects) {
     const auto next = std::next(lease);
     if (lease->second.session == event.session) EndLease(lease);
     lease = next;
+  }
+  for (auto allocation = allocations_.begin(); allocation != allocations_.end();) {
+    const auto next = std::next(allocation);
+    if (allocation->second.session == event.session) EndAllocation(allocation);
+    allocation = next;
   }
   if (session->role == Role::kWorker) {
     for (const FillId fill : open_fills_) {
@@ -280,7 +280,7 @@ void Oracle::Judge(const core::LoadAsked& event, const Effects& effects) {
   if (!Expect(copy != nullptr && copy->slots.size() == event.count, kOneAnswer, "a load on a good lease did not start"))
     return;
   const uint32_t ranks_per_shard = GroupOf(session->space, event.group).ranks_per_shard;
-  Op op{event.session, event.tag, Direction::kLoad, {}, {}, false};
+  Op op{event.session, event.tag, Direction::kLoad, {}, {}};
   for (uint32_t k = 0; k < event.count && verdict_.kept(); ++k) {
     const ShardId shard = lease.shards[event.group.value][event.first + k][session->rank.value / ranks_per_shard];
     Expect(copy->chunk_of[k] == k && copy->slots[k] == memory_[shard].slot, kNoWrongBytes,
@@ -324,7 +324,7 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
               kOneAnswer, "a store must start or end")) {
     return;
   }
-  Op op{event.session, event.tag, Direction::kStore, {}, {}, false};
+  Op op{event.session, event.tag, Direction::kStore, {}, {}};
   for (size_t i = 0; i < copy->slots.size() && verdict_.kept(); ++i) {
     const uint32_t k = copy->chunk_of[i];
     const auto number = static_cast<uint16_t>(session->rank.value / spec.groups[event.group.value].ranks_per_shard);
@@ -422,6 +422,7 @@ void Oracle::Judge(const core::CopyFinished& event, const Effects& effects) {
   const bool ok = event.status.ok();
   if (ok && op.cancelled) ++coverage_.late_ok;
   for (size_t i = 0; i < op.fills.size(); ++i) EndShard(op.fills[i], op.shards[i], ok);
+  if (op.allocation != 0) SwapEnded(op, ok);
 
   Session& session = sessions_.at(op.session.value);
   session.ops.erase(event.op.Pack());
@@ -461,6 +462,14 @@ void Oracle::Judge(const core::ClearAsked& event, const Effects& effects) {
   for (const auto& [space, spec] : specs_) {
     if (event.space.has_value() && event.space->value != space) continue;
     ++clears_[space];
+    for (auto pin = pins_.begin(); pin != pins_.end();) {
+      const auto next = std::next(pin);
+      if (pin->first.first == space) {
+        ++coverage_.pins_cleared;
+        EndPin(pin);
+      }
+      pin = next;
+    }
     for (const FillId fill : open_fills_) {
       if (std::get<0>(fills_[fill].chunk) == space) fills_[fill].cleared = true;
     }
@@ -511,6 +520,8 @@ void Oracle::Compare(const core::Core& core) {
   equal("operations", status.ops, ops_.size());
   equal("sessions", status.sessions, sessions_.size());
   equal("instances", status.instances, instances_.size());
+  equal("pins", status.pins, pins_.size());
+  equal("private allocations", status.allocations, allocations_.size());
   if (late_ == 0) equal("leases", status.leases, leases_.size());
   for (const auto& [tenant, quota] : options_.quotas) {
     Bytes used{};

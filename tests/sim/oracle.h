@@ -34,6 +34,13 @@ class Oracle {
   void Judge(const core::ReleaseAsked& event, const core::Effects& effects);
   void Judge(const core::LoadAsked& event, const core::Effects& effects);
   void Judge(const core::StoreAsked& event, const core::Effects& effects);
+  void Judge(const core::PinAsked& event, const core::Effects& effects);
+  void Judge(const core::UnpinAsked& event, const core::Effects& effects);
+  void Judge(const core::PinRemoved& event, const core::Effects& effects);
+  void Judge(const core::HintAsked& event, const core::Effects& effects);
+  void Judge(const core::AllocateAsked& event, const core::Effects& effects);
+  void Judge(const core::FreeAsked& event, const core::Effects& effects);
+  void Judge(const core::SwapAsked& event, const core::Effects& effects);
   void Judge(const core::CancelAsked& event, const core::Effects& effects);
   void Judge(const core::CopyFinished& event, const core::Effects& effects);
   void Judge(const core::ClearAsked& event, const core::Effects& effects);
@@ -52,6 +59,8 @@ class Oracle {
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
              hits_without_prefix = 0;
+    uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
+             swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
   };
   const Coverage& coverage() const { return coverage_; }
 
@@ -62,6 +71,7 @@ class Oracle {
     SpaceId space;
     uint32_t open = 0;
     Bytes leased{};
+    Bytes allocated{};
   };
   struct Session {
     InstanceName name;
@@ -106,7 +116,38 @@ class Oracle {
     std::vector<ShardId> shards;
     std::vector<FillId> fills;
     bool cancelled = false;
+    uint64_t allocation = 0;  // that it swaps
+    uint32_t first = 0;       // chunk of it
   };
+  struct Pin {
+    uint32_t chunks = 0;
+    Bytes bytes{};
+    uint64_t count = 0;
+    std::vector<ShardId> shards;  // of what its position needs
+  };
+  using PinPlace = std::pair<uint32_t, core::PinName>;  // space, name
+  struct Allocation {
+    InstanceName name;
+    uint64_t instance = 0;
+    SessionId session;
+    SpaceId space;
+    GroupId group;
+    uint32_t chunks = 0;
+    Bytes bytes{};
+    struct Place {
+      std::optional<SlotRef> slot;  // once a swap has shown it
+      ShardId content = 0;          // that can be brought back
+    };
+    std::map<std::pair<uint32_t, uint32_t>, Place> places;  // (shard, chunk)
+  };
+
+  // What the position needs: its shards, and how many bytes of slots they have.
+  Bytes Needed(const Session& session, std::span<const ChunkKey> keys, uint32_t position, std::vector<ShardId>* shards);
+  void EndPin(std::map<PinPlace, Pin>::iterator pin);
+  void EndAllocation(std::map<uint64_t, Allocation>::iterator allocation);
+  // Whether a copy that runs would tear, or be torn by, one of that direction.
+  bool Conflicts(const core::SwapAsked& event, uint32_t shard) const;
+  void SwapEnded(const Op& op, bool ok);
 
   bool Expect(bool holds, std::string_view promise, std::string_view detail) {
     return verdict_.Expect(holds, promise, detail);
@@ -143,6 +184,10 @@ class Oracle {
   std::map<uint64_t, Session> sessions_;
   std::map<uint64_t, Lease> leases_;  // alive, or expired and late
   std::set<uint64_t> leases_ever_;
+  std::map<PinPlace, Pin> pins_;
+  std::map<std::string, Bytes> pinned_;  // [tenant]
+  std::map<uint64_t, Allocation> allocations_;
+  std::set<uint64_t> allocations_ever_;
   std::map<uint64_t, Op> ops_;
   std::set<uint64_t> ops_ever_;
   std::vector<Fill> fills_;

@@ -46,6 +46,10 @@ struct Printer {
     return absl::StrCat("ended session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " copied ",
                         e.copied, " skipped ", e.skipped, " refused ", e.refused);
   }
+  std::string operator()(const core::Answered& e) {
+    return absl::StrCat("answered session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " ", e.chunks,
+                        " chunks, allocation ", Show(e.allocation));
+  }
   std::string operator()(const core::ClearEnded& e) {
     return absl::StrCat("cleared job ", e.job, ": ", e.chunks, " chunks");
   }
@@ -76,6 +80,31 @@ std::string Print(const core::LoadAsked& e) {
 std::string Print(const core::StoreAsked& e) {
   return absl::StrCat("store session ", e.session.value, " tag ", e.tag.value, " group ", e.group.value, " after ",
                       e.parent.has_value() ? Show(*e.parent) : "-", " ", Show(e.keys));
+}
+std::string Print(const core::PinAsked& e) {
+  return absl::StrCat("pin session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys));
+}
+std::string Print(const core::UnpinAsked& e) {
+  return absl::StrCat("unpin session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys));
+}
+std::string Print(const core::PinRemoved& e) {
+  return absl::StrCat("remove pin space ", e.space.value, " of ", e.pin.owner, " ", Show(e.pin.key), " ", e.pin.asked);
+}
+std::string Print(const core::HintAsked& e) {
+  return absl::StrCat("hint session ", e.session.value, " ", Show(e.keys), e.hint.session_ended ? " ended" : "", " reuse ",
+                      static_cast<int>(e.hint.expected_reuse), " stop ", static_cast<int>(e.hint.stop_reason));
+}
+std::string Print(const core::AllocateAsked& e) {
+  return absl::StrCat("allocate session ", e.session.value, " tag ", e.tag.value, " group ", e.group.value, " chunks ",
+                      e.chunks);
+}
+std::string Print(const core::FreeAsked& e) {
+  return absl::StrCat("free session ", e.session.value, " allocation ", Show(e.allocation));
+}
+std::string Print(const core::SwapAsked& e) {
+  return absl::StrCat(e.direction == core::Direction::kLoad ? "swap in" : "swap out", " session ", e.session.value, " tag ",
+                      e.tag.value, " allocation ", Show(e.allocation), " group ", e.group.value, " first ", e.first,
+                      " count ", e.count, " layers ", e.first_layer, "+", e.layers);
 }
 std::string Print(const core::CancelAsked& e) { return absl::StrCat("give up op ", Show(e.op)); }
 std::string Print(const core::CopyFinished& e) { return absl::StrCat("quiet op ", Show(e.op), " ", e.status.ToString()); }

@@ -26,6 +26,8 @@ World::World(Options options) : options_(options), prng_(options.seed) {
   core_options_.lease_max = absl::Milliseconds(prng_.Between(200, 5000));
   core_options_.fill_timeout = absl::Milliseconds(prng_.Between(200, 3000));
   core_options_.lease_share = prng_.Between(20, 100) / 100.0;
+  core_options_.private_share = prng_.Between(5, 60) / 100.0;
+  core_options_.pin_share = prng_.Between(5, 60) / 100.0;
   core_options_.slice_chunks = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
   core_options_.seed = prng_.Next();
   MakePool();
@@ -86,10 +88,11 @@ void World::MakeEngines() {
     engines_.push_back(std::move(engine));
   }
   leases_.resize(engines_.size());
+  allocations_.resize(engines_.size());
   branches_ = prng_.Between(1, 4);
   depth_ = prng_.Between(2, 12);
   // What a run does often and what seldom is drawn, too: bugs hide in unusual mixtures.
-  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60}) {
+  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60, 4, 4, 4, 12}) {
     weights_.push_back(usual * (prng_.Percent(70) ? 4 : prng_.Percent(50) ? 1 : 12));
   }
 }
@@ -129,6 +132,10 @@ void World::Act() {
     case 9: return Clear();
     case 10: return PassTime();
     case 11: return StepCopies();
+    case 12: return Pin();
+    case 13: return Hint();
+    case 14: return Allocate();
+    case 15: return Swap();
   }
 }
 
@@ -310,6 +317,80 @@ void World::Cancel() {
   if (!ops_.empty()) Deliver(core::CancelAsked{prng_.Pick(ops_)});
 }
 
+// Pins, unpins, and an operator who removes some pin.
+void World::Pin() {
+  const Process* process = RandomProcess(std::nullopt);
+  if (process == nullptr) return;
+  const core::RequestTag tag{next_tag_++};
+  const std::vector<ChunkKey> keys = prng_.Percent(1) ? std::vector<ChunkKey>{} : Prompt();
+  if (prng_.Percent(50)) {
+    Deliver(core::PinAsked{process->session, tag, keys});
+  } else if (const std::vector<core::PinRow> rows = core_->pins(); rows.empty() || prng_.Percent(50)) {
+    Deliver(core::UnpinAsked{process->session, tag, keys});
+  } else {
+    const core::PinRow& row = prng_.Pick(rows);
+    core::PinRemoved event{row.space, row.name};
+    if (prng_.Percent(5)) event.pin.owner = "nobody";
+    Deliver(event);
+  }
+}
+
+void World::Hint() {
+  const Process* process = RandomProcess(std::nullopt);
+  if (process == nullptr) return;
+  const std::vector<ChunkKey> keys = Prompt();
+  const core::Hint hint{prng_.Percent(50), static_cast<core::ExpectedReuse>(prng_.Below(4)),
+                        static_cast<core::StopReason>(prng_.Below(core::kStopReasonMax + 1))};
+  Deliver(core::HintAsked{process->session, std::span(keys).subspan(prng_.Below(keys.size())), hint});
+}
+
+void World::Allocate() {
+  const Process* process = RandomProcess(std::nullopt);
+  if (process == nullptr) return;
+  std::vector<KnownAllocation>& known = prng_.Percent(95) ? allocations_[process->engine] : prng_.Pick(allocations_);
+  if (!known.empty() && prng_.Percent(40)) {
+    const size_t at = prng_.Below(known.size());
+    Deliver(core::FreeAsked{process->session, known[at].id});
+    if (prng_.Percent(50)) known.erase(known.begin() + static_cast<std::ptrdiff_t>(at));  // else it is used again
+    return;
+  }
+  core::AllocateAsked event{process->session, core::RequestTag{next_tag_++}, {}, prng_.Between(1, 6)};
+  const std::vector<core::GroupSpec>& groups = spaces_[engines_[process->engine].space].groups;
+  event.group.value = static_cast<uint16_t>(prng_.Below(groups.size() + (prng_.Percent(3) ? 1 : 0)));
+  if (prng_.Percent(2)) event.chunks = prng_.Percent(50) ? 0 : UINT32_MAX;
+  const core::Effects& effects = Deliver(event);
+  const auto* answer = effects.empty() ? nullptr : std::get_if<core::Answered>(&effects[0]);
+  if (answer == nullptr || !answer->allocation) return;
+  if (known.size() < 8) known.emplace_back();
+  prng_.Pick(known) = {answer->allocation, event.group, event.chunks};
+  known.back() = {answer->allocation, event.group, event.chunks};
+}
+
+void World::Swap() {
+  const Process* process = RandomProcess(core::Role::kWorker);
+  if (process == nullptr) return;
+  const std::vector<KnownAllocation>& known = prng_.Percent(95) ? allocations_[process->engine] : prng_.Pick(allocations_);
+  if (known.empty()) return;
+  KnownAllocation allocation = prng_.Pick(known);
+  if (prng_.Percent(1)) allocation.id.generation += 2;
+  core::SwapAsked event{process->session,
+                        core::RequestTag{next_tag_++},
+                        core::Direction::kLoad,
+                        allocation.id,
+                        allocation.group,
+                        prng_.Below(allocation.chunks + 1),
+                        0,
+                        0,
+                        1};
+  if (prng_.Percent(55)) event.direction = core::Direction::kStore;
+  event.count = event.first < allocation.chunks && prng_.Percent(97) ? prng_.Between(1, allocation.chunks - event.first)
+                                                                     : prng_.Below(3);
+  if (prng_.Percent(1)) event.group.value += 1;
+  if (prng_.Percent(1)) event.layers = prng_.Below(3);
+  if (prng_.Percent(1)) event.first = event.count = UINT32_MAX - prng_.Below(2);
+  Deliver(event);
+}
+
 void World::Clear() {
   if (!prng_.Percent(30)) return;  // or nothing would ever be old enough to be hit
   core::ClearAsked event{next_job_++, {}};
@@ -348,6 +429,9 @@ bool World::Drain() {
   for (Process& process : processes_) {
     if (process.open && verdict_.kept()) Deliver(core::SessionClosed{process.session});
     process.open = false;
+  }
+  for (const core::PinRow& row : core_->pins()) {
+    if (verdict_.kept()) Deliver(core::PinRemoved{row.space, row.name});
   }
   settle();
   if (!verdict_.kept()) return false;

@@ -48,6 +48,11 @@ class World {
     LeaseId id;
     uint32_t chunks = 0;
   };
+  struct KnownAllocation {
+    AllocationId id;
+    GroupId group;
+    uint32_t chunks = 0;
+  };
   struct StoreJob {
     GroupId group;
     std::optional<ChunkKey> parent;
@@ -80,6 +85,10 @@ class World {
   void Store();
   void Release();
   void Cancel();
+  void Pin();
+  void Hint();
+  void Allocate();
+  void Swap();
   void Clear();
   void PassTime();
   void StepCopies();
@@ -111,10 +120,11 @@ class World {
   std::vector<core::SpaceSpec> spaces_;
   std::vector<Engine> engines_;
   std::vector<Process> processes_;
-  std::vector<std::vector<KnownLease>> leases_;  // [engine] what its processes remember, dead ones too
-  std::vector<OpId> ops_;                        // some, running or not
-  std::vector<SessionId> dead_;                  // sessions
-  std::vector<uint32_t> weights_;                // [kind of step]
+  std::vector<std::vector<KnownLease>> leases_;            // [engine] what its processes remember, dead ones too
+  std::vector<std::vector<KnownAllocation>> allocations_;  // [engine] the same
+  std::vector<OpId> ops_;                                  // some, running or not
+  std::vector<SessionId> dead_;                            // sessions
+  std::vector<uint32_t> weights_;                          // [kind of step]
   std::vector<ChunkKey> seen_keys_;
   uint32_t branches_ = 2;
   uint32_t depth_ = 8;

@@ -46,29 +46,44 @@ class Chain {
   std::unique_ptr<kvist_chain, Destroy> chain_;
 };
 
-// The right that chunks stay. Released when it goes; must not outlive its client.
-class Lease {
+// Something that the daemon keeps for us under a handle, given back when this goes; must not outlive its client.
+template <kvist_status (*GiveBack)(kvist_client*, uint64_t)>
+class Owned {
  public:
-  Lease() = default;
-  Lease(kvist_client* client, kvist_lease id) : client_(client), id_(id) {}
-  Lease(Lease&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
-  Lease& operator=(Lease&& o) noexcept {
+  Owned() = default;
+  Owned(kvist_client* client, uint64_t id) : client_(client), id_(id) {}
+  Owned(Owned&& o) noexcept : client_(o.client_), id_(std::exchange(o.id_, 0)) {}
+  Owned& operator=(Owned&& o) noexcept {
     Release();
     client_ = o.client_;
     id_ = std::exchange(o.id_, 0);
     return *this;
   }
-  ~Lease() { Release(); }
+  ~Owned() { Release(); }
 
-  kvist_lease id() const { return id_; }
+  uint64_t id() const { return id_; }
   explicit operator bool() const { return id_ != 0; }
   void Release() {
-    if (id_ != 0) kvist_release(client_, std::exchange(id_, 0));
+    if (id_ != 0) GiveBack(client_, std::exchange(id_, 0));
   }
 
  private:
   kvist_client* client_ = nullptr;
-  kvist_lease id_ = 0;
+  uint64_t id_ = 0;
+};
+
+// The right that chunks stay.
+using Lease = Owned<kvist_release>;
+
+// Slots without keys, of one cache group.
+class Allocation : public Owned<kvist_free> {
+ public:
+  Allocation() = default;
+  Allocation(kvist_client* client, kvist_allocation id, uint32_t group) : Owned(client, id), group_(group) {}
+  uint32_t group() const { return group_; }
+
+ private:
+  uint32_t group_ = 0;
 };
 
 // What a lookup found: the first `chunks` keys are there, and stay while `lease` lives.
@@ -124,6 +139,40 @@ class Client {
     kvist_op op = 0;
     return kvist_store(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
+  // How many chunks are pinned; 0 also when they can't be (kvist_error() says why).
+  uint32_t Pin(std::span<const kvist_key> keys, int64_t deadline_us = 0) {
+    uint32_t chunks = 0;
+    kvist_pin(client_.get(), keys.data(), keys.size(), deadline_us, &chunks);
+    return chunks;
+  }
+  Status Unpin(std::span<const kvist_key> keys, int64_t deadline_us = 0) {
+    return Status::Of(kvist_unpin(client_.get(), keys.data(), keys.size(), deadline_us));
+  }
+  // Chunks that go before all others: their conversation is over.
+  Status SessionEnded(std::span<const kvist_key> keys, kvist_stop_reason why = KVIST_STOP_UNKNOWN) {
+    const kvist_hint_args args{sizeof args, 1, KVIST_REUSE_UNKNOWN, why};
+    return Status::Of(kvist_hint(client_.get(), keys.data(), keys.size(), &args));
+  }
+  // Empty when there is no room (kvist_error() says why).
+  Allocation Allocate(uint32_t chunks, uint32_t group = 0, int64_t deadline_us = 0) {
+    kvist_allocation id = 0;
+    kvist_alloc(client_.get(), group, chunks, deadline_us, &id);
+    return Allocation(client_.get(), id, group);
+  }
+  // Layers [first_layer, +layer_count) of chunks from the allocation's `first_chunk` on, out of or into pages; layer_count 0: all that follow.
+  // 0 when it could not start.
+  kvist_op SwapOut(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
+                   uint32_t first_layer = 0, uint32_t layer_count = 0) {
+    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count);
+    kvist_op op = 0;
+    return kvist_swap_out(client_.get(), &args, &op) == KVIST_OK ? op : 0;
+  }
+  kvist_op SwapIn(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
+                  uint32_t first_layer = 0, uint32_t layer_count = 0) {
+    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count);
+    kvist_op op = 0;
+    return kvist_swap_in(client_.get(), &args, &op) == KVIST_OK ? op : 0;
+  }
   kvist_result Wait(kvist_op op, int64_t timeout_us, uint32_t layers = KVIST_ALL_LAYERS) {
     kvist_result result{};
     result.struct_size = sizeof result;
@@ -143,6 +192,19 @@ class Client {
   explicit operator bool() const { return client_ != nullptr; }
 
  private:
+  static kvist_swap_args SwapArgs(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count,
+                                  std::span<const uint32_t> pages, uint32_t first_layer, uint32_t layer_count) {
+    return {sizeof(kvist_swap_args),
+            allocation.id(),
+            allocation.group(),
+            first_chunk,
+            chunk_count,
+            pages.data(),
+            pages.size(),
+            first_layer,
+            layer_count,
+            0};
+  }
   struct Disconnect {
     void operator()(kvist_client* c) const { kvist_disconnect(c); }
   };

@@ -3,7 +3,7 @@
 
 /* kvist's C ABI: what an inference engine links to keep its KV cache in kvistd.
  *
- * An engine calls four hooks: lookup, load, store, wait. The daemon moves the bytes itself, between the engine's paged KV memory
+ * An engine calls four hooks: lookup, load, store, wait. Pins, hints and private allocations are for those that want more. The daemon moves the bytes itself, between the engine's paged KV memory
  * and its own tiers; the engine passes page numbers, never bytes.
  *
  *   scheduler process           kvist_connect(KVIST_SCHEDULER)  kvist_lookup ... kvist_release
@@ -292,6 +292,78 @@ KVIST_API kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_resul
 /* Gives an op up. A store's pages are free when this returns (what was not yet complete will never be seen). A load is over when a
  * later poll says pages_released. Either way the op is still asked for until its end. */
 KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
+
+/* ---- Wishes ----------------------------------------------------------------------------------------------------------------
+ * Pins keep a prompt's KV until it is unpinned, whatever else wants the room; hints say what goes first. Neither makes anything wrong. */
+
+/* Pins how far `keys` (the whole chain, at most 4,096) can be resumed now, as a lookup would find it; *chunks (may be NULL) gets how far that is.
+ * The instance's name owns the pin, so it outlives the session; it ends with its last kvist_unpin, a clear, or the daemon.
+ * Pinning again counts, and takes in what has come since. Errors: RESOURCE_EXHAUSTED  the tenant's pins keep their share already;
+ * DEADLINE_EXCEEDED  it may be pinned all the same. */
+KVIST_API kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,
+                                 uint32_t* chunks);
+/* Takes one kvist_pin of the same keys back, by any session of the instance. Unknown pins are ignored. */
+KVIST_API kvist_status kvist_unpin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us);
+
+typedef enum kvist_expected_reuse {
+  KVIST_REUSE_UNKNOWN = 0,
+  KVIST_REUSE_SOON = 1,
+  KVIST_REUSE_LATER = 2,
+  KVIST_REUSE_NEVER = 3
+} kvist_expected_reuse;
+typedef enum kvist_stop_reason {
+  KVIST_STOP_UNKNOWN = 0,
+  KVIST_STOP_STOP = 1, /* the model said so */
+  KVIST_STOP_LENGTH = 2,
+  KVIST_STOP_ABORTED = 3,
+  KVIST_STOP_TOOL_CALL = 4 /* an agent's: it returns with the tool's answer */
+} kvist_stop_reason;
+
+typedef struct kvist_hint_args {
+  size_t struct_size;
+  int32_t session_ended; /* 1: no further turn of this conversation will come */
+  kvist_expected_reuse expected_reuse;
+  kvist_stop_reason stop_reason;
+} kvist_hint_args;
+
+/* What the engine knows of these chunks (not the whole chain: what other prompts share should not be called ended). Kept with them until
+ * they are hit again. Chunks that are ended or never needed again are evicted before all others. */
+KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args);
+
+/* ---- Private allocations ---------------------------------------------------------------------------------------------------
+ * Room in kvistd for KV without keys, never shared: that of running requests that leave the engine's memory for a while (preemption by
+ * swapping, layer-wise offload). One allocation is of one cache group and of all ranks; each rank swaps its own part, by layers.
+ * What comes back is what was taken out last, or the swap fails. It ends with kvist_free, or with the session that made it. */
+
+typedef uint64_t kvist_allocation; /* 0 is none */
+
+/* Errors: RESOURCE_EXHAUSTED  no room now, or the instance has its share of the pool already: nothing was allocated. */
+KVIST_API kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
+                                   kvist_allocation* allocation);
+/* Any session of the instance may; copies under way keep what they need. Unknown and ended allocations are ignored. */
+KVIST_API kvist_status kvist_free(kvist_client* client, kvist_allocation allocation);
+
+typedef struct kvist_swap_args {
+  size_t struct_size;
+  kvist_allocation allocation; /* of this instance */
+  uint32_t group;              /* as given to kvist_alloc */
+  uint32_t first_chunk;
+  uint32_t chunk_count;
+  const uint32_t*
+      pages; /* as for kvist_load. KVIST_NO_PAGE: out: zeros are kept in its place; in: what is kept is not written anywhere */
+  size_t page_count;
+  uint32_t first_layer;
+  uint32_t layer_count; /* 0: all from first_layer on */
+  int64_t deadline_us;
+} kvist_swap_args;
+
+/* Starts copying pages out, or back in; waited for like stores and loads: after kvist_swap_out has ended (or was cancelled: then those chunks
+ * and layers can't come back) the pages are the engine's again. Of ranks that hold the same bytes (kvist_group.replicated) the first takes
+ * them out, for the others there is nothing to do (chunks_skipped); they may come back when it is through.
+ * Ended with FAILED_PRECONDITION: these chunks and layers were not taken out completely, or another copy of them is under way. ABORTED: the
+ * allocation has ended. */
+KVIST_API kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op);
+KVIST_API kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op);
 
 /* Chunk size of new spaces when the engine has no wish, in tokens: 256 (DESIGN.md section 1). */
 KVIST_API uint32_t kvist_default_chunk_tokens(void);

@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 2;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 3;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
@@ -35,6 +35,13 @@ enum class Opcode : uint8_t {
   kStore = 3,    // arena: keys[keys] (the first is the parent when has_parent), page_ids[pages]
   kRelease = 4,  // no cell, no answer
   kCancel = 5,   // of the operation (cell, sequence); no answer of its own
+  kPin = 6,      // arena: keys[keys]
+  kUnpin = 7,    // arena: keys[keys]
+  kHint = 8,     // arena: keys[keys]; no cell, no answer
+  kAllocate = 9,
+  kFree = 10,     // no cell, no answer
+  kSwapOut = 11,  // arena: page_ids[pages]
+  kSwapIn = 12,   // arena: page_ids[pages]
 };
 
 // Layers [first_layer, first_layer + layers); 0 layers: all from the first on.
@@ -42,12 +49,17 @@ struct LayerSpan {
   uint32_t first_layer, layers;
 };
 
+// What an engine knows of chunks; values as in kvist.h.
+struct HintBytes {
+  uint8_t session_ended, expected_reuse, stop_reason;
+};
+
 // One request. 64 bytes = one cache line, which brings its own news: an entry is there when its `turn` says so, so the daemon needs no
 // second line to learn of it.
 struct Entry {
   Opcode opcode;
   uint8_t has_parent;  // store: keys[0] is the chunk before the first
-  uint16_t group;      // cache group
+  uint16_t group;      // cache group; not of lookup, release, cancel, pin, unpin, hint, free
   uint32_t cell;       // where the answer goes; below kCells
   uint32_t sequence;   // of the cell: tells this operation from the cell's earlier ones
   uint32_t
@@ -55,13 +67,14 @@ struct Entry {
   uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
   uint32_t keys;           // count
   uint32_t pages;          // count
-  uint64_t lease;          // load, release: the lease (packed)
+  uint64_t lease;          // load, release: the lease; free, swap: the allocation (packed)
   int64_t deadline_nanos;  // monotonic; what comes later is answered with DeadlineExceeded and not begun
-  uint32_t first_chunk;    // load: of the lease
-  uint32_t chunks;         // load: count
+  uint32_t first_chunk;    // load: of the lease; swap: of the allocation
+  uint32_t chunks;         // load, allocate, swap: count
   union {
-    LayerSpan layer;      // load
+    LayerSpan layer;      // load, swap
     int64_t lease_nanos;  // lookup: how long the hit is to be leased; 0: not
+    HintBytes hint;       // hint
   };
 };
 static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one cache line, copied once");
@@ -78,10 +91,10 @@ struct Cell {
   std::atomic<uint32_t>
       abandoned;    // connector: it has given a store up and may change the pages: the result must not be published
   uint32_t status;  // an absl::StatusCode
-  uint32_t copied;  // lookup: chunks found; load, store: chunks copied
+  uint32_t copied;  // lookup: chunks found; pin: pinned; load, store, swap: chunks copied
   uint32_t skipped;
   uint32_t refused;
-  uint64_t lease;  // lookup: packed LeaseId or 0
+  uint64_t lease;  // lookup: packed LeaseId or 0; allocate: packed AllocationId
   uint8_t reserved[24];
   char message[192];  // of an error; ends with a zero
 };

@@ -108,5 +108,25 @@ TEST_CASE("Core drops the chunks of a group that isn't chained one by one") {
   CHECK(f.Lookup(worker, keys).chunks == 4);
 }
 
+TEST_CASE("Core fails a swap of private slots that aren't what was taken out, counts it, and frees them as ever") {
+  OneEngine e;
+  const Effects allocated = e.f.Do(AllocateAsked{e.worker, RequestTag{900}, {}, 2});
+  const AllocationId id = std::get<Answered>(allocated.at(0)).allocation;
+  REQUIRE(id);
+  const auto swap = [&](Direction direction) {
+    const Effects effects = e.f.Do(SwapAsked{e.worker, RequestTag{901}, direction, id, {}, 0, 2, 0, 1});
+    return std::get<CopyStarted>(effects.at(0)).op;
+  };
+  e.f.Finish(swap(Direction::kStore));
+  const Effects effects = e.f.Do(CopyFinished{swap(Direction::kLoad), absl::DataLossError("checksum"), {1}});
+  REQUIRE(effects.size() == 2);
+  CHECK(std::get<CorruptionFound>(effects[0]).chunks == 1);
+  CHECK(absl::IsDataLoss(std::get<OpEnded>(effects[1]).status));
+  CHECK(e.f.core->status().chunks_corrupt == 1);
+  CHECK(e.f.slots->live_slots() == 7);
+  e.f.Do(FreeAsked{e.worker, id});
+  CHECK(e.f.slots->live_slots() == 5);
+}
+
 }  // namespace
 }  // namespace kvist::core

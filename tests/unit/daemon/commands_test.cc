@@ -81,8 +81,8 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
   CHECK(names == std::vector<std::string>{"version",       "pid",           "uptime_seconds", "engine_socket", "pool",
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
-                                          "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "traffic",
-                                          "latencies"});
+                                          "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
+                                          "allocations",   "traffic",       "latencies"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);

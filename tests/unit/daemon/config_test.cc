@@ -49,7 +49,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "copy.threads") return "5";
   if (name == "copy.cpus") return "[1, 0]";
   if (name == "lease.max") return "\"1m30s\"";
-  if (name == "lease.share") return "0.25";
+  if (absl::EndsWith(name, ".share")) return "0.125";
   if (name == "lease.half_store") return "\"500ms\"";
   if (name == "metrics.listen") return "\"[::1]:9000\"";
   if (name == "metrics.allow_remote") return "true";
@@ -233,7 +233,8 @@ TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(Refusal("[pool]\nzzz = 1") ==
         "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, verify");
   CHECK(Refusal("[pol]\nbytes = 1") ==
-        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, metrics, "
+        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, pin, swap, "
+        "metrics, "
         "log, "
         "tenants");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));

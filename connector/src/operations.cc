@@ -1,0 +1,130 @@
+// Operations under way: waiting for them, giving them up, forgetting them.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "connector/src/client.h"
+#include "connector/src/error.h"
+#include "storage/base/clock.h"
+
+namespace kvist::connector {
+
+kvist_op Client::Remember(Op op) {
+  MutexLock lock(&mutex_);
+  if (free_ops_.empty()) {
+    free_ops_.push_back(static_cast<uint32_t>(ops_.size()));
+    ops_.emplace_back();
+  }
+  const uint32_t index = free_ops_.back();
+  free_ops_.pop_back();
+  op.generation = ops_[index].generation + 1;
+  ops_[index] = std::move(op);
+  return uint64_t{ops_[index].generation} << 32 | index;
+}
+
+std::optional<Client::Op> Client::FindOp(kvist_op handle) const {
+  MutexLock lock(&mutex_);
+  const auto index = static_cast<uint32_t>(handle);
+  if (index >= ops_.size() || ops_[index].generation != handle >> 32 || ops_[index].generation % 2 == 0) return std::nullopt;
+  return ops_[index];
+}
+
+bool Client::TakeOp(kvist_op handle) {
+  MutexLock lock(&mutex_);
+  const auto index = static_cast<uint32_t>(handle);
+  if (index >= ops_.size() || ops_[index].generation != handle >> 32) return false;
+  const uint32_t generation = ops_[index].generation + 1;
+  ops_[index] = Op{};
+  ops_[index].generation = generation;
+  free_ops_.push_back(index);
+  return true;
+}
+
+void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
+  op->given_up = how;
+  {
+    MutexLock lock(&mutex_);
+    const auto index = static_cast<uint32_t>(handle);
+    if (index >= ops_.size() || ops_[index].generation != op->generation || ops_[index].given_up != GivenUp::kNo) return;
+    ops_[index].given_up = how;
+  }
+  if (op->kind == Kind::kStore) op->link->Abandon(op->ticket);
+  shm::Entry cancel{};
+  cancel.opcode = shm::Opcode::kCancel;
+  cancel.cell = op->ticket.cell;
+  cancel.sequence = op->ticket.sequence;
+  op->link->Tell(cancel);
+}
+
+absl::Status Client::Cancel(kvist_op handle) {
+  std::optional<Op> op = FindOp(handle);
+  if (!op.has_value()) return absl::OkStatus();  // it has ended and was asked for
+  if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX))
+    GiveUp(handle, &*op, GivenUp::kCancelled);
+  return absl::OkStatus();
+}
+
+absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, kvist_result* result) {
+  const auto unknown = [&] {
+    result->status = KVIST_INVALID_ARGUMENT;
+    result->pages_released = 1;
+    return absl::InvalidArgumentError("no such operation: it has ended and its result was given out, or it never began");
+  };
+  const std::optional<Op> found = FindOp(handle);
+  if (!found.has_value()) return unknown();
+  Op op = *found;
+  uint64_t progress = op.link->Progress(op.ticket);
+  const auto over = [&] { return Link::Over(op.ticket, progress, layers); };
+  const bool store_given_up =
+      op.kind == Kind::kStore && op.given_up != GivenUp::kNo;  // its result is known without the daemon
+  if (!over() && !store_given_up) {
+    const int64_t until = timeout_us > 0 ? DeadlineNanos(timeout_us) : 0;
+    // A load that is late or cancelled is still waited for: its pages are what the caller wants back.
+    const int64_t stop = op.given_up == GivenUp::kNo ? std::min(until, op.deadline_nanos) : until;
+    if (stop > 0 && timeout_us > 0) progress = op.link->Await(op.ticket, layers, stop, Link::Spin::kNo);
+    if (!over() && op.given_up == GivenUp::kNo && MonotonicNanos() >= op.deadline_nanos) GiveUp(handle, &op, GivenUp::kLate);
+  }
+  if (!Fill(handle, op, progress, result)) return unknown();
+  if (result->status == KVIST_PENDING && !over()) {
+    return timeout_us > 0 ? absl::DeadlineExceededError("the operation is still under way") : absl::OkStatus();
+  }
+  return absl::OkStatus();
+}
+
+bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result* result) {
+  const size_t size = result->struct_size;
+  *result = kvist_result{};
+  result->struct_size = size;
+  if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
+    result->layers = shm::LayersOf(progress);
+    if (op.given_up == GivenUp::kNo) {
+      result->status = KVIST_PENDING;
+      return true;
+    }
+    result->status = op.given_up == GivenUp::kCancelled ? KVIST_CANCELLED : KVIST_DEADLINE_EXCEEDED;
+    Report(absl::DeadlineExceededError(op.given_up == GivenUp::kCancelled ? "the operation was cancelled"
+                                                                          : "the operation's deadline has passed"));
+    if (op.kind == Kind::kStore) {
+      result->pages_released = 1;
+      if (!TakeOp(handle)) return false;
+      op.link->Forget(op.ticket, shm::Opcode::kStore);
+    }
+    return true;
+  }
+  if (!TakeOp(handle)) return false;
+  const shm::Cell& cell = op.link->cell(op.ticket);
+  const auto code = static_cast<absl::StatusCode>(cell.status);
+  result->status = CodeOf(code);
+  result->pages_released = 1;
+  result->chunks_copied = cell.copied;
+  result->chunks_skipped = cell.skipped;
+  result->chunks_refused = cell.refused;
+  result->layers = shm::LayersOf(progress);
+  if (code != absl::StatusCode::kOk)
+    Report(absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message))));
+  op.link->Finish(op.ticket);
+  return true;
+}
+
+}  // namespace kvist::connector

@@ -1,0 +1,125 @@
+// Requests that are answered at once and move no bytes: lookup, pin, allocate and the like.
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "connector/src/client.h"
+
+namespace kvist::connector {
+
+Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us) {
+  Reply reply;
+  const std::shared_ptr<Link> link = this->link();
+  if (link == nullptr) {
+    reply.status = Away();
+    return reply;
+  }
+  entry.keys = static_cast<uint32_t>(keys.size());
+  entry.deadline_nanos = DeadlineNanos(deadline_us);
+  const std::span<const std::byte> arguments[] = {std::as_bytes(keys)};
+  const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments);
+  if (!ticket.ok()) {
+    reply.status = ticket.status();
+    return reply;
+  }
+  const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry.deadline_nanos, Link::Spin::kBriefly);
+  if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
+    link->Forget(*ticket, entry.opcode);
+    reply.status = absl::DeadlineExceededError("kvistd didn't answer in time: this is a miss");
+    return reply;
+  }
+  const shm::Cell& cell = link->cell(*ticket);
+  const auto code = static_cast<absl::StatusCode>(cell.status);
+  if (code == absl::StatusCode::kOk) {
+    reply.chunks = cell.copied;
+    reply.handle = cell.lease;
+  } else {
+    reply.status = absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message)));
+  }
+  link->Finish(*ticket);
+  return reply;
+}
+
+void Client::Tell(shm::Entry entry, std::span<const ChunkKey> keys) {
+  const std::shared_ptr<Link> link = this->link();
+  if (link == nullptr) return;  // what it is about ended with the daemon
+  entry.keys = static_cast<uint32_t>(keys.size());
+  const std::span<const std::byte> arguments[] = {std::as_bytes(keys)};
+  link->Tell(entry, arguments);
+}
+
+absl::Status Client::Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit) {
+  *hit = kvist_hit{};
+  if (keys.empty()) return absl::OkStatus();
+  keys = keys.first(std::min<size_t>(keys.size(), shm::kKeysMax));
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kLookup;
+  entry.lease_nanos = std::clamp<int64_t>(lease_us, 0, int64_t{3600} * 1'000'000) * 1000;
+  Reply reply = Call(entry, keys, deadline_us);
+  hit->chunks = std::min<uint32_t>(reply.chunks, static_cast<uint32_t>(keys.size()));
+  hit->lease = reply.handle;
+  return std::move(reply.status);
+}
+
+uint32_t Client::FirstNeeded(uint32_t group, uint32_t chunks) const {
+  const auto& groups = registration_.groups();
+  return group < groups.size() ? groups[group].reuse.FirstNeeded(chunks) : 0;
+}
+
+absl::Status Client::Release(kvist_lease lease) {
+  if (lease == 0) return absl::OkStatus();
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kRelease;
+  entry.lease = lease;
+  Tell(entry, {});
+  return absl::OkStatus();
+}
+
+absl::Status Client::Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int64_t deadline_us, uint32_t* chunks) {
+  *chunks = 0;
+  if (keys.size() > shm::kKeysMax)
+    return absl::InvalidArgumentError(absl::StrCat(keys.size(), " keys; a pin names at most ", shm::kKeysMax));
+  if (keys.empty()) return absl::OkStatus();
+  shm::Entry entry{};
+  entry.opcode = opcode;
+  Reply reply = Call(entry, keys, deadline_us);
+  *chunks = std::min<uint32_t>(reply.chunks, static_cast<uint32_t>(keys.size()));
+  return std::move(reply.status);
+}
+
+absl::Status Client::Hint(std::span<const ChunkKey> keys, const kvist_hint_args& args) {
+  if (args.expected_reuse < KVIST_REUSE_UNKNOWN || args.expected_reuse > KVIST_REUSE_NEVER)
+    return absl::InvalidArgumentError(absl::StrCat("expected_reuse is ", static_cast<int>(args.expected_reuse)));
+  if (args.stop_reason < KVIST_STOP_UNKNOWN || args.stop_reason > KVIST_STOP_TOOL_CALL)
+    return absl::InvalidArgumentError(absl::StrCat("stop_reason is ", static_cast<int>(args.stop_reason)));
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kHint;
+  entry.hint = {static_cast<uint8_t>(args.session_ended != 0), static_cast<uint8_t>(args.expected_reuse),
+                static_cast<uint8_t>(args.stop_reason)};
+  for (; !keys.empty(); keys = keys.subspan(std::min<size_t>(keys.size(), shm::kKeysMax)))
+    Tell(entry, keys.first(std::min<size_t>(keys.size(), shm::kKeysMax)));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<kvist_allocation> Client::Allocate(uint32_t group, uint32_t chunks, int64_t deadline_us) {
+  if (group >= registration_.groups().size()) return NoGroup(group);
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kAllocate;
+  entry.group = static_cast<uint16_t>(group);
+  entry.chunks = chunks;
+  Reply reply = Call(entry, {}, deadline_us);
+  if (!reply.status.ok()) return std::move(reply.status);
+  return reply.handle;
+}
+
+absl::Status Client::Free(kvist_allocation allocation) {
+  if (allocation == 0) return absl::OkStatus();
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kFree;
+  entry.lease = allocation;
+  Tell(entry, {});
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::connector

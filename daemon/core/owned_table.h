@@ -1,0 +1,92 @@
+#ifndef KVIST_DAEMON_CORE_OWNED_TABLE_H_
+#define KVIST_DAEMON_CORE_OWNED_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "daemon/core/handle_table.h"
+#include "storage/base/ids.h"
+#include "storage/base/units.h"
+
+namespace kvist::core {
+
+// Records that sessions hold and that end with them, named by handles of their instance and counted in its budget: leases, private
+// allocations. T has members `instance`, `session` and `bytes`.
+//
+// Lifecycle of a record: Insert -> Take, once.
+// Threads: one.
+template <class H, class T>
+class OwnedTable {
+ public:
+  // `budget`: bytes of one instance's records; `per_session`: how many one session may hold. Handles may outlive the daemon and be shown
+  // to its successor: with a random `first_generation` one is taken for one of ours once in 2^32 times, and only within the same instance.
+  OwnedTable(Bytes budget, size_t per_session, uint32_t first_generation)
+      : budget_(budget), per_session_(per_session), records_(first_generation) {}
+
+  // Its handle, or none when it would take its instance past the budget or its session past the limit.
+  H Insert(T record) {
+    // A refusal leaves no entry behind: instances and sessions come and go for ever.
+    if (used(record.instance) + record.bytes > budget_) return {};
+    absl::btree_set<uint64_t>& of_session = by_session_[record.session];
+    if (of_session.size() >= per_session_) return {};
+    used_[record.instance] += record.bytes;
+    const H handle = records_.Insert(std::move(record));
+    of_session.insert(handle.Pack());
+    return handle;
+  }
+  // For records from now on; those there are stay, and count.
+  void SetBudget(Bytes budget) { budget_ = budget; }
+  Bytes budget() const { return budget_; }
+
+  // The record if it is there and belongs to `instance`.
+  T* Find(H handle, InstanceId instance) {
+    T* record = records_.Find(handle);
+    return record != nullptr && record->instance == instance ? record : nullptr;
+  }
+
+  T Take(H handle) {
+    T record = records_.Take(handle);
+    const auto used = used_.find(record.instance);
+    used->second -= record.bytes;
+    if (used->second == Bytes{0}) used_.erase(used);
+    const auto of_session = by_session_.find(record.session);
+    of_session->second.erase(handle.Pack());
+    if (of_session->second.empty()) by_session_.erase(of_session);
+    return record;
+  }
+
+  // In a fixed order, so that a simulated run replays exactly.
+  std::vector<H> OfSession(SessionId session) const {
+    std::vector<H> handles;
+    if (const auto found = by_session_.find(session); found != by_session_.end()) {
+      for (const uint64_t handle : found->second) handles.push_back(H::Unpack(handle));
+    }
+    return handles;
+  }
+
+  size_t size() const { return records_.size(); }
+  Bytes used(InstanceId instance) const {
+    const auto found = used_.find(instance);
+    return found == used_.end() ? Bytes{0} : found->second;
+  }
+  // Calls f(H, const T&) for all; for invariant checks and status.
+  template <class F>
+  void ForEach(F f) {
+    records_.ForEach(f);
+  }
+
+ private:
+  Bytes budget_;
+  const size_t per_session_;
+  HandleTable<H, T> records_;
+  absl::flat_hash_map<InstanceId, Bytes> used_;
+  absl::flat_hash_map<SessionId, absl::btree_set<uint64_t>> by_session_;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_OWNED_TABLE_H_

@@ -1,0 +1,97 @@
+// What the core does when chunks are pinned, unpinned, and hinted at.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_[tenant].quota, options_.pin_share); }
+
+void Core::Handle(const PinAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  const auto answer = [&](absl::Status status, uint32_t chunks) {
+    out->push_back(Answered{event.session, event.tag, std::move(status), chunks, {}});
+  };
+  const SpaceId space = session->space;
+  const TenantId tenant = spaces_[space].tenant;
+  const uint32_t position = usable_.Find(space, spaces_[space].epoch, spaces_[space].spec.groups, event.keys);
+  if (position == 0) return answer(absl::OkStatus(), 0);
+  const PinName name{sessions_.NameOf(session->instance), event.keys.back(), static_cast<uint32_t>(event.keys.size())};
+
+  Pin* known = pins_.Find(space, name);
+  if (known != nullptr && known->chunks >= position) {
+    ++known->count;
+    return answer(absl::OkStatus(), known->chunks);
+  }
+  Lease needed = LeaseOn(*session, position);
+  const Bytes more = needed.bytes - (known == nullptr ? Bytes{} : known->bytes);
+  if (pins_.used(tenant) + more > PinBudget(tenant) || (known == nullptr && pins_.Full(space))) {
+    return answer(absl::ResourceExhaustedError(absl::StrCat(
+                      "pinning ", position, " chunks takes ", more.value, " bytes, and the tenant's pins keep ",
+                      pins_.used(tenant).value, " of the ", PinBudget(tenant).value, " they may: unpin others first")),
+                  0);
+  }
+  Pin pin{position, needed.bytes, 1, now_, std::move(needed.kept)};
+  Keep(pin.kept);
+  if (known != nullptr) {  // more of it is there now
+    Pin before = pins_.Take(space, tenant, name);
+    pin.count += before.count;
+    pin.since = before.since;
+    KeepNoLonger(before.kept);
+  }
+  pins_.Add(space, tenant, name, std::move(pin));
+  answer(absl::OkStatus(), position);
+}
+
+void Core::Handle(const UnpinAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const SpaceId space = session->space;
+  if (!event.keys.empty()) {
+    const PinName name{sessions_.NameOf(session->instance), event.keys.back(), static_cast<uint32_t>(event.keys.size())};
+    if (Pin* pin = pins_.Find(space, name); pin != nullptr && --pin->count == 0)
+      KeepNoLonger(pins_.Take(space, spaces_[space].tenant, name).kept);
+  }
+  out->push_back(Answered{event.session, event.tag, absl::OkStatus(), 0, {}});
+}
+
+void Core::Handle(const PinRemoved& event, Effects*) {
+  if (!spaces_.Has(event.space)) return;
+  const PinName& name = event.pin;
+  if (pins_.Find(event.space, name) != nullptr)
+    KeepNoLonger(pins_.Take(event.space, spaces_[event.space].tenant, name).kept);
+}
+
+std::vector<PinRow> Core::pins() const {
+  std::vector<PinRow> rows;
+  pins_.ForEach([&](SpaceId space, const PinName& name, const Pin& pin) {
+    rows.push_back({space, name, pin.chunks, pin.bytes, pin.count, now_ - pin.since});
+  });
+  return rows;
+}
+
+void Core::Handle(const HintAsked& event, Effects*) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  const Space& space = spaces_[session->space];
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  for (uint16_t group = 0; group < groups; ++group) {
+    for (const ChunkKey& key : event.keys) {
+      const ChunkIndex i = chunks_.Find(session->space, GroupId{group}, key);
+      if (i == kNoChunk) continue;
+      Chunk& chunk = chunks_[i];
+      chunk.session_ended = event.hint.session_ended;
+      chunk.expected_reuse = event.hint.expected_reuse;
+      chunk.stop_reason = event.hint.stop_reason;
+      if (chunk.cold() && placement_.PolicyOf(i).Knows(i)) Use(i);
+    }
+  }
+}
+
+}  // namespace kvist::core

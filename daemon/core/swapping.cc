@@ -1,0 +1,125 @@
+// What the core does for private allocations: slots without keys, and copies out of an engine's pages and back.
+
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+
+namespace kvist::core {
+
+void Core::Handle(const AllocateAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const auto refuse = [&](absl::Status why) { out->push_back(Answered{event.session, event.tag, std::move(why), 0, {}}); };
+  const Space& space = spaces_[session->space];
+  if (event.group.value >= space.spec.groups.size())
+    return refuse(absl::InvalidArgumentError("no such cache group in this space"));
+  if (event.chunks == 0 || event.chunks > kKeysMax) {
+    return refuse(
+        absl::InvalidArgumentError(absl::StrCat("an allocation has 1 to ", kKeysMax, " chunks, not ", event.chunks)));
+  }
+  const GroupSpec& group = space.spec.groups[event.group.value];
+  const Bytes bytes = space.chunk_bytes(event.group) * event.chunks;
+  if (allocations_.used(session->instance) + bytes > allocations_.budget()) {
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat(bytes.value, " bytes; the instance has ", allocations_.used(session->instance).value, " of the ",
+                     allocations_.budget().value, " that its private allocations may take")));
+  }
+  Allocation allocation{
+      session->instance, event.session, event.group, bytes, {}, Swaps(group.shards(), event.chunks, group.layers)};
+  for (uint32_t k = 0; k < event.chunks; ++k) {
+    const ChunkIndex i = chunks_.AddPrivate(session->space, event.group);
+    if (!placement_.Reserve(i)) {
+      placement_.Collect(i);
+      KeepNoLonger(allocation.chunks);
+      return refuse(
+          absl::ResourceExhaustedError("the pool has no room for the allocation now: go on without, or ask for less"));
+    }
+    chunks_[i].state = ChunkState::kPrivate;
+    ++chunks_[i].keeps;
+    allocation.chunks.push_back(i);
+  }
+  const std::vector<ChunkIndex> reserved = allocation.chunks;
+  const AllocationId id = allocations_.Insert(std::move(allocation));
+  if (!id) {
+    KeepNoLonger(reserved);
+    return refuse(absl::ResourceExhaustedError(
+        absl::StrCat("a session has at most ", kAllocationsPerSession, " private allocations: free some")));
+  }
+  private_bytes_ += bytes;
+  out->push_back(Answered{event.session, event.tag, absl::OkStatus(), event.chunks, id});
+}
+
+void Core::Handle(const FreeAsked& event, Effects*) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  if (allocations_.Find(event.allocation, session->instance) != nullptr) EndAllocation(event.allocation);
+}
+
+void Core::EndAllocation(AllocationId id) {
+  const Allocation allocation = allocations_.Take(id);
+  private_bytes_ -= allocation.bytes;
+  KeepNoLonger(allocation.chunks);  // those that a copy holds go with it
+}
+
+void Core::SwapEnded(const Op& op, OpId id, bool ok) {
+  Allocation* allocation = allocations_.Find(op.allocation, sessions_.Find(op.session)->instance);
+  if (allocation != nullptr) allocation->swaps.End(id, ok);  // else it was freed meanwhile
+}
+
+void Core::Handle(const SwapAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const auto end = [&](absl::Status status, uint32_t skipped = 0) {
+    out->push_back(OpEnded{event.session, event.tag, std::move(status), 0, skipped, 0});
+  };
+  if (session->role != Role::kWorker)
+    return end(absl::FailedPreconditionError("only a worker session can swap: a scheduler has no KV memory"));
+  Allocation* allocation = allocations_.Find(event.allocation, session->instance);
+  if (allocation == nullptr)
+    return end(absl::AbortedError("the private allocation has ended (freed, its session closed, or not of this instance)"));
+  if (event.group != allocation->group) {
+    return end(absl::InvalidArgumentError(
+        absl::StrCat("the allocation is of cache group ", allocation->group.value, ", not ", event.group.value)));
+  }
+  const auto chunks = static_cast<uint32_t>(allocation->chunks.size());
+  if (event.count == 0 || event.first >= chunks || event.count > chunks - event.first) {
+    return end(absl::InvalidArgumentError(
+        absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count, ") of an allocation of ", chunks)));
+  }
+  if (event.layers == 0 || event.first_layer >= allocation->swaps.layers() ||
+      event.layers > allocation->swaps.layers() - event.first_layer) {
+    return end(absl::InvalidArgumentError(
+        absl::StrCat("layers [", event.first_layer, ", +", event.layers, ") of ", allocation->swaps.layers())));
+  }
+  if (session->ops.size() >= Sessions::kOpsPerSession)
+    return end(absl::ResourceExhaustedError("too many operations in flight in this session"));
+  const GroupSpec& group = spaces_[session->space].spec.groups[event.group.value];
+  const bool out_of_engine = event.direction == Direction::kStore;
+  // Ranks with equal bytes: the first of them takes them out for all.
+  if (out_of_engine && session->rank.value % group.ranks_per_shard != 0) return end(absl::OkStatus(), event.count);
+  const SwapRange range{
+      group.ShardOf(session->rank), event.first, event.count, event.first_layer, event.layers, out_of_engine};
+  if (allocation->swaps.Busy(range))
+    return end(absl::FailedPreconditionError("another copy of these chunks and layers is under way: wait for it first"));
+  if (!out_of_engine && !allocation->swaps.Written(range))
+    return end(absl::FailedPreconditionError(
+        "these chunks and layers were never taken out completely: there is nothing to bring back"));
+
+  Op op{event.session, event.tag, event.direction, {}};
+  op.copied = event.count;
+  op.allocation = event.allocation;
+  std::vector<SlotRef> slots;
+  for (uint32_t k = event.first; k < event.first + event.count; ++k) {
+    const ChunkIndex chunk = allocation->chunks[k];
+    ++chunks_[chunk].holds;
+    op.chunks.push_back(chunk);
+    slots.push_back(placement_.SlotOf(chunk, session->rank));
+  }
+  std::vector<uint32_t> chunk_of(event.count);
+  std::iota(chunk_of.begin(), chunk_of.end(), 0);
+  allocation->swaps.Begin(Start(std::move(op), std::move(slots), std::move(chunk_of), out), range);
+}
+
+}  // namespace kvist::core
