@@ -120,7 +120,7 @@ TEST_CASE("ParseConfig takes everything at once") {
   CHECK(options.pool.verify == "always");
   CHECK(options.copy.cpus == std::vector<int>{1, 0});
   CHECK(options.lease.max == absl::Seconds(90));
-  CHECK(options.lease.share == 0.25);
+  CHECK(options.lease.share == 0.125);
   CHECK(options.lease.half_store == absl::Milliseconds(500));
   CHECK(options.tenants == std::map<std::string, std::string>{{"1000", "blue"}, {"1001", "blue"}});
   CHECK(PrintConfig(Good(PrintConfig(options))) == PrintConfig(options));
