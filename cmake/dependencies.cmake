@@ -15,4 +15,5 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # PkgConfig::XXHASH; checksums only, never keys
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)  # PkgConfig::SYSTEMD

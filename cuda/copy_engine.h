@@ -18,6 +18,9 @@ enum class Direction : uint8_t {
   kStore,  // pages -> slots
 };
 
+// Whether slots have checksums (slot_checksums.h): written by each store, asked before a load gives out a layer of a chunk.
+enum class Verify : uint8_t { kNever, kAlways };
+
 // Hears how far a copy has come. Called on the copy engine's threads; must not block and must not call the engine.
 class LayerProgress {
  public:
@@ -44,20 +47,28 @@ struct Copy {
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };
 
+// What came of a copy.
+struct CopyEnd {
+  absl::Status status;
+  // With DataLoss, which only loads end with: which of the copy's slots hold other bytes than were stored (perhaps not all that do),
+  // ascending. Nothing of the layers in which they do was copied to pages.
+  std::vector<uint32_t> corrupt = {};
+};
+
 // Moves bytes between an engine's pages and slots.
 //
 // Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages
 //   any more, whatever happened, and the engine has let go of `memory` and `progress`. After Cancel it becomes quiet soon, with
 //   Cancelled or, if it was already through, OK.
-// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk: the store's bytes are not to be used); what the operating
-//   system says of a file that may no longer be read or written.
+// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
+//   be used); Unavailable (its process has ended); DataLoss (a checksum doesn't match); what the operating system says of memory that may no longer be read or written.
 // Order:   layer by layer over all chunks of the copy; loads go before stores.
 // Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, for several
 //   copies perhaps on several at once, and only hands the result over. The destructor cancels what is in flight and waits for
 //   quiet.
 class CopyEngine {
  public:
-  using Done = std::function<void(OpId op, absl::Status status)>;
+  using Done = std::function<void(OpId op, CopyEnd end)>;
   virtual ~CopyEngine() = default;
   virtual void Submit(Copy copy) = 0;
   virtual void Cancel(OpId op) = 0;

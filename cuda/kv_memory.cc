@@ -1,19 +1,9 @@
 #include "cuda/kv_memory.h"
 
-#include <fcntl.h>
-#include <linux/magic.h>
-#include <sys/stat.h>
-#include <sys/uio.h>
-#include <sys/vfs.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <limits>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cuda/region_file.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
 
@@ -43,6 +33,9 @@ bool Overlap(const KvLayout& layout, uint64_t a, uint64_t b) {
 
 absl::Status ValidateCounts(const KvLayout& layout) {
   if (layout.layers.empty()) return Wrong("layers: there is none");
+  if (layout.layers.size() > KvLayout::kLayersMax) {
+    return Wrong("layers: ", layout.layers.size(), " of them, at most ", KvLayout::kLayersMax, " are served");
+  }
   if (layout.pages == 0) return Wrong("pages: is 0");
   if (layout.page_stride.value == 0) return Wrong("page_stride: is 0");
   if (layout.segment_offsets.empty()) return Wrong("segment_offsets: there is none");
@@ -81,15 +74,6 @@ absl::Status ValidateSegments(const KvLayout& layout) {
   return absl::OkStatus();
 }
 
-absl::Status ReadAll(const EngineRegion& region, ByteOffset at, std::byte* out, Bytes length) {
-  if (region.mapped()) {
-    std::memcpy(out, region.data() + at.value, length.value);
-    return absl::OkStatus();
-  }
-  iovec piece{out, length.value};
-  return ReadRegion(region.fd(), at, {&piece, 1});
-}
-
 }  // namespace
 
 absl::Status KvLayout::Validate(const std::vector<Bytes>& region_lengths) const {
@@ -117,42 +101,12 @@ absl::Status KvLayout::Validate(const std::vector<Bytes>& region_lengths) const 
   return ValidateSegments(*this);
 }
 
-absl::StatusOr<EngineRegion> EngineRegion::Create(UniqueFd fd) {
-  // Only files that live in memory and that the kernel serves by itself: one on FUSE or NFS could keep a copy waiting for
-  // ever, and one of explicit huge pages (hugetlb) faults with SIGBUS where its owner has punched a hole, sealed or not.
-  struct statfs filesystem;
-  struct stat file;
-  if (::fstatfs(fd.get(), &filesystem) != 0 || ::fstat(fd.get(), &file) != 0) {
-    return absl::InvalidArgumentError("KV memory region: the descriptor is not open");
-  }
-  if (!S_ISREG(file.st_mode) || filesystem.f_type != TMPFS_MAGIC) {
-    return absl::InvalidArgumentError("KV memory region: neither a memfd (without MFD_HUGETLB) nor a file on tmpfs");
-  }
-  const int flags = ::fcntl(fd.get(), F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_PATH) != 0) {
-    return absl::InvalidArgumentError("KV memory region: not open for reading and writing");
-  }
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals >= 0 && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
-    return absl::InvalidArgumentError("KV memory region: sealed against writing, so nothing could be loaded into it");
-  }
-  // The length is asked after the seals: what a seal says then holds for it.
-  if (::fstat(fd.get(), &file) != 0 || file.st_size <= 0) return absl::InvalidArgumentError("KV memory region: empty");
-  EngineRegion region;
-  region.length_ = {static_cast<uint64_t>(file.st_size)};
-  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) {
-    KVIST_ASSIGN_OR_RETURN(region.mapping_, Mapping::Create(fd.get(), region.length_, Mapping::Access::kReadWrite));
-  }
-  region.fd_ = std::move(fd);
-  return region;
-}
-
 absl::Status KvMemory::ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const {
   KVIST_CHECK(layer.value < layout.layers.size() && page.value < layout.pages);
   const KvLayout::Layer& place = layout.layers[layer.value];
   const ByteOffset start = place.offset + layout.page_stride * page.value;
   for (const Bytes offset : layout.segment_offsets) {
-    KVIST_RETURN_IF_ERROR(ReadAll(regions[place.region], start + offset, out, layout.segment_bytes));
+    KVIST_RETURN_IF_ERROR(regions[place.region].Read(start + offset, out, layout.segment_bytes));
     out += layout.segment_bytes.value;
   }
   return absl::OkStatus();

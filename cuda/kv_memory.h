@@ -3,14 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "cuda/engine_region.h"
 #include "storage/base/ids.h"
-#include "storage/base/mapping.h"
-#include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
 
 namespace kvist::cuda {
@@ -27,6 +24,8 @@ struct KvLayout {
     uint32_t region = 0;
     ByteOffset offset{};
   };
+  static constexpr size_t kLayersMax =
+      448;  // their checksums fit into a slot's header place (slot_checksums.h); real models have 130
   static constexpr size_t kSegmentsMax = 1024;  // Validate compares them in pairs; K and V of 512 heads apart fit
   std::vector<Layer> layers;
   uint32_t pages = 0;  // page ids are below this
@@ -50,32 +49,12 @@ inline constexpr Bytes kSlotHeaderBytes = KiB(4);
 // Size of the slot for one shard: header place and payload, padded to 4 KiB.
 constexpr Bytes SlotBytesFor(Bytes payload) { return kSlotHeaderBytes + AlignUp(payload, kPageOfMemory); }
 
-// One region of an engine's memory as the daemon reaches it: mapped when the memfd is sealed against shrinking, by preadv
-// and pwritev when it isn't (a client that truncates it then gets an error, and nobody a SIGBUS).
-class EngineRegion {
- public:
-  // Takes over `fd`: a memfd of plain pages, or a file on tmpfs.
-  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of
-  //   mmap.
-  static absl::StatusOr<EngineRegion> Create(UniqueFd fd);
-
-  bool mapped() const { return mapping_.data() != nullptr; }
-  std::byte* data() const { return mapping_.data(); }  // only when mapped
-  int fd() const { return fd_.get(); }
-  Bytes length() const { return length_; }
-
- private:
-  UniqueFd fd_;
-  Mapping mapping_;
-  Bytes length_{};
-};
-
 // A worker's registered memory. Shared by the session and by the copies in flight; the mapping goes with the last of them.
 struct KvMemory {
   std::vector<KvLayout> layouts;  // [group]; groups may share places, in pages of their own
   std::vector<EngineRegion> regions;
 
-  // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: OutOfRange  the file has shrunk.
+  // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: those of EngineRegion::Read.
   absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const;
 };
 

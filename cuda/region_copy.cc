@@ -6,6 +6,8 @@
 #include <array>
 #include <cstring>
 #include <span>
+#include <utility>
+#include <variant>
 
 #include "cuda/nontemporal_copy.h"
 #include "cuda/region_file.h"
@@ -53,13 +55,51 @@ class FileBatch {
   std::array<iovec, IOV_MAX> pieces_;
 };
 
-absl::Status CopyThroughFile(Direction direction, const EngineRegion& region, ExtentCursor& cursor) {
-  if (direction == Direction::kLoad) KVIST_RETURN_IF_ERROR(RequireLength(region.fd(), region.length()));
+// Any extents, as many as one system call takes; those that follow each other in the process are one piece there.
+class ProcessBatch {
+ public:
+  bool full() const { return ours_count_ == ours_.size(); }
+  void Add(const ProcessRegion& region, const Extent& extent) {
+    ours_[ours_count_++] = {extent.slot, extent.length};
+    if (theirs_count_ > 0 && extent.at.value == end_.value) {
+      theirs_[theirs_count_ - 1].iov_len += extent.length;
+    } else {
+      theirs_[theirs_count_++] = {region.At(extent.at), extent.length};
+    }
+    end_ = extent.at + Bytes{extent.length};
+  }
+  absl::Status Transfer(Direction direction, const EngineProcess& process) {
+    const std::span<iovec> theirs(theirs_.data(), std::exchange(theirs_count_, 0));
+    const std::span<iovec> ours(ours_.data(), std::exchange(ours_count_, 0));
+    return direction == Direction::kLoad ? process.Write(theirs, ours) : process.Read(theirs, ours);
+  }
+
+ private:
+  ByteOffset end_{};  // of the last extent
+  size_t theirs_count_ = 0, ours_count_ = 0;
+  std::array<iovec, IOV_MAX> theirs_, ours_;
+};
+
+absl::Status CopyExtents(Direction direction, const MappedRegion& region, ExtentCursor& cursor) {
+  CopyMapped(direction, region.mapping.data(), cursor);
+  return absl::OkStatus();
+}
+
+absl::Status CopyExtents(Direction direction, const FileRegion& region, ExtentCursor& cursor) {
+  if (direction == Direction::kLoad) KVIST_RETURN_IF_ERROR(RequireLength(region.fd.get(), region.length));
   FileBatch batch;
   for (Extent extent; cursor.Next(&extent); batch.Add(extent)) {
-    if (!batch.Takes(extent)) KVIST_RETURN_IF_ERROR(batch.Transfer(direction, region.fd()));
+    if (!batch.Takes(extent)) KVIST_RETURN_IF_ERROR(batch.Transfer(direction, region.fd.get()));
   }
-  return batch.Transfer(direction, region.fd());
+  return batch.Transfer(direction, region.fd.get());
+}
+
+absl::Status CopyExtents(Direction direction, const ProcessRegion& region, ExtentCursor& cursor) {
+  ProcessBatch batch;
+  for (Extent extent; cursor.Next(&extent); batch.Add(region, extent)) {
+    if (batch.full()) KVIST_RETURN_IF_ERROR(batch.Transfer(direction, *region.process));
+  }
+  return batch.Transfer(direction, *region.process);
 }
 
 }  // namespace
@@ -69,9 +109,7 @@ PieceOrder OrderFor(const EngineRegion& region) { return region.mapped() ? Piece
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range) {
   const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];
   ExtentCursor cursor(copy, layer, OrderFor(region), range);
-  if (!region.mapped()) return CopyThroughFile(copy.direction, region, cursor);
-  CopyMapped(copy.direction, region.data(), cursor);
-  return absl::OkStatus();
+  return std::visit([&](const auto& way) { return CopyExtents(copy.direction, way, cursor); }, region.way());
 }
 
 void ZeroAbsent(const Copy& copy, LayerIndex layer, PieceRange range) {

@@ -12,8 +12,8 @@ namespace kvist::cuda {
 PieceOrder OrderFor(const EngineRegion& region);
 
 // Copies a range of one layer's pieces (numbered in OrderFor's order), with non-temporal stores where the region is mapped,
-// by preadv and pwritev where it isn't. FenceNontemporal is the caller's affair.
-// Errors: OutOfRange  the file has shrunk.  What preadv and pwritev say. In either case a part may have been copied.
+// by preadv and pwritev or their like for processes where it isn't. FenceNontemporal is the caller's affair.
+// Errors: OutOfRange  the file has shrunk.  What preadv and pwritev say. Those of EngineProcess. A part may have been copied.
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range);
 
 // Zeros in the slots in place of the range's absent pages: what stood there is somebody else's.

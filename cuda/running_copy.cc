@@ -3,27 +3,31 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "cuda/nontemporal_copy.h"
 #include "cuda/region_copy.h"
+#include "cuda/slot_checksums.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
 
 namespace kvist::cuda {
 namespace {
 
-UnitPlan PlanFor(const Copy& copy) {
+UnitPlan PlanFor(const Copy& copy, Verify verify) {
   KVIST_CHECK(copy.memory != nullptr);
   const KvLayout& layout = copy.layout();
   KVIST_CHECK(uint64_t{copy.first_layer} + copy.layer_count <= layout.layers.size());
   KVIST_CHECK(copy.page_table.size() == copy.slots.size() * layout.pages_per_chunk);
+  if (verify == Verify::kAlways) return UnitPlan(copy.layer_count, copy.slots.size(), layout.layer_bytes().value);
   return UnitPlan(copy.layer_count, PiecesPerLayer(copy), layout.segment_bytes.value);
 }
 
 }  // namespace
 
-RunningCopy::RunningCopy(Copy copy)
+RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
-      plan_(PlanFor(copy_)),
+      verify_(verify),
+      plan_(PlanFor(copy_, verify)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
       step_left_(new std::atomic<uint32_t>[plan_.steps()]) {
   for (uint32_t step = 0; step < plan_.steps(); ++step)
@@ -32,12 +36,12 @@ RunningCopy::RunningCopy(Copy copy)
 
 bool RunningCopy::Run(uint64_t index) {
   const Unit unit = plan_.At(index);
-  absl::Status status = CopyUnit(unit);
+  CopyEnd end = CopyUnit(unit);
   FenceNontemporal();
-  if (status.ok()) {
+  if (end.status.ok()) {
     step_left_[unit.step].fetch_sub(1, std::memory_order_release);
   } else if (!failed_.exchange(true, std::memory_order_relaxed)) {  // relaxed: Settle publishes error_
-    error_ = std::move(status);
+    error_ = std::move(end);
     Stop();
   }
   return Settle(1);
@@ -48,11 +52,41 @@ bool RunningCopy::Skip(uint64_t count) {
   return Settle(count);
 }
 
-absl::Status RunningCopy::CopyUnit(const Unit& unit) const {
-  for (uint32_t layer = 0; layer < unit.layer_count; ++layer) {
-    const LayerIndex at{copy_.first_layer + unit.first_layer + layer};
-    KVIST_RETURN_IF_ERROR(CopyPieces(copy_, at, unit.pieces));
-    if (copy_.direction == Direction::kStore && pages_absent_) ZeroAbsent(copy_, at, unit.pieces);
+CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
+  std::vector<uint32_t> corrupt;
+  for (uint32_t l = 0; l < unit.layer_count; ++l) {
+    const LayerIndex layer{copy_.first_layer + unit.first_layer + l};
+    absl::Status status =
+        verify_ == Verify::kNever ? CopyRange(layer, unit.pieces) : CopyChecked(layer, unit.pieces, &corrupt);
+    if (!status.ok()) return {std::move(status)};
+  }
+  if (corrupt.empty()) return {absl::OkStatus()};
+  std::sort(corrupt.begin(), corrupt.end());
+  corrupt.erase(std::unique(corrupt.begin(), corrupt.end()), corrupt.end());
+  return {absl::DataLossError(absl::StrCat(corrupt.size(),
+                                           corrupt.size() == 1 ? " chunk in DRAM isn't" : " chunks in DRAM aren't",
+                                           " what was stored (checksum) and will not be served again: compute instead")),
+          std::move(corrupt)};
+}
+
+absl::Status RunningCopy::CopyRange(LayerIndex layer, PieceRange pieces) const {
+  KVIST_RETURN_IF_ERROR(CopyPieces(copy_, layer, pieces));
+  if (copy_.direction == Direction::kStore && pages_absent_) ZeroAbsent(copy_, layer, pieces);
+  return absl::OkStatus();
+}
+
+// Chunk by chunk, so that what was just read for its checksum, or is about to be, is still in the cache.
+absl::Status RunningCopy::CopyChecked(LayerIndex layer, PieceRange chunks, std::vector<uint32_t>* corrupt) const {
+  const KvLayout& layout = copy_.layout();
+  const uint64_t pieces = layout.segment_offsets.size() * layout.pages_per_chunk;
+  for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
+    std::byte* slot = copy_.slots[chunk];
+    if (copy_.direction == Direction::kLoad && !ChecksumMatches(slot, layout, layer)) {
+      corrupt->push_back(static_cast<uint32_t>(chunk));
+      continue;
+    }
+    KVIST_RETURN_IF_ERROR(CopyRange(layer, {chunk * pieces, (chunk + 1) * pieces}));
+    if (copy_.direction == Direction::kStore) WriteChecksum(slot, layout, layer);
   }
   return absl::OkStatus();
 }
@@ -76,11 +110,11 @@ void RunningCopy::Report() {
   if (copy_.progress != nullptr) copy_.progress->LayersDone(layers);
 }
 
-absl::Status RunningCopy::Result() {
+CopyEnd RunningCopy::Result() {
   copy_.progress.reset();
   copy_.memory.reset();
   if (failed_.load(std::memory_order_relaxed)) return std::move(error_);
-  return skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus();
+  return {skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
 }
 
 }  // namespace kvist::cuda

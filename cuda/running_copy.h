@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cuda/copy_engine.h"
 #include "cuda/unit_plan.h"
+#include "storage/base/ids.h"
 
 namespace kvist::cuda {
 
@@ -23,7 +25,7 @@ namespace kvist::cuda {
 //   Reclamation: shared_ptr; Result drops what the copy borrowed.
 class RunningCopy {
  public:
-  explicit RunningCopy(Copy copy);
+  RunningCopy(Copy copy, Verify verify);
 
   OpId op() const { return copy_.op; }
   Direction direction() const { return copy_.direction; }
@@ -39,21 +41,24 @@ class RunningCopy {
   bool stopped() const { return stopped_.load(std::memory_order_relaxed); }
 
   // What came of it; lets go of the memory and of the progress. Once, when quiet.
-  absl::Status Result();
+  CopyEnd Result();
 
  private:
-  absl::Status CopyUnit(const Unit& unit) const;
+  CopyEnd CopyUnit(const Unit& unit) const;
+  absl::Status CopyRange(LayerIndex layer, PieceRange pieces) const;
+  absl::Status CopyChecked(LayerIndex layer, PieceRange chunks, std::vector<uint32_t>* corrupt) const;
   bool Settle(uint64_t units);
   void Report();
 
   Copy copy_;
-  const UnitPlan plan_;
-  const bool pages_absent_;                             // some are kNoPage
+  const Verify verify_;
+  const UnitPlan plan_;      // with checksums its pieces are chunks: a layer of one has one checksum
+  const bool pages_absent_;  // some are kNoPage
   std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
   std::atomic<bool> stopped_{false};
   std::atomic<bool> skipped_{false};
   std::atomic<bool> failed_{false};
-  absl::Status error_;                 // written by the one who raised failed_, read when quiet
+  CopyEnd error_;                      // written by the one who raised failed_, read when quiet
   std::atomic<uint64_t> arriving_{0};  // settled units that the reporter has not yet counted
 
   // reporter

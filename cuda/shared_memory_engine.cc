@@ -26,7 +26,7 @@ constexpr uint32_t kThreadsMax = 256;
 // outside it.
 class SharedMemoryEngine final : public CopyEngine {
  public:
-  SharedMemoryEngine(const SharedMemoryEngineOptions& options, Done done) : done_(std::move(done)) {
+  SharedMemoryEngine(const SharedMemoryEngineOptions& options, Done done) : done_(std::move(done)), verify_(options.verify) {
     threads_.reserve(options.threads);
     for (uint32_t i = 0; i < options.threads; ++i) {
       threads_.emplace_back([this] { Work(); });
@@ -48,7 +48,7 @@ class SharedMemoryEngine final : public CopyEngine {
   }
 
   void Submit(Copy copy) override {
-    auto running = std::make_shared<RunningCopy>(std::move(copy));
+    auto running = std::make_shared<RunningCopy>(std::move(copy), verify_);
     uint64_t wake = running->units();
     {
       absl::MutexLock lock(&mutex_);
@@ -130,15 +130,16 @@ class SharedMemoryEngine final : public CopyEngine {
 
   void End(RunningCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_) {
     const OpId op = copy.op();
-    absl::Status status = copy.Result();
+    CopyEnd end = copy.Result();
     {
       absl::MutexLock lock(&mutex_);
       copies_.erase(op.Pack());  // the caller's claim still holds the copy
     }
-    done_(op, std::move(status));
+    done_(op, std::move(end));
   }
 
   const Done done_;
+  const Verify verify_;
   absl::Mutex mutex_;
   absl::CondVar work_;                                   // something to claim, or stopping_
   std::deque<Waiting> dropped_ ABSL_GUARDED_BY(mutex_);  // cancelled copies, to be skipped

@@ -14,6 +14,7 @@ namespace kvist::cuda {
 struct SharedMemoryEngineOptions {
   uint32_t threads = 2;   // copying threads; more help until memory bandwidth is reached (2 of them reach 20 to 30 GB/s)
   std::vector<int> cpus;  // when not empty, thread i is pinned to cpus[i % size]; benchmarks only
+  Verify verify = Verify::kNever;  // the same for as long as the slots hold anything
 
   absl::Status Validate() const;
 };

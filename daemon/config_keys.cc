@@ -377,6 +377,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
               Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256)),
       AtStart("Locks the pool's memory where the limits allow it, so that it is never swapped out.",
               Flag(KVIST_FIELD(pool, lock))),
+      AtStart("Whether each load checks that the pool's bytes are what was stored: a chunk whose aren't fails that load, "
+              "and is never served "
+              "again. \"never\" trusts ECC memory, and that kvistd itself never mixes up chunks; \"always\" is for memory "
+              "without ECC, at "
+              "the cost of a checksum a load.",
+              Choice(KVIST_FIELD(pool, verify), {"never", "always"})),
 
       // The most that the shared-memory engine takes.
       AtStart(

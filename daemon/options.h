@@ -45,6 +45,8 @@ struct Options {
     uint32_t touch_threads =
         1;             // touch the pool's memory in the background at the lowest priority; 0 leaves it to first use
     bool lock = true;  // mlock where the limits allow
+    // "always": each store writes checksums, each load asks them first. For memory without ECC; see cuda/README.md for what it costs
+    std::string verify = "never";
     bool operator==(const Pool&) const = default;
   } pool;
 

@@ -408,11 +408,18 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   };
   KVIST_ASSIGN_OR_RETURN(s.reactor, session::Reactor::Create(reactor, s.core.get(), slot_memory));
 
-  auto copy_done = [raw = s.reactor.get()](OpId op, absl::Status status) { raw->CopyDone(op, std::move(status)); };
+  s.reactor->OnCorruption([raw = s.core.get()](SpaceId space, uint32_t chunks) {
+    spdlog::error(
+        "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
+        "failing",
+        chunks == 1 ? "a chunk" : absl::StrCat(chunks, " chunks"), Hex(raw->status().spaces[space.value].digest));
+  });
+  auto copy_done = [raw = s.reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
   if (parts.copy_engine) {
     s.copy_engine = parts.copy_engine(copy_done);
   } else {
-    s.copy_engine = cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus}, copy_done);
+    const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
+    s.copy_engine = cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done);
   }
   s.reactor->SetCopyEngine(s.copy_engine.get());
   s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options, std::move(parts.reload));

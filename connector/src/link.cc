@@ -1,6 +1,7 @@
 #include "connector/src/link.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -47,6 +48,14 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
   return fd;
 }
 
+// Lets the daemon into this process where yama restricts that to a process's ancestors; elsewhere prctl knows nothing of it.
+void Allow(int socket) {
+  ucred daemon{};
+  socklen_t size = sizeof daemon;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &daemon, &size) != 0 || daemon.pid <= 0) return;
+  (void)::prctl(PR_SET_PTRACER, static_cast<unsigned long>(daemon.pid), 0, 0, 0);  // kvistd says it when it is kept out
+}
+
 // The daemon's next frame.
 absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session::v1::DaemonFrame* frame) {
   while (true) {
@@ -70,6 +79,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   auto link = std::shared_ptr<Link>(new Link);
   KVIST_ASSIGN_OR_RETURN(link->socket_, ConnectTo(registration->socket()));
   const int socket = link->socket_.get();
+  if (registration->has_process_regions()) Allow(socket);
   session::v1::ClientFrame hello;
   registration->FillHello(hello.mutable_hello());
   KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, hello.SerializeAsString(), registration->fds()));

@@ -1,6 +1,7 @@
 #include "connector/src/registration.h"
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -20,6 +21,7 @@ namespace {
 
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr size_t kNameMax = 255;
+constexpr size_t kProcessRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
 
 absl::Status Text(const char* field, const char* value, bool required, std::string* out) {
   if (value == nullptr || *value == '\0') {
@@ -133,10 +135,17 @@ absl::Status Registration::TakeGroup(const std::string& name, const kvist_group&
 
 absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   KVIST_RETURN_IF_ERROR(Size("kvist_memory", memory.struct_size, sizeof(kvist_memory)));
-  if (memory.memfds == nullptr || memory.memfd_count == 0 || memory.memfd_count > shm::kFrameFdsMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ", shm::kFrameFdsMax));
+  if ((memory.memfds == nullptr) != (memory.memfd_count == 0) || memory.memfd_count > shm::kFrameFdsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ",
+                                                   shm::kFrameFdsMax, " with memfds, 0 without"));
   }
+  if ((memory.process_regions == nullptr) != (memory.process_region_count == 0))
+    return absl::InvalidArgumentError("memory.process_region_count says something else than process_regions");
+  if (memory.process_region_count > kProcessRegionsMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("memory.process_region_count is ", memory.process_region_count, ", allowed are ", kProcessRegionsMax));
+  if (memory.memfd_count + memory.process_region_count == 0)
+    return absl::InvalidArgumentError("memory has no regions: neither memfds nor process_regions");
   if (memory.layers == nullptr || memory.layer_count != layers_) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory.layer_count is ", memory.layer_count, ", the space has ", layers_, " layers"));
@@ -158,10 +167,16 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
           absl::StrCat("memory.memfds[", i, "] = ", memory.memfds[i], ": ", std::strerror(errno)));
     memfds_.push_back(std::move(copy));
   }
+  process_regions_.assign(memory.process_regions, memory.process_regions + memory.process_region_count);
+  for (const kvist_process_region& region : process_regions_) {
+    if (region.address == nullptr || region.length == 0)
+      return absl::InvalidArgumentError("a region of memory.process_regions has no address or no length");
+  }
+  const size_t regions = memfds_.size() + process_regions_.size();
   layer_places_.assign(memory.layers, memory.layers + memory.layer_count);
   for (const kvist_layer& layer : layer_places_) {
-    if (layer.region >= memory.memfd_count)
-      return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", memory.memfd_count));
+    if (layer.region >= regions)
+      return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", regions));
   }
   write_page_ = memory.write_page;
   context_ = memory.context;
@@ -222,6 +237,11 @@ void Registration::FillHello(session::v1::Hello* hello) const {
     layer.set_region(place.region);
     layer.set_offset(place.offset);
   }
+  for (const kvist_process_region& from : process_regions_) {
+    session::v1::KvMemory::ProcessRegion& region = *memory.add_process_regions();
+    region.set_address(reinterpret_cast<uintptr_t>(from.address));
+    region.set_length(from.length);
+  }
   for (const Group& from : groups_) {
     session::v1::KvMemory::Group& group = *memory.add_groups();
     group.set_pages(from.pages);
@@ -267,6 +287,16 @@ std::vector<uint64_t> Registration::Group::SegmentOffsets() const {
   return offsets;
 }
 
+bool Registration::ReadRegion(uint32_t region, uint64_t at, std::byte* out, size_t size) const {
+  const auto wanted = static_cast<ssize_t>(size);
+  if (region < memfds_.size()) return ::pread(memfds_[region].get(), out, size, static_cast<off_t>(at)) == wanted;
+  const kvist_process_region& memory = process_regions_[region - memfds_.size()];
+  if (at > memory.length || size > memory.length - at) return false;
+  // As kvistd does it: a wrong description gives an error here, and no SIGSEGV.
+  const iovec to{out, size}, from{static_cast<std::byte*>(memory.address) + at, size};
+  return ::process_vm_readv(::getpid(), &to, 1, &from, 1, 0) == wanted;
+}
+
 absl::Status Registration::ProbeLocally() const {
   for (size_t group = 0; group < groups_.size(); ++group) KVIST_RETURN_IF_ERROR(ProbeLocally(group));
   return absl::OkStatus();
@@ -284,9 +314,9 @@ absl::Status Registration::ProbeLocally(size_t of_group) const {
       std::byte* out = found.data();
       for (const uint64_t offset : offsets) {
         const uint64_t at = place.offset + page * group.page_stride + offset;
-        if (::pread(memfds_[place.region].get(), out, group.segment_bytes, static_cast<off_t>(at)) !=
-            static_cast<ssize_t>(group.segment_bytes)) {
-          return absl::InvalidArgumentError(absl::StrCat("page ", page, " of layer ", layer, " ends outside its region"));
+        if (!ReadRegion(place.region, at, out, group.segment_bytes)) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("page ", page, " of layer ", layer, " isn't in its region, or its memory isn't mapped"));
         }
         out += group.segment_bytes;
       }

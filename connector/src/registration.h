@@ -3,6 +3,7 @@
 
 #include <kvist/kvist.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -33,6 +34,8 @@ class Registration {
   // during kvist_connect; they will when a daemon comes.
   absl::Status ProbeLocally() const;
 
+  // Whether kvistd has to be let into this process.
+  bool has_process_regions() const { return !process_regions_.empty(); }
   bool worker() const { return role_ == KVIST_WORKER; }
   const std::string& socket() const { return socket_; }
 
@@ -61,6 +64,8 @@ class Registration {
   absl::Status TakeMemory(const kvist_memory& memory);
   static absl::Status TakePages(const kvist_group_pages& pages, Group* group);
   absl::Status ProbeLocally(size_t group) const;
+  // Whether the bytes [at, at + size) of a region could be read into `out`.
+  bool ReadRegion(uint32_t region, uint64_t at, std::byte* out, size_t size) const;
 
   std::string socket_, instance_, model_, revision_, kv_dtype_;
   kvist_role role_ = KVIST_SCHEDULER;
@@ -68,6 +73,7 @@ class Registration {
   std::vector<Group> groups_;
   // Workers.
   std::vector<UniqueFd> memfds_;
+  std::vector<kvist_process_region> process_regions_;
   std::vector<kvist_layer> layer_places_;
   kvist_write_page write_page_ = nullptr;
   void* context_ = nullptr;

@@ -288,7 +288,11 @@ void Core::Handle(const StoreAsked& event, Effects* out) {
 
 ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) {
   const ChunkIndex found = chunks_.Find(space, group, key);
-  if (found == kNoChunk || chunks_[found].epoch == spaces_[space].epoch) return found;
+  if (found == kNoChunk) return kNoChunk;
+  const Chunk& chunk = chunks_[found];
+  const bool orphan = chunk.parent != kNoChunk &&
+                      chunks_[chunk.parent].detached;  // no lookup gets there; in its place it can be stored again
+  if (chunk.epoch == spaces_[space].epoch && !orphan) return found;
   Detach(found);
   return kNoChunk;
 }
@@ -329,6 +333,7 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
   const Op op = ops_.Take(event.op);
   const bool ok = event.status.ok();
   Session* session = sessions_.Find(op.session);
+  const uint32_t dropped = DropCorrupt(op, event.corrupt);
   if (op.allocation) SwapEnded(op, event.op, ok);
   for (const ChunkIndex chunk : op.chunks) {
     if (op.direction == Direction::kStore && !op.allocation) {
@@ -340,6 +345,7 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
   }
   if (ok && !op.allocation)
     (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
+  if (dropped > 0) out->push_back(CorruptionFound{session->space, dropped});
   session->ops.erase(event.op.Pack());
   if (!session->closed) {
     out->push_back(OpEnded{op.session, op.tag, event.status, ok ? op.copied : 0, op.skipped, op.refused});
@@ -347,6 +353,25 @@ void Core::Handle(const CopyFinished& event, Effects* out) {
     sessions_.Remove(op.session);
     out->push_back(SessionDrained{op.session});
   }
+}
+
+// Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time, or when
+// they are stored again.
+uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {
+  uint32_t dropped = op.allocation ? static_cast<uint32_t>(slots.size()) : 0;  // nobody else finds those anyway
+  if (op.allocation) slots = {};
+  const bool listed = op.chunks.size() == op.copied;
+  ChunkIndex at = op.chunks.back();
+  uint32_t slot = op.copied - 1;  // whose chunk `at` is
+  for (auto corrupt = slots.rbegin(); corrupt != slots.rend(); ++corrupt) {
+    KVIST_CHECK(op.direction == Direction::kLoad && *corrupt <= slot);
+    for (; slot > *corrupt; --slot) at = listed ? op.chunks[slot - 1] : chunks_[at].parent;
+    if (chunks_[at].detached) continue;  // cleared, or found before
+    Detach(at);
+    ++dropped;
+  }
+  counters_.chunks_corrupt += dropped;
+  return dropped;
 }
 
 // ---- Sealing ----------------------------------------------------------------------------------------------------------------

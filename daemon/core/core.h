@@ -86,6 +86,7 @@ struct CoreStatus {
   uint64_t chunks_stored = 0;
   uint64_t chunks_loaded = 0;
   uint64_t stores_refused = 0;  // chunks: no room
+  uint64_t chunks_corrupt = 0;  // dropped, because they held other bytes than were stored
   Bytes index_bytes{};
 };
 
@@ -168,7 +169,7 @@ class Core {
 
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
-  // The visible or filling chunk of `key`; one that a clear has left behind is detached and not found.
+  // The visible or filling chunk of `key`; one that a clear has left behind, or whose parent was dropped, is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
   // How many chunks it has removed.
   uint32_t Detach(ChunkIndex chunk);
@@ -178,6 +179,8 @@ class Core {
   void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
   Lease LeaseOn(const Session& session, uint32_t position) const;
+  // How many chunks of a load, those of its `slots`, were dropped now.
+  uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
   void Keep(std::span<const ChunkIndex> chunks);
   void KeepNoLonger(std::span<const ChunkIndex> chunks);
   void Doom(ChunkIndex chunk);

@@ -179,6 +179,8 @@ struct CancelAsked {
 struct CopyFinished {
   OpId op;
   absl::Status status;
+  // Of a load that has failed: which of CopyStarted's slots hold other bytes than were stored, ascending. Their chunks are dropped.
+  std::vector<uint32_t> corrupt = {};
 };
 
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be new, while
@@ -258,9 +260,14 @@ struct JobEnded {
   JobState how = JobState::kDone;
   uint64_t chunks = 0;
 };
+// So many chunks held other bytes than were stored. Nobody finds them any more.
+struct CorruptionFound {
+  SpaceId space;
+  uint32_t chunks = 0;
+};
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
-                            OpEnded, Answered, JobEnded>;
+                            OpEnded, Answered, JobEnded, CorruptionFound>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

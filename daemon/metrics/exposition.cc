@@ -152,6 +152,12 @@ void AddHolding(const Figures& f, Families* out) {
   out->Count("kvist_evictions_total", "Chunks that went to make room.", f.core.evictions, With(kDram, "reason", "capacity"));
 }
 
+void AddCorruption(const Figures& f, Families* out) {
+  out->Count("kvist_corruption_detected_total",
+             "Chunks that held other bytes than were stored, and were dropped; only checked with pool.verify = always.",
+             f.core.chunks_corrupt, With(kDram, "kind", "checksum"));
+}
+
 void AddConnections(const ConnectionCounts& counts, Families* out) {
   out->Count("kvist_connections_refused_total", "Connections that were refused before or at their handshake.",
              counts.refused);
@@ -191,6 +197,7 @@ std::vector<MetricFamily> Expose(const Figures& f) {
   families.Level("kvist_uptime_seconds", "Time since the start.", absl::ToDoubleSeconds(f.uptime));
   AddRequests(f.traffic.Total(), f.latencies, &families);
   AddHolding(f, &families);
+  AddCorruption(f, &families);
   AddConnections(f.connections, &families);
   AddTenants(f, &families);
   return families.Take();

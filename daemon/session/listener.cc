@@ -227,7 +227,7 @@ struct Listener::State {
   }
 
   void Hello(Connection* connection, const v1::Hello& hello, std::vector<UniqueFd> fds) {
-    absl::StatusOr<Registration> registration = CheckHello(hello, std::move(fds), connection->tenant);
+    absl::StatusOr<Registration> registration = CheckHello(hello, std::move(fds), connection->tenant, connection->peer);
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);

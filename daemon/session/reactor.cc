@@ -63,11 +63,11 @@ void Reactor::Run(std::function<void()> task) {
   WakeThread();
 }
 
-void Reactor::CopyDone(OpId op, absl::Status status) {
+void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
   const int64_t now = MonotonicNanos();
   {
     absl::MutexLock lock(&inbox_mutex_);
-    copies_done_.push_back({op, std::move(status), now});
+    copies_done_.push_back({op, std::move(end), now});
   }
   WakeThread();
 }
@@ -214,7 +214,7 @@ bool Reactor::TakeInbox() {
     rung.swap(rung_);
   }
   for (const SessionId id : rung) Poll(id);
-  for (auto& [op, status, quiet_nanos] : copies) {
+  for (auto& [op, end, quiet_nanos] : copies) {
     const auto copy = in_flight_.extract(op.Pack());
     KVIST_CHECK(!copy.empty());
     const InFlight& of = copy.mapped();
@@ -222,9 +222,9 @@ bool Reactor::TakeInbox() {
         .Record(quiet_nanos - of.submitted_nanos);
     EngineSession* session = Find(of.session);
     if (of.direction == core::Direction::kStore && session != nullptr && session->Abandoned(of.tag)) {
-      status = absl::CancelledError("the engine gave the store up");
+      end.status = absl::CancelledError("the engine gave the store up");
     }
-    core_.Handle(core::CopyFinished{op, std::move(status)}, &effects_);
+    core_.Handle(core::CopyFinished{op, std::move(end.status), std::move(end.corrupt)}, &effects_);
     CarryOut();
   }
   for (const std::function<void()>& task : tasks) task();
@@ -323,6 +323,10 @@ void Reactor::Carry(core::OpEnded& effect) { Find(effect.session)->Answer(effect
 void Reactor::Carry(core::Answered& effect) { Find(effect.session)->Answer(effect); }
 
 void Reactor::Carry(core::JobEnded&) {}  // whoever watches a job looks at core().jobs()
+
+void Reactor::Carry(core::CorruptionFound& effect) {
+  if (corruption_) corruption_(effect.space, effect.chunks);
+}
 
 Activity::Rows Reactor::Traffics() const {
   Activity::Rows rows = activity_.ended();

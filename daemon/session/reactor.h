@@ -58,8 +58,11 @@ class Reactor {
   // Sessions that broke the protocol are reported here (on the reactor's thread), and ended by whoever hears it with Close.
   void OnBroken(std::function<void(SessionId, absl::Status)> broken) { broken_ = std::move(broken); }
 
+  // Hears (on the reactor's thread) that chunks of a space were dropped because they held other bytes than were stored. Before Start.
+  void OnCorruption(std::function<void(SpaceId, uint32_t chunks)> corruption) { corruption_ = std::move(corruption); }
+
   // The copy engine's completions.
-  void CopyDone(OpId op, absl::Status status);
+  void CopyDone(OpId op, cuda::CopyEnd end);
 
   // Runs a task on the reactor's thread, soon. After Stop tasks are dropped.
   void Run(std::function<void()> task);
@@ -90,7 +93,7 @@ class Reactor {
   };
   struct Quiet {  // a copy that is
     OpId op;
-    absl::Status status;
+    cuda::CopyEnd end;
     int64_t nanos;
   };
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
@@ -125,12 +128,14 @@ class Reactor {
   void Carry(core::OpEnded& effect);
   void Carry(core::Answered& effect);
   void Carry(core::JobEnded& effect);
+  void Carry(core::CorruptionFound& effect);
 
   const Options options_;
   core::Core& core_;
   const SlotMemory slots_;
   cuda::CopyEngine* engine_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
+  std::function<void(SpaceId, uint32_t)> corruption_;
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;

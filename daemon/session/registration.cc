@@ -1,9 +1,13 @@
 #include "daemon/session/registration.h"
 
+#include <fcntl.h>
 #include <openssl/evp.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/spaces.h"
@@ -18,12 +22,13 @@ namespace {
 
 // Limits that keep a description small; far above any engine's. The product of the numbers below can't overflow 64 bits.
 constexpr uint64_t kNameBytesMax = 255;
-constexpr uint64_t kLayersMax = 1024;
+constexpr uint64_t kLayersMax = cuda::KvLayout::kLayersMax;
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
 constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
+constexpr uint64_t kProcessRegionsMax = 1024;
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -162,9 +167,40 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory::Group& mem
   return offsets;
 }
 
+// Memory that is in no memfd: reached through the process. A daemon with more rights than its uid would be let into other users'
+// processes, too; so it asks by itself whose this one is.
+absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, std::vector<cuda::EngineRegion>* regions) {
+  if (described.process_regions().empty()) return absl::OkStatus();
+  KVIST_RETURN_IF_ERROR(InRange("the number of process_regions", static_cast<uint64_t>(described.process_regions_size()), 1,
+                                kProcessRegionsMax));
+  if (peer.uid != ::geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "KV memory that is in no memfd is copied for processes of kvistd's own uid only: kvistd has uid ", ::geteuid(),
+        ", this process ", peer.uid, "; put the KV memory into a memfd (kvist_memory.memfds), or run both as one user"));
+  }
+  UniqueFd pidfd(::fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 3));
+  if (!pidfd) return ErrnoStatus("another descriptor of the engine's process", errno);
+  const auto process = std::make_shared<const cuda::EngineProcess>(peer.pid, std::move(pidfd));
+  for (const v1::KvMemory::ProcessRegion& region : described.process_regions()) {
+    absl::StatusOr<cuda::EngineRegion> opened =
+        cuda::EngineRegion::OfProcess(process, region.address(), Bytes{region.length()});
+    if (absl::IsPermissionDenied(opened.status()) || absl::IsUnimplemented(opened.status())) {
+      return absl::PermissionDeniedError(absl::StrCat("the kernel doesn't let kvistd into the engine's memory (",
+                                                      opened.status().message(),
+                                                      "): put the KV memory into a memfd (kvist_memory.memfds); or give "
+                                                      "both one uid and gid, leave the engine dumpable, and see "
+                                                      "kernel.yama.ptrace_scope (at most 1) and seccomp filters"));
+    }
+    KVIST_RETURN_IF_ERROR(opened.status());
+    regions->push_back(*std::move(opened));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
-                                                                 std::vector<UniqueFd> fds) {
-  if (fds.empty()) return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
+                                                                 std::vector<UniqueFd> fds, const Peer& peer) {
+  if (fds.empty() && described.process_regions().empty())
+    return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
   uint32_t layers = 0;
   for (const v1::Space::Group& group : space.groups()) layers += group.layers();
   if (static_cast<uint32_t>(described.layers_size()) != layers) {
@@ -176,12 +212,13 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
         absl::StrCat("the memory has ", described.groups_size(), " cache groups, the space ", space.groups_size()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
-  std::vector<Bytes> lengths;
   for (UniqueFd& fd : fds) {
-    KVIST_ASSIGN_OR_RETURN(cuda::EngineRegion region, cuda::EngineRegion::Create(std::move(fd)));
-    lengths.push_back(region.length());
+    KVIST_ASSIGN_OR_RETURN(cuda::EngineRegion region, cuda::EngineRegion::OfFile(std::move(fd)));
     memory->regions.push_back(std::move(region));
   }
+  KVIST_RETURN_IF_ERROR(AddProcessRegions(described, peer, &memory->regions));
+  std::vector<Bytes> lengths;
+  for (const cuda::EngineRegion& region : memory->regions) lengths.push_back(region.length());
   auto layer = described.layers().begin();
   for (int g = 0; g < space.groups_size(); ++g) {
     const v1::Space::Group& group = space.groups(g);
@@ -215,7 +252,8 @@ core::GroupSpec SpecOf(const v1::Space& space, const v1::Space::Group& group) {
 
 }  // namespace
 
-absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant) {
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
+                                        const Peer& peer) {
   if (hello.protocol_version() != shm::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
                                                       ", this kvistd ", shm::kVersion,
@@ -238,7 +276,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
-      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds)));
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer));
       break;
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");

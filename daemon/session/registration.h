@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "cuda/kv_memory.h"
 #include "daemon/core/events.h"
+#include "daemon/session/peer.h"
 #include "storage/base/unique_fd.h"
 
 namespace kvist::session::v1 {
@@ -30,8 +31,10 @@ struct Registration {
 //   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | page_tokens | chunk_tokens | tensor_parallel
 //           | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
 // with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
-// Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.
-absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant);
+// Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
+//   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion.
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
+                                        const Peer& peer);
 
 // Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
 // description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -46,10 +47,12 @@ class LastCopy {
     absl::MutexLock lock(&mutex_);
     return slots_;
   }
-  // The daemon's mapping of the engine's memory.
+  // The engine's memory: the daemon's mapping of it, or where the process has it, which is this one.
   std::byte* region() const {
     absl::MutexLock lock(&mutex_);
-    return memory_->regions[0].data();
+    const cuda::EngineRegion::Way& way = memory_->regions[0].way();
+    if (const auto* process = std::get_if<cuda::ProcessRegion>(&way)) return process->At({0});
+    return std::get<cuda::MappedRegion>(way).mapping.data();
   }
 
  private:
@@ -73,12 +76,19 @@ class WatchedEngine final : public cuda::CopyEngine {
   LastCopy& last_;
 };
 
+// How the product reaches the engine's memory, and the loop does.
+enum class Way { kMapped, kProcessVm };
+
 // An engine with pages of one size, its daemon, and the loop.
 class CopyBench {
  public:
-  static absl::StatusOr<std::unique_ptr<CopyBench>> Create(uint64_t page_bytes, uint64_t batch_bytes) {
+  static absl::StatusOr<std::unique_ptr<CopyBench>> Create(uint64_t page_bytes, uint64_t batch_bytes, Way way) {
     auto bench = std::unique_ptr<CopyBench>(new CopyBench);
-    EngineMemory::Shape shape{.layers = kLayers, .pages_per_chunk = kPagesPerChunk, .page_bytes = page_bytes};
+    bench->way_ = way;
+    EngineMemory::Shape shape{.layers = kLayers,
+                              .pages_per_chunk = kPagesPerChunk,
+                              .page_bytes = page_bytes,
+                              .in_process = way == Way::kProcessVm};
     bench->chunks_ = static_cast<uint32_t>(std::max<uint64_t>(2, batch_bytes / shape.chunk_bytes()));
     shape.pages = bench->chunks_ * kPagesPerChunk;
     KVIST_ASSIGN_OR_RETURN(bench->memory_, EngineMemory::Create(shape));
@@ -103,6 +113,12 @@ class CopyBench {
   }
 
   uint32_t chunks() const { return chunks_; }
+  // Among which the best is the limit.
+  std::vector<PageKernel> Kernels(bool store) const {
+    if (way_ == Way::kMapped) return NontemporalKernels();
+    return store ? ProcessVmReadKernels() : ProcessVmWriteKernels();
+  }
+  std::string Prefix() const { return way_ == Way::kProcessVm ? "process_vm " : ""; }
   double BytesOf(uint32_t chunks) const { return static_cast<double>(memory_->shape().chunk_bytes() * chunks); }
 
   // Product: seconds to store or load chunks [first, first + count) of the block table. A store gives them new keys.
@@ -131,12 +147,12 @@ class CopyBench {
   // Limit: seconds to do the same between the same pages and the slots of a store of all chunks (`slots`).
   struct Plan {
     std::vector<Move> moves;
-    CopyPage copy = nullptr;
+    PageKernel kernel;
   };
   double RunLoop(const Plan& plan) {
     loop_->Ready();
     const double start = Now();
-    loop_->Run(plan.moves, memory_->shape().page_bytes, plan.copy);
+    loop_->Run(plan.moves, memory_->shape().page_bytes, plan.kernel);
     return Now() - start;
   }
   enum class Order { kByLayer, kByChunk };
@@ -202,6 +218,7 @@ class CopyBench {
                                             kvist_status_name(result.status), ": ", kvist_error()));
   }
 
+  Way way_ = Way::kMapped;
   LastCopy last_;
   std::unique_ptr<EngineMemory> memory_;
   std::unique_ptr<DaemonUnderTest> daemon_;
@@ -220,7 +237,7 @@ struct Best {
 };
 Best FindBest(CopyBench& bench, bool store, std::span<const PageKernel> kernels) {
   const auto seconds_of = [&](const PageKernel& kernel, CopyBench::Order order) {
-    const CopyBench::Plan plan{bench.Moves(bench.slots(), 0, bench.chunks(), store, order), kernel.copy};
+    const CopyBench::Plan plan{bench.Moves(bench.slots(), 0, bench.chunks(), store, order), kernel};
     std::vector<double> seconds;
     for (int i = 0; i < 3; ++i) seconds.push_back(bench.RunLoop(plan));
     return Quantile(std::move(seconds), 0.5);
@@ -241,15 +258,15 @@ Best FindBest(CopyBench& bench, bool store, std::span<const PageKernel> kernels)
 Pair Rates(const Pair& seconds, double bytes) { return {bytes / seconds.product * 1e-9, bytes / seconds.limit * 1e-9}; }
 
 absl::Status MeasureDirection(const Settings& settings, uint64_t page_kib, bool store, CopyBench& bench, Report* report) {
-  const char* what = store ? "store" : "load";
+  const std::string what = bench.Prefix() + (store ? "store" : "load");
   KVIST_RETURN_IF_ERROR(bench.Store(0, bench.chunks()).status());
-  const std::vector<PageKernel> kernels = NontemporalKernels();
+  const std::vector<PageKernel> kernels = bench.Kernels(store);
   const Best best = FindBest(bench, store, kernels);
-  std::fprintf(stderr, "%s of %d KiB pages: the loop is %s, %s\n", what, static_cast<int>(page_kib),
+  std::fprintf(stderr, "%s of %d KiB pages: the loop is %s, %s\n", what.c_str(), static_cast<int>(page_kib),
                std::string(best.kernel.name).c_str(), best.order == CopyBench::Order::kByLayer ? "by layer" : "by chunk");
 
   // Batches of everything. The loop has the slots of the last store, which the product's next store leaves behind.
-  CopyBench::Plan plan{bench.Moves(bench.slots(), 0, bench.chunks(), store, best.order), best.kernel.copy};
+  CopyBench::Plan plan{bench.Moves(bench.slots(), 0, bench.chunks(), store, best.order), best.kernel};
   const Slice product = [&]() -> absl::StatusOr<double> {
     if (!store) return bench.Load(0, bench.chunks());
     KVIST_ASSIGN_OR_RETURN(const double seconds, bench.Store(0, bench.chunks()));
@@ -258,7 +275,7 @@ absl::Status MeasureDirection(const Settings& settings, uint64_t page_kib, bool 
   };
   const Slice limit = [&]() -> absl::StatusOr<double> { return bench.RunLoop(plan); };
   KVIST_RETURN_IF_ERROR(Alternate(absl::ZeroDuration(), product, limit).status());  // warm
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.115 * settings.time, product, limit));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.09 * settings.time, product, limit));
   const Pair batch = Rates(MedianByRatio(pairs), bench.BytesOf(bench.chunks()));
   // On a busy machine these say what both can do when nobody disturbs them.
   const auto fastest = [&](double Pair::*figure) { return std::ranges::min(pairs, {}, figure).*figure; };
@@ -273,12 +290,12 @@ absl::Status MeasureDirection(const Settings& settings, uint64_t page_kib, bool 
   const std::vector<std::byte*> slots = bench.slots();
   std::vector<CopyBench::Plan> plans;
   for (uint32_t chunk = 0; chunk < bench.chunks(); ++chunk)
-    plans.push_back({bench.Moves(slots, chunk, 1, store, best.order), best.kernel.copy});
+    plans.push_back({bench.Moves(slots, chunk, 1, store, best.order), best.kernel});
   uint32_t turn = 0;
   const auto next = [&] { return turn++ % bench.chunks(); };
   const Slice one = [&]() -> absl::StatusOr<double> { return store ? bench.Store(next(), 1) : bench.Load(next(), 1); };
   const Slice one_limit = [&]() -> absl::StatusOr<double> { return bench.RunLoop(plans[next()]); };
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> one_pairs, Alternate(0.035 * settings.time, one, one_limit));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> one_pairs, Alternate(0.025 * settings.time, one, one_limit));
   const Pair single = Rates(MedianByRatio(one_pairs), bench.BytesOf(1));
   report->cases.push_back({absl::StrCat(what, " ", page_kib, " KiB pages, one chunk"), single.product, "GB/s", single.limit,
                            Better::kHigher, std::nullopt});
@@ -290,8 +307,8 @@ absl::Status CheckLimit(const Settings& settings, CopyBench& bench, Report* repo
   KVIST_RETURN_IF_ERROR(bench.Store(0, bench.chunks()).status());
   const Best best = FindBest(bench, true, NontemporalKernels());
   const Best best_plain = FindBest(bench, true, std::vector{PlainKernel()});
-  const CopyBench::Plan loop{bench.Moves(bench.slots(), 0, bench.chunks(), true, best.order), best.kernel.copy};
-  const CopyBench::Plan plain{bench.Moves(bench.slots(), 0, bench.chunks(), true, best_plain.order), best_plain.kernel.copy};
+  const CopyBench::Plan loop{bench.Moves(bench.slots(), 0, bench.chunks(), true, best.order), best.kernel};
+  const CopyBench::Plan plain{bench.Moves(bench.slots(), 0, bench.chunks(), true, best_plain.order), best_plain.kernel};
   KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs,
                          Alternate(
                              0.1 * settings.time, [&]() -> absl::StatusOr<double> { return bench.RunLoop(loop); },
@@ -310,12 +327,16 @@ absl::Status CheckLimit(const Settings& settings, CopyBench& bench, Report* repo
 
 absl::Status RunCopy(const Settings& settings, Report* report) {
   const uint64_t batch_bytes = settings.quick ? uint64_t{16} << 20 : uint64_t{256} << 20;
-  for (const uint64_t page_kib : {16, 32, 64}) {
-    KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<CopyBench> bench, CopyBench::Create(page_kib << 10, batch_bytes));
+  struct {
+    uint64_t page_kib;
+    Way way;
+  } const cases[] = {{16, Way::kMapped}, {32, Way::kMapped}, {64, Way::kMapped}, {64, Way::kProcessVm}};
+  for (const auto& [page_kib, way] : cases) {
+    KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<CopyBench> bench, CopyBench::Create(page_kib << 10, batch_bytes, way));
     KVIST_RETURN_IF_ERROR(bench->CheckBytes());
     for (const bool store : {true, false})
       KVIST_RETURN_IF_ERROR(MeasureDirection(settings, page_kib, store, *bench, report));
-    if (page_kib == 64) KVIST_RETURN_IF_ERROR(CheckLimit(settings, *bench, report));
+    if (page_kib == 64 && way == Way::kMapped) KVIST_RETURN_IF_ERROR(CheckLimit(settings, *bench, report));
   }
   return absl::OkStatus();
 }

@@ -1,15 +1,27 @@
 #include "tests/bench/copy_loop.h"
 
 #include <immintrin.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <cstring>
 
 namespace kvist::bench {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kClaimBytes = 512 << 10;
+
+// Copies one page; `next` is read after it.
+using CopyPage = void (*)(std::byte* to, const std::byte* from, size_t size, const std::byte* next);
+
+template <CopyPage copy>
+void Each(std::span<const Move> moves, size_t size) {
+  for (size_t i = 0; i < moves.size(); ++i)
+    copy(moves[i].to, moves[i].from, size, moves[i + 1 < moves.size() ? i + 1 : i].from);
+}
 
 template <int hint>
 inline void Fetch(const std::byte* at) {
@@ -70,26 +82,55 @@ void Sse2(std::byte* to, const std::byte* from, size_t size, const std::byte* ne
 
 void Plain(std::byte* to, const std::byte* from, size_t size, const std::byte*) { std::memcpy(to, from, size); }
 
+enum class ProcessVm { kRead, kWrite };
+
+template <ProcessVm call>
+void ByProcessVm(std::span<const Move> moves, size_t size) {
+  constexpr size_t kPieces = 512;
+  static const pid_t self = ::getpid();
+  while (!moves.empty()) {
+    std::array<iovec, kPieces> to, from;
+    const size_t count = std::min(moves.size(), kPieces);
+    for (size_t i = 0; i < count; ++i) {
+      to[i] = {moves[i].to, size};
+      from[i] = {const_cast<std::byte*>(moves[i].from), size};
+    }
+    const ssize_t copied = call == ProcessVm::kRead ? ::process_vm_readv(self, to.data(), count, from.data(), count, 0)
+                                                    : ::process_vm_writev(self, from.data(), count, to.data(), count, 0);
+    if (copied != static_cast<ssize_t>(count * size)) std::abort();  // no limit at all
+    moves = moves.subspan(count);
+  }
+}
+
+std::vector<PageKernel> ProcessVmKernels(CopyPages copy) {
+  return {{"process_vm, 512 KiB a call", copy, 512 << 10},
+          {"process_vm, 2 MiB a call", copy, 2 << 20},
+          {"process_vm, 8 MiB a call", copy, 8 << 20}};
+}
+
 }  // namespace
 
 std::vector<PageKernel> NontemporalKernels() {
   std::vector<PageKernel> kernels;
   if (__builtin_cpu_supports("avx512f")) {
-    kernels.push_back({"avx512, nta, 1 KiB", Avx512<_MM_HINT_NTA, 1024>});
-    kernels.push_back({"avx512, nta, 4 KiB", Avx512<_MM_HINT_NTA, 4096>});
-    kernels.push_back({"avx512, t0, 2 KiB", Avx512<_MM_HINT_T0, 2048>});
-    kernels.push_back({"avx512, t1, 4 KiB", Avx512<_MM_HINT_T1, 4096>});
-    kernels.push_back({"avx512, t1, 8 KiB", Avx512<_MM_HINT_T1, 8192>});
+    kernels.push_back({"avx512, nta, 1 KiB", Each<Avx512<_MM_HINT_NTA, 1024>>});
+    kernels.push_back({"avx512, nta, 4 KiB", Each<Avx512<_MM_HINT_NTA, 4096>>});
+    kernels.push_back({"avx512, t0, 2 KiB", Each<Avx512<_MM_HINT_T0, 2048>>});
+    kernels.push_back({"avx512, t1, 4 KiB", Each<Avx512<_MM_HINT_T1, 4096>>});
+    kernels.push_back({"avx512, t1, 8 KiB", Each<Avx512<_MM_HINT_T1, 8192>>});
   }
   if (__builtin_cpu_supports("avx2")) {
-    kernels.push_back({"avx2, nta, 2 KiB", Avx2<_MM_HINT_NTA, 2048>});
-    kernels.push_back({"avx2, t1, 4 KiB", Avx2<_MM_HINT_T1, 4096>});
+    kernels.push_back({"avx2, nta, 2 KiB", Each<Avx2<_MM_HINT_NTA, 2048>>});
+    kernels.push_back({"avx2, t1, 4 KiB", Each<Avx2<_MM_HINT_T1, 4096>>});
   }
-  if (kernels.empty()) kernels.push_back({"sse2, t1, 4 KiB", Sse2<_MM_HINT_T1, 4096>});
+  if (kernels.empty()) kernels.push_back({"sse2, t1, 4 KiB", Each<Sse2<_MM_HINT_T1, 4096>>});
   return kernels;
 }
 
-PageKernel PlainKernel() { return {"memcpy", Plain}; }
+PageKernel PlainKernel() { return {"memcpy", Each<Plain>}; }
+
+std::vector<PageKernel> ProcessVmReadKernels() { return ProcessVmKernels(ByProcessVm<ProcessVm::kRead>); }
+std::vector<PageKernel> ProcessVmWriteKernels() { return ProcessVmKernels(ByProcessVm<ProcessVm::kWrite>); }
 
 CopyLoop::CopyLoop(uint32_t threads) {
   for (uint32_t i = 1; i < threads; ++i) threads_.emplace_back([this] { Thread(); });
@@ -109,10 +150,10 @@ void CopyLoop::Ready() {
   while (spinning_.load() != threads_.size()) _mm_pause();
 }
 
-void CopyLoop::Run(std::span<const Move> moves, size_t size, CopyPage copy) {
+void CopyLoop::Run(std::span<const Move> moves, size_t size, const PageKernel& kernel) {
   moves_ = moves;
   size_ = size;
-  copy_ = copy;
+  kernel_ = kernel;
   next_.store(0, std::memory_order_relaxed);
   running_.store(static_cast<uint32_t>(threads_.size()), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
@@ -121,12 +162,11 @@ void CopyLoop::Run(std::span<const Move> moves, size_t size, CopyPage copy) {
 }
 
 void CopyLoop::Work() {
-  const size_t claim = std::max<size_t>(1, kClaimBytes / size_);
+  const size_t claim = std::max<size_t>(1, kernel_.claim_bytes / size_);
   while (true) {
     const size_t first = next_.fetch_add(claim, std::memory_order_relaxed);
     if (first >= moves_.size()) break;
-    const size_t end = std::min(first + claim, moves_.size());
-    for (size_t i = first; i < end; ++i) copy_(moves_[i].to, moves_[i].from, size_, moves_[i + 1 < end ? i + 1 : i].from);
+    kernel_.copy(moves_.subspan(first, std::min(claim, moves_.size() - first)), size_);
   }
   _mm_sfence();
 }

@@ -17,23 +17,28 @@ struct Move {
   const std::byte* from = nullptr;
 };
 
-// Copies one page of `size` bytes, a multiple of 512; both sides aligned to 64. `next` is read after it.
-using CopyPage = void (*)(std::byte* to, const std::byte* from, size_t size, const std::byte* next);
+// Copies pages of `size` bytes, a multiple of 512; both sides aligned to 64.
+using CopyPages = void (*)(std::span<const Move> moves, size_t size);
 
 struct PageKernel {
   std::string_view name;
-  CopyPage copy;
+  CopyPages copy;
+  size_t claim_bytes =
+      512 << 10;  // so much a thread takes at a time: little, so that one which the system stops doesn't hold up the others
 };
 // The hand-written kernels that this processor can run: non-temporal stores, with several ways of fetching ahead. None of the product's.
 std::vector<PageKernel> NontemporalKernels();
 // memcpy of the C library.
 PageKernel PlainKernel();
+// The system's copies between processes, here between this one and itself, a page a piece: process_vm_readv as a store needs it, and
+// process_vm_writev as a load does; with calls of several sizes.
+std::vector<PageKernel> ProcessVmReadKernels();
+std::vector<PageKernel> ProcessVmWriteKernels();
 
-// The limit of a copy: threads that do nothing but a list of moves with one kernel. They take 512 KiB at a time, so that a thread which the
-// system stops for a while doesn't hold up the others.
+// The limit of a copy: threads that do nothing but a list of moves with one kernel.
 //
 // Threads: one calls; `threads - 1` of its own are kept ready: they spin from Ready to the end of the Run that follows, and sleep otherwise.
-//   moves_, size_ and copy_ are written before round_ (release) and read after it (acquire); next_ is claimed from by all; each
+//   moves_, size_ and kernel_ are written before round_ (release) and read after it (acquire); next_ is claimed from by all; each
 //   thread ends its part with a store fence and counts itself out of running_ (release), which the caller awaits (acquire).
 class CopyLoop {
  public:
@@ -45,7 +50,7 @@ class CopyLoop {
   // Wakes the threads; returns when all of them spin.
   void Ready();
   // Copies all moves, each of `size` bytes. Ready first, else it counts the waking, too.
-  void Run(std::span<const Move> moves, size_t size, CopyPage copy);
+  void Run(std::span<const Move> moves, size_t size, const PageKernel& kernel);
 
  private:
   void Work();
@@ -53,7 +58,7 @@ class CopyLoop {
 
   std::span<const Move> moves_;
   size_t size_ = 0;
-  CopyPage copy_ = nullptr;
+  PageKernel kernel_{};
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> awake_{0};  // Ready was called so many times
   std::atomic<uint32_t> spinning_{0};

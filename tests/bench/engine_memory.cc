@@ -61,8 +61,14 @@ absl::StatusOr<kvist::Client> EngineMemory::Connect(const std::string& socket, k
     layers.push_back({0, uint64_t{layer} * shape_.pages * shape_.page_bytes});
   kvist_memory memory{};
   memory.struct_size = sizeof memory;
-  memory.memfds = &fd;
-  memory.memfd_count = 1;
+  const kvist_process_region region{mapping_.data(), mapping_.size().value};
+  if (shape_.in_process) {
+    memory.process_regions = &region;
+    memory.process_region_count = 1;
+  } else {
+    memory.memfds = &fd;
+    memory.memfd_count = 1;
+  }
   memory.layers = layers.data();
   memory.layer_count = layers.size();
   memory.pages = shape_.pages;

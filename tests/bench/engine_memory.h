@@ -25,6 +25,7 @@ class EngineMemory {
     uint32_t pages = 1;
     uint32_t pages_per_chunk = 1;
     uint64_t page_bytes = 0;  // in one layer
+    bool in_process = false;  // registered as memory of this process instead of as a memfd
 
     uint64_t chunk_bytes() const { return uint64_t{layers} * pages_per_chunk * page_bytes; }
   };

@@ -13,7 +13,7 @@ namespace {
 class InstantCopies final : public cuda::CopyEngine {
  public:
   explicit InstantCopies(Done done) : done_(std::move(done)) {}
-  void Submit(cuda::Copy copy) override { done_(copy.op, absl::OkStatus()); }
+  void Submit(cuda::Copy copy) override { done_(copy.op, {absl::OkStatus()}); }
   void Cancel(OpId) override {}
 
  private:

@@ -23,6 +23,7 @@ CASES = {
     "copy": {
         **{f"{way} {size} KiB pages, 256 MiB": 0.85 for way in ("store", "load") for size in (16, 32, 64)},
         **{f"{way} {size} KiB pages, one chunk": None for way in ("store", "load") for size in (16, 32, 64)},
+        **{f"process_vm {way} 64 KiB pages, 256 MiB": 0.85 for way in ("store", "load")},
         "limit check: loop, plain memcpy": 1,
     },
     "overhead": {"throughput, all misses": 0.97, "KV bytes per token, stored": None, "prefill vs bare GEMM": 0.3},

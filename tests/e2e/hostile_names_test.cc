@@ -238,7 +238,7 @@ TEST_CASE("Row 32: no split of names over fields and tenants gives the same spac
     hello.mutable_space()->set_model(model);
     hello.mutable_space()->set_revision(revision);
     hello.mutable_space()->set_kv_dtype(dtype);
-    const auto registration = kvist::session::CheckHello(hello, {}, tenant);
+    const auto registration = kvist::session::CheckHello(hello, {}, tenant, kvist::session::Peer{});
     if (!registration.ok()) return;
     std::vector<std::string> owner{tenant, model, revision, dtype};
     const auto [found, is_new] = owners.emplace(registration->space.digest, owner);

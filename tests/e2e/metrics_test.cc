@@ -1,10 +1,8 @@
 // /metrics, /livez and /readyz of real daemons.
 #include <catch2/catch.hpp>
 
-#include <arpa/inet.h>
 #include <httplib.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,27 +15,16 @@
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/free_port.h"
 
 using Catch::Contains;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::FreePort;
 using kvist::test::RunProgram;
 using kvist::test::TempDir;
 
 namespace {
-
-// One that nobody has now.
-uint16_t FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
-  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 struct Observed {
   TempDir dir;
@@ -103,6 +90,7 @@ TEST_CASE("Every series is there at 0 before the first request, and none comes l
   }
   for (const char* named : {"kvist_lookups_total{tier=\"dram\",result=\"hit\"}", "kvist_load_duration_seconds_count",
                             "kvist_evictions_total{tier=\"dram\",reason=\"capacity\"}",
+                            "kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"}",
                             "kvist_tenant_used_bytes{tenant=\"blue\"}", "kvist_tenant_used_bytes{tenant=\"other\"}"})
     At(before, named);
 

@@ -144,7 +144,7 @@ TEST_CASE("kvistd is ready long before a pool of 16 GiB is touched") {
   DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "log.level=error"});
   CHECK_THAT(manager.Receive(20'000), Catch::StartsWith("READY=1\n"));
   const std::chrono::duration<double> ready = std::chrono::steady_clock::now() - start;
-  const nlohmann::json pool = Ctl(daemon, "status")["pool"];
+  const nlohmann::json pool = Ctl(daemon, {"status"})["pool"];
   daemon.Kill();  // before it has touched much
   CHECK(pool["capacity_bytes"] == kPool);
   CHECK(pool["touched_bytes"] < kPool);
@@ -176,7 +176,7 @@ TEST_CASE("A clear is a job that an operator can list, and asking again for the 
   CHECK(engine.scheduler().Lookup(keys, 0).chunks == 8);
   CHECK(clear("tomorrow")["id"] == 2);
   CHECK(engine.scheduler().Lookup(keys, 0).chunks == 0);
-  const nlohmann::json jobs = Ctl(daemon, "jobs")["jobs"];
+  const nlohmann::json jobs = Ctl(daemon, {"jobs"})["jobs"];
   REQUIRE(jobs.size() == 2);
   CHECK(jobs[0] == first);
   CHECK(jobs[1]["request"] == "tomorrow");

@@ -1,12 +1,15 @@
 // What an engine sends before it is served: a packet and its descriptors -> ClientFrame -> CheckHello -> VerifyProbe.
 //
 // Input: | descriptors 1 byte | packet |. The low two bits of the first byte say how many memfds come with the packet, the next two
-// how each was made: sealed (mapped), not sealed (read with preadv), one page only, of zero bytes.
+// how each was made: sealed (mapped), not sealed (read with preadv), one page only, of zero bytes. process_regions are of this process, which is
+// only read; addresses below 1 MiB count from the start of a MiB that is there.
 // Holds: nothing crashes; what is accepted has names and sizes within the limits, and the same digest however often it is read.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -42,6 +45,27 @@ std::vector<UniqueFd> Descriptors(uint8_t how) {
   return fds;
 }
 
+// This process itself: its own memory is what process_regions name.
+const session::Peer& Sender() {
+  static const session::Peer self = [] {
+    session::Peer peer;
+    peer.pid = ::getpid();
+    peer.uid = ::geteuid();
+    peer.gid = ::getegid();
+    peer.pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, peer.pid, 0)));
+    KVIST_CHECK(peer.pidfd);
+    return peer;
+  }();
+  return self;
+}
+
+void PlaceInOwnMemory(session::v1::KvMemory* memory) {
+  static const std::vector<std::byte> own(kRegionBytes[0]);
+  for (session::v1::KvMemory::ProcessRegion& region : *memory->mutable_process_regions()) {
+    if (region.address() < own.size()) region.set_address(region.address() + reinterpret_cast<uintptr_t>(own.data()));
+  }
+}
+
 // A Hello that was accepted keeps the promises of registration.h.
 void CheckAccepted(const session::v1::Hello& hello, const session::Registration& registration) {
   KVIST_CHECK(!registration.instance.empty() && registration.instance.size() <= 255);
@@ -55,7 +79,7 @@ void CheckAccepted(const session::v1::Hello& hello, const session::Registration&
   session::v1::Hello again;
   KVIST_CHECK(again.ParseFromString(hello.SerializeAsString()));
   again.set_role(session::v1::Hello::ROLE_SCHEDULER);
-  const auto scheduler = session::CheckHello(again, {}, "tenant");
+  const auto scheduler = session::CheckHello(again, {}, "tenant", Sender());
   KVIST_CHECK(scheduler.ok() && scheduler->space.digest == registration.space.digest);
 }
 
@@ -65,7 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   session::v1::ClientFrame frame;
   if (!frame.ParseFromString(std::string(reinterpret_cast<const char*>(data) + 1, size - 1)) || !frame.has_hello()) return 0;
-  const auto registration = session::CheckHello(frame.hello(), Descriptors(data[0]), "tenant");
+  PlaceInOwnMemory(frame.mutable_hello()->mutable_memory());
+  const auto registration = session::CheckHello(frame.hello(), Descriptors(data[0]), "tenant", Sender());
   if (!registration.ok()) {
     KVIST_CHECK(!registration.status().message().empty());
     return 0;

@@ -203,7 +203,7 @@ class World {
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
     entry.has_parent = input_.Byte() % 3 == 0;
-    entry.deadline_nanos = kvist::kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
+    entry.deadline_nanos = kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
     entry.arena = uint64_t{input_.Byte()} * 64;
     const uint32_t keys = entry.opcode == shm::Opcode::kLoad ? 0 : input_.Byte() % 20;
     entry.keys = keys;
@@ -254,7 +254,7 @@ class World {
     for (size_t which = 0; which < sessions_.size(); ++which) {
       while (sessions_[which].served) {
         const absl::StatusOr<uint32_t> drained =
-            sessions_[which].daemon->Drain(16, ToMonotonicNanos(now_), &core_, &effects_);
+            sessions_[which].daemon->Drain(16, kvist::ToMonotonicNanos(now_), &core_, &effects_);
         CarryOut();
         if (!drained.ok()) {
           KVIST_CHECK(!drained.status().message().empty());
@@ -359,7 +359,9 @@ class World {
     for (InFlight& copy : copies_) copy.cancelled |= copy.copy.op == effect.op;
   }
   void Carry(core::OpEnded& effect) { Find(effect.session)->daemon->Answer(effect); }
+  void Carry(core::Answered& effect) { Find(effect.session)->daemon->Answer(effect); }
   void Carry(core::JobEnded&) {}
+  void Carry(core::CorruptionFound&) {}
 
   Input& input_;
   kvist::pool::SlotAllocator slots_ =

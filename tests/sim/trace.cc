@@ -54,6 +54,9 @@ struct Printer {
     return absl::StrCat("job ", e.job.value, e.how == core::JobState::kDone ? " done" : " cancelled", ": ", e.chunks,
                         " chunks");
   }
+  std::string operator()(const core::CorruptionFound& e) {
+    return absl::StrCat("corrupt in space ", e.space.value, ": ", e.chunks, " chunks");
+  }
 };
 
 }  // namespace

@@ -41,14 +41,18 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
   memories_.resize(options_.ranks);
   contexts_.resize(options_.ranks);
   descriptions_.resize(options_.ranks);
+  process_regions_.resize(options_.ranks);
   workers_.resize(options_.ranks);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     Memory& memory = memories_[rank];
     memory.size = page_bytes * options_.pages;
-    memory.fd = ::memfd_create("fake-engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (memory.fd < 0 || ::ftruncate(memory.fd, static_cast<off_t>(memory.size)) != 0) std::abort();
-    if (options_.sealed && ::fcntl(memory.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) std::abort();
-    memory.data = static_cast<std::byte*>(::mmap(nullptr, memory.size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, 0));
+    if (!options_.in_process) {
+      memory.fd = ::memfd_create("fake-engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+      if (memory.fd < 0 || ::ftruncate(memory.fd, static_cast<off_t>(memory.size)) != 0) std::abort();
+      if (options_.sealed && ::fcntl(memory.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) std::abort();
+    }
+    const int flags = options_.in_process ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+    memory.data = static_cast<std::byte*>(::mmap(nullptr, memory.size, PROT_READ | PROT_WRITE, flags, memory.fd, 0));
     if (memory.data == MAP_FAILED) std::abort();
     contexts_[rank] = {this, rank};
   }
@@ -69,7 +73,7 @@ FakeEngine::~FakeEngine() {
   workers_.clear();  // their pages go next
   for (Memory& memory : memories_) {
     ::munmap(memory.data, memory.size);
-    ::close(memory.fd);
+    if (memory.fd >= 0) ::close(memory.fd);
   }
 }
 
@@ -79,6 +83,7 @@ kvist_options FakeEngine::CommonOptions() const {
   o.socket = options_.socket.c_str();
   o.instance = options_.instance.c_str();
   o.connect_timeout_us = options_.connect_timeout_us;
+  o.deadline_us = options_.deadline_us;
   o.space.struct_size = sizeof o.space;
   o.space.model = options_.model.c_str();
   o.space.kv_dtype = "u8";
@@ -95,8 +100,14 @@ kvist_options FakeEngine::WorkerOptions(uint32_t rank) {
   kvist_memory& m = descriptions_[rank];
   m = {};
   m.struct_size = sizeof m;
-  m.memfds = &memories_[rank].fd;
-  m.memfd_count = 1;
+  if (options_.in_process) {
+    process_regions_[rank] = {memories_[rank].data, memories_[rank].size};
+    m.process_regions = &process_regions_[rank];
+    m.process_region_count = 1;
+  } else {
+    m.memfds = &memories_[rank].fd;
+    m.memfd_count = 1;
+  }
   m.layers = layers_.data();
   m.layer_count = layers_.size();
   m.pages = options_.pages;

@@ -26,9 +26,12 @@ class FakeEngine {
     uint32_t layers = 3;
     uint32_t segment_bytes = 1024;  // of K or V of one page in one layer
     bool sealed = true;             // the memfd can't shrink, so kvistd maps it
+    bool in_process = false;        // no memfd at all: kvistd goes through the process
     bool scheduler = true;
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
     int64_t connect_timeout_us = 5'000'000;
+    int64_t deadline_us =
+        0;  // of loads and stores; 0: the connector's default, which a busy machine may miss when they are large
   };
   static constexpr uint32_t kPageTokens = 16;
   static constexpr uint32_t kChunkTokens = 64;
@@ -58,6 +61,8 @@ class FakeEngine {
   Client& scheduler() { return scheduler_; }
   Client& worker(uint32_t rank) { return workers_[rank]; }
   int memfd(uint32_t rank) const { return memories_[rank].fd; }
+  // All of a rank's memory.
+  std::span<std::byte> memory(uint32_t rank) const { return {memories_[rank].data, memories_[rank].size}; }
   kvist_options WorkerOptions(uint32_t rank);
   // Page ids [first, first + chunks * kPagesPerChunk), scattered over the memory in a fixed way.
   std::vector<uint32_t> Pages(uint32_t first_chunk, uint32_t chunks) const;
@@ -81,6 +86,7 @@ class FakeEngine {
   uint64_t salt_;
   std::vector<Memory> memories_;
   std::vector<ProbeContext> contexts_;
+  std::vector<kvist_process_region> process_regions_;
   std::vector<kvist_layer> layers_;
   std::vector<kvist_dim> dims_;
   std::vector<kvist_memory> descriptions_;

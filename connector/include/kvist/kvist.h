@@ -146,6 +146,12 @@ typedef struct kvist_group_pages {
   size_t dim_count;
 } kvist_group_pages;
 
+/* Memory of this process that is in no memfd: [address, address + length). */
+typedef struct kvist_process_region {
+  void* address;
+  uint64_t length;
+} kvist_process_region;
+
 /* Writes `size` bytes as the content of page `page` of layer `layer` (of kvist_memory.layers), through the engine's own tensor indexing (never computed from this
  * description: that would prove nothing). `bytes` holds the page's segments in order. Returns 0. */
 typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
@@ -169,6 +175,12 @@ typedef struct kvist_memory {
   const kvist_group_pages*
       groups; /* one for each group of the space; NULL: pages, page_stride and dims above hold for all */
   size_t group_count;
+  const kvist_process_region*
+      process_regions; /* regions memfd_count and up, for memory that can't be a memfd. kvistd copies them with process_vm_readv and
+                            process_vm_writev, slower than a mapped memfd, and only for processes of its own uid; any other is refused
+                            with PERMISSION_DENIED. Where yama restricts these calls the client allows kvistd (PR_SET_PTRACER, of which
+                            a process has one). They must stay mapped until kvist_disconnect */
+  size_t process_region_count;
 } kvist_memory;
 
 typedef struct kvist_options {
@@ -184,7 +196,8 @@ typedef struct kvist_options {
 } kvist_options;
 
 /* Opens a session. Succeeds also when the daemon is away (the client then keeps trying; until it is there everything is a miss).
- * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (version, wrong probe page, an instance with another space), PERMISSION_DENIED. */
+ * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (version, wrong probe page, an instance with another space), PERMISSION_DENIED
+ * (of the socket, or of process_regions). */
 KVIST_API kvist_status kvist_connect(const kvist_options* options, kvist_client** client);
 /* Ends the session: cancels what is in flight, waits (bounded by the default deadline) until no copy touches the pages, frees. */
 KVIST_API void kvist_disconnect(kvist_client* client);

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tests/unit/cuda/kv_world.h"
@@ -46,6 +47,7 @@ TEST_CASE("KvLayout refuses each wrong field and names it") {
   };
   const std::vector<Case> cases = {
       {"layers", [](KvLayout& l) { l.layers.clear(); }},
+      {"layers", [](KvLayout& l) { l.layers.resize(KvLayout::kLayersMax + 1); }},
       {"layers[2].region", [](KvLayout& l) { l.layers[2].region = 2; }},
       {"layers[1].region", [](KvLayout& l) { l.layers[1].region = UINT32_MAX; }},
       {"layers[1].offset", [](KvLayout& l) { l.layers[1].offset = {1001}; }},
@@ -150,16 +152,17 @@ UniqueFd Memfd(off_t length, unsigned flags = 0) {
 TEST_CASE("EngineRegion maps a memfd only when it is sealed against shrinking") {
   UniqueFd sealed = Memfd(12345);
   REQUIRE(::fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
-  auto mapped = EngineRegion::Create(std::move(sealed));
+  const UniqueFd engines(::dup(sealed.get()));
+  auto mapped = EngineRegion::OfFile(std::move(sealed));
   REQUIRE(mapped.ok());
-  CHECK(mapped->mapped());
+  REQUIRE(mapped->mapped());
   CHECK(mapped->length() == Bytes{12345});
-  mapped->data()[12344] = std::byte{1};  // writable
-  CHECK(::ftruncate(mapped->fd(), 0) != 0);
+  std::get<MappedRegion>(mapped->way()).mapping.data()[12344] = std::byte{1};  // writable
+  CHECK(::ftruncate(engines.get(), 0) != 0);
 
   UniqueFd growing = Memfd(4096);
   REQUIRE(::fcntl(growing.get(), F_ADD_SEALS, F_SEAL_GROW) == 0);
-  auto unmapped = EngineRegion::Create(std::move(growing));
+  auto unmapped = EngineRegion::OfFile(std::move(growing));
   REQUIRE(unmapped.ok());
   CHECK(!unmapped->mapped());
   CHECK(unmapped->length() == Bytes{4096});
@@ -167,7 +170,7 @@ TEST_CASE("EngineRegion maps a memfd only when it is sealed against shrinking") 
 
 TEST_CASE("EngineRegion refuses what it could not serve safely") {
   const auto refused = [](UniqueFd fd) {
-    return EngineRegion::Create(std::move(fd)).status().code() == absl::StatusCode::kInvalidArgument;
+    return EngineRegion::OfFile(std::move(fd)).status().code() == absl::StatusCode::kInvalidArgument;
   };
   CHECK(refused(UniqueFd()));
   CHECK(refused(Memfd(0)));
@@ -195,7 +198,7 @@ TEST_CASE("EngineRegion refuses what it could not serve safely") {
 }
 
 TEST_CASE("KvMemory reads a page segment after segment, mapped or not") {
-  for (const Seal seal : {Seal::kShrink, Seal::kNone}) {
+  for (const Seal seal : {Seal::kShrink, Seal::kNone, Seal::kProcess}) {
     for (const NamedLayout& named : KnownLayouts()) {
       INFO(named.name);
       KvWorld world(named, seal, 1, 5);

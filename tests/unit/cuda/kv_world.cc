@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,6 +104,24 @@ NamedLayout RandomLayout(Rng& rng) {
   return Make("random", shape);
 }
 
+namespace {
+
+std::shared_ptr<const EngineProcess> ThisProcess() {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  REQUIRE(pidfd);
+  return std::make_shared<const EngineProcess>(::getpid(), std::move(pidfd));
+}
+
+uint64_t AddressOf(const Mapping& mapping) { return reinterpret_cast<uint64_t>(mapping.data()); }
+
+}  // namespace
+
+void KvWorld::Unmap(uint32_t region) {
+  const Mapping& view = engine_view_[region];
+  // Nothing else may come to lie there, for the view still unmaps it in the end.
+  REQUIRE(::mmap(view.data(), view.size().value, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
+}
+
 KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed)
     : memory_(std::make_shared<KvMemory>()),
       slot_count_(slot_count),
@@ -121,7 +140,11 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
     engine_fds_.emplace_back(::dup(fd.get()));
     engine_view_.push_back(Mapping::Create(fd.get(), length, Mapping::Access::kReadWrite).value());
     FillRandomly(engine_view_.back(), length.value, rng);
-    memory_->regions.push_back(EngineRegion::Create(std::move(fd)).value());
+    if (seal == Seal::kProcess) {
+      memory_->regions.push_back(EngineRegion::OfProcess(ThisProcess(), AddressOf(engine_view_.back()), length).value());
+    } else {
+      memory_->regions.push_back(EngineRegion::OfFile(std::move(fd)).value());
+    }
     REQUIRE(memory_->regions.back().mapped() == sealed);
   }
   FillRandomly(slots_, slots_.size(), rng);
@@ -191,23 +214,25 @@ bool KvWorld::LayersAreEqual(const Copy& copy, uint32_t layers) const {
 }
 
 CopyEngine::Done Ends::Listener() {
-  return [this](OpId op, absl::Status status) {
+  return [this](OpId op, CopyEnd end) {
     std::lock_guard lock(mutex_);
-    ends_.emplace_back(op, std::move(status));
+    ends_.emplace_back(op, std::move(end));
     came_.notify_all();
   };
 }
 
-absl::Status Ends::Wait(OpId op) {
+absl::Status Ends::Wait(OpId op) { return WaitForEnd(op).status; }
+
+CopyEnd Ends::WaitForEnd(OpId op) {
   std::unique_lock lock(mutex_);
-  absl::Status status = absl::DeadlineExceededError("the test's own");
+  CopyEnd found{absl::DeadlineExceededError("the test's own")};
   const bool came = came_.wait_for(lock, kDeadline, [&] {
     const auto end = std::find_if(ends_.begin(), ends_.end(), [&](const auto& e) { return e.first == op; });
-    if (end != ends_.end()) status = end->second;
+    if (end != ends_.end()) found = end->second;
     return end != ends_.end();
   });
   REQUIRE(came);
-  return status;
+  return found;
 }
 
 void Ends::WaitForCount(size_t count) {
@@ -218,7 +243,7 @@ void Ends::WaitForCount(size_t count) {
 std::vector<OpId> Ends::order() const {
   std::lock_guard lock(mutex_);
   std::vector<OpId> ops;
-  for (const auto& [op, status] : ends_) ops.push_back(op);
+  for (const auto& [op, end] : ends_) ops.push_back(op);
   return ops;
 }
 

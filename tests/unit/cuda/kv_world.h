@@ -20,8 +20,8 @@ namespace kvist::cuda {
 
 using Rng = std::mt19937_64;
 
-// How the regions' memfds are sealed.
-enum class Seal { kShrink, kNone, kMixed };
+// How the regions' memfds are sealed, and so reached; kProcess: not as memfds at all, but as memory of a process, this one.
+enum class Seal { kShrink, kNone, kMixed, kProcess };
 
 // A layout with a name for messages and the lengths of the regions that it needs.
 struct NamedLayout {
@@ -49,6 +49,8 @@ class KvWorld {
   std::byte* slot(uint32_t slot) { return slots_.data() + kGuard + slot * slot_stride_; }
   // The test's own descriptor of a region: what an engine keeps.
   int fd(uint32_t region) const { return engine_fds_[region].get(); }
+  // Takes a region's memory away from the process; no Snapshot after that.
+  void Unmap(uint32_t region);
 
   // A copy of all layers between `slots` and as many distinct random pages.
   Copy MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>& slots, Rng& rng) const;
@@ -86,13 +88,14 @@ class Ends {
 
   // The copy's status; fails the test when it hasn't ended within a minute.
   absl::Status Wait(OpId op);
+  CopyEnd WaitForEnd(OpId op);
   void WaitForCount(size_t count);
   std::vector<OpId> order() const;  // in which they came; an op that came twice is there twice
 
  private:
   mutable std::mutex mutex_;
   std::condition_variable came_;
-  std::vector<std::pair<OpId, absl::Status>> ends_;
+  std::vector<std::pair<OpId, CopyEnd>> ends_;
 };
 
 // A LayerProgress that holds the thread which reports at `stop_at` or more layers until it is let go. It breaks the contract

@@ -124,7 +124,7 @@ TEST_CASE("SharedMemoryEngine cancels what is in flight when it ends, and waits 
   Rng rng(1);
   int cancelled = 0;
   for (int round = 0; round < 6; ++round) {
-    KvWorld world(KnownLayouts()[round % 2 == 0 ? 12 : 13], static_cast<Seal>(round % 3), 4, 1);
+    KvWorld world(KnownLayouts()[round % 2 == 0 ? 12 : 13], static_cast<Seal>(round % 4), 4, 1);
     Ends ends;
     auto engine = MakeSharedMemoryEngine({.threads = 2, .cpus = {}}, ends.Listener());
     for (uint32_t op = 0; op < 30; ++op) {

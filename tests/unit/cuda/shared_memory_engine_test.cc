@@ -71,7 +71,7 @@ void CheckRoundTrip(const NamedLayout& named, Seal seal, uint32_t threads, uint6
 
 TEST_CASE("SharedMemoryEngine copies every known layout like plain loops do") {
   for (const NamedLayout& named : KnownLayouts()) {
-    for (const Seal seal : {Seal::kShrink, Seal::kNone, Seal::kMixed}) CheckRoundTrip(named, seal, 2, 17);
+    for (const Seal seal : {Seal::kShrink, Seal::kNone, Seal::kMixed, Seal::kProcess}) CheckRoundTrip(named, seal, 2, 17);
   }
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("SharedMemoryEngine copies random layouts like plain loops do") {
   for (uint64_t round = 0; round < 60; ++round) {
     Rng rng(seed + round);
     const NamedLayout named = RandomLayout(rng);
-    CheckRoundTrip(named, static_cast<Seal>(rng() % 3), 1 + static_cast<uint32_t>(rng() % 4), seed + round);
+    CheckRoundTrip(named, static_cast<Seal>(rng() % 4), 1 + static_cast<uint32_t>(rng() % 4), seed + round);
   }
 }
 
@@ -127,9 +127,9 @@ TEST_CASE("SharedMemoryEngine lets go of the memory before it says that a copy h
   std::atomic<long> owners{-1};
   Ends ends;
   const auto listener = ends.Listener();
-  const auto engine = MakeSharedMemoryEngine({}, [&](OpId op, absl::Status status) {
+  const auto engine = MakeSharedMemoryEngine({}, [&](OpId op, CopyEnd end) {
     owners = memory.use_count();
-    listener(op, std::move(status));
+    listener(op, std::move(end));
   });
   engine->Submit(std::move(copy));
   REQUIRE(ends.Wait({1, 1}) == absl::OkStatus());
@@ -147,7 +147,7 @@ TEST_CASE("SharedMemoryEngine carries many copies at once") {
   Ends ends;
   const auto engine = MakeSharedMemoryEngine({.threads = 4, .cpus = {}}, ends.Listener());
   for (uint32_t w = 0; w < kWorlds; ++w) {
-    worlds.push_back(std::make_unique<KvWorld>(named, static_cast<Seal>(w % 3), kCopies, w));
+    worlds.push_back(std::make_unique<KvWorld>(named, static_cast<Seal>(w % 4), kCopies, w));
     expected.push_back(worlds.back()->Snapshot());
   }
   for (uint32_t c = 0; c < kCopies; ++c) {

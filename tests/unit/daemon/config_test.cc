@@ -45,6 +45,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "pool.slab_bytes") return "\"8MiB\"";
   if (name == "pool.touch_threads") return "4";
   if (name == "pool.lock") return "false";
+  if (name == "pool.verify") return "\"always\"";
   if (name == "copy.threads") return "5";
   if (name == "copy.cpus") return "[1, 0]";
   if (name == "lease.max") return "\"1m30s\"";
@@ -116,6 +117,7 @@ TEST_CASE("ParseConfig takes everything at once") {
   CHECK(options.pool.bytes == GiB(3));
   CHECK(options.pool.slab_bytes == MiB(8));
   CHECK_FALSE(options.pool.lock);
+  CHECK(options.pool.verify == "always");
   CHECK(options.copy.cpus == std::vector<int>{1, 0});
   CHECK(options.lease.max == absl::Seconds(90));
   CHECK(options.lease.share == 0.125);
@@ -224,11 +226,12 @@ TEST_CASE("ParseConfig refuses impossible values of every kind") {
 
 TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(Refusal("[pool]\nbyte = 1") ==
-        "f:2:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock");
+        "f:2:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock, verify");
   CHECK(absl::StrContains(Refusal("[pool]\nslab-bytes = 1"), "(did you mean slab_bytes?)"));
   CHECK(absl::StrContains(Refusal("[session]\nsokcet = \"/a\""), "(did you mean socket?)"));
   CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
-  CHECK(Refusal("[pool]\nzzz = 1") == "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock");
+  CHECK(Refusal("[pool]\nzzz = 1") ==
+        "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, verify");
   CHECK(Refusal("[pol]\nbytes = 1") ==
         "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, pin, swap, "
         "metrics, "

@@ -39,10 +39,12 @@ TEST_CASE("Expose shows the same series before and after something has happened"
   traffic.bytes_loaded = KiB(8);
   figures.traffic.Add("blue", SpaceId{3}, traffic);
   figures.latencies.hooks[0].Record(1000, 5);
+  figures.core.chunks_corrupt = 3;
   const auto after = Expose(figures);
   CHECK(SeriesIn(before) == SeriesIn(after));
   const std::string text = Text(after);
   CHECK_THAT(text, Contains("kvist_lookups_total{tier=\"dram\",result=\"partial\"} 2\n"));
+  CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"} 3\n"));
   CHECK_THAT(text, Contains("kvist_lookup_chunks_total{tier=\"dram\",result=\"miss\"} 6\n"));
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"blue\"} 8192\n"));
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"other\"} 0\n"));

@@ -42,7 +42,7 @@ TEST_CASE("CheckHello gives every description that differs a digest of its own")
   const auto add = [&](const std::function<void(v1::Space*)>& change, const std::string& tenant = "t") {
     v1::Hello hello = Scheduler();
     change(hello.mutable_space());
-    const auto registration = session::CheckHello(hello, {}, tenant);
+    const auto registration = session::CheckHello(hello, {}, tenant, session::Peer{});
     REQUIRE(registration.ok());
     CHECK(digests.insert(registration->space.digest).second);
   };
@@ -71,11 +71,12 @@ TEST_CASE("CheckHello leaves the instance and the rank out of the space") {
   v1::Hello other = Scheduler();
   other.set_instance("another");
   other.set_rank(1);
-  CHECK(session::CheckHello(Scheduler(), {}, "t")->space.digest == session::CheckHello(other, {}, "t")->space.digest);
+  CHECK(session::CheckHello(Scheduler(), {}, "t", session::Peer{})->space.digest ==
+        session::CheckHello(other, {}, "t", session::Peer{})->space.digest);
 }
 
 TEST_CASE("CheckHello derives what a chunk takes in a slot on each rank") {
-  const auto registration = session::CheckHello(Scheduler(), {}, "t");
+  const auto registration = session::CheckHello(Scheduler(), {}, "t", session::Peer{});
   REQUIRE(registration.ok());
   REQUIRE(registration->space.groups.size() == 1);
   // 16 pages x 4 layers x 2 segments x 1,024 bytes, and the header place of 4 KiB.

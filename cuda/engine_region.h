@@ -1,0 +1,66 @@
+#ifndef KVIST_CUDA_ENGINE_REGION_H_
+#define KVIST_CUDA_ENGINE_REGION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/engine_process.h"
+#include "storage/base/mapping.h"
+#include "storage/base/unique_fd.h"
+#include "storage/base/units.h"
+
+namespace kvist::cuda {
+
+// The ways in which the daemon reaches a region of an engine's memory.
+struct MappedRegion {  // a memfd that can't shrink
+  Mapping mapping;
+};
+struct
+    FileRegion {  // one that can: preadv and pwritev, so that a client that truncates it gets an error, and nobody a SIGBUS
+  UniqueFd fd;
+  Bytes length{};
+};
+struct ProcessRegion {  // any other memory of a process
+  std::shared_ptr<const EngineProcess> process;
+  uint64_t address = 0;
+
+  std::byte* At(ByteOffset at) const { return reinterpret_cast<std::byte*>(address + at.value); }  // there, not here
+};
+
+// One region of an engine's memory. Move-only; threads: any.
+class EngineRegion {
+ public:
+  using Way = std::variant<MappedRegion, FileRegion, ProcessRegion>;
+
+  // Takes over `fd`: a memfd of plain pages, or a file on tmpfs. Mapped if it is sealed against shrinking.
+  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of
+  //   mmap.
+  static absl::StatusOr<EngineRegion> OfFile(UniqueFd fd);
+
+  // [address, address + length) of a process. Reads its first and last byte, to see whether the kernel lets us.
+  // Errors: InvalidArgument  empty, or no addresses. Those of EngineProcess.
+  static absl::StatusOr<EngineRegion> OfProcess(std::shared_ptr<const EngineProcess> process, uint64_t address,
+                                                Bytes length);
+
+  const Way& way() const { return way_; }
+  bool mapped() const { return std::holds_alternative<MappedRegion>(way_); }
+  Bytes length() const { return length_; }
+
+  // Copies [at, at + length) to `out`; for probe pages. Errors: OutOfRange  the file has shrunk. Those of EngineProcess.
+  absl::Status Read(ByteOffset at, std::byte* out, Bytes length) const;
+
+ private:
+  EngineRegion(Way way, Bytes length) : way_(std::move(way)), length_(length) {}
+
+  Way way_;
+  Bytes length_{};
+};
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_ENGINE_REGION_H_

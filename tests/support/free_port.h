@@ -1,0 +1,28 @@
+#ifndef KVIST_TESTS_SUPPORT_FREE_PORT_H_
+#define KVIST_TESTS_SUPPORT_FREE_PORT_H_
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstdint>
+
+namespace kvist::test {
+
+// A TCP port of 127.0.0.1 that nobody has now.
+inline uint16_t FreePort() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
+  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace kvist::test
+
+#endif  // KVIST_TESTS_SUPPORT_FREE_PORT_H_
