@@ -275,7 +275,7 @@ absl::Status MeasureDirection(const Settings& settings, uint64_t page_kib, bool 
   };
   const Slice limit = [&]() -> absl::StatusOr<double> { return bench.RunLoop(plan); };
   KVIST_RETURN_IF_ERROR(Alternate(absl::ZeroDuration(), product, limit).status());  // warm
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.115 * settings.time, product, limit));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.09 * settings.time, product, limit));
   const Pair batch = Rates(MedianByRatio(pairs), bench.BytesOf(bench.chunks()));
   // On a busy machine these say what both can do when nobody disturbs them.
   const auto fastest = [&](double Pair::*figure) { return std::ranges::min(pairs, {}, figure).*figure; };
@@ -295,7 +295,7 @@ absl::Status MeasureDirection(const Settings& settings, uint64_t page_kib, bool 
   const auto next = [&] { return turn++ % bench.chunks(); };
   const Slice one = [&]() -> absl::StatusOr<double> { return store ? bench.Store(next(), 1) : bench.Load(next(), 1); };
   const Slice one_limit = [&]() -> absl::StatusOr<double> { return bench.RunLoop(plans[next()]); };
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> one_pairs, Alternate(0.035 * settings.time, one, one_limit));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> one_pairs, Alternate(0.025 * settings.time, one, one_limit));
   const Pair single = Rates(MedianByRatio(one_pairs), bench.BytesOf(1));
   report->cases.push_back({absl::StrCat(what, " ", page_kib, " KiB pages, one chunk"), single.product, "GB/s", single.limit,
                            Better::kHigher, std::nullopt});
