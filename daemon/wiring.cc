@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -106,6 +107,26 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   return core;
 }
 
+// Chunk keys are nobody's business outside the node, so pins are named by a hash of theirs that is seeded anew in each process.
+std::string PinIdOf(const core::PinRow& pin) {
+  const size_t hash = absl::HashOf(pin.space.value, pin.name.owner, pin.name.key.bytes, pin.name.asked);
+  return absl::StrCat(absl::Hex(hash, absl::kZeroPad16));
+}
+
+rpc::PinStatus ToRpc(const core::PinRow& pin, const std::vector<core::CoreStatus::SpaceRow>& spaces) {
+  const core::CoreStatus::SpaceRow& space = spaces[pin.space.value];
+  return {.id = PinIdOf(pin),
+          .owner = pin.name.owner,
+          .tenant = space.tenant,
+          .space = Hex(space.digest),
+          .model = space.model,
+          .chunks = pin.chunks,
+          .asked = pin.name.asked,
+          .bytes = pin.bytes,
+          .count = pin.count,
+          .age = pin.age};
+}
+
 // The admin API's view of the node: each call is a task on the reactor, waited for.
 class Node : public rpc::NodeControl {
  public:
@@ -177,6 +198,25 @@ class Node : public rpc::NodeControl {
         if (row.tenant == tenant) now = std::move(row);
       }
       answer(std::move(now));
+    });
+  }
+  absl::StatusOr<std::vector<rpc::PinStatus>> Pins(absl::Time deadline) override {
+    return Ask<std::vector<rpc::PinStatus>>(deadline, [this](Answer<std::vector<rpc::PinStatus>> answer) {
+      std::vector<rpc::PinStatus> pins;
+      const std::vector<core::CoreStatus::SpaceRow> spaces = reactor_.core().status().spaces;
+      for (const core::PinRow& pin : reactor_.core().pins()) pins.push_back(ToRpc(pin, spaces));
+      answer(std::move(pins));
+    });
+  }
+  absl::StatusOr<rpc::PinStatus> RemovePin(const std::string& id, absl::Time deadline) override {
+    return Ask<rpc::PinStatus>(deadline, [this, id](Answer<rpc::PinStatus> answer) {
+      for (const core::PinRow& pin : reactor_.core().pins()) {
+        if (PinIdOf(pin) != id) continue;
+        rpc::PinStatus was = ToRpc(pin, reactor_.core().status().spaces);
+        reactor_.RemovePin(pin.space, pin.name);
+        return answer(std::move(was));
+      }
+      answer(absl::NotFoundError(absl::StrCat("no pin ", Quoted(id), ": kvistctl pins lists them")));
     });
   }
   // The tenants and quotas of the configuration are in force from now on, and no others. On the reactor's thread.

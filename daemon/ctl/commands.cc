@@ -39,6 +39,7 @@ struct Arguments {
   uint64_t job = 0;
   std::string tenant;
   Bytes quota{};
+  std::string pin;
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -119,6 +120,13 @@ class Session {
   }
   ExitCode WatchJob() {
     return WithNode([this](NodeClient& node) { return Watch(node, arguments_.job, Each::kJsonLine); });
+  }
+  ExitCode ListPins() {
+    return WithNode([this](NodeClient& node) { return Print(node.ListPins(Timeout(kQuestionTime)), kQuestionTime); });
+  }
+  ExitCode RemovePin() {
+    return WithNode(
+        [this](NodeClient& node) { return Print(node.RemovePin(arguments_.pin, Timeout(kQuestionTime)), kQuestionTime); });
   }
   ExitCode ListQuotas() {
     return WithNode([this](NodeClient& node) { return Print(node.ListQuotas(Timeout(kQuestionTime)), kQuestionTime); });
@@ -284,6 +292,12 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->required()
       ->type_name("BYTES")
       ->check([&](const std::string& text) { return CheckQuota(text, &given.quota); });
+  CLI::App* pins = app.add_subcommand("pins", "Prompts that engines have pinned");
+  pins->require_subcommand(0, 1);
+  const CLI::App* list_pins = pins->add_subcommand("list", "List them and their owners; so does `pins` alone");
+  CLI::App* remove_pin =
+      pins->add_subcommand("remove", "End a pin, however often it was pinned: its chunks may go when room is needed");
+  remove_pin->add_option("pin", given.pin, "Which: as `pins` lists it")->required()->type_name("PIN");
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =
@@ -309,6 +323,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (doctor->parsed()) return session.Doctor();
   if (cancel_job->parsed()) return session.CancelJob();
   if (watch_job->parsed()) return session.WatchJob();
+  if (remove_pin->parsed()) return session.RemovePin();
+  if (list_pins->parsed() || pins->parsed()) return session.ListPins();
   if (set_quota->parsed()) return session.SetQuota(given.quota);
   if (unset_quota->parsed()) return session.SetQuota(Bytes{});
   if (list_quotas->parsed() || quota->parsed()) return session.ListQuotas();

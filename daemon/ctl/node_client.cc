@@ -167,6 +167,16 @@ absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration 
   return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
 }
 
+absl::StatusOr<node::v1::ListPinsReply> NodeClient::ListPins(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::ListPins, node::v1::ListPinsRequest(), timeout);
+}
+
+absl::StatusOr<node::v1::Pin> NodeClient::RemovePin(const std::string& id, absl::Duration timeout) {
+  node::v1::RemovePinRequest request;
+  request.set_id(id);
+  return state_->Call(&node::v1::Node::Stub::RemovePin, request, timeout);
+}
+
 absl::StatusOr<node::v1::Quota> NodeClient::SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout) {
   node::v1::SetQuotaRequest request;
   request.set_tenant(tenant);

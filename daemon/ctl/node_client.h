@@ -39,6 +39,8 @@ class NodeClient {
   absl::StatusOr<node::v1::ListQuotasReply> ListQuotas(absl::Duration timeout);
   // 0 ends it.
   absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
+  absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);
+  absl::StatusOr<node::v1::Pin> RemovePin(const std::string& id, absl::Duration timeout);
 
  private:
   struct State;

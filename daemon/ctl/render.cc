@@ -207,4 +207,27 @@ std::string ToJson(const Message& reply) {
   return Object(reply).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+std::string ToTable(const node::v1::ListPinsReply& pins) {
+  if (pins.pins().empty()) return "no pins\n";
+  Table table({{"PIN"},
+               {"OWNER"},
+               {"TENANT"},
+               {"MODEL"},
+               {"CHUNKS", kRight},
+               {"OF", kRight},
+               {"BYTES", kRight},
+               {"COUNT", kRight},
+               {"AGE", kRight}});
+  for (const auto& pin : pins.pins()) {
+    table.Add({pin.id(), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()), HumanCount(pin.asked()),
+               HumanBytes({pin.bytes()}), HumanCount(pin.count()), HumanDuration(absl::Seconds(pin.age_seconds()))});
+  }
+  return table.Render();
+}
+
+std::string ToTable(const node::v1::Pin& pin) {
+  return absl::StrCat("removed: ", HumanCount(pin.chunks()), " chunks of ", Printable(pin.owner()), " (",
+                      Printable(pin.model()), "), ", HumanBytes({pin.bytes()}), ", may go now when room is needed\n");
+}
+
 }  // namespace kvist::ctl

@@ -15,6 +15,8 @@ std::string ToTable(const node::v1::Job& job);
 std::string ToTable(const node::v1::ListJobsReply& jobs);
 std::string ToTable(const node::v1::Quota& quota);
 std::string ToTable(const node::v1::ListQuotasReply& quotas);
+std::string ToTable(const node::v1::ListPinsReply& pins);
+std::string ToTable(const node::v1::Pin& pin);  // that was removed
 
 // A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.

@@ -85,6 +85,19 @@ struct QuotaStatus {
   std::string note;  // what is odd about it
 };
 
+// A prompt that an engine wants kept.
+struct PinStatus {
+  std::string id;  // names it while this daemon lives
+  std::string owner;
+  std::string tenant;
+  std::string space;  // 64 hex digits
+  std::string model;
+  uint32_t chunks = 0, asked = 0;
+  Bytes bytes{};
+  uint64_t count = 0;
+  absl::Duration age;
+};
+
 // Keys of the configuration (section.key) that a reload found different.
 struct ReloadResult {
   std::vector<std::string> in_force;       // from now on
@@ -115,6 +128,9 @@ class NodeControl {
   // Sets a quota until the next reload, or ends it (0).
   // Errors also: InvalidArgument  no engine can be of that tenant, or a quota can't be so small or large.
   virtual absl::StatusOr<QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) = 0;
+  virtual absl::StatusOr<std::vector<PinStatus>> Pins(absl::Time deadline) = 0;
+  // Ends a pin; what it was. Errors also: NotFound  no such pin.
+  virtual absl::StatusOr<PinStatus> RemovePin(const std::string& id, absl::Time deadline) = 0;
 };
 
 }  // namespace kvist::rpc

@@ -127,6 +127,22 @@ class NodeService final : public node::v1::Node::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status ListPins(grpc::ServerContext* context, const node::v1::ListPinsRequest*,
+                        node::v1::ListPinsReply* reply) override {
+    const absl::StatusOr<std::vector<PinStatus>> pins = control_->Pins(DeadlineOf(*context, kQuestionTime));
+    if (pins.ok()) *reply = ToReply(*pins);
+    return ToGrpc(pins.status());
+  }
+
+  grpc::Status RemovePin(grpc::ServerContext* context, const node::v1::RemovePinRequest* request,
+                         node::v1::Pin* reply) override {
+    const absl::StatusOr<PinStatus> pin = control_->RemovePin(request->id(), DeadlineOf(*context, kQuestionTime));
+    if (!pin.ok()) return ToGrpc(pin.status());
+    *reply = ToReply(*pin);
+    spdlog::info("pin {} of {} removed: asked for on the admin socket", reply->id(), reply->owner());
+    return grpc::Status::OK;
+  }
+
  private:
   absl::StatusOr<JobStatus> ClearSpace(const node::v1::ClearRequest& request, absl::Time deadline) {
     const std::string& prefix = request.space();

@@ -166,4 +166,25 @@ node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas) {
   return reply;
 }
 
+node::v1::Pin ToReply(const PinStatus& pin) {
+  node::v1::Pin reply;
+  reply.set_id(pin.id);
+  reply.set_owner(Text(pin.owner));
+  reply.set_tenant(Text(pin.tenant));
+  reply.set_space(pin.space.substr(0, kShownDigits));
+  reply.set_model(Text(pin.model));
+  reply.set_chunks(pin.chunks);
+  reply.set_asked(pin.asked);
+  reply.set_bytes(pin.bytes.value);
+  reply.set_count(pin.count);
+  reply.set_age_seconds(absl::ToDoubleSeconds(pin.age));
+  return reply;
+}
+
+node::v1::ListPinsReply ToReply(const std::vector<PinStatus>& pins) {
+  node::v1::ListPinsReply reply;
+  for (const PinStatus& pin : pins) *reply.add_pins() = ToReply(pin);
+  return reply;
+}
+
 }  // namespace kvist::rpc

@@ -17,6 +17,8 @@ node::v1::Job ToReply(const JobStatus& job);
 node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs);
 node::v1::Quota ToReply(const QuotaStatus& quota);
 node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas);
+node::v1::Pin ToReply(const PinStatus& pin);
+node::v1::ListPinsReply ToReply(const std::vector<PinStatus>& pins);
 
 }  // namespace kvist::rpc
 

@@ -352,6 +352,11 @@ void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {
   CarryOut();
 }
 
+void Reactor::RemovePin(SpaceId space, const core::PinName& pin) {
+  core_.Handle(core::PinRemoved{space, pin}, &effects_);
+  CarryOut();
+}
+
 void Reactor::CancelJob(core::JobId job) {
   core_.Handle(core::JobCancelAsked{job}, &effects_);
   CarryOut();

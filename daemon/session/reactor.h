@@ -76,6 +76,7 @@ class Reactor {
   void CancelJob(core::JobId job);
   // As core::QuotaSet says.
   void SetQuota(const std::string& tenant, std::optional<Bytes> quota);
+  void RemovePin(SpaceId space, const core::PinName& pin);
   template <class F>
   void ForEachSession(F f) const {
     for (const auto& [id, session] : sessions_) f(*session);

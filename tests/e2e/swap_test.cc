@@ -197,7 +197,22 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
   CHECK(engine.LoadAll(plain, &wrong) == 0);
   CHECK(engine.LoadAll(pinned, &wrong) == 8);
   CHECK(wrong == "");
-  CHECK(engine.scheduler().Unpin(pinned).ok());
+  const auto ctl = [&](std::vector<std::string> arguments, std::string* out) {
+    arguments.insert(arguments.begin(),
+                     {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json"});
+    return kvist::test::RunProgram(arguments, out);
+  };
+  std::string out;
+  REQUIRE(ctl({"pins"}, &out) == 0);
+  const nlohmann::json pins = nlohmann::json::parse(out).at("pins");
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0]["owner"] == "fake");
+  CHECK(pins[0]["chunks"] == 8);
+  SECTION("the engine takes its pin back") { CHECK(engine.scheduler().Unpin(pinned).ok()); }
+  SECTION("an operator removes it") {
+    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) == 0);
+    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) != 0);  // gone
+  }
   flood();
   CHECK(engine.LoadAll(pinned, &wrong) == 0);
 

@@ -197,6 +197,25 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
     CHECK(Ctl(wrong).code == kUsage);
 }
 
+TEST_CASE("kvistctl pins lists what engines have pinned, and removes a pin") {
+  Served served;
+  const Outcome list = Ctl({"pins", "--socket", served.socket});
+  REQUIRE(list.code == kOk);
+  CHECK_THAT(list.out, Catch::Contains("PIN") && Catch::Contains("00000000000000aa") && Catch::Contains("llama-0") &&
+                           Catch::Contains("48 MiB"));
+  CHECK(Ctl({"pins", "list", "--socket", served.socket}).out == list.out);
+  const auto json = nlohmann::json::parse(Ctl({"pins", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["pins"][0]["chunks"] == 12);
+  CHECK(json["pins"][0]["asked"] == 16);
+  CHECK(json["pins"][0]["age_seconds"] == 5400.0);
+  const Outcome removed = Ctl({"pins", "remove", "00000000000000aa", "--socket", served.socket});
+  CHECK(removed.code == kOk);
+  CHECK_THAT(removed.out, Catch::StartsWith("removed: 12 chunks of llama-0"));
+  const Outcome unknown = Ctl({"pins", "remove", "zz", "--socket", served.socket});
+  CHECK(unknown.code != kOk);
+  CHECK_THAT(unknown.err, Catch::Contains("no pin \"zz\""));
+}
+
 TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas") {
   Served served;
   const Outcome list = Ctl({"quota", "--socket", served.socket});

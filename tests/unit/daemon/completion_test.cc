@@ -96,7 +96,8 @@ TEST_CASE("The manual page and all completions know every command") {
     CHECK_THAT(zsh, Contains(absl::StrCat("'", command, ":")));
     CHECK_THAT(fish, Contains(absl::StrCat("-a ", command, " ")));
   }
-  for (const char* inner : {"jobs list", "jobs cancel", "jobs watch", "quota list", "quota set", "quota unset"}) {
+  for (const char* inner :
+       {"jobs list", "jobs cancel", "jobs watch", "quota list", "quota set", "quota unset", "pins list", "pins remove"}) {
     INFO(inner);
     CHECK_THAT(man, Contains(absl::StrCat(".SS ", inner, "\n")));
   }

@@ -104,6 +104,25 @@ class FakeNode : public rpc::NodeControl {
                                    .note = bytes > status_.pool_capacity ? "more than the pool" : ""},
                   deadline);
   }
+  absl::StatusOr<std::vector<rpc::PinStatus>> Pins(absl::Time deadline) override {
+    return Answer(std::vector<rpc::PinStatus>{{.id = "00000000000000aa",
+                                               .owner = "llama-0",
+                                               .tenant = "blue",
+                                               .space = std::string(64, 'a'),
+                                               .model = "llama",
+                                               .chunks = 12,
+                                               .asked = 16,
+                                               .bytes = MiB(48),
+                                               .count = 2,
+                                               .age = absl::Minutes(90)}},
+                  deadline);
+  }
+  absl::StatusOr<rpc::PinStatus> RemovePin(const std::string& id, absl::Time deadline) override {
+    const absl::StatusOr<std::vector<rpc::PinStatus>> pins = Pins(deadline);
+    if (!pins.ok()) return pins.status();
+    if (id != pins->front().id) return absl::NotFoundError("no pin \"" + id + "\"");
+    return pins->front();
+  }
   // Clears don't end by themselves from now on.
   void ClearsGoOn() {
     absl::MutexLock lock(&mutex_);
