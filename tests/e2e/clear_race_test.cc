@@ -54,17 +54,39 @@ void LeaseAndRelease(Player& p) {
   hit.lease.Release();
 }
 
-// What they do, in equal parts. What else engines can do to chunks (pin, unpin) belongs here, one line each.
+void Pin(Player& p) { p.engine.scheduler().Pin(p.Prompt(), kTimeoutMicros); }
+void Unpin(Player& p) { p.engine.scheduler().Unpin(p.Prompt(), kTimeoutMicros); }
+void Hint(Player& p) { p.engine.scheduler().SessionEnded(p.Prompt()); }
+void SwapOutAndIn(Player& p) {
+  const std::vector<uint32_t> pages = p.engine.Pages(p.pages_from, 2);
+  const std::vector<kvist_key> keys = p.engine.Keys(1000 * (p.random() % 12), 2);
+  kvist::Client& worker = p.engine.worker(0);
+  const kvist::Allocation room = worker.Allocate(2, 0, kTimeoutMicros);
+  if (!room) return;  // others have it
+  for (size_t c = 0; c < 2; ++c)
+    p.engine.Fill(0, keys[c], std::span(pages).subspan(c * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk));
+  if (worker.Wait(worker.SwapOut(room, 0, 2, pages), kTimeoutMicros).status != KVIST_OK) return;
+  p.engine.Poison(0, pages);
+  if (worker.Wait(worker.SwapIn(room, 0, 2, pages), kTimeoutMicros).status != KVIST_OK) return;
+  for (size_t c = 0; c < 2; ++c) {
+    p.wrong +=
+        !p.engine.Check(0, keys[c], std::span(pages).subspan(c * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk))
+             .empty();
+  }
+}
+
+// What they do, in equal parts.
 struct Play {
   const char* name;
   void (*play)(Player&);
 };
-constexpr std::array kPlays{Play{"lookups", LookUp}, Play{"loads", Load}, Play{"stores", Store},
-                            Play{"releases", LeaseAndRelease}};
+constexpr std::array kPlays{
+    Play{"lookups", LookUp}, Play{"loads", Load},   Play{"stores", Store}, Play{"releases", LeaseAndRelease},
+    Play{"pins", Pin},       Play{"unpins", Unpin}, Play{"hints", Hint},   Play{"swaps", SwapOutAndIn}};
 
 }  // namespace
 
-TEST_CASE("Row 39: clears race with lookups, loads, stores and releases of 40 threads") {
+TEST_CASE("Row 39: clears race with lookups, loads, stores, releases, pins and swaps of 40 threads") {
   const auto time = std::chrono::seconds(Campaign("KVIST_CLEAR_SECONDS", 4));
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
