@@ -6,6 +6,7 @@
 
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/owned_table.h"
+#include "daemon/core/tenants.h"
 #include "storage/base/units.h"
 
 namespace kvist::core {
@@ -63,6 +64,7 @@ class Swaps {
 struct Allocation {
   InstanceId instance;
   SessionId session;  // ends with it
+  TenantId tenant;
   GroupId group;
   Bytes bytes{};  // of slots, all shards
   std::vector<ChunkIndex> chunks;

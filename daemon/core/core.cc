@@ -490,7 +490,7 @@ void Core::Handle(const Tick& event, Effects* out) {
   }
   while (budget > 0 && (jobs_.busy() || !placement_.rest().empty())) {
     if (!placement_.rest().empty()) {
-      budget -= placement_.CollectRest(budget);
+      budget -= std::min(budget, placement_.CollectRest(budget));
       continue;
     }
     Job* job = jobs_.current();

@@ -36,7 +36,7 @@ struct CoreOptions {
   absl::Duration fill_timeout = absl::Seconds(30);
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
-  // What one instance's private allocations may take, as a share of the pool. Larger: a preempting engine can empty others' caches more.
+  // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of its quota. Larger: a preempting engine can empty others' caches more.
   double private_share = 0.25;
   // What one tenant's pins may keep, as a share of its quota. Larger: less room for what isn't pinned.
   double pin_share = 0.5;

@@ -34,6 +34,8 @@ void Core::CheckInvariants() {
     private_bytes += allocation.bytes;
   });
   KVIST_CHECK(private_bytes == private_bytes_);
+  for (uint32_t t = 0; t < tenants_.size(); ++t) private_bytes -= tenants_[TenantId{t}].private_bytes;
+  KVIST_CHECK(private_bytes == Bytes{});
   ops_.ForEach([&](OpId id, const Op& op) {
     for (const ChunkIndex chunk : op.chunks) ++holds[chunk];
     const Session* session = sessions_.Find(op.session);

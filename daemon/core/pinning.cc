@@ -24,21 +24,22 @@ void Core::Handle(const PinAsked& event, Effects* out) {
   const PinName name{sessions_.NameOf(session->instance), event.keys.back(), static_cast<uint32_t>(event.keys.size())};
 
   Pin* known = pins_.Find(space, name);
-  if (known != nullptr && known->chunks >= position) {
-    ++known->count;
-    return answer(absl::OkStatus(), known->chunks);
-  }
   Lease needed = LeaseOn(*session, position);
-  const Bytes more = needed.bytes - (known == nullptr ? Bytes{} : known->bytes);
-  if (pins_.used(tenant) + more > PinBudget(tenant) || (known == nullptr && pins_.Full(space))) {
-    return answer(absl::ResourceExhaustedError(absl::StrCat(
-                      "pinning ", position, " chunks takes ", more.value, " bytes, and the tenant's pins keep ",
-                      pins_.used(tenant).value, " of the ", PinBudget(tenant).value, " they may: unpin others first")),
-                  0);
+  if (known != nullptr && known->chunks == position && known->kept == needed.kept) {
+    ++known->count;
+    return answer(absl::OkStatus(), position);
+  }
+  const Bytes others = pins_.used(tenant) - (known == nullptr ? Bytes{} : known->bytes);
+  if (others + needed.bytes > PinBudget(tenant) || (known == nullptr && pins_.Full(space))) {
+    return answer(
+        absl::ResourceExhaustedError(absl::StrCat("pinning ", position, " chunks takes ", needed.bytes.value,
+                                                  " bytes, and the tenant's other pins keep ", others.value, " of the ",
+                                                  PinBudget(tenant).value, " they may: unpin others first")),
+        0);
   }
   Pin pin{position, needed.bytes, 1, now_, std::move(needed.kept)};
   Keep(pin.kept);
-  if (known != nullptr) {  // more of it is there now
+  if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again
     Pin before = pins_.Take(space, tenant, name);
     pin.count += before.count;
     pin.since = before.since;

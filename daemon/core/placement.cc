@@ -103,7 +103,8 @@ uint32_t Placement::Collect(ChunkIndex i, uint32_t detached_max) {
       PolicyOf(i).Exposed(i);
       break;
     }
-    if (chunk.detached && removed >= detached_max) {
+    if (removed >= (chunk.detached ? detached_max : kGhostsMax)) {
+      if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
       break;
     }

@@ -37,7 +37,8 @@ class Placement {
   // of detached ones, whose chains may be of any length, kCollectMax, and the rest waits for CollectRest. Tells the policy when a sealed
   // parent has become a leaf. How many it has removed.
   uint32_t Collect(ChunkIndex chunk) { return Collect(chunk, kCollectMax); }
-  static constexpr uint32_t kCollectMax = 4;  // less than the chains of tests/sim have
+  static constexpr uint32_t kGhostsMax = 256;  // of a chain of half stores that failed, at once
+  static constexpr uint32_t kCollectMax = 4;   // less than the chains of tests/sim have
   // Goes on with what Collect has left, until about `chunks` more are removed; how many were, at least one.
   uint32_t CollectRest(uint32_t chunks);
   // Detached chunks that nothing needs and whose turn hasn't come: nobody can find them, so nobody will need them.

@@ -26,8 +26,21 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
         absl::StrCat(bytes.value, " bytes; the instance has ", allocations_.used(session->instance).value, " of the ",
                      allocations_.budget().value, " that its private allocations may take")));
   }
-  Allocation allocation{
-      session->instance, event.session, event.group, bytes, {}, Swaps(group.shards(), event.chunks, group.layers)};
+  // Names of instances are the client's: the tenant's bound is what keeps others' part of the pool theirs.
+  const Tenant& tenant = tenants_[space.tenant];
+  const Bytes tenant_most = ShareOf(tenant.quota, options_.private_share);
+  if (tenant.private_bytes + bytes > tenant_most) {
+    return refuse(
+        absl::ResourceExhaustedError(absl::StrCat(bytes.value, " bytes; the tenant has ", tenant.private_bytes.value,
+                                                  " of the ", tenant_most.value, " that its private allocations may take")));
+  }
+  Allocation allocation{session->instance,
+                        event.session,
+                        space.tenant,
+                        event.group,
+                        bytes,
+                        {},
+                        Swaps(group.shards(), event.chunks, group.layers)};
   for (uint32_t k = 0; k < event.chunks; ++k) {
     const ChunkIndex i = chunks_.AddPrivate(session->space, event.group);
     if (!placement_.Reserve(i)) {
@@ -48,6 +61,7 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
         absl::StrCat("a session has at most ", kAllocationsPerSession, " private allocations: free some")));
   }
   private_bytes_ += bytes;
+  tenants_[space.tenant].private_bytes += bytes;
   out->push_back(Answered{event.session, event.tag, absl::OkStatus(), event.chunks, id});
 }
 
@@ -60,6 +74,7 @@ void Core::Handle(const FreeAsked& event, Effects*) {
 void Core::EndAllocation(AllocationId id) {
   const Allocation allocation = allocations_.Take(id);
   private_bytes_ -= allocation.bytes;
+  tenants_[allocation.tenant].private_bytes -= allocation.bytes;
   KeepNoLonger(allocation.chunks);  // those that a copy holds go with it
 }
 

@@ -26,6 +26,7 @@ struct Tenant {
   std::string name;
   Bytes quota{};  // of slots, sealed and filling: at most so much, and never more than the pool: shares are compared
   Bytes used{};
+  Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
   uint64_t evictions = 0;                  // of its chunks
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
 

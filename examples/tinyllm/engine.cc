@@ -181,13 +181,17 @@ void Engine::Preempt() {
   waiting_.push_front(std::move(sequence));
 }
 
+// Whether taking the KV of so many tokens out and bringing it back takes less time than computing it, by what both have taken so far.
+bool Engine::SwapIsCheaper(size_t tokens) const {
+  const auto computed = static_cast<int64_t>(stats_.prompt_tokens_computed + stats_.answer_tokens_computed);
+  return computed > 0 && kvist_->SwapTime(PagesFor(tokens)) < stats_.computing / computed * static_cast<int64_t>(tokens);
+}
+
 // Takes the KV behind the last full chunk out, where that and bringing it back is cheaper than computing it again.
 void Engine::SwapOut(Sequence& sequence) {
   const size_t at = sequence.computed / kvist_->chunk_tokens() * kvist_->chunk_tokens();
-  const auto tokens = static_cast<int64_t>(sequence.computed - at);
-  const auto computed = static_cast<int64_t>(stats_.prompt_tokens_computed + stats_.answer_tokens_computed);
   const size_t first = at / kPageTokens, count = PagesFor(sequence.computed) - first;
-  if (tokens == 0 || computed == 0 || kvist_->SwapTime(count) > stats_.computing / computed * tokens) return;
+  if (count == 0 || (options_.swap == Options::Swap::kWhenCheaper && !SwapIsCheaper(sequence.computed - at))) return;
   if (!kvist_->SwapOut(sequence.kvist, std::span(sequence.pages).subspan(first, count), kFlushWait)) return;
   sequence.swapped_at = at;
   sequence.swapped_end = sequence.computed;

@@ -53,6 +53,9 @@ class Engine {
     int sequences_max = 16;  // running at once
     int threads = 0;         // 0: one for each core
     std::optional<KvistCache::Options> kvist = std::nullopt;  // without, the engine keeps to itself
+    // Of a preempted request what is in no full chunk: swapped out when that is judged cheaper than computing it again, or always (for tests:
+    // the judgement goes by the clock).
+    enum class Swap { kWhenCheaper, kAlways } swap = Swap::kWhenCheaper;
     // Called with pages that a load has just filled. For tests and negative controls, which spoil them.
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;
   };
@@ -119,6 +122,7 @@ class Engine {
   std::vector<Piece> Schedule();
   bool MakeRoom(Sequence& sequence, size_t tokens);
   void Preempt();
+  bool SwapIsCheaper(size_t tokens) const;
   void SwapOut(Sequence& sequence);
   bool StartSwapIn(Sequence& sequence, size_t shared_pages);
   bool AdmitNext();

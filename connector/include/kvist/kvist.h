@@ -298,7 +298,7 @@ KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
 
 /* Pins how far `keys` (the whole chain, at most 4,096) can be resumed now, as a lookup would find it; *chunks (may be NULL) gets how far that is.
  * The instance's name owns the pin, so it outlives the session; it ends with its last kvist_unpin, a clear, or the daemon.
- * Pinning again counts, and takes in what has come since. Errors: RESOURCE_EXHAUSTED  the tenant's pins keep their share already;
+ * Pinning again counts, and pins what is there then. Errors: RESOURCE_EXHAUSTED  the tenant's pins keep their share already;
  * DEADLINE_EXCEEDED  it may be pinned all the same. */
 KVIST_API kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,
                                  uint32_t* chunks);
@@ -333,7 +333,7 @@ KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, s
 /* ---- Private allocations ---------------------------------------------------------------------------------------------------
  * Room in kvistd for KV without keys, never shared: that of running requests that leave the engine's memory for a while (preemption by
  * swapping, layer-wise offload). One allocation is of one cache group and of all ranks; each rank swaps its own part, by layers.
- * What comes back is what was taken out last, or the swap fails. It ends with kvist_free, or with the session that made it. */
+ * What comes back is what was taken out last, or the swap fails (of replicated groups: see kvist_swap_out). It ends with kvist_free, or with the session that made it. */
 
 typedef uint64_t kvist_allocation; /* 0 is none */
 
@@ -359,7 +359,7 @@ typedef struct kvist_swap_args {
 
 /* Starts copying pages out, or back in; waited for like stores and loads: after kvist_swap_out has ended (or was cancelled: then those chunks
  * and layers can't come back) the pages are the engine's again. Of ranks that hold the same bytes (kvist_group.replicated) the first takes
- * them out, for the others there is nothing to do (chunks_skipped); they may come back when it is through.
+ * them out, for the others there is nothing to do (chunks_skipped); they may come back when it is through, which the engine must see to.
  * Ended with FAILED_PRECONDITION: these chunks and layers were not taken out completely, or another copy of them is under way. ABORTED: the
  * allocation has ended. */
 KVIST_API kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op);

@@ -8,8 +8,8 @@ namespace kvist::core {
 namespace {
 
 // Two ranks, three layers.
-SpaceSpec Space() {
-  SpaceSpec spec = SpaceNamed("space", {KiB(4), KiB(4)});
+SpaceSpec Space(std::string_view tenant = "tenant") {
+  SpaceSpec spec = SpaceNamed("space", {KiB(4), KiB(4)}, tenant);
   spec.groups[0].layers = 3;
   return spec;
 }
@@ -117,12 +117,27 @@ TEST_CASE("An allocation ends with its session, but not under a copy") {
   CHECK(f.core->status().chunks == 0);
 }
 
+TEST_CASE("A tenant has its share of private allocations, under however many names its engines come") {
+  CoreFixture::Options options;
+  options.core.private_share = 0.5;
+  CoreFixture f(options);
+  const SessionId first = f.Worker("a", Space(), 0), second = f.Worker("b", Space(), 0);
+  const AllocationId id = Allocate(f, first, 3).allocation;
+  REQUIRE(id);
+  const Answered refused = Allocate(f, second, 2);
+  CHECK(absl::IsResourceExhausted(refused.status));
+  CHECK(std::string(refused.status.message()).find("the tenant has") != std::string::npos);
+  CHECK(Allocate(f, f.Worker("c", Space("another tenant"), 0), 2).status.ok());
+  f.Do(FreeAsked{first, id});
+  CHECK(Allocate(f, second, 2).status.ok());
+}
+
 TEST_CASE("An allocation is all or nothing, and within the instance's share") {
   CoreFixture::Options options;
   options.core.private_share = 0.5;  // 8 of 16 slots: 4 chunks of two ranks
   CoreFixture f(options);
   const SessionId rank0 = f.Worker("engine", Space(), 0), rank1 = f.Worker("engine", Space(), 1),
-                  other = f.Worker("other", Space(), 0);
+                  other = f.Worker("other", Space("another tenant"), 0);
   CHECK(absl::IsResourceExhausted(Allocate(f, rank0, 5).status));
   CHECK(f.slots->live_slots() == 0);
   const Answered all = Allocate(f, rank0, 4);

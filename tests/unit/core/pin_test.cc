@@ -121,6 +121,27 @@ TEST_CASE("A pin is told from another one of the same last key by its length") {
   CHECK(f.core->pins().size() == 1);
 }
 
+TEST_CASE("Pinning again pins what is there then: a pin on what was lost and stored again holds the new chunks") {
+  CoreFixture f;
+  const SessionId session = f.Worker("engine", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1, 2})) == 2);
+  REQUIRE(Pin(f, session, KeysOf({1, 2})).chunks == 2);
+  const LookupAnswered hit = f.Lookup(session, KeysOf({1, 2}), absl::Seconds(10));
+  const auto load = f.Load(session, hit.lease, 0, 2);
+  REQUIRE(load.has_value());
+  CopyFinished corrupt{load->op, absl::DataLossError("a checksum doesn't match")};
+  corrupt.corrupt = {0, 1};
+  f.Do(corrupt);
+  f.Do(ReleaseAsked{session, hit.lease});
+  REQUIRE(f.Lookup(session, KeysOf({1, 2})).chunks == 0);
+  REQUIRE(f.Keep(session, KeysOf({1, 2})) == 2);
+  CHECK(Pin(f, session, KeysOf({1, 2})).chunks == 2);
+  for (uint64_t n = 100; n < 150; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
+  CHECK(f.Lookup(session, KeysOf({1, 2})).chunks == 2);
+  CHECK(f.slots->live_slots() == 16);  // the lost ones are gone
+  CHECK(f.core->pins()[0].count == 2);
+}
+
 TEST_CASE("A pin in a hybrid space keeps what its position needs, and no more") {
   SpaceSpec spec = SpaceNamed("hybrid", {KiB(4)});
   spec.groups.push_back({.reuse = {GroupKind::kWindow, 1}, .slot_bytes = {KiB(4)}});

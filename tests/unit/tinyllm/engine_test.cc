@@ -196,6 +196,7 @@ TEST_CASE("Engine goes on while kvist is away") {
 TEST_CASE("Engine under pressure swaps what is in no full chunk, and computes less for it") {
   Engine::Options options = WithKvist();
   options.kv_tokens = 24 * kPageTokens;
+  options.swap = Engine::Options::Swap::kAlways;
   uint64_t computed[2] = {};
   for (const bool no_room : {true, false}) {
     fake_kvist::Reset();
@@ -218,6 +219,7 @@ TEST_CASE(
     "Engine under pressure ends though every load and swap fails") {  // it went round in circles: preempted, loaded in vain, preempted
   Engine::Options options = WithKvist();
   options.kv_tokens = 24 * kPageTokens;
+  options.swap = Engine::Options::Swap::kAlways;
   for (const kvist_status status : {KVIST_DEADLINE_EXCEEDED, KVIST_ABORTED}) {
     for (const int late : {0, 10}) {
       fake_kvist::Reset();
