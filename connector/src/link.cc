@@ -165,7 +165,9 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
 
 void Link::Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments) {
   MutexLock lock(&mutex_);
-  if (!failed()) SubmitLocked(&entry, arguments);
+  if (failed() || SubmitLocked(&entry, arguments)) return;
+  // What is given back must get there: an allocation that the daemon never hears of again stays until the session ends.
+  if (entry.opcode == shm::Opcode::kFree || entry.opcode == shm::Opcode::kRelease) unsent_.push_back(entry);
 }
 
 // ---- Waiting ----------------------------------------------------------------------------------------------------------------
@@ -229,7 +231,7 @@ void Link::Abandon(Ticket ticket) {
 
 bool Link::has_forgotten() const {
   MutexLock lock(&mutex_);
-  return !forgotten_.empty();
+  return !forgotten_.empty() || !unsent_.empty();
 }
 
 void Link::Sweep() {
@@ -238,6 +240,10 @@ void Link::Sweep() {
 }
 
 void Link::SweepLocked() {
+  std::erase_if(unsent_, [&](shm::Entry& entry) {
+    mutex_.AssertHeld();
+    return failed() || SubmitLocked(&entry, {});
+  });
   std::erase_if(forgotten_, [&](const Forgotten& forgotten) {
     mutex_.AssertHeld();
     const Ticket ticket = forgotten.ticket;

@@ -40,7 +40,7 @@ class Link {
   // Submits a request with its arguments in order. Waits for room in the ring until `entry.deadline_nanos`.
   // Errors: ResourceExhausted  all cells are in use.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
   absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments);
-  // Submits a request that has no answer, if there is room: a release or a cancel is only ever a kindness.
+  // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
   enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question
@@ -59,7 +59,7 @@ class Link {
   void Forget(Ticket ticket, shm::Opcode opcode);
   void Abandon(Ticket ticket);  // of a store: from here on its pages may change, and it won't be published
 
-  // Takes back forgotten cells that have ended meanwhile.
+  // Takes back forgotten cells that have ended meanwhile, and says what found no room before.
   void Sweep();
   bool has_forgotten() const;
 
@@ -95,6 +95,7 @@ class Link {
     shm::Opcode opcode;
   };
   std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
+  std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees and releases
 };
 
 }  // namespace kvist::connector

@@ -1,7 +1,10 @@
 // Private allocations, pins and hints with real processes.
 #include <catch2/catch.hpp>
 
+#include <signal.h>
+
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -144,6 +147,24 @@ TEST_CASE("Private allocations have a budget, and end with the engine") {
   const auto gone = [&] { return PrivateBytes(daemon) == 0; };
   for (int i = 0; i < 200 && !gone(); ++i) {}  // each asks the daemon: bounded by its answers
   CHECK(gone());
+}
+
+TEST_CASE("What is freed while the ring is full is freed when there is room again") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(On(daemon));
+  REQUIRE(engine.status.message == "");
+  kvist::Allocation room = engine.scheduler().Allocate(4);
+  REQUIRE(room);
+  REQUIRE(PrivateBytes(daemon) > 0);
+  daemon.Signal(SIGSTOP);
+  const auto keys = engine.Keys(1, 1);
+  for (int i = 0; i < 2000; ++i) engine.scheduler().SessionEnded(keys);  // more than the ring holds
+  room.Release();
+  daemon.Signal(SIGCONT);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (PrivateBytes(daemon) > 0 && std::chrono::steady_clock::now() < until) {}  // each asks the daemon
+  CHECK(PrivateBytes(daemon) == 0);
 }
 
 TEST_CASE("When kvistd dies what it kept is gone, the engine is told, and goes on with its successor") {
