@@ -90,9 +90,9 @@ absl::Status Client::Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int
 
 absl::Status Client::Hint(std::span<const ChunkKey> keys, const kvist_hint_args& args) {
   if (args.expected_reuse < KVIST_REUSE_UNKNOWN || args.expected_reuse > KVIST_REUSE_NEVER)
-    return absl::InvalidArgumentError(absl::StrCat("expected_reuse is ", static_cast<int>(args.expected_reuse)));
+    return absl::InvalidArgumentError(absl::StrCat("expected_reuse is ", args.expected_reuse));
   if (args.stop_reason < KVIST_STOP_UNKNOWN || args.stop_reason > KVIST_STOP_TOOL_CALL)
-    return absl::InvalidArgumentError(absl::StrCat("stop_reason is ", static_cast<int>(args.stop_reason)));
+    return absl::InvalidArgumentError(absl::StrCat("stop_reason is ", args.stop_reason));
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kHint;
   entry.hint = {static_cast<uint8_t>(args.session_ended != 0), static_cast<uint8_t>(args.expected_reuse),
