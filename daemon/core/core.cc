@@ -506,7 +506,8 @@ CoreStatus Core::status() const {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     const Space& space = spaces_[SpaceId{s}];
     status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
-    for (uint16_t g = 0; g < space.spec.groups.size(); ++g) {
+    const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+    for (uint16_t g = 0; g < groups; ++g) {
       Bytes& largest = status.spaces.back().chunk_bytes;
       largest = std::max(largest, space.chunk_bytes(GroupId{g}));
     }

@@ -48,13 +48,14 @@ bool Placement::Reserve(ChunkIndex i) {
     const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
       shards[reserved++] = *slot;
-    } else if (evicted++ == kEvictionsMax * count) {
-      break;
-    } else if (!rest_.empty()) {
-      CollectRest(1);
-    } else if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) {
-      break;
+      continue;
     }
+    if (evicted++ == kEvictionsMax * count) break;
+    if (!rest_.empty()) {
+      CollectRest(1);
+      continue;
+    }
+    if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) break;
   }
   --chunk.holds;
   if (reserved == count) {
