@@ -111,7 +111,7 @@ struct PinName {
 };
 
 // The position of `keys` (as a lookup finds it) stays until it is unpinned, or cleared: pinned by the session's instance, whose name is the
-// pin's owner, once more if it was already. What of `keys` isn't there is not pinned; pinning again later takes it in. Answer: Answered
+// pin's owner, once more if it was already. What of `keys` isn't there is not pinned; pinning again pins what is there then. Answer: Answered
 // with the position; ResourceExhausted when the tenant's pins would take too much.
 struct PinAsked {
   SessionId session;
@@ -119,7 +119,7 @@ struct PinAsked {
   std::span<const ChunkKey> keys;
 };
 
-// Takes one of the owner's pins of `keys` back; the last one ends it. Answer: Answered with the pins that are left; unknown ones: 0.
+// Takes one of the owner's pins of `keys` back; the last one ends it. Unknown ones are ignored. Answer: Answered.
 struct UnpinAsked {
   SessionId session;
   RequestTag tag;

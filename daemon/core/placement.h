@@ -34,7 +34,7 @@ class Placement {
   void Unreserve(ChunkIndex chunk);
 
   // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that:
-  // of detached ones, whose chains may be of any length, kCollectMax, and the rest waits for CollectRest. Tells the policy when a sealed
+  // of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits for CollectRest. Tells the policy when a sealed
   // parent has become a leaf. How many it has removed.
   uint32_t Collect(ChunkIndex chunk) { return Collect(chunk, kCollectMax); }
   static constexpr uint32_t kGhostsMax = 256;  // of a chain of half stores that failed, at once
