@@ -38,8 +38,8 @@ struct Copy {
   std::shared_ptr<const KvMemory> memory;
   GroupId group;                  // which of its layouts
   std::vector<std::byte*> slots;  // start of each slot (its header place); held until the copy is quiet
-  std::vector<PageId>
-      page_table;  // every id is below layout().pages, or kNoPage: a load writes nothing there, a store zeros into the slot
+  // Every id is below layout().pages, or kNoPage: a load writes nothing there, a store zeros into the slot.
+  std::vector<PageId> page_table;
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;
   std::shared_ptr<LayerProgress> progress;  // may be null

@@ -17,15 +17,17 @@
 namespace kvist::cuda {
 
 // The ways in which the daemon reaches a region of an engine's memory.
-struct MappedRegion {  // a memfd that can't shrink
+// A memfd that can't shrink.
+struct MappedRegion {
   Mapping mapping;
 };
-struct
-    FileRegion {  // one that can: preadv and pwritev, so that a client that truncates it gets an error, and nobody a SIGBUS
+// One that can: preadv and pwritev, so that a client that truncates it gets an error, and nobody a SIGBUS.
+struct FileRegion {
   UniqueFd fd;
   Bytes length{};
 };
-struct ProcessRegion {  // any other memory of a process
+// Any other memory of a process.
+struct ProcessRegion {
   std::shared_ptr<const EngineProcess> process;
   uint64_t address = 0;
 

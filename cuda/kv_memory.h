@@ -24,9 +24,10 @@ struct KvLayout {
     uint32_t region = 0;
     ByteOffset offset{};
   };
-  static constexpr size_t kLayersMax =
-      448;  // their checksums fit into a slot's header place (slot_checksums.h); real models have 130
-  static constexpr size_t kSegmentsMax = 1024;  // Validate compares them in pairs; K and V of 512 heads apart fit
+  // Their checksums fit into a slot's header place (slot_checksums.h); real models have 130.
+  static constexpr size_t kLayersMax = 448;
+  // Validate compares them in pairs; K and V of 512 heads apart fit.
+  static constexpr size_t kSegmentsMax = 1024;
   std::vector<Layer> layers;
   uint32_t pages = 0;  // page ids are below this
   Bytes page_stride{};

@@ -21,13 +21,13 @@ struct Options {
   } daemon;
 
   struct Session {
-    std::string
-        socket;  // engines connect here. Default /run/kvist/engine.sock (root), else $XDG_RUNTIME_DIR/kvist/engine.sock
+    // Engines connect here. Default /run/kvist/engine.sock (root), else $XDG_RUNTIME_DIR/kvist/engine.sock.
+    std::string socket;
     uint32_t socket_mode = 0660;
     std::string socket_group;         // group of the socket; "" leaves the process's own
     uint32_t connections_max = 1024;  // sockets, also half-open ones. More: more memory (5 MiB each once welcomed)
-    uint32_t connections_per_uid =
-        512;                   // of them; half, so that no user keeps all others out. More: fewer users beside each other
+    // Of them; half, so that no user keeps all others out. More: fewer users beside each other.
+    uint32_t connections_per_uid = 512;
     int32_t reactor_cpu = -1;  // pins the reactor; -1 lets the kernel choose. For benchmarks
     bool operator==(const Session&) const = default;
   } session;
@@ -42,8 +42,8 @@ struct Options {
   struct Pool {
     Bytes bytes{};       // 0: a quarter of the memory that is available at start
     Bytes slab_bytes{};  // 0: 64 MiB, less for a small pool. The unit that moves between slot sizes; holds at least one slot
-    uint32_t touch_threads =
-        1;             // touch the pool's memory in the background at the lowest priority; 0 leaves it to first use
+    // Touch the pool's memory in the background at the lowest priority; 0 leaves it to first use.
+    uint32_t touch_threads = 1;
     bool lock = true;  // mlock where the limits allow
     // "always": each store writes checksums, each load asks them first. For memory without ECC; see cuda/README.md for what it costs
     std::string verify = "never";
@@ -51,8 +51,8 @@ struct Options {
   } pool;
 
   struct Copy {
-    uint32_t threads =
-        2;  // that copy for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines
+    // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
+    uint32_t threads = 2;
     std::vector<int> cpus;  // pins them; for benchmarks
     bool operator==(const Copy&) const = default;
   } copy;

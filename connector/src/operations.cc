@@ -76,8 +76,8 @@ absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, 
   Op op = *found;
   uint64_t progress = op.link->Progress(op.ticket);
   const auto over = [&] { return Link::Over(op.ticket, progress, layers); };
-  const bool store_given_up =
-      op.kind == Kind::kStore && op.given_up != GivenUp::kNo;  // its result is known without the daemon
+  // The result of a store that was given up is known without the daemon.
+  const bool store_given_up = op.kind == Kind::kStore && op.given_up != GivenUp::kNo;
   if (!over() && !store_given_up) {
     const int64_t until = timeout_us > 0 ? DeadlineNanos(timeout_us) : 0;
     // A load that is late or cancelled is still waited for: its pages are what the caller wants back.

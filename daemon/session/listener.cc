@@ -366,8 +366,8 @@ struct Listener::State {
 };
 
 absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reactor* reactor) {
-  google::protobuf::SetLogHandler(
-      nullptr);  // what a client sends wrongly is told to it, not written to stderr for each packet
+  // What a client sends wrongly is told to it, not written to stderr for each packet.
+  google::protobuf::SetLogHandler(nullptr);
   auto state = std::make_unique<State>();
   KVIST_ASSIGN_OR_RETURN(state->listener, ListenAt(options.socket, options.mode, options.group));
   state->options = std::move(options);

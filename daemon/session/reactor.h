@@ -98,10 +98,10 @@ class Reactor {
     int64_t nanos;
   };
   static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
-  static constexpr int64_t kTickNanos =
-      10'000'000;  // the core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it
-  static constexpr int64_t kDozeNanos =
-      1'000'000'000;  // a session that was quiet for so long leaves the rounds until its doorbell rings
+  // The core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it.
+  static constexpr int64_t kTickNanos = 10'000'000;
+  // A session that was quiet for so long leaves the rounds until its doorbell rings.
+  static constexpr int64_t kDozeNanos = 1'000'000'000;
   static constexpr int64_t kClockNanos = 50'000'000;  // between looks at the clock while leases or half stores wait for it
 
   // The futex word of the inbox.

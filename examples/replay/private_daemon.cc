@@ -28,8 +28,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kReadyTimeout =
-    absl::Seconds(30);  // a daemon is ready before its memory is touched: it takes far less
+// A daemon is ready before its memory is touched: it takes far less.
+constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr absl::Duration kStopTimeout = absl::Seconds(15);
 
 // A slot is a 4 KiB header place and the payload, in whole 4 KiB.

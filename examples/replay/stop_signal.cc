@@ -16,8 +16,8 @@ void Remember(int signal) { caught.store(signal); }
 void CatchStopSignals() {
   struct sigaction action {};
   action.sa_handler = &Remember;
-  action.sa_flags =
-      static_cast<int>(SA_RESETHAND);  // the second one has its default effect; no SA_RESTART: waits must wake up
+  // The second one has its default effect; no SA_RESTART: waits must wake up.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
   // Whoever reads our output may leave first (`| head`): writing then fails, and we end in order.
   std::signal(SIGPIPE, SIG_IGN);

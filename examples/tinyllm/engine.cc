@@ -220,8 +220,8 @@ bool Engine::AdmitNext() {
   if (next == waiting_.end()) return false;
   Sequence& sequence = **next;
   const std::span<const Token> tokens = sequence.tokens;
-  const std::span<const Token> usable =
-      tokens.first(tokens.size() - 1);  // the last token is always computed: its logits are wanted
+  // The last token is always computed: its logits are wanted.
+  const std::span<const Token> usable = tokens.first(tokens.size() - 1);
 
   PagePool::Prefix prefix = pool_.FindPrefix(usable);
   if (PagesFor(tokens.size()) - prefix.pages.size() > pool_.available()) {

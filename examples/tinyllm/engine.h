@@ -105,8 +105,8 @@ class Engine {
     size_t swapped_at = 0;           // first token whose KV was swapped out when the sequence was preempted
     size_t swapped_end = 0;          // past the last; 0: nothing was
     KvistCache::Sequence kvist;
-    bool uses_kvist =
-        true;  // until a load or a swap of its fails: trying again and again could keep it from ever being computed
+    // Until a load or a swap of its fails: trying again and again could keep it from ever being computed.
+    bool uses_kvist = true;
 
     size_t remaining() const { return tokens.size() - computed; }
   };

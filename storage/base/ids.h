@@ -10,15 +10,15 @@
 // The nouns of kvist that are numbers. Each is a type of its own, so that a rank is never passed for a group.
 namespace kvist {
 
-using SessionId =
-    Id<struct SessionTag, uint64_t>;  // one connected process of an instance; never reused while the daemon lives
-using InstanceId = Id<struct InstanceTag, uint64_t>;  // one engine; never reused while the daemon lives
-using SpaceId = Id<struct SpaceTag, uint32_t>;        // a space that this daemon has met; dense, starting at 0
-using GroupId = Id<struct GroupTag, uint16_t>;        // a cache group within a space
-using Rank = Id<struct RankTag, uint16_t>;            // a shard of a chunk = a worker rank (TP x PP)
-using LayerIndex = Id<struct LayerTag, uint32_t>;     // a layer within its group
-using PageId = Id<struct PageTag, uint32_t>;          // a block of the engine's paged KV memory
-inline constexpr PageId kNoPage{UINT32_MAX};          // in a load's block table: a page that is not to be written
+// One connected process of an instance, and one engine: never reused while the daemon lives.
+using SessionId = Id<struct SessionTag, uint64_t>;
+using InstanceId = Id<struct InstanceTag, uint64_t>;
+using SpaceId = Id<struct SpaceTag, uint32_t>;     // a space that this daemon has met; dense, starting at 0
+using GroupId = Id<struct GroupTag, uint16_t>;     // a cache group within a space
+using Rank = Id<struct RankTag, uint16_t>;         // a shard of a chunk = a worker rank (TP x PP)
+using LayerIndex = Id<struct LayerTag, uint32_t>;  // a layer within its group
+using PageId = Id<struct PageTag, uint32_t>;       // a block of the engine's paged KV memory
+inline constexpr PageId kNoPage{UINT32_MAX};       // in a block table: a page that is not there, or not to be written
 
 // What a group's chunks need to be usable; see reuse_rule.h.
 enum class GroupKind : uint8_t { kFull, kWindow, kState };

@@ -25,8 +25,8 @@ inline constexpr uint32_t kVersion = 3;          // of this layout and of the ha
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
-inline constexpr Bytes kArenaBytes =
-    MiB(4);  // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages
+// >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages.
+inline constexpr Bytes kArenaBytes = MiB(4);
 inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Core::kKeysMax
 
 enum class Opcode : uint8_t {
@@ -62,8 +62,8 @@ struct Entry {
   uint16_t group;      // cache group; not of lookup, release, cancel, pin, unpin, hint, free
   uint32_t cell;       // where the answer goes; below kCells
   uint32_t sequence;   // of the cell: tells this operation from the cell's earlier ones
-  uint32_t
-      turn;  // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
+  // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
+  uint32_t turn;
   uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
   uint32_t keys;           // count
   uint32_t pages;          // count
@@ -88,8 +88,8 @@ static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one c
 struct Cell {
   std::atomic<uint64_t> progress;
   std::atomic<uint32_t> waiters;  // connector: threads asleep on the word; the daemon wakes only when there are some
-  std::atomic<uint32_t>
-      abandoned;    // connector: it has given a store up and may change the pages: the result must not be published
+  // connector: it has given a store up and may change the pages: the result must not be published
+  std::atomic<uint32_t> abandoned;
   uint32_t status;  // an absl::StatusCode
   uint32_t copied;  // lookup: chunks found; pin: pinned; load, store, swap: chunks copied
   uint32_t skipped;
@@ -122,9 +122,8 @@ struct Header {
   uint32_t magic;
   uint32_t version;
   uint8_t pad0[56];
-  // Written by the connector.
-  std::atomic<uint32_t>
-      client_cpu;  // where the submitting thread ran: the daemon doesn't spin on a core that the client needs
+  // Written by the connector: where the submitting thread ran. The daemon doesn't spin on a core that the client needs.
+  std::atomic<uint32_t> client_cpu;
   uint8_t pad1[60];
   // Written by the daemon (and asleep also by the connector, to kNo, when it wakes the daemon).
   std::atomic<uint64_t> head;    // entries consumed; their arena bytes are free
