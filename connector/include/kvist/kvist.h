@@ -3,8 +3,8 @@
 
 /* kvist's C ABI: what an inference engine links to keep its KV cache in kvistd.
  *
- * An engine calls four hooks: lookup, load, store, wait. Pins, hints and private allocations are for those that want more. The daemon moves the bytes itself, between the engine's paged KV memory
- * and its own tiers; the engine passes page numbers, never bytes.
+ * An engine calls four hooks: lookup, load, store, wait. Pins, hints and private allocations are for those that want more. The daemon
+ * moves the bytes itself, between the engine's paged KV memory and its own tiers; the engine passes page numbers, never bytes.
  *
  *   scheduler process           kvist_connect(KVIST_SCHEDULER)  kvist_lookup ... kvist_release
  *   each worker (TP x PP rank)  kvist_connect(KVIST_WORKER)     kvist_load, kvist_store, kvist_wait, kvist_poll
@@ -99,8 +99,8 @@ typedef struct kvist_group {
   uint32_t page_tokens;   /* 0: kvist_space.page_tokens. Not for KVIST_STATE */
   uint64_t segment_bytes; /* as in kvist_space */
   uint32_t segments;
-  int32_t
-      replicated; /* 1: all tensor-parallel ranks hold the same bytes (MLA); they are stored once. Each rank stores; the first wins */
+  /* 1: all tensor-parallel ranks hold the same bytes (MLA); they are stored once. Each rank stores; the first wins. */
+  int32_t replicated;
 } kvist_group;
 
 #define KVIST_GROUPS_MAX 64
@@ -120,9 +120,9 @@ typedef struct kvist_space {
   uint32_t tensor_parallel;   /* 0 is 1 */
   uint32_t pipeline_parallel; /* 0 is 1; all ranks hold the same number of layers */
   kvist_slot_order slot_order;
-  const kvist_group*
-      groups; /* hybrid models: the cache groups; layers, segment_bytes and segments above are 0 then. NULL: one full group */
-  size_t group_count; /* at most KVIST_GROUPS_MAX */
+  /* Hybrid models: the cache groups, at most KVIST_GROUPS_MAX; layers, segment_bytes and segments above are 0 then. NULL: one full group. */
+  const kvist_group* groups;
+  size_t group_count;
 } kvist_space;
 
 /* One step of the walk over a page's segments: `count` times, `stride` bytes apart. The product of the counts is kvist_space.segments;
@@ -152,16 +152,16 @@ typedef struct kvist_process_region {
   uint64_t length;
 } kvist_process_region;
 
-/* Writes `size` bytes as the content of page `page` of layer `layer` (of kvist_memory.layers), through the engine's own tensor indexing (never computed from this
- * description: that would prove nothing). `bytes` holds the page's segments in order. Returns 0. */
+/* Writes `size` bytes as the content of page `page` of layer `layer` (of kvist_memory.layers), through the engine's own tensor indexing:
+ * computed from this description it would prove nothing. `bytes` holds the page's segments in order. Returns 0. */
 typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
 
 /* A worker's paged KV memory, described, not recognised: byte b of segment s of page p of layer l lies at
  *   layers[l].offset + p * page_stride + (walk of `dims` to s) + b        in region layers[l].region. */
 typedef struct kvist_memory {
   size_t struct_size;
-  const int*
-      memfds; /* regions; sealed with F_SEAL_SHRINK they are mapped, else copied with preadv/pwritev; the client duplicates them */
+  /* Regions 0 and up. Sealed with F_SEAL_SHRINK they are mapped, else copied with preadv and pwritev. The client duplicates them. */
+  const int* memfds;
   size_t memfd_count;
   const kvist_layer* layers; /* kvist_space.layers of them, or those of its groups, group by group */
   size_t layer_count;
@@ -169,17 +169,16 @@ typedef struct kvist_memory {
   uint64_t page_stride;  /* bytes from page p to page p + 1 */
   const kvist_dim* dims; /* at most 4; NULL when a page is one segment */
   size_t dim_count;
-  kvist_write_page
-      write_page; /* called during kvist_connect for the first and the last page of every layer, whose content it replaces */
+  /* Called during kvist_connect for the first and the last page of every layer, whose content it replaces; never later. */
+  kvist_write_page write_page;
   void* context;
-  const kvist_group_pages*
-      groups; /* one for each group of the space; NULL: pages, page_stride and dims above hold for all */
+  /* One for each group of the space; NULL: pages, page_stride and dims above hold for all. */
+  const kvist_group_pages* groups;
   size_t group_count;
-  const kvist_process_region*
-      process_regions; /* regions memfd_count and up, for memory that can't be a memfd. kvistd copies them with process_vm_readv and
-                            process_vm_writev, slower than a mapped memfd, and only for processes of its own uid; any other is refused
-                            with PERMISSION_DENIED. Where yama restricts these calls the client allows kvistd (PR_SET_PTRACER, of which
-                            a process has one). They must stay mapped until kvist_disconnect */
+  /* Regions memfd_count and up, for memory that can't be a memfd; they must stay mapped until kvist_disconnect. kvistd copies them with
+   * process_vm_readv and process_vm_writev, slower than a mapped memfd, and only for processes of its own uid: any other is refused with
+   * PERMISSION_DENIED. Where yama restricts these calls the client allows kvistd (PR_SET_PTRACER, of which a process has one). */
+  const kvist_process_region* process_regions;
   size_t process_region_count;
 } kvist_memory;
 
@@ -218,9 +217,9 @@ typedef struct kvist_hit {
   kvist_lease lease; /* keeps them there until kvist_release; 0 when chunks is 0 or the instance's lease budget is spent */
 } kvist_hit;
 
-/* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the longest
- * prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so
- * long (the daemon caps it); 0 only asks. `hit` is always set: on any error it says 0 chunks, which is a miss. */
+/* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the
+ * longest prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so long (the daemon caps it); 0 only asks. `hit` is
+ * always set: on any error it says 0 chunks, which is a miss. */
 KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
                                     int64_t deadline_us, kvist_hit* hit);
 
@@ -235,9 +234,9 @@ typedef struct kvist_load_args {
   kvist_lease lease;    /* of this instance; the lookup that gave it may have been made by another of its sessions */
   uint32_t first_chunk; /* of the leased prefix, at least kvist_first_needed */
   uint32_t chunk_count;
-  const uint32_t*
-      pages; /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens (KVIST_STATE: one a chunk);
-                            KVIST_NO_PAGE for those that are not to be written, e.g. what the engine has itself */
+  /* chunk_count * (chunk_tokens / page_tokens) page ids, in order of tokens (KVIST_STATE: one a chunk); KVIST_NO_PAGE for those that
+   * are not to be written, e.g. what the engine has itself. */
+  const uint32_t* pages;
   size_t page_count;
   uint32_t first_layer; /* layers [first_layer, first_layer + layer_count) of the group */
   uint32_t layer_count; /* 0: all from first_layer on */
@@ -255,13 +254,12 @@ typedef struct kvist_store_args {
   const kvist_key* keys; /* the chain from the first chunk of the request */
   size_t key_count;
   uint32_t first_chunk; /* chunks [first_chunk, key_count) are stored */
-  const uint32_t*
-      pages; /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids (KVIST_STATE: one a chunk); a chunk is stored
-                            whole, so KVIST_NO_PAGE is refused */
+  /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids (KVIST_STATE: one a chunk). A chunk is stored whole, so
+   * KVIST_NO_PAGE is refused. */
+  const uint32_t* pages;
   size_t page_count;
   int64_t deadline_us;
-  uint32_t
-      group; /* of kvist_space.groups. In window and state groups any chunks may be stored, those before need not be there */
+  uint32_t group; /* of kvist_space.groups. In window and state groups those before the stored ones need not be there */
 } kvist_store_args;
 
 /* Starts copying pages into new slots. Chunks that are there already are skipped. A chunk becomes visible when all ranks have stored it.
@@ -275,9 +273,9 @@ typedef struct kvist_result {
   uint32_t chunks_copied;  /* once it has ended */
   uint32_t chunks_skipped; /* store: there already, or another instance is storing it */
   uint32_t chunks_refused; /* store: no room, or the parent has been evicted */
-  int32_t
-      pages_released; /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0:
-                              poll again until it is 1 before the pages are reused */
+  /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0: poll again until it is 1
+   * before the pages are reused. */
+  int32_t pages_released;
 } kvist_result;
 
 #define KVIST_ALL_LAYERS UINT32_MAX
@@ -296,8 +294,8 @@ KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
 /* ---- Wishes ----------------------------------------------------------------------------------------------------------------
  * Pins keep a prompt's KV until it is unpinned, whatever else wants the room; hints say what goes first. Neither makes anything wrong. */
 
-/* Pins how far `keys` (the whole chain, at most 4,096) can be resumed now, as a lookup would find it; *chunks (may be NULL) gets how far that is.
- * The instance's name owns the pin, so it outlives the session; it ends with its last kvist_unpin, a clear, or the daemon.
+/* Pins how far `keys` (the whole chain, at most 4,096) can be resumed now, as a lookup would find it; *chunks (may be NULL) gets how far
+ * that is. The instance's name owns the pin, so it outlives the session; it ends with its last kvist_unpin, a clear, or the daemon.
  * Pinning again counts, and pins what is there then. Errors: RESOURCE_EXHAUSTED  the tenant's pins keep their share already;
  * DEADLINE_EXCEEDED  it may be pinned all the same. */
 KVIST_API kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,
@@ -333,7 +331,8 @@ KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, s
 /* ---- Private allocations ---------------------------------------------------------------------------------------------------
  * Room in kvistd for KV without keys, never shared: that of running requests that leave the engine's memory for a while (preemption by
  * swapping, layer-wise offload). One allocation is of one cache group and of all ranks; each rank swaps its own part, by layers.
- * What comes back is what was taken out last, or the swap fails (of replicated groups: see kvist_swap_out). It ends with kvist_free, or with the session that made it. */
+ * What comes back is what was taken out last, or the swap fails (of replicated groups: see kvist_swap_out). It ends with kvist_free, or
+ * with the session that made it. */
 
 typedef uint64_t kvist_allocation; /* 0 is none */
 
@@ -349,17 +348,18 @@ typedef struct kvist_swap_args {
   uint32_t group;              /* as given to kvist_alloc */
   uint32_t first_chunk;
   uint32_t chunk_count;
-  const uint32_t*
-      pages; /* as for kvist_load. KVIST_NO_PAGE: out: zeros are kept in its place; in: what is kept is not written anywhere */
+  /* As for kvist_load. KVIST_NO_PAGE: out: zeros are kept in its place; in: what is kept is not written anywhere. */
+  const uint32_t* pages;
   size_t page_count;
   uint32_t first_layer;
   uint32_t layer_count; /* 0: all from first_layer on */
   int64_t deadline_us;
 } kvist_swap_args;
 
-/* Starts copying pages out, or back in; waited for like stores and loads: after kvist_swap_out has ended (or was cancelled: then those chunks
- * and layers can't come back) the pages are the engine's again. Of ranks that hold the same bytes (kvist_group.replicated) the first takes
- * them out, for the others there is nothing to do (chunks_skipped); they may come back when it is through, which the engine must see to.
+/* Starts copying pages out, or back in; waited for like stores and loads: after kvist_swap_out has ended (or was cancelled: then those
+ * chunks and layers can't come back) the pages are the engine's again. Of ranks that hold the same bytes (kvist_group.replicated) the
+ * first takes them out, for the others there is nothing to do (chunks_skipped); they may come back when it is through, which the engine
+ * must see to.
  * Ended with FAILED_PRECONDITION: these chunks and layers were not taken out completely, or another copy of them is under way. ABORTED: the
  * allocation has ended. */
 KVIST_API kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op);
