@@ -2,7 +2,7 @@
 // engine that copies nothing carries out.
 //
 // Input: a program of steps, each one byte (its low three bits say which) and what that step reads; missing bytes are zero.
-//   0, 1  a well-formed entry of small numbers: opcode, cell, keys (from a palette of which half is stored), pages, lease, layers
+//   0, 1  a well-formed entry of small numbers: opcode, cell, keys (from a palette of which half is stored), pages, handle, layers
 //   2     an entry of 64 bytes as they stand
 //   3     bytes into the arena
 //   4     the daemon looks at its rings
@@ -11,7 +11,7 @@
 //   7     everything is cleared, or a session hangs up and another one comes
 // Bit 3 chooses the session: a scheduler or a worker. Bit 4 has copies end at once.
 // Holds: the core's invariants after every input; each copy stays within the worker's pages and layers and has its slots; when all
-// sessions have gone no operation, lease or filling chunk is left.
+// sessions have gone no operation, lease, allocation or filling chunk is left.
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -75,6 +75,20 @@ ChunkKey KeyOf(uint32_t n) {
   key.bytes.fill(static_cast<uint8_t>(n + 1));
   return key;
 }
+
+bool HasKeys(shm::Opcode opcode) {
+  switch (opcode) {
+    case shm::Opcode::kLookup:
+    case shm::Opcode::kStore:
+    case shm::Opcode::kPin:
+    case shm::Opcode::kUnpin:
+    case shm::Opcode::kHint: return true;
+    default: return false;
+  }
+}
+
+bool IsSwap(shm::Opcode opcode) { return opcode == shm::Opcode::kSwapOut || opcode == shm::Opcode::kSwapIn; }
+bool HasPages(shm::Opcode opcode) { return opcode == shm::Opcode::kLoad || opcode == shm::Opcode::kStore || IsSwap(opcode); }
 
 core::SpaceSpec Space() {
   core::SpaceSpec space;
@@ -154,6 +168,7 @@ class World {
     core_.CheckInvariants();
     const core::CoreStatus status = core_.status();
     KVIST_CHECK(status.sessions == 0 && status.ops == 0 && status.leases == 0);
+    KVIST_CHECK(status.allocations == 0 && status.private_bytes.value == 0);
     PassTime(absl::Hours(1));
     while (core_.has_work()) PassTime(absl::Milliseconds(1));
     KVIST_CHECK(core_.status().filling == 0);
@@ -199,30 +214,30 @@ class World {
 
   void WriteGoodEntry(Session* of) {
     shm::Entry entry{};
-    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % 7);
+    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kSwapIn) + 1));
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
     entry.has_parent = input_.Byte() % 3 == 0;
     entry.deadline_nanos = kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
     entry.arena = uint64_t{input_.Byte()} * 64;
-    const uint32_t keys = entry.opcode == shm::Opcode::kLoad ? 0 : input_.Byte() % 20;
+    const uint32_t keys = HasKeys(entry.opcode) ? input_.Byte() % 20 : 0;
     entry.keys = keys;
     entry.chunks = input_.Byte() % 10;
     entry.first_chunk = input_.Byte() % 10;
-    const uint8_t lease = input_.Byte();
-    if (lease < leases_.size()) {
-      entry.lease = leases_[lease];
-    } else {
-      entry.lease = lease;
-    }
+    const uint8_t handle = input_.Byte();
+    entry.lease = handle < handles_.size() ? handles_[handle] : handle;
     if (entry.opcode == shm::Opcode::kLookup) {
       entry.lease_nanos = int64_t{input_.Byte()} * 100'000'000;
+    } else if (entry.opcode == shm::Opcode::kHint) {
+      entry.hint = {static_cast<uint8_t>(input_.Byte() % 3), static_cast<uint8_t>(input_.Byte() % 5),
+                    static_cast<uint8_t>(input_.Byte() % 6)};
     } else {
       entry.layer = {uint32_t{input_.Byte()} % 4, uint32_t{input_.Byte()} % 5};
-    }
-    const uint32_t chunks = entry.opcode == shm::Opcode::kLoad ? entry.chunks : keys - (entry.has_parent != 0 && keys > 0);
-    if (entry.opcode != shm::Opcode::kLookup) {
       entry.group = static_cast<uint16_t>(input_.Byte() % (kGroups + 1));
+    }
+    if (HasPages(entry.opcode)) {
+      const uint32_t chunks =
+          entry.opcode == shm::Opcode::kStore ? keys - (entry.has_parent != 0 && keys > 0 ? 1 : 0) : entry.chunks;
       entry.pages = chunks * Memory()->layouts[entry.group % kGroups].pages_per_chunk;
     }
     const uint8_t first = input_.Byte();
@@ -232,7 +247,8 @@ class World {
       std::memcpy(out + i * sizeof key, &key, sizeof key);
     }
     for (uint32_t i = 0; i < entry.pages; ++i) {
-      const uint32_t page = (first + i) % (kPages + (first == 255));
+      // The last two say what not every request may: a page that isn't there, and one that isn't the engine's.
+      const uint32_t page = first == 254 && i == 0 ? kvist::kNoPage.value : (first + i) % (kPages + (first == 255));
       std::memcpy(out + keys * sizeof(ChunkKey) + i * sizeof page, &page, sizeof page);
     }
     Submit(of, entry);
@@ -305,6 +321,14 @@ class World {
                        [&](const InFlight& c) { return c.copy.session == of.daemon->identity().id; });
   }
 
+  // Whether the operation is a swap, by what stands in the ring.
+  static bool AskedToSwap(const Session& of, core::RequestTag tag) {
+    const std::span<const shm::Entry> entries(of.memory.ring(), std::min<uint64_t>(of.tail, shm::kEntries));
+    return std::ranges::any_of(entries, [tag](const shm::Entry& entry) {
+      return IsSwap(entry.opcode) && (uint64_t{entry.cell} << 32 | entry.sequence) == tag.value;
+    });
+  }
+
   Session* Find(SessionId id) {
     for (Session& of : sessions_) {
       if (of.daemon != nullptr && of.daemon->identity().id == id) return &of;
@@ -341,7 +365,7 @@ class World {
   }
   void Carry(core::LookupAnswered& effect) {
     Find(effect.session)->daemon->Answer(effect);
-    if (effect.lease) leases_.push_back(effect.lease.Pack());
+    if (effect.lease) handles_.push_back(effect.lease.Pack());
   }
   void Carry(core::CopyStarted& effect) {
     KVIST_CHECK(!effect.slots.empty());
@@ -349,8 +373,8 @@ class World {
     kvist::cuda::Copy copy =
         Find(effect.session)->daemon->Begin(effect, std::vector<std::byte*>(effect.slots.size(), &somewhere));
     KVIST_CHECK(copy.memory != nullptr && copy.page_table.size() == copy.slots.size() * copy.layout().pages_per_chunk);
-    for (const kvist::PageId page : copy.page_table)
-      KVIST_CHECK(page.value < kPages || (page == kvist::kNoPage && copy.direction == kvist::cuda::Direction::kLoad));
+    const bool whole = copy.direction == kvist::cuda::Direction::kStore && !AskedToSwap(*Find(effect.session), effect.tag);
+    for (const kvist::PageId page : copy.page_table) KVIST_CHECK(page.value < kPages || (page == kvist::kNoPage && !whole));
     KVIST_CHECK(copy.layer_count > 0 && copy.first_layer + copy.layer_count <= kLayers);
     copy.progress->LayersDone(copy.layer_count);
     copies_.push_back({std::move(effect)});
@@ -359,7 +383,10 @@ class World {
     for (InFlight& copy : copies_) copy.cancelled |= copy.copy.op == effect.op;
   }
   void Carry(core::OpEnded& effect) { Find(effect.session)->daemon->Answer(effect); }
-  void Carry(core::Answered& effect) { Find(effect.session)->daemon->Answer(effect); }
+  void Carry(core::Answered& effect) {
+    Find(effect.session)->daemon->Answer(effect);
+    if (effect.allocation) handles_.push_back(effect.allocation.Pack());
+  }
   void Carry(core::JobEnded&) {}
   void Carry(core::CorruptionFound&) {}
 
@@ -371,7 +398,7 @@ class World {
   absl::Time now_ = kvist::FromMonotonicNanos(1'000'000'000);
   std::array<Session, 2> sessions_;
   std::deque<InFlight> copies_;
-  std::vector<uint64_t> leases_;
+  std::vector<uint64_t> handles_;  // of leases and allocations, as they were given out
   uint64_t next_session_ = 1;
   uint64_t next_job_ = 1;
   bool at_once_ = false;
