@@ -10,6 +10,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <cerrno>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -17,8 +18,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/session/door.h"
 #include "daemon/session/listening_socket.h"
-#include "daemon/session/peer.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -31,12 +32,8 @@ namespace {
 constexpr absl::Duration kHandshake = absl::Seconds(10);
 
 // What an epoll event is about, in its data word: kind in the low two bits, the connection's number above.
-enum class Source : uint64_t { kListener = 0, kInbox = 1, kSocket = 2, kProcess = 3 };
+enum class Source : uint64_t { kDoor = 0, kInbox = 1, kSocket = 2, kProcess = 3 };
 constexpr uint64_t Word(Source source, uint64_t connection) { return connection << 2 | static_cast<uint64_t>(source); }
-
-absl::Status NoDescriptors() {
-  return absl::ResourceExhaustedError("this kvistd has no descriptors left; raise its LimitNOFILE");
-}
 
 uint64_t Nonce() {
   uint64_t nonce = 0;
@@ -72,11 +69,10 @@ struct Connection {
 struct Listener::State {
   Options options;
   Reactor* reactor = nullptr;
-  UniqueFd listener;
+  std::optional<Door> door;
   UniqueFd epoll;
   UniqueFd inbox_event;
   UniqueFd own_pidfd;
-  UniqueFd spare;  // descriptor for RefuseOne
   std::thread thread;
 
   absl::Mutex mutex;
@@ -85,11 +81,8 @@ struct Listener::State {
 
   // The thread's own.
   std::unordered_map<uint64_t, Connection> connections;
-  std::unordered_map<uid_t, uint32_t> connections_of;  // uid -> how many of them
   uint64_t next_number = 1;
   bool stopping = false;
-  uint64_t refused = 0;  // since refused_logged
-  absl::Time refused_logged = absl::InfinitePast();
 
   void Log(bool warning, const std::string& text) const {
     if (options.log) options.log(warning, text);
@@ -97,14 +90,6 @@ struct Listener::State {
 
   void Count(Ending ending) const {
     if (options.ended && !stopping) options.ended(ending);
-  }
-  // A flood of refusals is a line a second, not one each.
-  void LogRefusals(const std::string& text) {
-    ++refused;
-    if (MonotonicNow() - refused_logged < absl::Seconds(1)) return;
-    Log(true, absl::StrCat(text, " (", refused, " since the last such line)"));
-    refused_logged = MonotonicNow();
-    refused = 0;
   }
 
   // Runs a task on this thread. After Stop it is dropped.
@@ -130,7 +115,7 @@ struct Listener::State {
       for (int i = 0; i < count; ++i) {
         const uint64_t number = events[i].data.u64 >> 2;
         switch (static_cast<Source>(events[i].data.u64 & 3)) {
-          case Source::kListener: Accept(); break;
+          case Source::kDoor: door->Open([this](Door::Guest guest) { ComeIn(std::move(guest)); }); break;
           case Source::kInbox: TakeInbox(); break;
           case Source::kSocket: Readable(number); break;
           case Source::kProcess: HungUp(number, Ending::kExited, "the process has ended"); break;
@@ -154,59 +139,16 @@ struct Listener::State {
     for (const std::function<void()>& task : tasks) task();
   }
 
-  // Takes and refuses a connection with the descriptor that was kept for this: left waiting it would wake this thread for ever.
-  bool RefuseOne() {
-    spare.reset();
-    UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    const bool taken = static_cast<bool>(socket);
-    if (taken) {
-      Refuse(socket.get(), NoDescriptors());
-      LogRefusals("connections are refused: no descriptors are left; raise LimitNOFILE");
-    }
-    socket.reset();
-    spare = OpenSpare();
-    return taken;
-  }
-  static UniqueFd OpenSpare() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)); }
-
-  void Accept() {
-    for (int i = 0; i < 64; ++i) {  // then the others' turn
-      UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!socket && (errno == EMFILE || errno == ENFILE) && RefuseOne()) continue;
-      if (!socket) return;
-      if (connections.size() >= options.connections_max) {
-        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("this kvistd has ", connections.size(),
-                                                                       " connections; raise session.connections_max")));
-        LogRefusals("connections are refused: session.connections_max is reached");
-        Count(Ending::kRefused);
-        continue;
-      }
-      absl::StatusOr<Peer> peer = IdentifyPeer(socket.get());
-      if (!peer.ok()) {
-        Refuse(socket.get(), absl::IsResourceExhausted(peer.status()) ? NoDescriptors() : peer.status());
-        LogRefusals(absl::StrCat("connections are refused: ", peer.status().message()));
-        Count(Ending::kRefused);
-        continue;
-      }
-      uint32_t& of_uid = connections_of[peer->uid];
-      if (of_uid >= options.connections_per_uid) {
-        Refuse(socket.get(), absl::ResourceExhaustedError(absl::StrCat("uid ", peer->uid, " has ", of_uid,
-                                                                       " connections; raise session.connections_per_uid")));
-        LogRefusals(absl::StrCat("connections of uid ", peer->uid, " are refused: session.connections_per_uid is reached"));
-        Count(Ending::kRefused);
-        continue;
-      }
-      ++of_uid;
-      Connection connection;
-      connection.number = next_number++;
-      connection.socket = std::move(socket);
-      connection.peer = std::move(*peer);
-      connection.tenant = TenantOf(connection.peer.uid, options.tenants);
-      connection.since = MonotonicNow();
-      Watch(connection.socket.get(), Source::kSocket, connection.number);
-      Watch(connection.peer.pidfd.get(), Source::kProcess, connection.number);
-      connections.emplace(connection.number, std::move(connection));
-    }
+  void ComeIn(Door::Guest guest) {
+    Connection connection;
+    connection.number = next_number++;
+    connection.socket = std::move(guest.socket);
+    connection.peer = std::move(guest.peer);
+    connection.tenant = TenantOf(connection.peer.uid, options.tenants);
+    connection.since = MonotonicNow();
+    Watch(connection.socket.get(), Source::kSocket, connection.number);
+    Watch(connection.peer.pidfd.get(), Source::kProcess, connection.number);
+    connections.emplace(connection.number, std::move(connection));
   }
 
   void Readable(uint64_t number) {
@@ -291,13 +233,6 @@ struct Listener::State {
                                 absl::string_view(reinterpret_cast<const char*>(connection.digest.bytes.data()), 8))));
   }
 
-  void Refuse(int socket, const absl::Status& why) {
-    v1::DaemonFrame frame;
-    frame.mutable_refused()->set_code(static_cast<int>(why.code()));
-    frame.mutable_refused()->set_message(std::string(why.message()).substr(0, 4096));
-    (void)shm::SendFrame(socket, frame.SerializeAsString());
-  }
-
   // Ends a connection that did something wrong, telling it what.
   void Reject(Connection* connection, const absl::Status& why) {
     Log(true, absl::StrCat(connection->Describe(), " is refused: ", why.message()));
@@ -339,8 +274,7 @@ struct Listener::State {
     const auto found = connections.find(number);
     if (found == connections.end()) return;
     if (found->second.stage != Connection::Stage::kDraining) Unwatch(found->second);
-    const auto of_uid = connections_of.find(found->second.peer.uid);
-    if (--of_uid->second == 0) connections_of.erase(of_uid);
+    door->Left(found->second.peer.uid);
     connections.erase(found);
   }
 
@@ -358,7 +292,7 @@ struct Listener::State {
 
   void StopServing() {
     stopping = true;
-    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, listener.get(), nullptr);
+    ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, door->fd(), nullptr);
     std::vector<uint64_t> all;
     for (const auto& [number, connection] : connections) all.push_back(number);
     for (const uint64_t number : all) HungUp(number, Ending::kHungUp, "kvistd stops");
@@ -369,18 +303,20 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   // What a client sends wrongly is told to it, not written to stderr for each packet.
   google::protobuf::SetLogHandler(nullptr);
   auto state = std::make_unique<State>();
-  KVIST_ASSIGN_OR_RETURN(state->listener, ListenAt(options.socket, options.mode, options.group));
+  KVIST_ASSIGN_OR_RETURN(UniqueFd listening, ListenAt(options.socket, options.mode, options.group));
+  State* raw = state.get();
+  state->door.emplace(
+      std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
+      [raw](const std::string& warning) { raw->Log(true, warning); }, [raw] { raw->Count(Ending::kRefused); });
   state->options = std::move(options);
   state->reactor = reactor;
   state->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
   state->inbox_event = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  state->spare = State::OpenSpare();
   if (!state->epoll || !state->inbox_event) return ErrnoStatus("epoll and eventfd of the listener", errno);
   state->own_pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
   if (!state->own_pidfd) return ErrnoStatus("pidfd_open of kvistd itself (Linux 5.3 or newer is needed)", errno);
-  state->Watch(state->listener.get(), Source::kListener, 0);
+  state->Watch(state->door->fd(), Source::kDoor, 0);
   state->Watch(state->inbox_event.get(), Source::kInbox, 0);
-  State* raw = state.get();
   reactor->OnBroken([raw](SessionId id, absl::Status why) {
     raw->Post([raw, id, why = std::move(why)] {
       const auto found = raw->connections.find(id.value);
@@ -396,7 +332,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
 void Listener::Retune(uint32_t connections_max, std::map<std::string, std::string> tenants, std::function<void()> done) {
   State* raw = state_.get();
   raw->Post([raw, connections_max, tenants = std::move(tenants), done = std::move(done)] {
-    raw->options.connections_max = connections_max;
+    raw->door->SetGuestsMax(connections_max);
     raw->options.tenants = tenants;
     done();
   });

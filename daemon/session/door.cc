@@ -1,0 +1,107 @@
+#include "daemon/session/door.h"
+
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/session.pb.h"
+#include "storage/base/clock.h"
+#include "storage/base/shm/frame_socket.h"
+
+namespace kvist::session {
+namespace {
+
+constexpr int kAtOnce = 64;  // then it is the guests' turn
+constexpr size_t kReasonBytesMax = 4096;
+constexpr absl::Duration kLogPace = absl::Seconds(1);
+
+UniqueFd Spare() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)); }
+
+absl::Status NoDescriptors() {
+  return absl::ResourceExhaustedError("this kvistd has no descriptors left; raise its LimitNOFILE");
+}
+
+}  // namespace
+
+void Refuse(int socket, const absl::Status& why) {
+  v1::DaemonFrame frame;
+  frame.mutable_refused()->set_code(static_cast<int>(why.code()));
+  frame.mutable_refused()->set_message(std::string(why.message().substr(0, kReasonBytesMax)));
+  (void)shm::SendFrame(socket, frame.SerializeAsString());
+}
+
+Door::Door(UniqueFd listening, Limits limits, std::function<void(const std::string&)> log, std::function<void()> refused)
+    : listening_(std::move(listening)),
+      spare_(Spare()),
+      limits_(limits),
+      log_(std::move(log)),
+      refused_(std::move(refused)) {}
+
+void Door::Open(const std::function<void(Guest)>& come_in) {
+  for (int i = 0; i < kAtOnce; ++i) {
+    UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket && (errno == EMFILE || errno == ENFILE) && RefuseWithSpare()) continue;
+    if (!socket) return;
+    Peer peer;
+    if (const absl::Status admitted = Admit(socket.get(), &peer); !admitted.ok()) {
+      Refuse(socket.get(), admitted);
+      LogRefusal(std::string(admitted.message()));
+      refused_();
+      continue;
+    }
+    ++guests_;
+    ++guests_of_[peer.uid];
+    come_in({std::move(socket), std::move(peer)});
+  }
+}
+
+absl::Status Door::Admit(int socket, Peer* peer) {
+  if (guests_ >= limits_.guests) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this kvistd has ", guests_, " connections; raise session.connections_max"));
+  }
+  absl::StatusOr<Peer> identified = IdentifyPeer(socket);
+  if (absl::IsResourceExhausted(identified.status())) return NoDescriptors();
+  if (!identified.ok()) return identified.status();
+  *peer = *std::move(identified);
+  const auto of_uid = guests_of_.find(peer->uid);
+  if (of_uid != guests_of_.end() && of_uid->second >= limits_.of_one_uid) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("uid ", peer->uid, " has ", of_uid->second, " connections; raise session.connections_per_uid"));
+  }
+  return absl::OkStatus();
+}
+
+void Door::Left(uid_t uid) {
+  --guests_;
+  const auto of_uid = guests_of_.find(uid);
+  if (--of_uid->second == 0) guests_of_.erase(of_uid);
+}
+
+bool Door::RefuseWithSpare() {
+  spare_.reset();
+  UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const bool taken = static_cast<bool>(socket);
+  if (taken) {
+    Refuse(socket.get(), NoDescriptors());
+    LogRefusal(std::string(NoDescriptors().message()));
+    refused_();
+  }
+  socket.reset();
+  spare_ = Spare();
+  return taken;
+}
+
+// A flood of refusals is a line a second, not one each.
+void Door::LogRefusal(const std::string& why) {
+  ++unlogged_;
+  if (MonotonicNow() - logged_ < kLogPace) return;
+  log_(absl::StrCat("connections are refused: ", why, " (", unlogged_, " since the last such line)"));
+  logged_ = MonotonicNow();
+  unlogged_ = 0;
+}
+
+}  // namespace kvist::session

@@ -1,0 +1,67 @@
+#ifndef KVIST_DAEMON_SESSION_DOOR_H_
+#define KVIST_DAEMON_SESSION_DOOR_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/session/peer.h"
+#include "storage/base/unique_fd.h"
+
+namespace kvist::session {
+
+// Tells whoever is at the other end why it isn't served. It may have gone already.
+void Refuse(int socket, const absl::Status& why);
+
+// The way in through the engine socket: who waits there comes in, or is told why not.
+//
+// Bounds: so many guests at once, and so many of one user, so that no user can keep the others out. Without a descriptor for the next one
+//   it is refused with one that is kept for this: left waiting it would wake the thread for ever.
+// Threads: one.
+class Door {
+ public:
+  struct Limits {
+    uint32_t guests = 1024;
+    uint32_t of_one_uid = 512;
+  };
+  struct Guest {
+    UniqueFd socket;
+    Peer peer;
+  };
+  // `log` gets at most a line a second, `refused` a call for each.
+  Door(UniqueFd listening, Limits limits, std::function<void(const std::string& warning)> log,
+       std::function<void()> refused);
+
+  int fd() const { return listening_.get(); }
+
+  // Takes some of those who wait; each that may come in is a guest until it has Left.
+  void Open(const std::function<void(Guest guest)>& come_in);
+  void Left(uid_t uid);
+
+  // From now on; sends nobody away who is in.
+  void SetGuestsMax(uint32_t guests) { limits_.guests = guests; }
+
+ private:
+  bool RefuseWithSpare();
+  absl::Status Admit(int socket, Peer* peer);
+  void LogRefusal(const std::string& why);
+
+  UniqueFd listening_;
+  UniqueFd spare_;  // of RefuseWithSpare
+  Limits limits_;
+  std::function<void(const std::string&)> log_;
+  std::function<void()> refused_;
+  uint32_t guests_ = 0;
+  std::unordered_map<uid_t, uint32_t> guests_of_;  // uid -> how many of them
+  uint64_t unlogged_ = 0;                          // refusals since the last line
+  absl::Time logged_ = absl::InfinitePast();
+};
+
+}  // namespace kvist::session
+
+#endif  // KVIST_DAEMON_SESSION_DOOR_H_
