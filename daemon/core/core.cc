@@ -32,7 +32,9 @@ absl::Status CoreOptions::Validate() const {
   if (!IsShare(lease_share)) return absl::InvalidArgumentError("lease_share must be above 0 and at most 1");
   if (!IsShare(private_share)) return absl::InvalidArgumentError("private_share must be above 0 and at most 1");
   if (!IsShare(pin_share)) return absl::InvalidArgumentError("pin_share must be above 0 and at most 1");
-  if (slice_chunks == 0) return absl::InvalidArgumentError("slice_chunks must be positive");
+  if (slice_work == 0) return absl::InvalidArgumentError("slice_work must be positive");
+  if (event_work < kEventWorkMin)
+    return absl::InvalidArgumentError(absl::StrCat("event_work must be at least ", kEventWorkMin));
   return absl::OkStatus();
 }
 
@@ -63,7 +65,7 @@ void Core::Retune(const CoreOptions& options) {
 
 // ---- Sessions ---------------------------------------------------------------------------------------------------------------
 
-void Core::Handle(const SessionOpened& event, Effects* out) {
+void Core::On(const SessionOpened& event, Effects* out) {
   const absl::StatusOr<SpaceId> space = spaces_.Open(event.space, &slots_, &tenants_);
   if (!space.ok()) {
     out->push_back(SessionRefused{event.session, space.status()});
@@ -77,19 +79,16 @@ void Core::Handle(const SessionOpened& event, Effects* out) {
   out->push_back(SessionAccepted{event.session, *space});
 }
 
-void Core::Handle(const SessionClosed& event, Effects* out) {
+void Core::On(const SessionClosed& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   sessions_.Close(event.session);
-  if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) {
-    for (const LeaseId lease : leases_.OfSession(event.session)) EndLease(lease);
-  }
-  for (const AllocationId allocation : allocations_.OfSession(event.session)) EndAllocation(allocation);
+  if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
+  allocations_.Close(event.session);
+  chunks_.Charge(session->ops.size());
   for (const uint64_t op : session->ops) out->push_back(CopyCancelled{OpId::Unpack(op)});
-  if (session->role == Role::kWorker) {
-    // What this rank has not stored it never will. What it is storing now fails with its copy.
-    for (const ChunkIndex chunk : fills_.OfWriter(session->instance)) reap_.emplace_back(chunk, fills_.Find(chunk)->serial);
-  }
+  // What it is storing now fails with its copy.
+  if (session->role == Role::kWorker) reap_.push_back({session->instance, fills_.next_serial()});
   if (session->ops.empty()) {
     sessions_.Remove(event.session);
     out->push_back(SessionDrained{event.session});
@@ -98,7 +97,7 @@ void Core::Handle(const SessionClosed& event, Effects* out) {
 
 // ---- Lookups and leases -----------------------------------------------------------------------------------------------------
 
-void Core::Handle(const LookupAsked& event, Effects* out) {
+void Core::On(const LookupAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
@@ -108,6 +107,7 @@ void Core::Handle(const LookupAsked& event, Effects* out) {
   const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    chunks_.Charge(needed.size());
     for (const ChunkIndex chunk : needed) chunks_[chunk].ForgetHint();
     if (space.spec.groups[group].reuse.chained()) {
       tenants_[space.tenant].policy->Used(needed);
@@ -147,7 +147,7 @@ Lease Core::LeaseOn(const Session& session, uint32_t position) const {
   return lease;
 }
 
-void Core::Handle(const ReleaseAsked& event, Effects*) {
+void Core::On(const ReleaseAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   if (leases_.Find(event.lease, session->instance) != nullptr) EndLease(event.lease);
@@ -156,6 +156,7 @@ void Core::Handle(const ReleaseAsked& event, Effects*) {
 void Core::EndLease(LeaseId id) { KeepNoLonger(leases_.End(id).kept); }
 
 void Core::Keep(std::span<const ChunkIndex> chunks) {
+  chunks_.Charge(chunks.size());
   for (const ChunkIndex chunk : chunks) {
     ++chunks_[chunk].keeps;
     placement_.PolicyOf(chunk).Withdrawn(chunk);
@@ -163,6 +164,7 @@ void Core::Keep(std::span<const ChunkIndex> chunks) {
 }
 
 void Core::KeepNoLonger(std::span<const ChunkIndex> chunks) {
+  chunks_.Charge(chunks.size());
   for (const ChunkIndex chunk : chunks) {
     --chunks_[chunk].keeps;
     UseEnded(chunk);
@@ -193,7 +195,7 @@ OpId Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_
   return id;
 }
 
-void Core::Handle(const LoadAsked& event, Effects* out) {
+void Core::On(const LoadAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
@@ -217,13 +219,14 @@ void Core::Handle(const LoadAsked& event, Effects* out) {
 
   Op op{event.session, event.tag, Direction::kLoad, {}};
   op.copied = event.count;
+  chunks_.Charge(event.count);
   std::vector<SlotRef> slots(event.count);
   std::vector<uint32_t> chunk_of(event.count);
   std::iota(chunk_of.begin(), chunk_of.end(), 0);
   const std::span<const ChunkIndex> kept = lease->kept_of(event.group);
   if (reuse.chained()) {
     ChunkIndex at = kept.back();
-    while (chunks_[at].position + 1 > event.first + event.count) at = chunks_[at].parent;
+    for (; chunks_[at].position + 1 > event.first + event.count; at = chunks_[at].parent) chunks_.Charge(1);
     op.chunks.push_back(at);
     for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) slots[k] = placement_.SlotOf(at, session->rank);
   } else {
@@ -238,7 +241,7 @@ void Core::Handle(const LoadAsked& event, Effects* out) {
   Start(std::move(op), std::move(slots), std::move(chunk_of), out);
 }
 
-void Core::Handle(const StoreAsked& event, Effects* out) {
+void Core::On(const StoreAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
@@ -324,14 +327,15 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
   return Claim::kCopy;
 }
 
-void Core::Handle(const CancelAsked& event, Effects* out) {
+void Core::On(const CancelAsked& event, Effects* out) {
   if (ops_.Find(event.op) != nullptr) out->push_back(CopyCancelled{event.op});
 }
 
-void Core::Handle(const CopyFinished& event, Effects* out) {
+void Core::On(const CopyFinished& event, Effects* out) {
   if (ops_.Find(event.op) == nullptr) return;  // a late duplicate
   const Op op = ops_.Take(event.op);
   const bool ok = event.status.ok();
+  chunks_.Charge(op.chunks.size());
   Session* session = sessions_.Find(op.session);
   const uint32_t dropped = DropCorrupt(op, event.corrupt);
   if (op.allocation) SwapEnded(op, event.op, ok);
@@ -365,6 +369,7 @@ uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {
   uint32_t slot = op.copied - 1;  // whose chunk `at` is
   for (auto corrupt = slots.rbegin(); corrupt != slots.rend(); ++corrupt) {
     KVIST_CHECK(op.direction == Direction::kLoad && *corrupt <= slot);
+    chunks_.Charge(1 + slot - *corrupt);
     for (; slot > *corrupt; --slot) at = listed ? op.chunks[slot - 1] : chunks_[at].parent;
     if (chunks_[at].detached) continue;  // cleared, or found before
     Detach(at);
@@ -411,7 +416,7 @@ void Core::Abandon(ChunkIndex i) {
 
 // ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
-void Core::Handle(const ClearAsked& event, Effects* out) {
+void Core::On(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
     jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
     jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
@@ -429,75 +434,92 @@ void Core::Handle(const ClearAsked& event, Effects* out) {
   jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
 }
 
-uint32_t Core::Clear(Job* job, uint32_t budget) {
-  uint32_t spent = 0;
-  for (; spent < budget && job->done < job->total; ++job->done) {
+void Core::Clear(Job* job, uint64_t until) {
+  for (; chunks_.work() < until && job->done < job->total; ++job->done) {
     const auto i = static_cast<ChunkIndex>(job->done);
     const Chunk& chunk = chunks_[i];
-    ++spent;
+    chunks_.Charge(1);
     if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
     if (job->space.has_value() && chunk.space != *job->space) continue;
     if (chunk.state == ChunkState::kSealed) ++job->chunks;
-    spent += Detach(i);
+    Detach(i);
   }
-  return spent;
 }
 
-void Core::Handle(const JobCancelAsked& event, Effects* out) {
+void Core::On(const JobCancelAsked& event, Effects* out) {
   if (const Job* job = jobs_.End(event.job, JobState::kCancelled))
     out->push_back(JobEnded{job->id, job->state, job->chunks});
 }
 
-uint32_t Core::Detach(ChunkIndex i) {
+void Core::Detach(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   placement_.PolicyOf(i).Withdrawn(i);
   chunks_.Detach(i);
   if (chunk.state != ChunkState::kFilling) return placement_.Collect(i);
   Doom(i);
-  return 1;
 }
 
-void Core::Handle(const QuotaSet& event, Effects*) { tenants_.SetQuota(event.tenant, event.bytes); }
+void Core::On(const QuotaSet& event, Effects*) { tenants_.SetQuota(event.tenant, event.bytes); }
 
 // ---- The clock --------------------------------------------------------------------------------------------------------------
 
-void Core::Handle(const Tick& event, Effects* out) {
+void Core::On(const Tick& event, Effects* out) {
   now_ = std::max(now_, event.now);
-  uint32_t budget = options_.slice_chunks;
-  while (budget > 0) {
-    const LeaseId expired = leases_.Expired(now_);
-    if (!expired) break;
-    EndLease(expired);
-    --budget;
-  }
-  while (budget > 0) {
-    const ChunkIndex late = fills_.Expired(now_);
-    if (late == kNoChunk) break;
-    Doom(late);
-    --budget;
-  }
-  for (; budget > 0 && !reap_.empty(); --budget) {
-    const auto [chunk, serial] = reap_.front();
-    reap_.pop_front();
-    // It may have ended since, and another half store of the same chunk have begun.
-    const Fill* fill = fills_.Find(chunk);
-    if (fill != nullptr && fill->serial == serial) Doom(chunk);
-  }
-  for (; budget > 0 && !cleared_pins_.empty(); --budget) {
-    Pins::OfSpace& pins = cleared_pins_.front();
-    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
-    if (pins.empty()) cleared_pins_.pop_front();
-  }
-  while (budget > 0 && (jobs_.busy() || !placement_.rest().empty())) {
+  const uint64_t until = chunks_.work() + options_.slice_work;
+  placement_.CollectUntil(until);
+  EndWhatIsOver(until);
+  Reap(until);
+  while (chunks_.work() < until && (jobs_.busy() || !placement_.rest().empty())) {
     if (!placement_.rest().empty()) {
-      budget -= std::min(budget, placement_.CollectRest(budget));
+      placement_.CollectRest(until);
       continue;
     }
     Job* job = jobs_.current();
-    budget -= std::min(budget, Clear(job, budget));
+    Clear(job, until);
     if (job->done < job->total || !placement_.rest().empty()) continue;
     const Job* ended = jobs_.End(job->id, JobState::kDone);
     out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
+  }
+}
+
+// One at a time, whatever it keeps: a lease or an allocation is charged for all its chunks, and goes whole, for its budget is free when they are.
+void Core::EndWhatIsOver(uint64_t until) {
+  const auto more = [&] { return chunks_.work() < until; };
+  while (more()) {
+    LeaseId over = leases_.OfClosed();
+    if (!over) over = leases_.Expired(now_);
+    if (!over) break;
+    chunks_.Charge(1);
+    EndLease(over);
+  }
+  while (more() && allocations_.OfClosed()) {
+    chunks_.Charge(1);
+    EndAllocation(allocations_.OfClosed());
+  }
+  while (more() && !cleared_pins_.empty()) {
+    Pins::OfSpace& pins = cleared_pins_.front();
+    chunks_.Charge(1);
+    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
+    if (pins.empty()) cleared_pins_.pop_front();
+  }
+}
+
+// Half stores that are late, and those of dead ranks.
+void Core::Reap(uint64_t until) {
+  while (chunks_.work() < until && fills_.Due(now_)) {
+    chunks_.Charge(1);
+    if (const ChunkIndex late = fills_.TakeDue(); late != kNoChunk) Doom(late);
+  }
+  while (chunks_.work() < until && !reap_.empty()) {
+    DeadWriter& writer = reap_.front();
+    chunks_.Charge(1);
+    const ChunkIndex chunk = fills_.NextOf(writer.instance, writer.from);
+    if (chunk == kNoChunk) {
+      reap_.pop_front();
+      continue;
+    }
+    writer.from = chunk + 1;
+    if (fills_.Find(chunk)->serial < writer.serial) Doom(chunk);
   }
 }
 

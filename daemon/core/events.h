@@ -61,7 +61,8 @@ struct SessionOpened {
   SpaceSpec space;
 };
 
-// It has died or hung up. Its leases end now, its copies are cancelled; answer, when all are quiet: SessionDrained.
+// It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some Ticks; its copies
+// are cancelled. Answer, when all are quiet: SessionDrained.
 struct SessionClosed {
   SessionId session;
 };

@@ -14,9 +14,12 @@ void Core::CheckInvariants() {
   uint64_t in_use = 0, filling = 0;
 
   for (const ChunkIndex chunk : placement_.rest()) ++rest[chunk];
+  absl::flat_hash_map<InstanceId, Bytes> leased, allocated;
   leases_.ForEach([&](LeaseId, const Lease& lease) {
     for (const ChunkIndex chunk : lease.kept) ++keeps[chunk];
+    leased[lease.instance] += lease.bytes;
   });
+  for (const auto& [instance, sum] : leased) KVIST_CHECK(leases_.used(instance) == sum);
   pins_.ForEach([&](SpaceId, const PinName&, const Pin& pin) {
     for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
   });
@@ -32,7 +35,9 @@ void Core::CheckInvariants() {
       KVIST_CHECK(chunks_[chunk].state == ChunkState::kPrivate);
     }
     private_bytes += allocation.bytes;
+    allocated[allocation.instance] += allocation.bytes;
   });
+  for (const auto& [instance, sum] : allocated) KVIST_CHECK(allocations_.used(instance) == sum);
   KVIST_CHECK(private_bytes == private_bytes_);
   for (uint32_t t = 0; t < tenants_.size(); ++t) private_bytes -= tenants_[TenantId{t}].private_bytes;
   KVIST_CHECK(private_bytes == Bytes{});

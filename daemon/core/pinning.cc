@@ -10,7 +10,7 @@ namespace kvist::core {
 
 Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_[tenant].quota, options_.pin_share); }
 
-void Core::Handle(const PinAsked& event, Effects* out) {
+void Core::On(const PinAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
@@ -49,7 +49,7 @@ void Core::Handle(const PinAsked& event, Effects* out) {
   answer(absl::OkStatus(), position);
 }
 
-void Core::Handle(const UnpinAsked& event, Effects* out) {
+void Core::On(const UnpinAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const SpaceId space = session->space;
@@ -61,7 +61,7 @@ void Core::Handle(const UnpinAsked& event, Effects* out) {
   out->push_back(Answered{event.session, event.tag, absl::OkStatus(), 0, {}});
 }
 
-void Core::Handle(const PinRemoved& event, Effects*) {
+void Core::On(const PinRemoved& event, Effects*) {
   if (!spaces_.Has(event.space)) return;
   const PinName& name = event.pin;
   if (pins_.Find(event.space, name) != nullptr)
@@ -76,7 +76,7 @@ std::vector<PinRow> Core::pins() const {
   return rows;
 }
 
-void Core::Handle(const HintAsked& event, Effects*) {
+void Core::On(const HintAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);

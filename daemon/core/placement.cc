@@ -1,5 +1,6 @@
 #include "daemon/core/placement.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "daemon/core/planted_bug.h"
@@ -47,12 +48,13 @@ bool Placement::Reserve(ChunkIndex i) {
     const bool at_quota = tenant.used + bytes > tenant.quota;
     const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
+      chunks_.Charge(1);
       shards[reserved++] = *slot;
       continue;
     }
     if (evicted++ == kEvictionsMax * count) break;
     if (!rest_.empty()) {
-      CollectRest(1);
+      CollectRest(0);
       continue;
     }
     if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) break;
@@ -64,6 +66,7 @@ bool Placement::Reserve(ChunkIndex i) {
     tenant.used += bytes;
     return true;
   }
+  chunks_.Charge(reserved);
   while (reserved > 0) slots_.Free(shards[--reserved]);
   if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   return false;
@@ -78,6 +81,7 @@ void Placement::Unreserve(ChunkIndex i) {
   const uint32_t count = Group(chunk).shards();
   const SlotRef* shards = Shards(chunk);
   for (uint32_t shard = 0; shard < count; ++shard) slots_.Free(shards[shard]);
+  chunks_.Charge(count);
   if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   if (chunk.state == ChunkState::kSealed) --space.sealed;
   const Bytes bytes = space.chunk_bytes(chunk.group);
@@ -95,16 +99,15 @@ bool Placement::Evict(ChunkIndex victim) {
   return true;
 }
 
-uint32_t Placement::Collect(ChunkIndex i, uint32_t detached_max) {
-  uint32_t removed = 0;
-  for (; i != kNoChunk; ++removed) {
+void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
+  for (uint32_t removed = 0; i != kNoChunk; ++removed) {
     Chunk& chunk = chunks_[i];
     if (chunk.needed() || chunk.state == ChunkState::kFilling) break;
     if (chunk.state == ChunkState::kSealed && !chunk.detached) {
       PolicyOf(i).Exposed(i);
       break;
     }
-    if (removed >= (chunk.detached ? detached_max : kGhostsMax)) {
+    if (removed >= (chunk.detached ? detached_max : kGhostsMax) || chunks_.work() >= until) {
       if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
       break;
@@ -113,17 +116,14 @@ uint32_t Placement::Collect(ChunkIndex i, uint32_t detached_max) {
     PolicyOf(i).Withdrawn(i);
     i = chunks_.Remove(i);
   }
-  return removed;
 }
 
-uint32_t Placement::CollectRest(uint32_t chunks) {
-  uint32_t removed = 0;
-  while (removed < chunks && !rest_.empty()) {
+void Placement::CollectRest(uint64_t until) {
+  do {
     const ChunkIndex i = rest_.back();
     rest_.pop_back();
-    removed += Collect(i, chunks - removed);
-  }
-  return removed;
+    Collect(i, UINT32_MAX, std::max(until, chunks_.work() + 1));
+  } while (chunks_.work() < until && !rest_.empty());
 }
 
 void Placement::CheckInvariants() const {

@@ -34,13 +34,15 @@ class Placement {
   void Unreserve(ChunkIndex chunk);
 
   // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that:
-  // of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits for CollectRest. Tells the policy when a sealed
-  // parent has become a leaf. How many it has removed.
-  uint32_t Collect(ChunkIndex chunk) { return Collect(chunk, kCollectMax); }
+  // of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits for CollectRest. Nor does it remove any once
+  // the work that the event may do is done. Tells the policy when a sealed parent has become a leaf.
+  void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
+  // That is when ChunkTable::work() has come to `until`.
+  void CollectUntil(uint64_t until) { until_ = until; }
   static constexpr uint32_t kGhostsMax = 256;  // of a chain of half stores that failed, at once
   static constexpr uint32_t kCollectMax = 4;   // less than the chains of tests/sim have
-  // Goes on with what Collect has left, until about `chunks` more are removed; how many were, at least one.
-  uint32_t CollectRest(uint32_t chunks);
+  // Goes on with what Collect has left (there must be some) until work() has come to `until`; at least one chunk is removed.
+  void CollectRest(uint64_t until);
   // Detached chunks that nothing needs and whose turn hasn't come: nobody can find them, so nobody will need them.
   const std::vector<ChunkIndex>& rest() const { return rest_; }
 
@@ -55,7 +57,7 @@ class Placement {
 
  private:
   const GroupSpec& Group(const Chunk& chunk) const { return spaces_[chunk.space].spec.groups[chunk.group.value]; }
-  uint32_t Collect(ChunkIndex chunk, uint32_t detached_max);
+  void Collect(ChunkIndex chunk, uint32_t detached_max, uint64_t until);
   // False when there is no victim.
   bool Evict(ChunkIndex victim);
   SlotRef* Shards(const Chunk& chunk);
@@ -76,6 +78,7 @@ class Placement {
   Runs runs_[Spaces::kRanksMax + 1];  // [shards]
   std::vector<ChunkIndex> rest_;
   uint64_t evictions_ = 0;
+  uint64_t until_ = UINT64_MAX;
 };
 
 }  // namespace kvist::core

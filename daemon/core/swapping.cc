@@ -8,7 +8,7 @@
 
 namespace kvist::core {
 
-void Core::Handle(const AllocateAsked& event, Effects* out) {
+void Core::On(const AllocateAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto refuse = [&](absl::Status why) { out->push_back(Answered{event.session, event.tag, std::move(why), 0, {}}); };
@@ -65,7 +65,7 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
   out->push_back(Answered{event.session, event.tag, absl::OkStatus(), event.chunks, id});
 }
 
-void Core::Handle(const FreeAsked& event, Effects*) {
+void Core::On(const FreeAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   if (allocations_.Find(event.allocation, session->instance) != nullptr) EndAllocation(event.allocation);
@@ -83,7 +83,7 @@ void Core::SwapEnded(const Op& op, OpId id, bool ok) {
   if (allocation != nullptr) allocation->swaps.End(id, ok);  // else it was freed meanwhile
 }
 
-void Core::Handle(const SwapAsked& event, Effects* out) {
+void Core::On(const SwapAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto end = [&](absl::Status status, uint32_t skipped = 0) {
@@ -126,6 +126,7 @@ void Core::Handle(const SwapAsked& event, Effects* out) {
   op.copied = event.count;
   op.allocation = event.allocation;
   std::vector<SlotRef> slots;
+  chunks_.Charge(event.count);
   for (uint32_t k = event.first; k < event.first + event.count; ++k) {
     const ChunkIndex chunk = allocation->chunks[k];
     ++chunks_[chunk].holds;

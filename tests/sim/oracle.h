@@ -71,7 +71,8 @@ class Oracle {
     uint64_t id = 0;  // never reused: an instance that all its sessions have left is another one when it returns
     SpaceId space;
     uint32_t open = 0;
-    Bytes leased{};
+    Bytes leased{};       // by leases that are alive
+    Bytes leased_late{};  // by those that are over, until the core has come to them
     Bytes allocated{};
   };
   struct Session {
@@ -90,7 +91,8 @@ class Oracle {
     uint32_t chunks = 0;
     Bytes bytes{};
     absl::Time deadline;
-    bool expired = false;  // the core may not have come to it yet: a load on it may still start, and is right if it does
+    bool expired = false;  // a load on it may still start, until the core has come to it, and is right if it does
+    bool closed = false;   // its session has died: it counts until the core has come to it, and that is all
     std::vector<std::vector<std::vector<ShardId>>> shards;  // [group][chunk][shard], of those that are needed
   };
   using ChunkName = std::tuple<uint32_t, uint16_t, ChunkKey>;  // space, group, key
@@ -160,6 +162,8 @@ class Oracle {
   static uint32_t FirstNeeded(const core::GroupSpec& group, uint32_t position);
   void Protect(const Lease& lease, bool on);
   void EndLease(std::map<uint64_t, Lease>::iterator lease);
+  // It is over, and counts in its instance's budget at most until the core has caught up.
+  void LeaseOver(Lease& lease);
   const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag,
                                    core::Direction direction);
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
@@ -178,13 +182,13 @@ class Oracle {
   Verdict& verdict_;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t next_instance_ = 1;
-  uint64_t late_ = 0;  // leases and half stores that have expired and that the core may not have come to yet
+  bool behind_ = false;  // leases, allocations or half stores are over that the core may not have come to yet
   std::map<SpaceDigest, SpaceId> spaces_;
   std::map<uint32_t, core::SpaceSpec> specs_;
   std::map<uint32_t, uint64_t> clears_;  // [space]
   std::map<InstanceName, Instance> instances_;
   std::map<uint64_t, Session> sessions_;
-  std::map<uint64_t, Lease> leases_;  // alive, or expired and late
+  std::map<uint64_t, Lease> leases_;  // alive, or over and late
   std::set<uint64_t> leases_ever_;
   std::map<PinPlace, Pin> pins_;
   std::map<std::string, Bytes> pinned_;  // [tenant]

@@ -28,7 +28,7 @@ World::World(Options options) : options_(options), prng_(options.seed) {
   core_options_.lease_share = prng_.Between(20, 100) / 100.0;
   core_options_.private_share = prng_.Between(5, 60) / 100.0;
   core_options_.pin_share = prng_.Between(5, 60) / 100.0;
-  core_options_.slice_chunks = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
+  core_options_.slice_work = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
   core_options_.seed = prng_.Next();
   MakePool();
   MakeSpaces();

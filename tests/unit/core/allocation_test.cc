@@ -109,6 +109,8 @@ TEST_CASE("An allocation ends with its session, but not under a copy") {
   const Swapped out = Swap(f, rank0, kOut, id, 0, 2);
   REQUIRE(out.copy.has_value());
   f.Do(SessionClosed{scheduler});
+  CHECK(absl::IsAborted(Swap(f, rank0, kOut, id, 0, 1).ended.status));  // at once
+  f.PassTime(absl::ZeroDuration());
   CHECK(f.core->status().allocations == 0);
   CHECK(f.slots->live_slots() == 4);  // a copy writes there
   const Effects effects = f.Finish(out.copy->op);
