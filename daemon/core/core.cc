@@ -47,7 +47,7 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
       leases_(ShareOf(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
       allocations_(ShareOf(slots->capacity(), options.private_share), kAllocationsPerSession,
                    static_cast<uint32_t>(options.seed >> 32)),
-      usable_(&chunks_) {
+      usable_(&chunks_, options.event_work) {
   KVIST_CHECK(options.Validate().ok());
 }
 

@@ -67,7 +67,8 @@ struct SessionClosed {
   SessionId session;
 };
 
-// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition); leased when lease > 0. Answer: LookupAnswered.
+// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when lease > 0. Answer:
+// LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -93,7 +94,7 @@ struct LoadAsked {
 };
 
 // The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained it says
-// nothing). Answers as for LoadAsked.
+// nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for LoadAsked.
 struct StoreAsked {
   SessionId session;
   RequestTag tag;
@@ -133,7 +134,7 @@ struct PinRemoved {
   PinName pin;
 };
 
-// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. No answer.
+// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. At most Core::HintKeysMax keys. No answer.
 struct HintAsked {
   SessionId session;
   std::span<const ChunkKey> keys;
@@ -142,7 +143,7 @@ struct HintAsked {
 
 // Slots without keys for `chunks` chunks of one group on all ranks, private to the session's instance: for KV that leaves the engine and
 // returns. They end with the session. Answer: Answered with an AllocationId; ResourceExhausted when there is no room or the instance has
-// its share already: then nothing was allocated.
+// its share already, InvalidArgument when it is more than an event may do (CoreOptions::event_work: a unit a chunk and shard): then nothing was allocated.
 struct AllocateAsked {
   SessionId session;
   RequestTag tag;

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/core/core.h"
 #include "storage/base/check.h"
 
@@ -13,6 +14,7 @@ void Core::CheckInvariants() {
   std::vector<Bytes> bytes(spaces_.size());
   uint64_t in_use = 0, filling = 0;
 
+  const absl::flat_hash_set<std::pair<ChunkIndex, uint64_t>> quiet(quiet_.begin(), quiet_.end());
   for (const ChunkIndex chunk : placement_.rest()) ++rest[chunk];
   absl::flat_hash_map<InstanceId, Bytes> leased, allocated;
   leases_.ForEach([&](LeaseId, const Lease& lease) {
@@ -67,7 +69,7 @@ void Core::CheckInvariants() {
     if (fill != nullptr) {
       ++filling;
       KVIST_CHECK((fill->stored & ~fill->claimed) == 0 && (fill->claimed & ~fill->all) == 0);
-      KVIST_CHECK(!fill->doomed || chunk.holds > 0);  // else it should be gone
+      KVIST_CHECK(!fill->doomed || chunk.holds > 0 || quiet.contains({i, fill->serial}));  // else it should be gone
     }
   }
   for (ChunkIndex i = 0; i < places; ++i) {
@@ -78,7 +80,10 @@ void Core::CheckInvariants() {
     }
     KVIST_CHECK(chunk.children == children[i] && chunk.keeps == keeps[i] && chunk.holds == holds[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
-    if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
+    const Fill* fill = fills_.Find(i);
+    const bool waits = fill != nullptr && quiet.contains({i, fill->serial});
+    if (chunk.state == ChunkState::kGhost || (chunk.detached && !waits))
+      KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
     if (rest[i] > 0) KVIST_CHECK(chunk.detached);
     if (chunk.state == ChunkState::kSealed && !chunk.needed() && rest[i] == 0) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
     if (placement_.PolicyOf(i).Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);

@@ -1,5 +1,6 @@
 // What the core does when chunks are pinned, unpinned, and hinted at.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -76,16 +77,25 @@ std::vector<PinRow> Core::pins() const {
   return rows;
 }
 
+uint32_t Core::HintKeysMax(SessionId id) {
+  const Session* session = sessions_.Find(id);
+  if (session == nullptr) return kKeysMax;
+  // Each key is looked for in each group, and its chunk may move in the order.
+  const auto groups = static_cast<uint32_t>(spaces_[session->space].spec.groups.size());
+  return std::clamp(options_.event_work / (2 * groups), 1u, kKeysMax);
+}
+
 void Core::On(const HintAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
-  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  KVIST_CHECK(event.keys.size() <= HintKeysMax(event.session));
   const Space& space = spaces_[session->space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     for (const ChunkKey& key : event.keys) {
       const ChunkIndex i = chunks_.Find(session->space, GroupId{group}, key);
       if (i == kNoChunk) continue;
+      chunks_.Charge(1);
       Chunk& chunk = chunks_[i];
       chunk.session_ended = event.hint.session_ended;
       chunk.expected_reuse = event.hint.expected_reuse;

@@ -52,7 +52,8 @@ bool Placement::Reserve(ChunkIndex i) {
       shards[reserved++] = *slot;
       continue;
     }
-    if (evicted++ == kEvictionsMax * count) break;
+    if (evicted == kEvictionsMax * count || (evicted > 0 && spent())) break;
+    ++evicted;
     if (!rest_.empty()) {
       CollectRest(0);
       continue;

@@ -26,7 +26,8 @@ class Placement {
   // whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling. Its parent is safe: it has this child.
   //
   // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts
-  // at most kEvictionsMax chunks for each shard, so that its work is bounded; a store that is refused for that makes room for the next one.
+  // at most kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused for that makes
+  // room for the next one.
   bool Reserve(ChunkIndex chunk);
   static constexpr uint32_t kEvictionsMax = 64;
 
@@ -38,7 +39,8 @@ class Placement {
   // the work that the event may do is done. Tells the policy when a sealed parent has become a leaf.
   void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
   // That is when ChunkTable::work() has come to `until`.
-  void CollectUntil(uint64_t until) { until_ = until; }
+  void SpendUntil(uint64_t until) { until_ = until; }
+  bool spent() const { return chunks_.work() >= until_; }
   static constexpr uint32_t kGhostsMax = 256;  // of a chain of half stores that failed, at once
   static constexpr uint32_t kCollectMax = 4;   // less than the chains of tests/sim have
   // Goes on with what Collect has left (there must be some) until work() has come to `until`; at least one chunk is removed.

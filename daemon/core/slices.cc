@@ -19,6 +19,7 @@ void Core::On(const ClearAsked& event, Effects* out) {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     if (event.space.has_value() && event.space->value != s) continue;
     Space& space = spaces_[SpaceId{s}];
+    chunks_.Charge(1);
     ++space.epoch;
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
@@ -57,7 +58,7 @@ void Core::Detach(ChunkIndex i) {
 void Core::On(const Tick& event, Effects* out) {
   now_ = std::max(now_, event.now);
   const uint64_t until = chunks_.work() + options_.slice_work;
-  placement_.CollectUntil(until);
+  placement_.SpendUntil(until);
   EndWhatIsOver(until);
   Reap(until);
   while (chunks_.work() < until && (jobs_.busy() || !placement_.rest().empty())) {
@@ -95,8 +96,15 @@ void Core::EndWhatIsOver(uint64_t until) {
   }
 }
 
-// Half stores that are late, and those of dead ranks.
+// Half stores that were left to be ended, those that are late, and those of dead ranks.
 void Core::Reap(uint64_t until) {
+  while (chunks_.work() < until && !quiet_.empty()) {
+    const auto [chunk, serial] = quiet_.front();
+    quiet_.pop_front();
+    // It may have ended since, and another half store of the same chunk have begun.
+    if (const Fill* fill = fills_.Find(chunk); fill != nullptr && fill->serial == serial) Abandon(chunk);
+    chunks_.Charge(1);
+  }
   while (chunks_.work() < until && fills_.Due(now_)) {
     chunks_.Charge(1);
     if (const ChunkIndex late = fills_.TakeDue(); late != kNoChunk) Doom(late);

@@ -31,7 +31,7 @@ void Core::On(const StoreAsked& event, Effects* out) {
   const bool rooted = !chained || !event.parent.has_value();
   if (!rooted) parent = FindCurrent(session->space, event.group, *event.parent);
   // A chained chunk without its prefix could never be a hit: without its parent nothing is stored. After a refusal nothing more is tried.
-  for (; (rooted || parent != kNoChunk) && k < count; ++k) {
+  for (; (rooted || parent != kNoChunk) && k < count && (k == 0 || !placement_.spent()); ++k) {
     ChunkIndex chunk = kNoChunk;
     const Claim claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
     if (claim == Claim::kRefuse) break;
@@ -123,6 +123,10 @@ void Core::Doom(ChunkIndex i) {
 // Ends a doomed fill once no copy runs. The chunk's prefix counts as used now: it was, when the store came.
 void Core::Abandon(ChunkIndex i) {
   if (chunks_[i].holds > 0) return;
+  if (placement_.spent()) {  // a store of many chunks of many ranks
+    quiet_.emplace_back(i, fills_.Find(i)->serial);
+    return;
+  }
   const ChunkIndex parent = chunks_[i].parent;
   fills_.End(i);
   placement_.Unreserve(i);

@@ -20,6 +20,11 @@ void Core::On(const AllocateAsked& event, Effects* out) {
         absl::InvalidArgumentError(absl::StrCat("an allocation has 1 to ", kKeysMax, " chunks, not ", event.chunks)));
   }
   const GroupSpec& group = space.spec.groups[event.group.value];
+  if (const uint64_t work = uint64_t{event.chunks} * (1 + group.shards()); work > options_.event_work) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat("an allocation of ", event.chunks, " chunks of ", group.shards(),
+                                                          " shards is more than is done at once: ask for ",
+                                                          options_.event_work / (1 + group.shards()), " chunks at a time")));
+  }
   const Bytes bytes = space.chunk_bytes(event.group) * event.chunks;
   if (allocations_.used(session->instance) + bytes > allocations_.budget()) {
     return refuse(absl::ResourceExhaustedError(
@@ -43,11 +48,11 @@ void Core::On(const AllocateAsked& event, Effects* out) {
                         Swaps(group.shards(), event.chunks, group.layers)};
   for (uint32_t k = 0; k < event.chunks; ++k) {
     const ChunkIndex i = chunks_.AddPrivate(session->space, event.group);
-    if (!placement_.Reserve(i)) {
+    if ((k > 0 && placement_.spent()) || !placement_.Reserve(i)) {
       placement_.Collect(i);
       KeepNoLonger(allocation.chunks);
-      return refuse(
-          absl::ResourceExhaustedError("the pool has no room for the allocation now: go on without, or ask for less"));
+      return refuse(absl::ResourceExhaustedError(
+          "the pool has no room for the allocation now: go on without, ask for less, or again"));
     }
     chunks_[i].state = ChunkState::kPrivate;
     ++chunks_[i].keeps;
