@@ -47,6 +47,8 @@ struct CoreOptions {
   // hybrid spaces and of many ranks, and others wait longer behind the largest.
   uint32_t event_work = 16384;
   static constexpr uint32_t kEventWorkMin = 16;
+  // Of a tenant: chunks without bytes that stand for their keys because others hang on them (stores that failed). Larger: more memory (100 bytes each).
+  uint32_t ghosts_max = 65536;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
   std::map<std::string, Bytes> quotas;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
@@ -169,7 +171,7 @@ class Core {
     uint32_t refused = 0;
     AllocationId allocation = {};  // that it swaps, or none
   };
-  enum class Claim { kCopy, kSkip, kRefuse };
+  enum class Claim { kCopy, kSkip, kRefuse, kTooManyGhosts };
 
   void On(const SessionOpened& event, Effects* out);
   void On(const SessionClosed& event, Effects* out);

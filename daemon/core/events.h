@@ -94,7 +94,8 @@ struct LoadAsked {
 };
 
 // The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained it says
-// nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for LoadAsked.
+// nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for LoadAsked; ResourceExhausted
+// when nothing is stored because the tenant has ghosts_max ghosts.
 struct StoreAsked {
   SessionId session;
   RequestTag tag;

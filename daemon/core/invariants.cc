@@ -12,6 +12,7 @@ void Core::CheckInvariants() {
   std::vector<uint32_t> children(places), keeps(places), holds(places), rest(places);
   std::vector<uint64_t> sealed(spaces_.size());
   std::vector<Bytes> bytes(spaces_.size());
+  std::vector<uint64_t> ghosts(tenants_.size());
   uint64_t in_use = 0, filling = 0;
 
   const absl::flat_hash_set<std::pair<ChunkIndex, uint64_t>> quiet(quiet_.begin(), quiet_.end());
@@ -62,6 +63,7 @@ void Core::CheckInvariants() {
     }
     if (!chunk.detached) KVIST_CHECK(chunks_.Find(chunk.space, chunk.group, chunk.key) == i);
     if (chunk.state == ChunkState::kSealed) ++sealed[chunk.space.value];
+    if (chunk.state == ChunkState::kGhost) ++ghosts[spaces_[chunk.space].tenant.value];
     if (chunk.state == ChunkState::kPrivate) KVIST_CHECK(chunk.detached && chunk.children == 0);
     if (chunk.state != ChunkState::kGhost) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
     const Fill* fill = fills_.Find(i);
@@ -93,7 +95,8 @@ void Core::CheckInvariants() {
   }
   std::vector<Bytes> used(tenants_.size());
   for (uint32_t s = 0; s < spaces_.size(); ++s) used[spaces_[SpaceId{s}].tenant.value] += bytes[s];
-  for (uint32_t t = 0; t < tenants_.size(); ++t) KVIST_CHECK(tenants_[TenantId{t}].used == used[t]);
+  for (uint32_t t = 0; t < tenants_.size(); ++t)
+    KVIST_CHECK(tenants_[TenantId{t}].used == used[t] && tenants_[TenantId{t}].ghosts == ghosts[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
   placement_.CheckInvariants();
   slots_.CheckInvariants();

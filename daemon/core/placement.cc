@@ -31,6 +31,16 @@ uint32_t Placement::NewRun(uint32_t shards) {
   return runs.next++;
 }
 
+ChunkIndex Placement::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent) {
+  ++tenants_[spaces_[space].tenant].ghosts;
+  return chunks_.Add(space, group, key, parent, spaces_[space].epoch);
+}
+
+ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
+  ++tenants_[spaces_[space].tenant].ghosts;
+  return chunks_.AddPrivate(space, group);
+}
+
 bool Placement::Reserve(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   KVIST_CHECK(chunk.state == ChunkState::kGhost);
@@ -65,6 +75,7 @@ bool Placement::Reserve(ChunkIndex i) {
     chunk.state = ChunkState::kFilling;
     space.bytes += bytes;
     tenant.used += bytes;
+    --tenant.ghosts;
     return true;
   }
   chunks_.Charge(reserved);
@@ -88,7 +99,13 @@ void Placement::Unreserve(ChunkIndex i) {
   const Bytes bytes = space.chunk_bytes(chunk.group);
   space.bytes -= bytes;
   tenants_[space.tenant].used -= bytes;
+  ++tenants_[space.tenant].ghosts;
   chunk.state = ChunkState::kGhost;
+}
+
+void Placement::MakeFewerGhosts(TenantId tenant) {
+  if (!rest_.empty()) return CollectRest(0);
+  Evict(tenants_[tenant].policy->NextVictim());
 }
 
 bool Placement::Evict(ChunkIndex victim) {
@@ -115,6 +132,7 @@ void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
     }
     if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kPrivate) Unreserve(i);
     PolicyOf(i).Withdrawn(i);
+    --tenants_[spaces_[chunk.space].tenant].ghosts;
     i = chunks_.Remove(i);
   }
 }

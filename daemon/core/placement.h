@@ -31,6 +31,14 @@ class Placement {
   bool Reserve(ChunkIndex chunk);
   static constexpr uint32_t kEvictionsMax = 64;
 
+  // A new ghost, as ChunkTable::Add and AddPrivate make it; it counts in its tenant's.
+  ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent);
+  ChunkIndex AddPrivate(SpaceId space, GroupId group);
+
+  // Removes what only waits for it, or else evicts what is worth least of a tenant, one of them: sealed chunks that nobody finds, for they hang on
+  // ghosts, go so at last.
+  void MakeFewerGhosts(TenantId tenant);
+
   // Frees the slots of a chunk that isn't held; it is a ghost then.
   void Unreserve(ChunkIndex chunk);
 

@@ -31,10 +31,11 @@ void Core::On(const StoreAsked& event, Effects* out) {
   const bool rooted = !chained || !event.parent.has_value();
   if (!rooted) parent = FindCurrent(session->space, event.group, *event.parent);
   // A chained chunk without its prefix could never be a hit: without its parent nothing is stored. After a refusal nothing more is tried.
+  Claim claim = Claim::kCopy;
   for (; (rooted || parent != kNoChunk) && k < count && (k == 0 || !placement_.spent()); ++k) {
     ChunkIndex chunk = kNoChunk;
-    const Claim claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
-    if (claim == Claim::kRefuse) break;
+    claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
+    if (claim == Claim::kRefuse || claim == Claim::kTooManyGhosts) break;
     if (chained) parent = chunk;
     if (claim == Claim::kSkip) {
       if (!chained && chunks_[chunk].state == ChunkState::kSealed) UseEnded(chunk);
@@ -51,7 +52,14 @@ void Core::On(const StoreAsked& event, Effects* out) {
   // The prefix was used now, whatever became of the rest.
   if (parent != kNoChunk && chunks_[parent].state == ChunkState::kSealed) UseEnded(parent);
   if (op.chunks.empty()) {
-    out->push_back(OpEnded{event.session, event.tag, absl::OkStatus(), 0, op.skipped, op.refused});
+    absl::Status status;
+    if (claim == Claim::kTooManyGhosts) {
+      status = absl::ResourceExhaustedError(
+          absl::StrCat("stores of the tenant that failed have left ", tenants_[spaces_[session->space].tenant].ghosts,
+                       " chunks on which others hang, and at most ", options_.ghosts_max,
+                       " are kept: store them again, or wait until what hangs on them has ended or is evicted"));
+    }
+    out->push_back(OpEnded{event.session, event.tag, std::move(status), 0, op.skipped, op.refused});
     return;
   }
   Start(std::move(op), std::move(slots), std::move(chunk_of), out);
@@ -75,7 +83,12 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
   const uint64_t mine = uint64_t{1} << spec.ShardOf(session.rank);
   if (i == kNoChunk || (chunks_[i].state == ChunkState::kGhost && chunks_[i].parent == parent)) {
     if (i == kNoChunk) {
-      i = chunks_.Add(session.space, group, key, parent, spaces_[session.space].epoch);
+      const TenantId tenant = spaces_[session.space].tenant;
+      if (tenants_[tenant].ghosts >= options_.ghosts_max) {
+        placement_.MakeFewerGhosts(tenant);  // for the next one
+        return Claim::kTooManyGhosts;
+      }
+      i = placement_.Add(session.space, group, key, parent);
       if (parent != kNoChunk) placement_.PolicyOf(parent).Withdrawn(parent);
     }
     if (!placement_.Reserve(i)) {
