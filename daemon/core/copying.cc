@@ -77,20 +77,21 @@ void Core::On(const CopyFinished& event, Effects* out) {
   Session* session = sessions_.Find(op.session);
   const uint32_t dropped = DropCorrupt(op, event.corrupt);
   if (op.allocation) SwapEnded(op, event.op, ok);
+  uint32_t kept = op.copied;
   for (const ChunkIndex chunk : op.chunks) {
     if (op.direction == Direction::kStore && !op.allocation) {
-      FinishShard(chunk, session->rank, ok);
+      if (!FinishShard(chunk, session->rank, ok)) --kept;
     } else {
       --chunks_[chunk].holds;
       UseEnded(chunk);
     }
   }
-  if (ok && !op.allocation)
-    (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += op.copied;
+  if (ok && !op.allocation) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += kept;
   if (dropped > 0) out->push_back(CorruptionFound{session->space, dropped});
   session->ops.erase(event.op.Pack());
   if (!session->closed) {
-    out->push_back(OpEnded{op.session, op.tag, event.status, ok ? op.copied : 0, op.skipped, op.refused});
+    const uint32_t lost = ok ? op.copied - kept : 0;
+    out->push_back(OpEnded{op.session, op.tag, event.status, ok ? kept : 0, op.skipped, op.refused + lost});
   } else if (session->ops.empty()) {
     sessions_.Remove(op.session);
     out->push_back(SessionDrained{op.session});

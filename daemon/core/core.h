@@ -203,7 +203,8 @@ class Core {
   void Reap(uint64_t until);
   void Clear(Job* job, uint64_t until);
   OpId Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
-  void FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  // Whether what was stored is kept: that it hasn't been cleared meanwhile, given up by another rank, or come too late.
+  bool FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
   Lease LeaseOn(const Session& session, uint32_t position) const;
   // How many chunks of a load, those of its `slots`, were dropped now.

@@ -248,7 +248,7 @@ struct OpEnded {
   absl::Status status;
   uint32_t copied = 0;
   uint32_t skipped = 0;  // stores: there already, or being stored by another
-  uint32_t refused = 0;  // stores: no room, or the parent is gone
+  uint32_t refused = 0;  // stores: no room, the parent is gone, or cleared, failed on another rank or too late meanwhile
 };
 // To a request that moves no bytes.
 struct Answered {

@@ -110,22 +110,30 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
 
 // ---- Sealing ----------------------------------------------------------------------------------------------------------------
 
-void Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
+bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   Chunk& chunk = chunks_[i];
   Fill* fill = fills_.Find(i);
   --chunk.holds;
   if (fill == nullptr) {
     KVIST_CHECK(kPlanted != PlantedBug::kNone);
-    return UseEnded(i);
+    UseEnded(i);
+    return stored;
   }
   if (!stored) fill->doomed = true;
-  if (fill->doomed) return Abandon(i);
+  if (fill->doomed) {
+    Abandon(i);
+    return false;
+  }
+  // Or a clear has hidden it and not come to it yet, or what it hangs on was dropped.
+  const bool visible =
+      chunk.epoch == spaces_[chunk.space].epoch && (chunk.parent == kNoChunk || !chunks_[chunk.parent].detached);
   fill->stored |= uint64_t{1} << spaces_[chunk.space].spec.groups[chunk.group.value].ShardOf(rank);
-  if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return;
+  if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return visible;
   fills_.End(i);
   chunk.state = ChunkState::kSealed;
   ++spaces_[chunk.space].sealed;
   if (!chunk.needed()) Use(i);
+  return visible;
 }
 
 void Core::Doom(ChunkIndex i) {

@@ -344,7 +344,7 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
               kOneAnswer, "a store must start or end")) {
     return;
   }
-  Op op{event.session, event.tag, Direction::kStore, {}, {}};
+  Op op{event.session, event.tag, Direction::kStore, {}, {}, static_cast<uint32_t>(event.keys.size())};
   for (size_t i = 0; i < copy->slots.size() && verdict_.kept(); ++i) {
     const uint32_t k = copy->chunk_of[i];
     const auto number = static_cast<uint16_t>(session->rank.value / spec.groups[event.group.value].ranks_per_shard);
@@ -421,6 +421,18 @@ void Oracle::EndShard(FillId id, ShardId shard_id, bool stored) {
   }
 }
 
+bool Oracle::TellsTheTruth(const Op& op, const core::OpEnded& ended) const {
+  uint32_t kept = 0, unsure = 0;
+  for (size_t i = 0; i < op.fills.size(); ++i) {
+    const Fill& fill = fills_[op.fills[i]];
+    const Shard& shard = memory_[op.shards[i]];
+    // Cleared meanwhile, or a copy of another rank has failed.
+    if (!slots_.IsLive(shard.slot) || shard.clears != clears_.at(shard.space.value) || fill.doomed) continue;
+    ++(fill.may_end && !fill.ended ? unsure : kept);
+  }
+  return ended.copied >= kept && ended.copied <= kept + unsure && ended.copied + ended.skipped + ended.refused == op.asked;
+}
+
 void Oracle::Judge(const core::CancelAsked& event, const Effects& effects) {
   const auto op = ops_.find(event.op.Pack());
   if (op == ops_.end()) {
@@ -461,9 +473,13 @@ void Oracle::Judge(const core::CopyFinished& event, const Effects& effects) {
   }
   const auto* ended = Only<OpEnded>(effects);
   Expect(ended != nullptr && ended->session == op.session && ended->tag == op.tag && ended->status == event.status &&
-             ended->copied == (ok ? op.shards.size() : 0),
+             (ok ? !op.fills.empty() || ended->copied == op.shards.size() : ended->copied == 0),
          kOneAnswer, "an operation whose copy is quiet must end once, as its copy did");
   if (ended != nullptr) {
+    if (ok && !op.fills.empty()) {
+      Expect(TellsTheTruth(op, *ended), kOneAnswer, "a store's answer must say how many of its chunks are kept");
+      if (ended->copied < op.shards.size()) ++coverage_.stores_lost;
+    }
     coverage_.chunks_refused += ended->refused;
     coverage_.chunks_skipped += ended->skipped;
   }

@@ -59,7 +59,7 @@ class Oracle {
              stores = 0;
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
-             hits_without_prefix = 0, clears_cancelled = 0, too_many_ghosts = 0;
+             hits_without_prefix = 0, clears_cancelled = 0, stores_lost = 0, too_many_ghosts = 0;
     uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
              swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
   };
@@ -120,6 +120,7 @@ class Oracle {
     core::Direction direction = core::Direction::kLoad;
     std::vector<ShardId> shards;
     std::vector<FillId> fills;
+    uint32_t asked = 0;  // chunks, of a store
     bool cancelled = false;
     uint64_t allocation = 0;  // that it swaps
     uint32_t first = 0;       // chunk of it
@@ -173,6 +174,8 @@ class Oracle {
                 std::vector<ShardId>* shards);
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
+  // Whether the answer says of a store that was copied well what is kept of it.
+  bool TellsTheTruth(const Op& op, const core::OpEnded& ended) const;
   // Notes that the core has ended a half store that it may end.
   void Settle(Fill& fill) const;
 
