@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
@@ -142,6 +143,11 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
   Ask(entry, pending, core, out);
+  // Known from now on, not only when the effect is carried out: a cancel may be the next entry.
+  if (const auto* started = out->empty() ? nullptr : std::get_if<core::CopyStarted>(&out->back());
+      started != nullptr && started->session == identity_.id && started->tag == Tag(entry.cell, entry.sequence)) {
+    pending.op = started->op;
+  }
   return absl::OkStatus();
 }
 
@@ -256,7 +262,6 @@ absl::Status EngineSession::ReadPages(const shm::Entry& entry, uint64_t chunks, 
 
 cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std::byte*> slots) {
   Pending& pending = pending_[CellOf(effect.tag)];
-  pending.op = effect.op;
   cuda::Copy copy;
   copy.op = effect.op;
   copy.direction = effect.direction == core::Direction::kLoad ? cuda::Direction::kLoad : cuda::Direction::kStore;

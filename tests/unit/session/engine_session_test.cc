@@ -92,6 +92,29 @@ class Fixture {
   std::unique_ptr<shm::RingProducer> ring_;
 };
 
+TEST_CASE("EngineSession cancels an operation that began in the same turn") {
+  Fixture f(1);
+  f.Submit(f.EntryOf(shm::Opcode::kStore, 3, 7), Keys(2), 2);
+  f.Submit(f.EntryOf(shm::Opcode::kCancel, 3, 6));  // of an earlier one in that cell
+  f.Submit(f.EntryOf(shm::Opcode::kCancel, 3, 7));
+  REQUIRE(f.Drain() == 3);
+  REQUIRE(f.effects.size() == 2);
+  const auto& started = std::get<core::CopyStarted>(f.effects[0]);
+  CHECK(std::get<core::CopyCancelled>(f.effects[1]).op == started.op);  // after its copy, so that there is one to cancel
+}
+
+TEST_CASE("EngineSession cancels nothing when the operation has ended in the same turn") {
+  Fixture f(1);
+  f.Submit(f.EntryOf(shm::Opcode::kStore, 3, 7), Keys(2), 2);
+  REQUIRE(f.Drain() == 1);
+  f.effects.clear();
+  f.Submit(f.EntryOf(shm::Opcode::kStore, 4, 1), Keys(2), 2);  // all of it is being stored already
+  f.Submit(f.EntryOf(shm::Opcode::kCancel, 4, 1));
+  REQUIRE(f.Drain() == 2);
+  REQUIRE(f.effects.size() == 1);
+  CHECK(std::get<core::OpEnded>(f.effects[0]).skipped == 2);
+}
+
 TEST_CASE("EngineSession says a large hint over many turns, none longer than a turn and an event, and what follows waits") {
   constexpr uint32_t kGroups = 64;
   Fixture f(kGroups);
