@@ -32,7 +32,7 @@ struct SwapRange {
 class Swaps {
  public:
   Swaps(uint32_t shards, uint32_t chunks, uint32_t layers)
-      : chunks_(chunks), layers_(layers), written_(size_t{shards} * chunks * layers) {}
+      : chunks_(chunks), layers_(layers), words_((layers + 63) / 64), written_(size_t{shards} * chunks * words_) {}
 
   // Whether a copy that runs is in conflict with `range`.
   bool Busy(const SwapRange& range) const;
@@ -49,14 +49,15 @@ class Swaps {
     OpId op;
     SwapRange range;
   };
-  size_t At(const SwapRange& range, uint32_t chunk) const {
-    return (size_t{range.shard} * chunks_ + chunk) * layers_ + range.first_layer;
-  }
-  void SetWritten(const SwapRange& range, bool written);
+  size_t At(const SwapRange& range, uint32_t chunk) const { return (size_t{range.shard} * chunks_ + chunk) * words_; }
+  // Calls f(word, mask) for each word of written_ that the range has layers in.
+  template <class F>
+  void ForEachWord(const SwapRange& range, F f) const;
 
   uint32_t chunks_;
   uint32_t layers_;
-  std::vector<bool> written_;  // [shard][chunk][layer]
+  uint32_t words_;                 // of a chunk and shard
+  std::vector<uint64_t> written_;  // [shard][chunk][word], a bit a layer: a thousand layers are looked at in 16 steps
   std::vector<Running> running_;
 };
 

@@ -16,6 +16,7 @@ ChunkIndex ChunkTable::Place(SpaceId space, GroupId group) {
     i = places_++;
   }
   Chunk& chunk = (*this)[i];
+  Charge(1);
   const uint32_t generation = chunk.generation + 1;
   chunk = Chunk{};
   chunk.generation = generation;
@@ -49,6 +50,7 @@ ChunkIndex ChunkTable::Add(SpaceId space, GroupId group, const ChunkKey& key, Ch
 void ChunkTable::Detach(ChunkIndex i) {
   Chunk& chunk = (*this)[i];
   KVIST_CHECK(!chunk.detached);
+  Charge(1);
   index_.Erase(hash_(chunk.space, chunk.group, chunk.key), i);
   chunk.detached = true;
 }
@@ -57,6 +59,7 @@ ChunkIndex ChunkTable::Remove(ChunkIndex i) {
   Chunk& chunk = (*this)[i];
   KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.needed());
   KVIST_CHECK(chunk.older == kNoChunk && chunk.newer == kNoChunk);
+  Charge(1);
   if (!chunk.detached) index_.Erase(hash_(chunk.space, chunk.group, chunk.key), i);
   const ChunkIndex parent = chunk.parent;
   if (parent != kNoChunk) --(*this)[parent].children;
@@ -69,6 +72,7 @@ ChunkIndex ChunkTable::Remove(ChunkIndex i) {
 }
 
 ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) const {
+  Charge(1);
   return index_.Find(hash_(space, group, key), [&](ChunkIndex i) {
     const Chunk& chunk = (*this)[i];
     return chunk.key == key && chunk.space == space && chunk.group == group;
@@ -109,6 +113,7 @@ void ChunkTable::FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::s
       __builtin_prefetch(chunk + sizeof(Chunk) - 1);
     }
     if (begin + kBatch < keys.size()) prefetch_cells(begin + kBatch, hashes[turn ^ 1]);
+    Charge(n);
     for (size_t k = 0; k < n; ++k) {
       const ChunkKey& key = keys[begin + k];
       const ChunkIndex i = index_.Find(hashes[turn][k], [&](ChunkIndex c) {

@@ -86,6 +86,11 @@ class ChunkTable {
   void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,
                   std::vector<ChunkIndex>* path) const;
 
+  // The work of an event is counted here: one for each chunk that is looked for or changed, and for each slot that is taken or given back. What isn't
+  // done by this class is charged by who does it. A count, so that what an event may cost is decided and tested without a clock.
+  void Charge(uint64_t units) const { work_ += units; }
+  uint64_t work() const { return work_; }
+
   uint64_t size() const { return size_; }        // chunks in use, detached ones too
   ChunkIndex places() const { return places_; }  // all places ever made: [0, places())
   uint64_t memory_bytes() const;
@@ -104,6 +109,7 @@ class ChunkTable {
   ChunkIndex places_ = 0;
   ChunkIndex free_ = kNoChunk;  // free places, chained by `parent`
   uint64_t size_ = 0;
+  mutable uint64_t work_ = 0;  // a search is work, too, and changes nothing else
 };
 
 }  // namespace kvist::core

@@ -61,12 +61,14 @@ struct SessionOpened {
   SpaceSpec space;
 };
 
-// It has died or hung up. Its leases end now, its copies are cancelled; answer, when all are quiet: SessionDrained.
+// It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some Ticks; its copies
+// are cancelled. Answer, when all are quiet: SessionDrained.
 struct SessionClosed {
   SessionId session;
 };
 
-// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition); leased when lease > 0. Answer: LookupAnswered.
+// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when lease > 0. Answer:
+// LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -92,7 +94,8 @@ struct LoadAsked {
 };
 
 // The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained it says
-// nothing). Answers as for LoadAsked.
+// nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for LoadAsked; ResourceExhausted
+// when nothing is stored because the tenant has ghosts_max ghosts.
 struct StoreAsked {
   SessionId session;
   RequestTag tag;
@@ -132,7 +135,7 @@ struct PinRemoved {
   PinName pin;
 };
 
-// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. No answer.
+// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. At most Core::HintKeysMax keys. No answer.
 struct HintAsked {
   SessionId session;
   std::span<const ChunkKey> keys;
@@ -141,7 +144,7 @@ struct HintAsked {
 
 // Slots without keys for `chunks` chunks of one group on all ranks, private to the session's instance: for KV that leaves the engine and
 // returns. They end with the session. Answer: Answered with an AllocationId; ResourceExhausted when there is no room or the instance has
-// its share already: then nothing was allocated.
+// its share already, InvalidArgument when it is more than an event may do (CoreOptions::event_work: a unit a chunk and shard): then nothing was allocated.
 struct AllocateAsked {
   SessionId session;
   RequestTag tag;
@@ -245,7 +248,7 @@ struct OpEnded {
   absl::Status status;
   uint32_t copied = 0;
   uint32_t skipped = 0;  // stores: there already, or being stored by another
-  uint32_t refused = 0;  // stores: no room, or the parent is gone
+  uint32_t refused = 0;  // stores: no room, the parent is gone, or cleared, failed on another rank or too late meanwhile
 };
 // To a request that moves no bytes.
 struct Answered {

@@ -35,29 +35,27 @@ void Fills::End(ChunkIndex chunk) {
   fills_.erase(found);
 }
 
-bool Fills::Runs(const Due& due) const {
+bool Fills::Runs(const Deadline& due) const {
   const auto found = fills_.find(due.chunk);
   return found != fills_.end() && found->second.serial == due.serial;
 }
 
-ChunkIndex Fills::Expired(absl::Time now) {
-  while (!by_deadline_.empty() && by_deadline_.front().deadline <= now) {
-    const Due due = by_deadline_.front();
-    by_deadline_.pop_front();
-    if (Runs(due)) return due.chunk;
-  }
-  return kNoChunk;
+ChunkIndex Fills::TakeDue() {
+  const Deadline due = by_deadline_.front();
+  by_deadline_.pop_front();
+  return Runs(due) ? due.chunk : kNoChunk;
 }
 
 void Fills::Shorten(absl::Time latest) {
-  for (Due& due : by_deadline_) due.deadline = std::min(due.deadline, latest);
+  for (Deadline& due : by_deadline_) due.deadline = std::min(due.deadline, latest);
   for (auto& [chunk, fill] : fills_) fill.deadline = std::min(fill.deadline, latest);
 }
 
-std::vector<ChunkIndex> Fills::OfWriter(InstanceId writer) const {
+ChunkIndex Fills::NextOf(InstanceId writer, ChunkIndex from) const {
   const auto found = by_writer_.find(writer);
-  if (found == by_writer_.end()) return {};
-  return {found->second.begin(), found->second.end()};
+  if (found == by_writer_.end()) return kNoChunk;
+  const auto next = found->second.lower_bound(from);
+  return next == found->second.end() ? kNoChunk : *next;
 }
 
 }  // namespace kvist::core

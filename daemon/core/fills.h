@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <vector>
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
@@ -37,26 +36,30 @@ class Fills {
   // None that runs has a later deadline any more. Fills that begin afterwards must not have an earlier one.
   void Shorten(absl::Time latest);
 
-  // Chunks that `writer` is storing, in the order of their places.
-  std::vector<ChunkIndex> OfWriter(InstanceId writer) const;
+  // The first chunk at or after the place `from` that `writer` is storing; kNoChunk when there is none.
+  ChunkIndex NextOf(InstanceId writer, ChunkIndex from) const;
+  // Fills that begin from now on have this serial or a higher one.
+  uint64_t next_serial() const { return next_serial_; }
 
-  // A begun fill whose deadline is at or before `now`, each at most once; kNoChunk when there is none.
-  ChunkIndex Expired(absl::Time now);
+  // Whether a deadline at or before `now` waits to be taken, of a fill that runs or has ended.
+  bool Due(absl::Time now) const { return !by_deadline_.empty() && by_deadline_.front().deadline <= now; }
+  // Takes the one that is first: its chunk, or kNoChunk when the fill has ended.
+  ChunkIndex TakeDue();
 
   size_t size() const { return fills_.size(); }
 
  private:
-  struct Due {
+  struct Deadline {
     absl::Time deadline;
     ChunkIndex chunk;
     uint64_t serial;
   };
-  bool Runs(const Due& due) const;  // its fill hasn't ended
+  bool Runs(const Deadline& due) const;  // its fill hasn't ended
 
   absl::flat_hash_map<ChunkIndex, Fill> fills_;
   absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>>
-      by_writer_;                // ordered, so that a simulated run replays exactly
-  std::deque<Due> by_deadline_;  // ascending, because all fills have the same time to live (Shorten keeps it so)
+      by_writer_;                     // ordered, so that a simulated run replays exactly
+  std::deque<Deadline> by_deadline_;  // ascending, because all fills have the same time to live (Shorten keeps it so)
   uint64_t next_serial_ = 1;
 };
 

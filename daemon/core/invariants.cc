@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "daemon/core/core.h"
 #include "storage/base/check.h"
 
@@ -11,12 +12,17 @@ void Core::CheckInvariants() {
   std::vector<uint32_t> children(places), keeps(places), holds(places), rest(places);
   std::vector<uint64_t> sealed(spaces_.size());
   std::vector<Bytes> bytes(spaces_.size());
+  std::vector<uint64_t> ghosts(tenants_.size());
   uint64_t in_use = 0, filling = 0;
 
+  const absl::flat_hash_set<std::pair<ChunkIndex, uint64_t>> quiet(quiet_.begin(), quiet_.end());
   for (const ChunkIndex chunk : placement_.rest()) ++rest[chunk];
+  absl::flat_hash_map<InstanceId, Bytes> leased, allocated;
   leases_.ForEach([&](LeaseId, const Lease& lease) {
     for (const ChunkIndex chunk : lease.kept) ++keeps[chunk];
+    leased[lease.instance] += lease.bytes;
   });
+  for (const auto& [instance, sum] : leased) KVIST_CHECK(leases_.used(instance) == sum);
   pins_.ForEach([&](SpaceId, const PinName&, const Pin& pin) {
     for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
   });
@@ -32,7 +38,9 @@ void Core::CheckInvariants() {
       KVIST_CHECK(chunks_[chunk].state == ChunkState::kPrivate);
     }
     private_bytes += allocation.bytes;
+    allocated[allocation.instance] += allocation.bytes;
   });
+  for (const auto& [instance, sum] : allocated) KVIST_CHECK(allocations_.used(instance) == sum);
   KVIST_CHECK(private_bytes == private_bytes_);
   for (uint32_t t = 0; t < tenants_.size(); ++t) private_bytes -= tenants_[TenantId{t}].private_bytes;
   KVIST_CHECK(private_bytes == Bytes{});
@@ -55,6 +63,7 @@ void Core::CheckInvariants() {
     }
     if (!chunk.detached) KVIST_CHECK(chunks_.Find(chunk.space, chunk.group, chunk.key) == i);
     if (chunk.state == ChunkState::kSealed) ++sealed[chunk.space.value];
+    if (chunk.state == ChunkState::kGhost) ++ghosts[spaces_[chunk.space].tenant.value];
     if (chunk.state == ChunkState::kPrivate) KVIST_CHECK(chunk.detached && chunk.children == 0);
     if (chunk.state != ChunkState::kGhost) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
     const Fill* fill = fills_.Find(i);
@@ -62,7 +71,7 @@ void Core::CheckInvariants() {
     if (fill != nullptr) {
       ++filling;
       KVIST_CHECK((fill->stored & ~fill->claimed) == 0 && (fill->claimed & ~fill->all) == 0);
-      KVIST_CHECK(!fill->doomed || chunk.holds > 0);  // else it should be gone
+      KVIST_CHECK(!fill->doomed || chunk.holds > 0 || quiet.contains({i, fill->serial}));  // else it should be gone
     }
   }
   for (ChunkIndex i = 0; i < places; ++i) {
@@ -73,7 +82,10 @@ void Core::CheckInvariants() {
     }
     KVIST_CHECK(chunk.children == children[i] && chunk.keeps == keeps[i] && chunk.holds == holds[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
-    if (chunk.state == ChunkState::kGhost || chunk.detached) KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
+    const Fill* fill = fills_.Find(i);
+    const bool waits = fill != nullptr && quiet.contains({i, fill->serial});
+    if (chunk.state == ChunkState::kGhost || (chunk.detached && !waits))
+      KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
     if (rest[i] > 0) KVIST_CHECK(chunk.detached);
     if (chunk.state == ChunkState::kSealed && !chunk.needed() && rest[i] == 0) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
     if (placement_.PolicyOf(i).Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
@@ -83,7 +95,8 @@ void Core::CheckInvariants() {
   }
   std::vector<Bytes> used(tenants_.size());
   for (uint32_t s = 0; s < spaces_.size(); ++s) used[spaces_[SpaceId{s}].tenant.value] += bytes[s];
-  for (uint32_t t = 0; t < tenants_.size(); ++t) KVIST_CHECK(tenants_[TenantId{t}].used == used[t]);
+  for (uint32_t t = 0; t < tenants_.size(); ++t)
+    KVIST_CHECK(tenants_[TenantId{t}].used == used[t] && tenants_[TenantId{t}].ghosts == ghosts[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
   placement_.CheckInvariants();
   slots_.CheckInvariants();

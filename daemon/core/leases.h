@@ -33,7 +33,7 @@ struct Lease {
   }
 };
 
-// Lifecycle of a lease: Grant -> ends once, by End (released, its session closed) or by the clock.
+// Lifecycle of a lease: Grant -> alive, until its session is closed -> End, once (released, expired, or its session closed).
 // Threads: one.
 class Leases {
  public:
@@ -46,7 +46,8 @@ class Leases {
   Lease* Find(LeaseId id, InstanceId instance) { return leases_.Find(id, instance); }
   Lease End(LeaseId id);
 
-  std::vector<LeaseId> OfSession(SessionId session) const { return leases_.OfSession(session); }
+  void Close(SessionId session) { leases_.Close(session); }
+  LeaseId OfClosed() const { return leases_.OfClosed(); }
   // A lease whose deadline is at or before `now`; none when there is none.
   LeaseId Expired(absl::Time now) const;
 

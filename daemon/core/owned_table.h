@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "daemon/core/handle_table.h"
@@ -17,7 +17,8 @@ namespace kvist::core {
 // Records that sessions hold and that end with them, named by handles of their instance and counted in its budget: leases, private
 // allocations. T has members `instance`, `session` and `bytes`.
 //
-// Lifecycle of a record: Insert -> Take, once.
+// Lifecycle of a record: Insert -> alive, until its session is closed -> Take, once, at any time. It counts in its instance's budget until it is
+//   taken: what it keeps is in use as long.
 // Threads: one.
 template <class H, class T>
 class OwnedTable {
@@ -42,30 +43,33 @@ class OwnedTable {
   void SetBudget(Bytes budget) { budget_ = budget; }
   Bytes budget() const { return budget_; }
 
-  // The record if it is there and belongs to `instance`.
+  // The record if it is alive and belongs to `instance`.
   T* Find(H handle, InstanceId instance) {
     T* record = records_.Find(handle);
-    return record != nullptr && record->instance == instance ? record : nullptr;
+    return record != nullptr && record->instance == instance && by_session_.contains(record->session) ? record : nullptr;
   }
+
+  // None of the session's records is alive any more; the caller takes them in slices. O(1), however many there are.
+  void Close(SessionId session) {
+    if (auto node = by_session_.extract(session); !node.empty()) closed_.emplace(session, std::move(node.mapped()));
+  }
+  // A record of a closed session, or none. In a fixed order, so that a simulated run replays exactly.
+  H OfClosed() const { return closed_.empty() ? H{} : H::Unpack(*closed_.begin()->second.begin()); }
 
   T Take(H handle) {
     T record = records_.Take(handle);
     const auto used = used_.find(record.instance);
     used->second -= record.bytes;
     if (used->second == Bytes{0}) used_.erase(used);
-    const auto of_session = by_session_.find(record.session);
-    of_session->second.erase(handle.Pack());
-    if (of_session->second.empty()) by_session_.erase(of_session);
-    return record;
-  }
-
-  // In a fixed order, so that a simulated run replays exactly.
-  std::vector<H> OfSession(SessionId session) const {
-    std::vector<H> handles;
-    if (const auto found = by_session_.find(session); found != by_session_.end()) {
-      for (const uint64_t handle : found->second) handles.push_back(H::Unpack(handle));
+    if (const auto open = by_session_.find(record.session); open != by_session_.end()) {
+      open->second.erase(handle.Pack());
+      if (open->second.empty()) by_session_.erase(open);
+    } else {
+      const auto closed = closed_.find(record.session);
+      closed->second.erase(handle.Pack());
+      if (closed->second.empty()) closed_.erase(closed);
     }
-    return handles;
+    return record;
   }
 
   size_t size() const { return records_.size(); }
@@ -84,7 +88,8 @@ class OwnedTable {
   const size_t per_session_;
   HandleTable<H, T> records_;
   absl::flat_hash_map<InstanceId, Bytes> used_;
-  absl::flat_hash_map<SessionId, absl::btree_set<uint64_t>> by_session_;
+  absl::flat_hash_map<SessionId, absl::btree_set<uint64_t>> by_session_;  // of those that are open
+  absl::btree_map<SessionId, absl::btree_set<uint64_t>> closed_;
 };
 
 }  // namespace kvist::core

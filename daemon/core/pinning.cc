@@ -1,5 +1,6 @@
 // What the core does when chunks are pinned, unpinned, and hinted at.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +11,7 @@ namespace kvist::core {
 
 Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_[tenant].quota, options_.pin_share); }
 
-void Core::Handle(const PinAsked& event, Effects* out) {
+void Core::On(const PinAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
@@ -49,7 +50,7 @@ void Core::Handle(const PinAsked& event, Effects* out) {
   answer(absl::OkStatus(), position);
 }
 
-void Core::Handle(const UnpinAsked& event, Effects* out) {
+void Core::On(const UnpinAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const SpaceId space = session->space;
@@ -61,7 +62,7 @@ void Core::Handle(const UnpinAsked& event, Effects* out) {
   out->push_back(Answered{event.session, event.tag, absl::OkStatus(), 0, {}});
 }
 
-void Core::Handle(const PinRemoved& event, Effects*) {
+void Core::On(const PinRemoved& event, Effects*) {
   if (!spaces_.Has(event.space)) return;
   const PinName& name = event.pin;
   if (pins_.Find(event.space, name) != nullptr)
@@ -76,16 +77,25 @@ std::vector<PinRow> Core::pins() const {
   return rows;
 }
 
-void Core::Handle(const HintAsked& event, Effects*) {
+uint32_t Core::HintKeysMax(SessionId id) {
+  const Session* session = sessions_.Find(id);
+  if (session == nullptr) return kKeysMax;
+  // Each key is looked for in each group, and its chunk may move in the order.
+  const auto groups = static_cast<uint32_t>(spaces_[session->space].spec.groups.size());
+  return std::clamp(options_.event_work / (2 * groups), 1u, kKeysMax);
+}
+
+void Core::On(const HintAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
-  KVIST_CHECK(event.keys.size() <= kKeysMax);
+  KVIST_CHECK(event.keys.size() <= HintKeysMax(event.session));
   const Space& space = spaces_[session->space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     for (const ChunkKey& key : event.keys) {
       const ChunkIndex i = chunks_.Find(session->space, GroupId{group}, key);
       if (i == kNoChunk) continue;
+      chunks_.Charge(1);
       Chunk& chunk = chunks_[i];
       chunk.session_ended = event.hint.session_ended;
       chunk.expected_reuse = event.hint.expected_reuse;

@@ -1,5 +1,6 @@
 #include "daemon/core/placement.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "daemon/core/planted_bug.h"
@@ -30,6 +31,16 @@ uint32_t Placement::NewRun(uint32_t shards) {
   return runs.next++;
 }
 
+ChunkIndex Placement::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent) {
+  ++tenants_[spaces_[space].tenant].ghosts;
+  return chunks_.Add(space, group, key, parent, spaces_[space].epoch);
+}
+
+ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
+  ++tenants_[spaces_[space].tenant].ghosts;
+  return chunks_.AddPrivate(space, group);
+}
+
 bool Placement::Reserve(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   KVIST_CHECK(chunk.state == ChunkState::kGhost);
@@ -47,12 +58,14 @@ bool Placement::Reserve(ChunkIndex i) {
     const bool at_quota = tenant.used + bytes > tenant.quota;
     const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
     if (slot.has_value()) {
+      chunks_.Charge(1);
       shards[reserved++] = *slot;
       continue;
     }
-    if (evicted++ == kEvictionsMax * count) break;
+    if (evicted == kEvictionsMax * count || (evicted > 0 && spent())) break;
+    ++evicted;
     if (!rest_.empty()) {
-      CollectRest(1);
+      CollectRest(0);
       continue;
     }
     if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) break;
@@ -62,8 +75,10 @@ bool Placement::Reserve(ChunkIndex i) {
     chunk.state = ChunkState::kFilling;
     space.bytes += bytes;
     tenant.used += bytes;
+    --tenant.ghosts;
     return true;
   }
+  chunks_.Charge(reserved);
   while (reserved > 0) slots_.Free(shards[--reserved]);
   if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   return false;
@@ -78,12 +93,19 @@ void Placement::Unreserve(ChunkIndex i) {
   const uint32_t count = Group(chunk).shards();
   const SlotRef* shards = Shards(chunk);
   for (uint32_t shard = 0; shard < count; ++shard) slots_.Free(shards[shard]);
+  chunks_.Charge(count);
   if (count > 1) runs_[count].free.push_back(chunk.slot.index);
   if (chunk.state == ChunkState::kSealed) --space.sealed;
   const Bytes bytes = space.chunk_bytes(chunk.group);
   space.bytes -= bytes;
   tenants_[space.tenant].used -= bytes;
+  ++tenants_[space.tenant].ghosts;
   chunk.state = ChunkState::kGhost;
+}
+
+void Placement::MakeFewerGhosts(TenantId tenant) {
+  if (!rest_.empty()) return CollectRest(0);
+  Evict(tenants_[tenant].policy->NextVictim());
 }
 
 bool Placement::Evict(ChunkIndex victim) {
@@ -95,35 +117,32 @@ bool Placement::Evict(ChunkIndex victim) {
   return true;
 }
 
-uint32_t Placement::Collect(ChunkIndex i, uint32_t detached_max) {
-  uint32_t removed = 0;
-  for (; i != kNoChunk; ++removed) {
+void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
+  for (uint32_t removed = 0; i != kNoChunk; ++removed) {
     Chunk& chunk = chunks_[i];
     if (chunk.needed() || chunk.state == ChunkState::kFilling) break;
     if (chunk.state == ChunkState::kSealed && !chunk.detached) {
       PolicyOf(i).Exposed(i);
       break;
     }
-    if (removed >= (chunk.detached ? detached_max : kGhostsMax)) {
+    if (removed >= (chunk.detached ? detached_max : kGhostsMax) || chunks_.work() >= until) {
       if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
       break;
     }
     if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kPrivate) Unreserve(i);
     PolicyOf(i).Withdrawn(i);
+    --tenants_[spaces_[chunk.space].tenant].ghosts;
     i = chunks_.Remove(i);
   }
-  return removed;
 }
 
-uint32_t Placement::CollectRest(uint32_t chunks) {
-  uint32_t removed = 0;
-  while (removed < chunks && !rest_.empty()) {
+void Placement::CollectRest(uint64_t until) {
+  do {
     const ChunkIndex i = rest_.back();
     rest_.pop_back();
-    removed += Collect(i, chunks - removed);
-  }
-  return removed;
+    Collect(i, UINT32_MAX, std::max(until, chunks_.work() + 1));
+  } while (chunks_.work() < until && !rest_.empty());
 }
 
 void Placement::CheckInvariants() const {

@@ -8,7 +8,7 @@
 
 namespace kvist::core {
 
-void Core::Handle(const AllocateAsked& event, Effects* out) {
+void Core::On(const AllocateAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto refuse = [&](absl::Status why) { out->push_back(Answered{event.session, event.tag, std::move(why), 0, {}}); };
@@ -20,6 +20,11 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
         absl::InvalidArgumentError(absl::StrCat("an allocation has 1 to ", kKeysMax, " chunks, not ", event.chunks)));
   }
   const GroupSpec& group = space.spec.groups[event.group.value];
+  if (const uint64_t work = uint64_t{event.chunks} * (1 + group.shards()); work > options_.event_work) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat("an allocation of ", event.chunks, " chunks of ", group.shards(),
+                                                          " shards is more than is done at once: ask for ",
+                                                          options_.event_work / (1 + group.shards()), " chunks at a time")));
+  }
   const Bytes bytes = space.chunk_bytes(event.group) * event.chunks;
   if (allocations_.used(session->instance) + bytes > allocations_.budget()) {
     return refuse(absl::ResourceExhaustedError(
@@ -42,12 +47,12 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
                         {},
                         Swaps(group.shards(), event.chunks, group.layers)};
   for (uint32_t k = 0; k < event.chunks; ++k) {
-    const ChunkIndex i = chunks_.AddPrivate(session->space, event.group);
-    if (!placement_.Reserve(i)) {
+    const ChunkIndex i = placement_.AddPrivate(session->space, event.group);
+    if ((k > 0 && placement_.spent()) || !placement_.Reserve(i)) {
       placement_.Collect(i);
       KeepNoLonger(allocation.chunks);
-      return refuse(
-          absl::ResourceExhaustedError("the pool has no room for the allocation now: go on without, or ask for less"));
+      return refuse(absl::ResourceExhaustedError(
+          "the pool has no room for the allocation now: go on without, ask for less, or again"));
     }
     chunks_[i].state = ChunkState::kPrivate;
     ++chunks_[i].keeps;
@@ -65,7 +70,7 @@ void Core::Handle(const AllocateAsked& event, Effects* out) {
   out->push_back(Answered{event.session, event.tag, absl::OkStatus(), event.chunks, id});
 }
 
-void Core::Handle(const FreeAsked& event, Effects*) {
+void Core::On(const FreeAsked& event, Effects*) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   if (allocations_.Find(event.allocation, session->instance) != nullptr) EndAllocation(event.allocation);
@@ -83,7 +88,7 @@ void Core::SwapEnded(const Op& op, OpId id, bool ok) {
   if (allocation != nullptr) allocation->swaps.End(id, ok);  // else it was freed meanwhile
 }
 
-void Core::Handle(const SwapAsked& event, Effects* out) {
+void Core::On(const SwapAsked& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   const auto end = [&](absl::Status status, uint32_t skipped = 0) {
@@ -126,6 +131,7 @@ void Core::Handle(const SwapAsked& event, Effects* out) {
   op.copied = event.count;
   op.allocation = event.allocation;
   std::vector<SlotRef> slots;
+  chunks_.Charge(event.count);
   for (uint32_t k = event.first; k < event.first + event.count; ++k) {
     const ChunkIndex chunk = allocation->chunks[k];
     ++chunks_[chunk].holds;

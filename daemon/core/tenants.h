@@ -28,6 +28,7 @@ struct Tenant {
   Bytes used{};
   Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
   uint64_t evictions = 0;                  // of its chunks
+  uint64_t ghosts = 0;                     // chunks without bytes
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
 
   // How much of its quota it uses. Who uses most gives way first.

@@ -1,11 +1,27 @@
 #include "daemon/core/usable_position.h"
 
+#include <algorithm>
+
 namespace kvist::core {
-namespace {
 
-constexpr ChunkIndex kNotAsked = kNoChunk - 1;
-
-}  // namespace
+uint32_t UsablePosition::Reach(std::span<const GroupSpec> groups, uint32_t keys, uint32_t work) {
+  const auto cost = [groups](uint32_t position) {
+    uint64_t sum = 0;
+    for (const GroupSpec& group : groups) {
+      // In a full group a lease keeps one chunk only; elsewhere each is found, kept and let go.
+      sum += group.reuse.chained() ? position : 3 * uint64_t{position - group.reuse.FirstNeeded(position)};
+    }
+    return sum;
+  };
+  const uint64_t most = uint64_t{work} / 4 * 3;
+  if (cost(keys) <= most) return keys;
+  uint32_t low = 1, high = keys;  // the first key is always looked at; the cost of `high` is too much
+  while (low + 1 < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    (cost(middle) <= most ? low : high) = middle;
+  }
+  return low;
+}
 
 uint32_t UsablePosition::Find(SpaceId space, uint32_t epoch, std::span<const GroupSpec> groups,
                               std::span<const ChunkKey> keys) {
@@ -14,7 +30,8 @@ uint32_t UsablePosition::Find(SpaceId space, uint32_t epoch, std::span<const Gro
   groups_ = groups;
   keys_ = keys;
   if (places_.size() < groups.size()) places_.resize(groups.size());
-  auto position = static_cast<uint32_t>(keys.size());
+  const uint64_t start = chunks_.work();
+  uint32_t position = Reach(groups, static_cast<uint32_t>(keys.size()), work_);
   const auto count = static_cast<uint16_t>(groups.size());
   uint16_t others = 0;
   for (uint16_t g = 0; g < count && position > 0; ++g) {
@@ -27,8 +44,10 @@ uint32_t UsablePosition::Find(SpaceId space, uint32_t epoch, std::span<const Gro
   }
   if (others > 0 && position > 0) {
     for (uint16_t g = 0; g < count; ++g) {
-      if (!groups[g].reuse.chained()) places_[g].assign(position, kNotAsked);
+      if (!groups[g].reuse.chained()) places_[g].resize(position);
     }
+    low_.assign(count, position);
+    until_ = std::max(start + work_, chunks_.work() + others);
     // Each group pulls the position back to where it can go on, until none does; each step back is for good.
     uint16_t content = 0;
     for (uint16_t g = 0; position > 0 && content < others; g = static_cast<uint16_t>((g + 1) % count)) {
@@ -49,20 +68,15 @@ std::span<const ChunkIndex> UsablePosition::needed(GroupId group) const {
 
 uint32_t UsablePosition::LastUsable(GroupId group, uint32_t end) {
   const ReuseRule& reuse = groups_[group.value].reuse;
-  for (uint32_t at = end; at > 0; --at) {
-    if (!Has(group, at - 1)) {
-      end = at - 1;
-    } else if (at - 1 == reuse.FirstNeeded(end)) {
-      return end;
-    }
+  uint32_t& low = low_[group.value];
+  low = std::min(low, end);
+  while (low > reuse.FirstNeeded(end)) {
+    if (chunks_.work() >= until_) return 0;
+    const ChunkIndex place = chunks_.FindVisible(space_, group, epoch_, keys_[--low]);
+    places_[group.value][low] = place;
+    if (place == kNoChunk) end = low;
   }
-  return 0;
-}
-
-bool UsablePosition::Has(GroupId group, uint32_t position) {
-  ChunkIndex& place = places_[group.value][position];
-  if (place == kNotAsked) place = chunks_.FindVisible(space_, group, epoch_, keys_[position]);
-  return place != kNoChunk;
+  return end;
 }
 
 }  // namespace kvist::core

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,10 +37,17 @@ class EngineSession {
   // `doorbell` is the eventfd that the client writes when the daemon sleeps.
   EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell);
 
-  // Takes up to `entries_max` requests off the ring and hands them to the core; its effects are appended. The requests are said to have
-  // been taken at `now_nanos`, and those whose deadline is earlier are answered DeadlineExceeded.
+  // What one session may have done before the next one's turn.
+  struct Turn {
+    uint32_t entries = 16;
+    // Of the core (Core::work), and what copying arguments costs, as much as that. No entry is begun past it: a turn comes to so much and what one event may
+    // (CoreOptions::EventWorkBound). Larger: fewer turns for large requests, and others wait longer for theirs.
+    uint64_t work = 4096;
+  };
+  // Takes a turn's requests off the ring and hands them to the core; its effects are appended. The requests are said to have been taken at `now_nanos`,
+  // and those whose deadline is earlier are answered DeadlineExceeded. How many were taken, or gone on with: hints may take several turns.
   // Errors: InvalidArgument  the session must be ended; says why.
-  absl::StatusOr<uint32_t> Drain(uint32_t entries_max, int64_t now_nanos, core::Core* core, core::Effects* out);
+  absl::StatusOr<uint32_t> Drain(Turn turn, int64_t now_nanos, core::Core* core, core::Effects* out);
 
   // The core serves it: the space, and where the durations of its loads and stores are recorded.
   void Accepted(SpaceId space, Latencies* latencies);
@@ -81,7 +89,9 @@ class EngineSession {
   };
 
   absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);
-  absl::Status HandleHint(const shm::Entry& entry, core::Core* core, core::Effects* out);
+  absl::Status ReadHint(const shm::Entry& entry);
+  // Tells the core as much of the hint as is done at once.
+  void Hint(core::Core* core, core::Effects* out);
   // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.
   absl::Status ReadArguments(const shm::Entry& entry, Pending* pending);
   absl::Status ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending);
@@ -95,8 +105,10 @@ class EngineSession {
   std::shared_ptr<const shm::SessionMemory> memory_;
   UniqueFd doorbell_;
   shm::RingConsumer ring_;
-  std::vector<Pending> pending_;  // [cell]
-  std::vector<ChunkKey> keys_;    // scratch of one entry
+  std::vector<Pending> pending_;         // [cell]
+  std::vector<ChunkKey> keys_;           // scratch of one entry
+  core::Hint hint_;                      // of the entry that is at the ring's end while hint_left_ isn't empty
+  std::span<const ChunkKey> hint_left_;  // keys_ that it hasn't been told of
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
   Traffic traffic_;

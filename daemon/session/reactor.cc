@@ -121,13 +121,19 @@ void Reactor::Loop() {
     bool expired = false;
     if (core_.has_work() || now_nanos_ - ticked_nanos_ >= kTickNanos) {
       ticked_nanos_ = now_nanos_;
-      core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
-      expired = !effects_.empty();
-      CarryOut();
+      // As much as was done for sessions: however busy they are, what a dead one held is reclaimed in time.
+      const uint64_t start = core_.work();
+      do {
+        core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
+        expired |= !effects_.empty();
+        CarryOut();
+      } while (core_.has_work() && core_.work() - start < turn_work_);
     }
+    const uint64_t before = core_.work();
     if (spin) Look();
     const bool inbox = TakeInbox();
     const bool drained = DrainSessions();
+    turn_work_ = core_.work() - before;
     if (inbox || drained || expired) pacing.Worked();
     if (stopping_ || core_.has_work()) continue;
     spin = pacing.Spin() && !SharesCore();
@@ -238,7 +244,7 @@ bool Reactor::DrainSessions() {
     const SessionId id = round.id;
     // The latest look at the clock: less than a microsecond ago, for Look spins no longer, and a look here would delay every request.
     const int64_t taken_nanos = read_nanos_ != 0 ? read_nanos_ : now_nanos_;
-    const absl::StatusOr<uint32_t> drained = round.session->Drain(kEntriesPerTurn, taken_nanos, &core_, &effects_);
+    const absl::StatusOr<uint32_t> drained = round.session->Drain({}, taken_nanos, &core_, &effects_);
     if (drained.ok() && *drained > 0) {
       round.last_work_nanos = now_nanos_;
       worked = true;

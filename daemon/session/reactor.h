@@ -97,7 +97,6 @@ class Reactor {
     cuda::CopyEnd end;
     int64_t nanos;
   };
-  static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
   // The core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it.
   static constexpr int64_t kTickNanos = 10'000'000;
   // A session that was quiet for so long leaves the rounds until its doorbell rings.
@@ -165,6 +164,7 @@ class Reactor {
   int64_t now_nanos_ = 0;
   int64_t read_nanos_ = 0;    // the clock, when it was read at a turn's end; else 0
   int64_t ticked_nanos_ = 0;  // when the core was last told the time
+  uint64_t turn_work_ = 0;    // of the core, for sessions, in the last turn
   bool stopping_ = false;
 
   std::unique_ptr<Doorbells> doorbells_;  // last: its thread uses the inbox

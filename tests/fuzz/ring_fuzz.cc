@@ -270,7 +270,7 @@ class World {
     for (size_t which = 0; which < sessions_.size(); ++which) {
       while (sessions_[which].served) {
         const absl::StatusOr<uint32_t> drained =
-            sessions_[which].daemon->Drain(16, kvist::ToMonotonicNanos(now_), &core_, &effects_);
+            sessions_[which].daemon->Drain({}, kvist::ToMonotonicNanos(now_), &core_, &effects_);
         CarryOut();
         if (!drained.ok()) {
           KVIST_CHECK(!drained.status().message().empty());

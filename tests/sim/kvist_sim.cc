@@ -45,9 +45,11 @@ void PrintTotals(const Totals& t) {
   std::printf("copies: %" PRIu64 " loads, %" PRIu64 " stores, %" PRIu64 " completions said again, %" PRIu64
               " well after a cancel\n",
               c.loads, c.stores, c.late_completions, c.late_ok);
-  std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64
-              " skipped; half stores: %" PRIu64 " shards failed, %" PRIu64 " expired\n",
-              c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.fills_failed, c.fills_expired);
+  std::printf("chunks: %" PRIu64 " sealed, %" PRIu64 " evicted, %" PRIu64 " refused, %" PRIu64 " skipped, %" PRIu64
+              " stores refused for ghosts, %" PRIu64 " lost chunks; half stores: %" PRIu64 " shards failed, %" PRIu64
+              " expired\n",
+              c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.too_many_ghosts, c.stores_lost, c.fills_failed,
+              c.fills_expired);
   std::printf("pins: %" PRIu64 " pinned, %" PRIu64 " past the budget, %" PRIu64 " cleared; allocations: %" PRIu64
               " given, %" PRIu64 " refused; swaps: %" PRIu64 " out, %" PRIu64 " in, %" PRIu64 " refused, %" PRIu64
               " freed under a copy\n",

@@ -59,7 +59,7 @@ class Oracle {
              stores = 0;
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
-             hits_without_prefix = 0, clears_cancelled = 0;
+             hits_without_prefix = 0, clears_cancelled = 0, stores_lost = 0, too_many_ghosts = 0;
     uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
              swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
   };
@@ -71,7 +71,8 @@ class Oracle {
     uint64_t id = 0;  // never reused: an instance that all its sessions have left is another one when it returns
     SpaceId space;
     uint32_t open = 0;
-    Bytes leased{};
+    Bytes leased{};       // by leases that are alive
+    Bytes leased_late{};  // by those that are over, until the core has come to them
     Bytes allocated{};
   };
   struct Session {
@@ -90,7 +91,8 @@ class Oracle {
     uint32_t chunks = 0;
     Bytes bytes{};
     absl::Time deadline;
-    bool expired = false;  // the core may not have come to it yet: a load on it may still start, and is right if it does
+    bool expired = false;  // a load on it may still start, until the core has come to it, and is right if it does
+    bool closed = false;   // its session has died: it counts until the core has come to it, and that is all
     std::vector<std::vector<std::vector<ShardId>>> shards;  // [group][chunk][shard], of those that are needed
   };
   using ChunkName = std::tuple<uint32_t, uint16_t, ChunkKey>;  // space, group, key
@@ -109,6 +111,7 @@ class Oracle {
     bool may_end = false;               // expired, or a rank has died: ends when quiet, once the core has come to it
     bool cleared = false;               // it need not end, but may; and the key may be stored anew meanwhile
     std::set<core::JobId> clears = {};  // those that have not been cancelled: it ends when they are done, and it is quiet
+    bool unsure = false;                // stored by all, and maybe given up before by the core: it is sealed, or about to go
     bool ended = false;
   };
   struct Op {
@@ -117,6 +120,7 @@ class Oracle {
     core::Direction direction = core::Direction::kLoad;
     std::vector<ShardId> shards;
     std::vector<FillId> fills;
+    uint32_t asked = 0;  // chunks, of a store
     bool cancelled = false;
     uint64_t allocation = 0;  // that it swaps
     uint32_t first = 0;       // chunk of it
@@ -160,6 +164,8 @@ class Oracle {
   static uint32_t FirstNeeded(const core::GroupSpec& group, uint32_t position);
   void Protect(const Lease& lease, bool on);
   void EndLease(std::map<uint64_t, Lease>::iterator lease);
+  // It is over, and counts in its instance's budget at most until the core has caught up.
+  void LeaseOver(Lease& lease);
   const core::CopyStarted* Started(const core::Effects& effects, SessionId session, core::RequestTag tag,
                                    core::Direction direction);
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
@@ -168,6 +174,8 @@ class Oracle {
                 std::vector<ShardId>* shards);
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
+  // Whether the answer says of a store that was copied well what is kept of it.
+  bool TellsTheTruth(const Op& op, const core::OpEnded& ended) const;
   // Notes that the core has ended a half store that it may end.
   void Settle(Fill& fill) const;
 
@@ -178,13 +186,13 @@ class Oracle {
   Verdict& verdict_;
   absl::Time now_ = absl::UnixEpoch();
   uint64_t next_instance_ = 1;
-  uint64_t late_ = 0;  // leases and half stores that have expired and that the core may not have come to yet
+  bool behind_ = false;  // leases, allocations or half stores are over that the core may not have come to yet
   std::map<SpaceDigest, SpaceId> spaces_;
   std::map<uint32_t, core::SpaceSpec> specs_;
   std::map<uint32_t, uint64_t> clears_;  // [space]
   std::map<InstanceName, Instance> instances_;
   std::map<uint64_t, Session> sessions_;
-  std::map<uint64_t, Lease> leases_;  // alive, or expired and late
+  std::map<uint64_t, Lease> leases_;  // alive, or over and late
   std::set<uint64_t> leases_ever_;
   std::map<PinPlace, Pin> pins_;
   std::map<std::string, Bytes> pinned_;  // [tenant]

@@ -123,7 +123,8 @@ void Oracle::Judge(const core::AllocateAsked& event, const Effects& effects) {
     return;
   }
   const core::SpaceSpec& spec = specs_.at(session->space.value);
-  const bool valid = event.group.value < spec.groups.size() && event.chunks > 0 && event.chunks <= core::Core::kKeysMax;
+  const bool valid = event.group.value < spec.groups.size() && event.chunks > 0 && event.chunks <= core::Core::kKeysMax &&
+                     event.chunks * (1 + spec.groups[event.group.value].slot_bytes.size()) <= options_.event_work;
   if (!answer->status.ok()) {
     ++coverage_.allocations_refused;
     Expect(!answer->allocation &&

@@ -28,7 +28,9 @@ World::World(Options options) : options_(options), prng_(options.seed) {
   core_options_.lease_share = prng_.Between(20, 100) / 100.0;
   core_options_.private_share = prng_.Between(5, 60) / 100.0;
   core_options_.pin_share = prng_.Between(5, 60) / 100.0;
-  core_options_.slice_chunks = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
+  core_options_.slice_work = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
+  if (prng_.Percent(40)) core_options_.event_work = prng_.Between(core::CoreOptions::kEventWorkMin, 64);
+  if (prng_.Percent(20)) core_options_.ghosts_max = prng_.Between(1, 8);
   core_options_.seed = prng_.Next();
   MakePool();
   MakeSpaces();
@@ -342,7 +344,12 @@ void World::Hint() {
   const std::vector<ChunkKey> keys = Prompt();
   const core::Hint hint{prng_.Percent(50), static_cast<core::ExpectedReuse>(prng_.Below(4)),
                         static_cast<core::StopReason>(prng_.Below(core::kStopReasonMax + 1))};
-  Deliver(core::HintAsked{process->session, std::span(keys).subspan(prng_.Below(keys.size())), hint});
+  std::span<const ChunkKey> left = std::span(keys).subspan(prng_.Below(keys.size()));
+  while (!left.empty() && verdict_.kept()) {
+    const size_t count = std::min<size_t>(left.size(), core_->HintKeysMax(process->session));
+    Deliver(core::HintAsked{process->session, left.first(count), hint});
+    left = left.subspan(count);
+  }
 }
 
 void World::Allocate() {
@@ -453,7 +460,7 @@ bool World::Drain() {
     }
     const std::vector<ChunkKey> keys{KeyFrom(next_session_)};
     bool hit = false;
-    for (uint32_t attempt = 0; attempt < 8 && verdict_.kept() && !hit; ++attempt) {
+    for (uint32_t attempt = 0; attempt < 64 && verdict_.kept() && !hit; ++attempt) {
       for (uint16_t g = 0; g < spec.groups.size(); ++g) {
         for (Process& rank : ranks) {
           if (verdict_.kept()) Ask(rank, {GroupId{g}, {}, keys});
@@ -497,6 +504,7 @@ template <class Event>
 const core::Effects& World::Deliver(const Event& event) {
   effects_.clear();
   if (options_.trace) std::printf("%" PRIu64 " %s\n", events_, Print(event).c_str());
+  const uint64_t work = core_->work();
   core_->Handle(event, &effects_);
   ++events_;
   if (options_.trace) {
@@ -504,6 +512,8 @@ const core::Effects& World::Deliver(const Event& event) {
     std::fflush(stdout);
   }
   Digest(effects_);
+  verdict_.Expect(core_->work() - work <= core_options_.EventWorkBound(), kBoundedWork,
+                  absl::StrCat("an event cost ", core_->work() - work));
   oracle_->Judge(event, effects_);
   if (!verdict_.kept()) return effects_;
   for (const core::Effect& effect : effects_) CarryOut(effect);

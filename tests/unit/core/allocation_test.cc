@@ -1,6 +1,7 @@
 #include "daemon/core/allocations.h"
 
 #include <catch2/catch.hpp>
+#include <random>
 
 #include "tests/unit/core/core_fixture.h"
 
@@ -109,6 +110,8 @@ TEST_CASE("An allocation ends with its session, but not under a copy") {
   const Swapped out = Swap(f, rank0, kOut, id, 0, 2);
   REQUIRE(out.copy.has_value());
   f.Do(SessionClosed{scheduler});
+  CHECK(absl::IsAborted(Swap(f, rank0, kOut, id, 0, 1).ended.status));  // at once
+  f.PassTime(absl::ZeroDuration());
   CHECK(f.core->status().allocations == 0);
   CHECK(f.slots->live_slots() == 4);  // a copy writes there
   const Effects effects = f.Finish(out.copy->op);
@@ -177,6 +180,46 @@ TEST_CASE("Ranks with equal bytes take them out once") {
   f.Finish(Swap(f, rank0, kOut, id, 0, 2, 0, 1).copy->op);
   CHECK(Swap(f, rank0, kIn, id, 0, 2, 0, 1).copy.has_value());
   CHECK(Swap(f, rank1, kIn, id, 0, 2, 0, 1).copy.has_value());
+}
+
+TEST_CASE("Swaps knows which layers of which chunks were taken out, as a plain table does") {
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  for (const uint32_t layers : {1u, 63u, 64u, 65u, 200u}) {
+    constexpr uint32_t kShards = 2, kChunks = 3;
+    Swaps swaps(kShards, kChunks, layers);
+    std::vector<bool> plain(size_t{kShards} * kChunks * layers);
+    uint32_t next = 0, written = 0;
+    for (int step = 0; step < 400; ++step) {
+      SwapRange range{static_cast<uint32_t>(random() % kShards),
+                      static_cast<uint32_t>(random() % kChunks),
+                      0,
+                      static_cast<uint32_t>(random() % layers),
+                      0,
+                      random() % 2 == 0};
+      range.count = 1 + static_cast<uint32_t>(random() % (kChunks - range.first));
+      range.layers = 1 + static_cast<uint32_t>(random() % (layers - range.first_layer));
+      bool all = true;
+      const bool complete = random() % 4 > 0;
+      for (uint32_t chunk = range.first; chunk < range.first + range.count; ++chunk) {
+        for (uint32_t layer = range.first_layer; layer < range.first_layer + range.layers; ++layer) {
+          const size_t at = (size_t{range.shard} * kChunks + chunk) * layers + layer;
+          all = all && plain[at];
+          if (range.out) plain[at] = complete;
+        }
+      }
+      REQUIRE(swaps.Written(range) == all);
+      written += all ? 1 : 0;
+      if (!range.out) continue;
+      const OpId op{++next, 1};
+      swaps.Begin(op, range);
+      REQUIRE_FALSE(swaps.Written(range));
+      swaps.End(op, complete);
+      REQUIRE(swaps.Written(range) == complete);
+    }
+    REQUIRE(written > 0);
+  }
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 
 TEST_CASE("Core makes everything invisible at once when a clear comes, and frees it in slices") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 4;
+  options.core.slice_work = 8;
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)})),
                   other = f.Worker("other", SpaceNamed("other", {KiB(4)}));
@@ -85,7 +85,7 @@ TEST_CASE("Core ends a clear of a space that it has not met at once") {
 
 TEST_CASE("Core stops a cancelled clear where it is: what it hasn't freed is no hit, and is evicted when room is needed") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 4;
+  options.core.slice_work = 8;
   options.slabs = 1;  // of 16 slots
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));
@@ -129,7 +129,7 @@ TEST_CASE("Core frees with the next clear what a cancelled one has left") {
 
 TEST_CASE("Core frees a long chain in slices, too, and what is left of it serves a store that needs the room") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 20;
+  options.core.slice_work = 20;
   options.slabs = 4;  // of 16 slots
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));

@@ -83,6 +83,7 @@ TEST_CASE("Core drops chunks that a clear has left behind, or a dead session loa
   CHECK(e.f.core->status().chunks_corrupt == 0);  // they had gone
   e.f.Do(SessionClosed{e.worker});
   e.f.Do(CopyFinished{two.op, absl::DataLossError("checksum"), {1}});
+  e.f.PassTime(absl::ZeroDuration());
   CHECK(e.f.slots->live_slots() == 0);
   CHECK(e.f.core->status().chunks == 0);
 }

@@ -92,6 +92,77 @@ TEST_CASE("A lookup finds the last position from which every group can go on, as
   }
 }
 
+// Many groups with windows that are wide against the prompt, and holes: what a search goes back over many times.
+TEST_CASE("A lookup over many groups of wide windows finds what a plain cache does, and asks for each chunk once") {
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  uint32_t hits = 0;
+  for (int round = 0; round < 150; ++round) {
+    CoreFixture f({.core = {}, .slab_bytes = KiB(4096), .slabs = 1});
+    const uint32_t length = 2 + static_cast<uint32_t>(random() % 30);
+    std::vector<ReuseRule> rules;
+    for (size_t groups = 2 + random() % 14; rules.size() < groups;) {
+      const bool window = random() % 3 > 0;
+      rules.push_back({window ? GroupKind::kWindow : GroupKind::kState,
+                       window ? 1 + static_cast<uint32_t>(random() % (length + 3)) : 0});
+    }
+    if (random() % 4 == 0) rules.push_back({GroupKind::kFull, 0});
+    const SessionId worker = f.Worker("engine", Hybrid(rules));
+    const std::vector<ChunkKey> keys = Chain(1, length);
+    PlainCache plain{rules, std::vector<std::set<uint32_t>>(rules.size())};
+    const uint32_t holes = 1 + static_cast<uint32_t>(random() % 20);  // one chunk in so many is missing
+    for (uint16_t g = 0; g < rules.size(); ++g) {
+      std::vector<ChunkKey> stored;
+      for (uint32_t k = 0; k < length; ++k) {
+        if (rules[g].kind != GroupKind::kFull && random() % holes == 0) continue;
+        stored.push_back(keys[k]);
+        plain.has[g].insert(k);
+      }
+      if (!stored.empty()) REQUIRE(f.Keep(worker, stored, {}, GroupId{g}) == stored.size());
+    }
+    const uint64_t before = f.core->work();
+    const LookupAnswered hit = f.Lookup(worker, keys, absl::Seconds(1));
+    REQUIRE(hit.chunks == plain.Usable(length));
+    hits += hit.chunks > 0 ? 1 : 0;
+    // Asked for once, used once, and kept once.
+    REQUIRE(f.core->work() - before <= 3 * (length + 16) * rules.size());
+  }
+  CHECK(hits > 10);
+}
+
+TEST_CASE("A search looks as far as its work goes, and no shorter") {
+  const auto reach = [](const std::vector<ReuseRule>& rules, uint32_t keys, uint32_t work = 16384) {
+    return UsablePosition::Reach(Hybrid(rules).groups, keys, work);
+  };
+  const ReuseRule full, state{GroupKind::kState}, window{GroupKind::kWindow, 16}, vast{GroupKind::kWindow, 4096};
+  CHECK(reach({full}, 4096) == 4096);
+  CHECK(reach({full, full, full}, 4096) == 4096);
+  CHECK(reach({full, state, state, state, window, window}, 4096) == 4096);
+  CHECK(reach({vast}, 4096) == 4096);
+  CHECK(reach({full, full, full, full}, 4096) == 3072);
+  CHECK(reach({full, full, full, full}, 3000) == 3000);
+  CHECK(reach({full, vast}, 4096) == 3072);
+  CHECK(reach(std::vector<ReuseRule>(64, full), 4096) == 192);
+  CHECK(reach(std::vector<ReuseRule>(64, vast), 4096) == 64);
+  CHECK(reach(std::vector<ReuseRule>(64, vast), 4096, 16) == 1);
+  CHECK(reach({full}, 0) == 0);
+  // What is found beyond it is no hit, and what is within it is.
+  CoreFixture::Options options;
+  options.core.event_work = 40;  // 30 of it
+  options.slab_bytes = KiB(512);
+  CoreFixture f(options);
+  const SessionId worker = f.Worker("engine", Hybrid({full, full}));
+  const std::vector<ChunkKey> keys = Chain(1, 20);
+  for (uint16_t g = 0; g < 2; ++g) {
+    uint32_t stored = f.Keep(worker, {keys.begin(), keys.begin() + 10}, {}, GroupId{g});
+    stored += f.Keep(worker, {keys.begin() + 10, keys.end()}, keys[9], GroupId{g});
+    REQUIRE(stored == 20);
+  }
+  CHECK(f.Lookup(worker, keys).chunks == 15);
+  CHECK(f.Lookup(worker, {keys.begin(), keys.begin() + 15}).chunks == 15);
+}
+
 TEST_CASE("A lease keeps what its position needs in each group and nothing else, and loads give those slots only") {
   CoreFixture f({.core = {}, .slab_bytes = KiB(64), .slabs = 1});  // 16 slots
   const SpaceSpec space = Hybrid({{}, {GroupKind::kWindow, 2}, {GroupKind::kState}});

@@ -118,7 +118,7 @@ TEST_CASE("Core ends a lease at its deadline, which it caps, and lets running lo
 
 TEST_CASE("Core expires at most a slice of leases a tick") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 3;
+  options.core.slice_work = 6;  // a lease is looked at, and its chunk let go
   options.core.lease_share = 1;
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));
@@ -127,9 +127,11 @@ TEST_CASE("Core expires at most a slice of leases a tick") {
   f.PassTime(absl::Seconds(2));
   REQUIRE(f.core->status().leases == 4);
   REQUIRE(f.core->waits_for_clock());
+  REQUIRE(f.core->has_work());
   f.PassTime(absl::ZeroDuration());
   f.PassTime(absl::ZeroDuration());
   REQUIRE(f.core->status().leases == 0);
+  REQUIRE_FALSE(f.core->has_work());
 }
 
 TEST_CASE("Core refuses leases that are stale, of another instance, or never were one, and bad ranges of good ones") {
@@ -170,10 +172,17 @@ TEST_CASE("Leases leave nothing of an instance or a session behind when they ref
   lease.bytes = KiB(4);
   const LeaseId id = leases.Grant(lease);
   REQUIRE(id);
-  REQUIRE(leases.OfSession(SessionId{1}) == std::vector{id});
+  REQUIRE(leases.Find(id, InstanceId{1}) != nullptr);
   REQUIRE(leases.Find(id, InstanceId{2}) == nullptr);
+  leases.Close(SessionId{2});
+  REQUIRE_FALSE(leases.OfClosed());
+  leases.Close(SessionId{1});
+  REQUIRE(leases.OfClosed() == id);
+  REQUIRE(leases.Find(id, InstanceId{1}) == nullptr);
+  REQUIRE(leases.used(InstanceId{1}) == KiB(4));  // until what it keeps is free
   leases.End(id);
-  REQUIRE(leases.OfSession(SessionId{1}).empty());
+  REQUIRE_FALSE(leases.OfClosed());
+  REQUIRE(leases.used(InstanceId{1}) == Bytes{0});
   REQUIRE_FALSE(leases.Expired(absl::InfiniteFuture()));
 }
 

@@ -80,7 +80,7 @@ TEST_CASE("Pins of a tenant keep at most their share of its quota") {
 
 TEST_CASE("A clear ends pins: at once invisible, their slots free in slices") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 2;
+  options.core.slice_work = 8;
   CoreFixture f(options);
   const SessionId session = f.Worker("engine", kSpace);
   for (uint64_t n = 1; n <= 6; ++n) {

@@ -74,6 +74,54 @@ TEST_CASE("Core ends a dead session's leases at once, and drains it when its las
   REQUIRE(f.core->status().sessions == 1);
 }
 
+TEST_CASE("Core ends what a dead session held in slices, and frees its instance's budgets as it goes and no earlier") {
+  CoreFixture::Options options;
+  options.slabs = 4;  // of 16 slots
+  options.core.slice_work = 8;
+  options.core.lease_share = 0.5;
+  options.core.private_share = 0.5;
+  CoreFixture f(options);
+  const SpaceSpec space = SpaceNamed("space", {KiB(4)});
+  const SessionId worker = f.Worker("engine", space), sibling = f.Worker("engine", space);
+  REQUIRE(f.Keep(worker, KeysOf({1, 2, 3, 4})) == 4);
+  LeaseId lease;
+  for (int i = 0; i < 8; ++i) {  // 4 chunks each: the whole budget
+    lease = f.Lookup(worker, KeysOf({1, 2, 3, 4}), absl::Seconds(1)).lease;
+    REQUIRE(lease);
+  }
+  AllocationId allocation;
+  for (int i = 0; i < 8; ++i) {
+    const Effects answer = f.Do(AllocateAsked{worker, RequestTag{f.next_tag++}, GroupId{0}, 4});
+    allocation = std::get<Answered>(answer.at(0)).allocation;
+    REQUIRE(allocation);
+  }
+  const auto allocated = [&] {
+    const Effects answer = f.Do(AllocateAsked{sibling, RequestTag{f.next_tag++}, GroupId{0}, 4});
+    return std::get<Answered>(answer.at(0)).status.ok();
+  };
+  REQUIRE(std::holds_alternative<SessionDrained>(f.Do(SessionClosed{worker}).at(0)));
+  // They are over, and still count.
+  REQUIRE(f.core->status().leases == 8);
+  REQUIRE(f.core->status().allocations == 8);
+  REQUIRE_FALSE(f.Load(sibling, lease, 0, 1).has_value());
+  REQUIRE(f.ended->status.code() == StatusCode::kAborted);
+  f.Do(ReleaseAsked{sibling, lease});
+  f.Do(FreeAsked{sibling, allocation});
+  REQUIRE(f.core->status().leases == 8);
+  REQUIRE(f.core->status().allocations == 8);
+  REQUIRE_FALSE(f.Lookup(sibling, KeysOf({1}), absl::Seconds(1)).lease);
+  REQUIRE_FALSE(allocated());
+  uint32_t ticks = 0;
+  for (; f.core->has_work() && ticks < 100; ++ticks) f.PassTime(absl::ZeroDuration());
+  REQUIRE(ticks >= 8);
+  REQUIRE(f.core->status().leases == 0);
+  REQUIRE(f.core->status().allocations == 0);
+  REQUIRE(f.slots->live_slots() == 4);
+  REQUIRE(f.Lookup(sibling, KeysOf({1}), absl::Seconds(1)).lease);
+  for (int i = 0; i < 8; ++i) REQUIRE(allocated());
+  REQUIRE_FALSE(allocated());
+}
+
 TEST_CASE("Core lets only workers load and store, and bounds what they have in flight") {
   CoreFixture f;
   const SpaceSpec space = SpaceNamed("space", {KiB(4)});

@@ -1,0 +1,121 @@
+// What the core does for loads, and when a copy starts, is given up, and is quiet.
+
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+OpId Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out) {
+  CopyStarted effect{{}, op.session, op.tag, op.direction, std::move(slots), std::move(chunk_of)};
+  Session* session = sessions_.Find(op.session);
+  effect.op = ops_.Insert(std::move(op));
+  const OpId id = effect.op;
+  session->ops.insert(id.Pack());
+  out->push_back(std::move(effect));
+  return id;
+}
+
+void Core::On(const LoadAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const auto refuse = [&](absl::Status why) { out->push_back(OpEnded{event.session, event.tag, std::move(why)}); };
+  if (session->role != Role::kWorker)
+    return refuse(absl::FailedPreconditionError("only a worker session can load: a scheduler has no KV memory"));
+  const Lease* lease = leases_.Find(event.lease, session->instance);
+  if (lease == nullptr)
+    return refuse(absl::AbortedError("the lease has ended (released, expired, or not of this instance): look up again"));
+  const std::vector<GroupSpec>& groups = spaces_[session->space].spec.groups;
+  if (event.group.value >= groups.size()) return refuse(absl::InvalidArgumentError("no such cache group in this space"));
+  const ReuseRule& reuse = groups[event.group.value].reuse;
+  const uint32_t needed = reuse.FirstNeeded(lease->chunks);
+  if (event.count == 0 || event.first < needed || event.first >= lease->chunks ||
+      event.count > lease->chunks - event.first) {
+    return refuse(absl::InvalidArgumentError(absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count,
+                                                          ") of a lease over [", needed, ", ", lease->chunks, ") in group ",
+                                                          event.group.value)));
+  }
+  if (session->ops.size() >= Sessions::kOpsPerSession)
+    return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
+
+  Op op{event.session, event.tag, Direction::kLoad, {}};
+  op.copied = event.count;
+  chunks_.Charge(event.count);
+  std::vector<SlotRef> slots(event.count);
+  std::vector<uint32_t> chunk_of(event.count);
+  std::iota(chunk_of.begin(), chunk_of.end(), 0);
+  const std::span<const ChunkIndex> kept = lease->kept_of(event.group);
+  if (reuse.chained()) {
+    ChunkIndex at = kept.back();
+    for (; chunks_[at].position + 1 > event.first + event.count; at = chunks_[at].parent) chunks_.Charge(1);
+    op.chunks.push_back(at);
+    for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) slots[k] = placement_.SlotOf(at, session->rank);
+  } else {
+    const std::span<const ChunkIndex> asked = kept.subspan(event.first - needed, event.count);
+    op.chunks.assign(asked.begin(), asked.end());
+    for (uint32_t k = 0; k < event.count; ++k) slots[k] = placement_.SlotOf(asked[k], session->rank);
+  }
+  for (const ChunkIndex chunk : op.chunks) {
+    ++chunks_[chunk].holds;
+    placement_.PolicyOf(chunk).Withdrawn(chunk);
+  }
+  Start(std::move(op), std::move(slots), std::move(chunk_of), out);
+}
+
+void Core::On(const CancelAsked& event, Effects* out) {
+  if (ops_.Find(event.op) != nullptr) out->push_back(CopyCancelled{event.op});
+}
+
+void Core::On(const CopyFinished& event, Effects* out) {
+  if (ops_.Find(event.op) == nullptr) return;  // a late duplicate
+  const Op op = ops_.Take(event.op);
+  const bool ok = event.status.ok();
+  chunks_.Charge(op.chunks.size());
+  Session* session = sessions_.Find(op.session);
+  const uint32_t dropped = DropCorrupt(op, event.corrupt);
+  if (op.allocation) SwapEnded(op, event.op, ok);
+  uint32_t kept = op.copied;
+  for (const ChunkIndex chunk : op.chunks) {
+    if (op.direction == Direction::kStore && !op.allocation) {
+      if (!FinishShard(chunk, session->rank, ok)) --kept;
+    } else {
+      --chunks_[chunk].holds;
+      UseEnded(chunk);
+    }
+  }
+  if (ok && !op.allocation) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += kept;
+  if (dropped > 0) out->push_back(CorruptionFound{session->space, dropped});
+  session->ops.erase(event.op.Pack());
+  if (!session->closed) {
+    const uint32_t lost = ok ? op.copied - kept : 0;
+    out->push_back(OpEnded{op.session, op.tag, event.status, ok ? kept : 0, op.skipped, op.refused + lost});
+  } else if (session->ops.empty()) {
+    sessions_.Remove(op.session);
+    out->push_back(SessionDrained{op.session});
+  }
+}
+
+// Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time, or when
+// they are stored again.
+uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {
+  uint32_t dropped = op.allocation ? static_cast<uint32_t>(slots.size()) : 0;  // nobody else finds those anyway
+  if (op.allocation) slots = {};
+  const bool listed = op.chunks.size() == op.copied;
+  ChunkIndex at = op.chunks.back();
+  uint32_t slot = op.copied - 1;  // whose chunk `at` is
+  for (auto corrupt = slots.rbegin(); corrupt != slots.rend(); ++corrupt) {
+    KVIST_CHECK(op.direction == Direction::kLoad && *corrupt <= slot);
+    chunks_.Charge(1 + slot - *corrupt);
+    for (; slot > *corrupt; --slot) at = listed ? op.chunks[slot - 1] : chunks_[at].parent;
+    if (chunks_[at].detached) continue;  // cleared, or found before
+    Detach(at);
+    ++dropped;
+  }
+  counters_.chunks_corrupt += dropped;
+  return dropped;
+}
+
+}  // namespace kvist::core

@@ -1,0 +1,125 @@
+// What the core does a slice at a time: clears, and the end of what is over.
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/core.h"
+
+namespace kvist::core {
+
+// ---- Jobs -------------------------------------------------------------------------------------------------------------------
+
+void Core::On(const ClearAsked& event, Effects* out) {
+  if (event.space.has_value() && !spaces_.Has(*event.space)) {
+    jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
+    jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
+    out->push_back(JobEnded{event.job, JobState::kDone, 0});
+    return;
+  }
+  for (uint32_t s = 0; s < spaces_.size(); ++s) {
+    if (event.space.has_value() && event.space->value != s) continue;
+    Space& space = spaces_[SpaceId{s}];
+    chunks_.Charge(1);
+    ++space.epoch;
+    if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
+      cleared_pins_.push_back(std::move(pins));
+  }
+  // Places that are made later hold nothing of the epochs before.
+  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
+}
+
+void Core::Clear(Job* job, uint64_t until) {
+  for (; chunks_.work() < until && job->done < job->total; ++job->done) {
+    const auto i = static_cast<ChunkIndex>(job->done);
+    const Chunk& chunk = chunks_[i];
+    chunks_.Charge(1);
+    if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
+    if (job->space.has_value() && chunk.space != *job->space) continue;
+    if (chunk.state == ChunkState::kSealed) ++job->chunks;
+    Detach(i);
+  }
+}
+
+void Core::On(const JobCancelAsked& event, Effects* out) {
+  if (const Job* job = jobs_.End(event.job, JobState::kCancelled))
+    out->push_back(JobEnded{job->id, job->state, job->chunks});
+}
+
+void Core::Detach(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  placement_.PolicyOf(i).Withdrawn(i);
+  chunks_.Detach(i);
+  if (chunk.state != ChunkState::kFilling) return placement_.Collect(i);
+  Doom(i);
+}
+
+// ---- The clock --------------------------------------------------------------------------------------------------------------
+
+void Core::On(const Tick& event, Effects* out) {
+  now_ = std::max(now_, event.now);
+  const uint64_t until = chunks_.work() + options_.slice_work;
+  placement_.SpendUntil(until);
+  EndWhatIsOver(until);
+  Reap(until);
+  while (chunks_.work() < until && (jobs_.busy() || !placement_.rest().empty())) {
+    if (!placement_.rest().empty()) {
+      placement_.CollectRest(until);
+      continue;
+    }
+    Job* job = jobs_.current();
+    Clear(job, until);
+    if (job->done < job->total || !placement_.rest().empty()) continue;
+    const Job* ended = jobs_.End(job->id, JobState::kDone);
+    out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
+  }
+}
+
+// One at a time, whatever it keeps: a lease or an allocation is charged for all its chunks, and goes whole, for its budget is free when they are.
+void Core::EndWhatIsOver(uint64_t until) {
+  const auto more = [&] { return chunks_.work() < until; };
+  while (more()) {
+    LeaseId over = leases_.OfClosed();
+    if (!over) over = leases_.Expired(now_);
+    if (!over) break;
+    chunks_.Charge(1);
+    EndLease(over);
+  }
+  while (more() && allocations_.OfClosed()) {
+    chunks_.Charge(1);
+    EndAllocation(allocations_.OfClosed());
+  }
+  while (more() && !cleared_pins_.empty()) {
+    Pins::OfSpace& pins = cleared_pins_.front();
+    chunks_.Charge(1);
+    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
+    if (pins.empty()) cleared_pins_.pop_front();
+  }
+}
+
+// Half stores that were left to be ended, those that are late, and those of dead ranks.
+void Core::Reap(uint64_t until) {
+  while (chunks_.work() < until && !quiet_.empty()) {
+    const auto [chunk, serial] = quiet_.front();
+    quiet_.pop_front();
+    // It may have ended since, and another half store of the same chunk have begun.
+    if (const Fill* fill = fills_.Find(chunk); fill != nullptr && fill->serial == serial) Abandon(chunk);
+    chunks_.Charge(1);
+  }
+  while (chunks_.work() < until && fills_.Due(now_)) {
+    chunks_.Charge(1);
+    if (const ChunkIndex late = fills_.TakeDue(); late != kNoChunk) Doom(late);
+  }
+  while (chunks_.work() < until && !reap_.empty()) {
+    DeadWriter& writer = reap_.front();
+    chunks_.Charge(1);
+    const ChunkIndex chunk = fills_.NextOf(writer.instance, writer.from);
+    if (chunk == kNoChunk) {
+      reap_.pop_front();
+      continue;
+    }
+    writer.from = chunk + 1;
+    if (fills_.Find(chunk)->serial < writer.serial) Doom(chunk);
+  }
+}
+
+}  // namespace kvist::core
