@@ -39,6 +39,8 @@ class Reactor {
     size_t words = shm::FutexWordsMax();  // that it waits for at once, its inbox's among them
     std::vector<std::string> tenants;     // whose traffic is counted apart
   };
+  // Requests of one session that are taken in a turn: then it is the next session's, and in each turn all are heard, also those by bells.
+  static constexpr uint32_t kEntriesPerTurn = 16;
   // Where a slot's bytes are; null when the pool has no memory (benchmarks of the index).
   using SlotMemory = std::function<std::byte*(SlotRef)>;
 
@@ -97,7 +99,6 @@ class Reactor {
     cuda::CopyEnd end;
     int64_t nanos;
   };
-  static constexpr uint32_t kEntriesPerTurn = 16;  // of one session, before the next session's turn
   // The core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it.
   static constexpr int64_t kTickNanos = 10'000'000;
   // A session that was quiet for so long leaves the rounds until its doorbell rings.
