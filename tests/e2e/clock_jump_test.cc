@@ -82,6 +82,10 @@ std::set<std::string> LoggedHours(const std::string& file) {
 }  // namespace
 
 TEST_CASE("Row 25: leases end by the monotonic clock, however the wall clock jumps") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  WARN("skipped: sanitizers want to be loaded before everything else");
+  return;
+#endif
   TempDir dir;
   const WallClock wall(dir / "off_by");
   const std::string log = dir / "log";

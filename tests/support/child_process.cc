@@ -3,10 +3,12 @@
 #include <grp.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -32,6 +34,9 @@ ChildProcess::ChildProcess(const std::function<int()>& work) {
   }
   if (pid_ > 0) return;
   EndWith(test);
+  std::signal(SIGABRT, SIG_DFL);  // Catch2's says what the test did
+  const rlimit no_core{0, 0};
+  ::setrlimit(RLIMIT_CORE, &no_core);
   int end = 99;
   try {
     end = work();

@@ -1,7 +1,7 @@
 #include "daemon/state_dir.h"
 
+#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "tests/support/child_process.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
@@ -49,19 +50,17 @@ TEST_CASE("StateDir is free when its daemon was killed") {
   const test::TempDir dir;
   int ready[2];
   REQUIRE(pipe(ready) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  test::ChildProcess child([&] {
     const absl::StatusOr<StateDir> held = StateDir::Lock(dir.path());
     const char byte = held.ok() ? 1 : 0;
-    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    if (write(ready[1], &byte, 1) != 1) return 1;
     for (;;) pause();
-  }
+  });
   char locked = 0;
   REQUIRE(read(ready[0], &locked, 1) == 1);
   REQUIRE(locked == 1);
-  CHECK(absl::StrContains(StateDir::Lock(dir.path()).status().message(), absl::StrCat("pid ", child)));
-  REQUIRE(kill(child, SIGKILL) == 0);
-  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(absl::StrContains(StateDir::Lock(dir.path()).status().message(), absl::StrCat("pid ", child.pid())));
+  CHECK(child.Kill() == -SIGKILL);
   CHECK(StateDir::Lock(dir.path()).ok());
   close(ready[0]);
   close(ready[1]);

@@ -13,9 +13,6 @@
 namespace kvist::session {
 namespace {
 
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""s;
-
 TEST_CASE("Reactor hears every session, with more of them than it can wait for at once and with fewer") {
   const size_t words = GENERATE(size_t{1}, size_t{3}, shm::FutexWordsMax());
   Served served({.words = words});
@@ -25,7 +22,8 @@ TEST_CASE("Reactor hears every session, with more of them than it can wait for a
     for (size_t i = 0; i < clients.size(); ++i) {
       INFO("words " << words << ", round " << round << ", client " << i);
       REQUIRE(clients[i]->Ask(kHung));
-      if ((round * i) % 7 == 3) std::this_thread::sleep_for(1ms);  // long enough for it to fall asleep
+      if ((round * i) % 7 == 3)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for it to fall asleep
     }
   }
 }
@@ -40,7 +38,7 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   std::thread noise([&] {
     while (!stop.load() && busy.Ask(kHung)) asked.fetch_add(1);
   });
-  std::this_thread::sleep_for(1100ms);  // past the doze
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // past the doze
   const uint64_t before = asked.load();
   CHECK(before > 0);
   CHECK(quiet.Ask(kHung));
@@ -56,7 +54,7 @@ TEST_CASE("Reactor runs every task of every thread") {
     threads.emplace_back([&] {
       for (int i = 0; i < 500; ++i) {
         served.reactor->Run([&] { ran.fetch_add(1); });
-        if (i % 50 == 0) std::this_thread::sleep_for(1ms);
+        if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
   }
