@@ -29,7 +29,6 @@
 using kvist::test::Bystander;
 using kvist::test::Campaign;
 using kvist::test::ChildProcess;
-using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
