@@ -3,7 +3,7 @@
 #
 # usage: tests/run.sh [--quick] [--full]
 #   --quick   the release build and the format check only
-#   --full    long campaigns (more seeds, more deaths) instead of the short ones: hours, not minutes
+#   --full    long campaigns (more seeds, more deaths and kills, an hour of fuzzing) instead of the short ones: hours, not minutes
 #
 # Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
 # reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads; a minute

@@ -36,6 +36,11 @@ size_t HookOf(shm::Opcode opcode) {
   }
 }
 
+absl::Duration LeaseOf(int64_t asked_nanos) {
+  const absl::Duration asked = absl::Nanoseconds(asked_nanos);
+  return asked > absl::ZeroDuration() ? asked + absl::Nanoseconds(EngineSession::kCoreLateNanos) : asked;
+}
+
 bool IsSwap(shm::Opcode opcode) { return opcode == shm::Opcode::kSwapOut || opcode == shm::Opcode::kSwapIn; }
 
 // Copies arguments out of shared memory, where they may lie at any address. The fence keeps the compiler from reading them there again, as
@@ -157,7 +162,7 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
   const std::span<const ChunkKey> keys = keys_;
   switch (entry.opcode) {
     case shm::Opcode::kLookup:
-      return core->Handle(core::LookupAsked{identity_.id, tag, keys, absl::Nanoseconds(entry.lease_nanos)}, out);
+      return core->Handle(core::LookupAsked{identity_.id, tag, keys, LeaseOf(entry.lease_nanos)}, out);
     case shm::Opcode::kLoad:
       return core->Handle(
           core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), group, entry.first_chunk, entry.chunks}, out);

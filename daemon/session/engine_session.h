@@ -28,6 +28,10 @@ namespace kvist::session {
 // Threads: the reactor's, but for the constructor. Copies in flight share the mapping and the KV memory, not this object.
 class EngineSession {
  public:
+  // The core may be told the time so late. Leases are granted for so much longer, or they would end before they may: the core counts them
+  // from the time that it knows.
+  static constexpr int64_t kCoreLateNanos = 10'000'000;
+
   struct Identity {
     SessionId id;
     pid_t pid = 0;

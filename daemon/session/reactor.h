@@ -97,8 +97,8 @@ class Reactor {
     cuda::CopyEnd end;
     int64_t nanos;
   };
-  // The core's clock may be so late: leases last 10 ms longer; not each wake-up pays for it.
-  static constexpr int64_t kTickNanos = 10'000'000;
+  // How late the core's clock may be: not each wake-up pays for it.
+  static constexpr int64_t kTickNanos = EngineSession::kCoreLateNanos;
   // A session that was quiet for so long leaves the rounds until its doorbell rings.
   static constexpr int64_t kDozeNanos = 1'000'000'000;
   static constexpr int64_t kClockNanos = 50'000'000;  // between looks at the clock while leases or half stores wait for it

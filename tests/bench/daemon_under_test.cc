@@ -11,8 +11,7 @@
 namespace kvist::bench {
 
 absl::StatusOr<std::unique_ptr<DaemonUnderTest>> DaemonUnderTest::Start(daemon::Options options, daemon::Parts parts) {
-  KVIST_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Create());
-  auto test = std::unique_ptr<DaemonUnderTest>(new DaemonUnderTest(std::move(directory)));
+  auto test = std::unique_ptr<DaemonUnderTest>(new DaemonUnderTest);
   test->socket_ = absl::StrCat(test->directory_.path(), "/engine.sock");
   options.session.socket = test->socket_;
   options.admin.socket = absl::StrCat(test->directory_.path(), "/admin.sock");

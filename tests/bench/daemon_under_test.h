@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "daemon/wiring.h"
-#include "tests/bench/temporary_directory.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::bench {
 
@@ -26,9 +26,9 @@ class DaemonUnderTest {
   absl::Status AwaitTouched();
 
  private:
-  explicit DaemonUnderTest(TemporaryDirectory directory) : directory_(std::move(directory)) {}
+  DaemonUnderTest() = default;
 
-  TemporaryDirectory directory_;
+  test::TempDir directory_;
   std::string socket_;
   std::unique_ptr<daemon::Daemon> daemon_;
 };

@@ -47,8 +47,7 @@ absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::v
   if (::access(program.c_str(), X_OK) != 0)
     return absl::NotFoundError(absl::StrCat("no kvistd at ", program, ": build the target kvistd"));
 
-  KVIST_ASSIGN_OR_RETURN(TemporaryDirectory directory, TemporaryDirectory::Create());
-  auto process = std::unique_ptr<KvistdProcess>(new KvistdProcess(std::move(directory)));
+  auto process = std::unique_ptr<KvistdProcess>(new KvistdProcess);
   const std::string& path = process->directory_.path();
   process->socket_ = absl::StrCat(path, "/engine.sock");
   std::vector<std::string> words = {program};

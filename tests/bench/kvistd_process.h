@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "tests/bench/temporary_directory.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::bench {
 
@@ -29,9 +29,9 @@ class KvistdProcess {
   absl::StatusOr<double> CpuSeconds() const;
 
  private:
-  explicit KvistdProcess(TemporaryDirectory directory) : directory_(std::move(directory)) {}
+  KvistdProcess() = default;
 
-  TemporaryDirectory directory_;
+  test::TempDir directory_;
   std::string socket_;
   pid_t pid_ = -1;
 };

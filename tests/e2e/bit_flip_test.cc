@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -20,12 +19,17 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/campaign.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
+#include "tests/support/stderr_to.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::Campaign;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 using Clock = std::chrono::steady_clock;
 
@@ -33,11 +37,6 @@ namespace {
 
 constexpr int64_t kTimeoutUs = 20'000'000;
 constexpr uint64_t kChecksumsAt = 512, kHeaderBytes = 4096;  // of a slot: cuda/slot_checksums.h
-
-int Campaign(const char* variable, int by_default) {
-  const char* value = std::getenv(variable);
-  return value != nullptr ? std::atoi(value) : by_default;
-}
 
 // Another process's memory.
 class Memory {
@@ -98,8 +97,7 @@ class Victim {
 
   explicit Victim(const DaemonProcess& daemon)
       : engine([&] {
-          FakeEngine::Options options;
-          options.socket = daemon.socket();
+          FakeEngine::Options options = FakeEngine::On(daemon.socket());
           options.layers = kLayers;
           options.deadline_us = kTimeoutUs;
           return options;
@@ -159,24 +157,9 @@ class Victim {
   }
 };
 
-// What a daemon that is started meanwhile writes to its log.
-class LogTo {
- public:
-  explicit LogTo(const std::string& path) : stderr_(::dup(STDERR_FILENO)) {
-    const int file = ::open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600);
-    REQUIRE(::dup2(file, STDERR_FILENO) == STDERR_FILENO);
-    ::close(file);
-  }
-  ~LogTo() {
-    ::dup2(stderr_, STDERR_FILENO);
-    ::close(stderr_);
-  }
-
- private:
-  int stderr_;
-};
+// A kvistd whose log is the file `log` there.
 std::unique_ptr<DaemonProcess> Start(const TempDir& dir, std::vector<std::string> settings) {
-  const LogTo log(dir.path() + "/log");
+  const StderrTo log(dir.path() + "/log");
   return std::make_unique<DaemonProcess>(dir.path(), std::move(settings));
 }
 
@@ -194,7 +177,7 @@ double Corruptions(uint16_t port) {
 }  // namespace
 
 TEST_CASE("Row 13: with pool.verify = always no flipped bit is served, and its chunk is a miss from then on") {
-  const auto prompts = static_cast<uint32_t>(Campaign("KVIST_BIT_FLIPS", 100));
+  const auto prompts = static_cast<uint32_t>(Campaign("KVIST_BIT_FLIPS", 100, 500));
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -288,8 +271,7 @@ TEST_CASE("Row 13: what checksums cost") {
   struct Side {
     explicit Side(const char* verify)
         : daemon(dir.path(), {"pool.bytes=256MiB", std::string("pool.verify=") + verify}), engine([&] {
-            FakeEngine::Options options;
-            options.socket = daemon.socket();
+            FakeEngine::Options options = FakeEngine::On(daemon.socket());
             options.layers = 16;
             options.pages = 1024;
             options.segment_bytes = 2048;

@@ -16,6 +16,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
 
 using kvist::test::Campaign;
@@ -32,22 +33,13 @@ namespace {
 
 constexpr int64_t kDeadlineMicros = WorkingEngine::kDeadlineMicros;
 
-FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance) {
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  options.instance = instance;
-  options.pages = 1024;
-  options.segment_bytes = 4096;
-  return options;
-}
-
 // A stall beyond its deadline is the scheduler's doing on a busy machine; this much would be ours.
 constexpr double kStallMost = 3;
 
 }  // namespace
 
 TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its deadlines, and serves it when it goes on") {
-  const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 2));
+  const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 2, 60));
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   WorkingEngine engine(daemon.socket(), "working");
@@ -57,7 +49,7 @@ TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its d
   const auto stopped = Clock::now();
   daemon.Signal(SIGSTOP);
   // An engine that starts now isn't kept waiting either.
-  FakeEngine::Options options = On(daemon, "newcomer");
+  FakeEngine::Options options = FakeEngine::LargeOn(daemon.socket(), "newcomer");
   options.connect_timeout_us = kDeadlineMicros;
   const auto connecting = Clock::now();
   FakeEngine newcomer(options);
@@ -93,7 +85,7 @@ TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its d
 }
 
 TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attach to its successor within 5 s") {
-  const int stops = Campaign("KVIST_WATCHDOG_STOPS", 2);
+  const int stops = Campaign("KVIST_WATCHDOG_STOPS", 2, 20);
   constexpr int kWatchdogMs = 1000;  // what WatchdogSec would be
   TempDir dir;
   const NotifySocket manager(dir.path() + "/notify");

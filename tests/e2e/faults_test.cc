@@ -2,8 +2,6 @@
 #include <catch2/catch.hpp>
 
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,34 +12,31 @@
 #include <thread>
 
 #include "tests/support/campaign.h"
+#include "tests/support/child_process.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/working_engine.h"
 
+using kvist::test::AtRest;
 using kvist::test::Campaign;
+using kvist::test::ChildProcess;
 using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::FdsFallTo;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
+using kvist::test::UntilItGoesOn;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance) {
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  options.instance = instance;
-  options.pages = 1024;
-  options.segment_bytes = 4096;
-  return options;
-}
-
-nlohmann::json Status(const DaemonProcess& daemon) { return Ctl(daemon, {"status"}); }
-
 // What a doomed engine does until it dies: store, look up, load, with leases and half stores open all the time.
-[[noreturn]] void StoreAndLoadForEver(const DaemonProcess& daemon, uint32_t seed) {
-  FakeEngine engine(On(daemon, "doomed"));
-  if (!engine.status.ok()) ::_exit(3);
+int StoreAndLoadForEver(const DaemonProcess& daemon, uint32_t seed) {
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "doomed"));
+  if (!engine.status.ok()) return 3;
   std::mt19937 random(seed);
   std::string wrong;
   while (true) {
@@ -49,38 +44,35 @@ nlohmann::json Status(const DaemonProcess& daemon) { return Ctl(daemon, {"status
     engine.StoreAll(keys);
     const kvist::Hit kept = engine.scheduler().Lookup(keys, 60'000'000);
     engine.LoadAll(keys, &wrong);
-    if (!wrong.empty()) ::_exit(4);
+    if (!wrong.empty()) return 4;
   }
 }
 
 }  // namespace
 
 TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leave nothing behind") {
-  const int deaths = Campaign("KVIST_DEATHS", 200);
+  const int deaths = Campaign("KVIST_DEATHS", 200, 1000);
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB"});
-  FakeEngine witness(On(daemon, "witness"));
+  FakeEngine witness(FakeEngine::LargeOn(daemon.socket(), "witness"));
   REQUIRE(witness.status.message == "");
-  const auto baseline = Status(daemon);
+  const auto baseline = StatusOf(daemon);
   const size_t fds = daemon.OpenFds();
   std::mt19937 random(seed);
   std::vector<double> reclaim_ms;
   uint32_t wrong_bytes = 0, hits = 0;
   for (int death = 0; death < deaths; ++death) {
-    const pid_t engine = ::fork();
-    if (engine == 0) StoreAndLoadForEver(daemon, random());
+    const uint32_t doom = random();
+    ChildProcess engine([&] { return StoreAndLoadForEver(daemon, doom); });
     // The moment of death is what this is about: any time from its connecting to its 20th millisecond.
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 20'000));
-    ::kill(engine, SIGKILL);
     const auto died = Clock::now();
-    int status = 0;
-    ::waitpid(engine, &status, 0);
-    CHECK(WIFSIGNALED(status));  // 4 would be a wrong byte
+    CHECK(engine.Kill() == -SIGKILL);  // 4 would be a wrong byte
     while (true) {
-      const auto now = Status(daemon);
-      if (now["sessions"] == baseline["sessions"] && now["leases"] == 0 && now["ops"] == 0 && now["filling"] == 0) break;
+      const auto now = StatusOf(daemon);
+      if (now["sessions"] == baseline["sessions"] && AtRest(now)) break;
       REQUIRE(Clock::now() - died < std::chrono::seconds(5));
     }
     reclaim_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - died).count());
@@ -91,14 +83,9 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
       CHECK(wrong == "");
     }
   }
-  // Connections of the last deaths may be closing yet: that is a condition to wait for, not a time.
-  const auto begin = Clock::now();
-  while (daemon.OpenFds() > fds && Clock::now() - begin < std::chrono::seconds(2)) std::this_thread::yield();
-  CHECK(daemon.OpenFds() <= fds);
-  std::string out;
-  CHECK(kvist::test::RunProgram({kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "clear", "--yes"},
-                                &out) == 0);
-  const uint64_t leaked = Status(daemon)["pool"]["used_bytes"];
+  CHECK(FdsFallTo(daemon, fds));  // connections of the last deaths may be closing yet
+  Ctl(daemon, {"clear", "--yes"});
+  const uint64_t leaked = StatusOf(daemon)["pool"]["used_bytes"];
   CHECK(leaked == 0);
   std::sort(reclaim_ms.begin(), reclaim_ms.end());
   const double p99 = reclaim_ms[reclaim_ms.size() * 99 / 100];
@@ -114,10 +101,10 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
 }
 
 TEST_CASE("kvistd killed under load: the engine finishes by computing and is served again within 5 s") {
-  const int kills = Campaign("KVIST_DAEMON_KILLS", 5);
+  const int kills = Campaign("KVIST_DAEMON_KILLS", 5, 200);
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB"});
-  FakeEngine engine(On(daemon, "survivor"));
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "survivor"));
   REQUIRE(engine.status.message == "");
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> rounds{0}, hits{0}, wrong_chunks{0};
@@ -137,14 +124,8 @@ TEST_CASE("kvistd killed under load: the engine finishes by computing and is ser
       ++rounds;
     }
   });
-  const auto progresses = [&](const std::atomic<uint64_t>& counter, std::chrono::seconds within) {
-    const auto begin = Clock::now();
-    const uint64_t from = counter;
-    while (counter < from + 3) {
-      if (Clock::now() - begin > within) return -1.0;
-      std::this_thread::yield();
-    }
-    return std::chrono::duration<double>(Clock::now() - begin).count();
+  const auto progresses = [](const std::atomic<uint64_t>& counter, std::chrono::seconds within) {
+    return UntilItGoesOn([&] { return counter.load(); }, within);
   };
   double slowest_return = 0;
   for (int kill = 0; kill < kills; ++kill) {
@@ -169,7 +150,7 @@ TEST_CASE("kvistd killed under load: the engine finishes by computing and is ser
 TEST_CASE("kvistd stopped by SIGSTOP: calls end at their deadlines, and what was stored late is never wrong") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB"});
-  FakeEngine engine(On(daemon, "patient"));
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "patient"));
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 16);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
@@ -214,7 +195,7 @@ TEST_CASE("kvistd stopped by SIGSTOP: calls end at their deadlines, and what was
 TEST_CASE("A lease of an earlier kvistd is nothing to its successor") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine engine(On(daemon, "engine"));
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "engine"));
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 8);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);

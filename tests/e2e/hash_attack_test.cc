@@ -13,22 +13,20 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/campaign.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::FullCampaign;
 using kvist::test::TempDir;
 
 namespace {
 
 using Tokens = std::vector<uint32_t>;
 using Key = std::array<uint8_t, sizeof(kvist_key)>;
-
-bool FullCampaign() {
-  const char* campaign = std::getenv("KVIST_CAMPAIGN");
-  return campaign != nullptr && std::string(campaign) == "full";
-}
 
 std::vector<kvist_key> KeysOf(const Tokens& tokens, uint32_t chunk_tokens) {
   kvist::Chain chain(chunk_tokens);
@@ -128,9 +126,7 @@ TEST_CASE("Row 33: chunks that a weaker hash can't tell apart don't hit each oth
   std::mt19937 random(33);
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=256MiB", "pool.touch_threads=0"});
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  FakeEngine engine(options);
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
   uint32_t own_hits = 0, cross_hits = 0, equal_hashes = 0;
   for (uint32_t i = 0; i < pairs; ++i) {

@@ -16,20 +16,23 @@
 
 #include "daemon/session/registration.h"
 #include "tests/support/bystander.h"
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/temp_dir.h"
 
 namespace session = kvist::session::v1;
 using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::FdsFallTo;
+using kvist::test::kProvoked;
 using kvist::test::RawClient;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
-
-const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
 
 // What a name may be, and what it may not.
 const std::vector<std::string> kAllowed = {
@@ -139,7 +142,7 @@ std::set<std::string> FilesUnder(const std::string& dir) {
 
 TEST_CASE("Row 32: hostile names over the wire are no paths, are limited, and name spaces of their own") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSettings);
+  DaemonProcess daemon(dir.path(), kProvoked);
   Bystander bystander(daemon);
   const std::set<std::string> files = FilesUnder(dir.path());
   const size_t fds = daemon.OpenFds();
@@ -194,18 +197,13 @@ TEST_CASE("Row 32: hostile names over the wire are no paths, are limited, and na
   CHECK(collisions == 0);
   CHECK(refused > 40);
   // What operators read of them is well formed.
-  std::string out;
-  REQUIRE(kvist::test::RunProgram(
-              {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "status"}, &out) == 0);
-  CHECK_NOTHROW(nlohmann::json::parse(out));
-  const int64_t deadline = kvist::MonotonicNanos() + 10'000'000'000;
-  while (daemon.OpenFds() > fds && kvist::MonotonicNanos() < deadline) ::usleep(1000);
-  CHECK(daemon.OpenFds() <= fds);
+  CHECK_NOTHROW(StatusOf(daemon));
+  CHECK(FdsFallTo(daemon, fds));
 }
 
 TEST_CASE("Row 32: names of a megabyte end their connection, and the connector doesn't send them") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSettings);
+  DaemonProcess daemon(dir.path(), kProvoked);
   Bystander bystander(daemon);
   for (const Field& field : kFields) {
     RawClient client(daemon);
@@ -219,8 +217,7 @@ TEST_CASE("Row 32: names of a megabyte end their connection, and the connector d
     CHECK(client.HungUp());
   }
   for (const bool of_model : {true, false}) {
-    FakeEngine::Options options;
-    options.socket = daemon.socket();
+    FakeEngine::Options options = FakeEngine::On(daemon.socket());
     (of_model ? options.model : options.instance) = std::string(1 << 20, 'x');
     FakeEngine engine(options);
     CHECK(engine.status.code == KVIST_INVALID_ARGUMENT);

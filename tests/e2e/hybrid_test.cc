@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/support/daemon_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 

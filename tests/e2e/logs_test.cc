@@ -10,6 +10,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/stderr_to.h"
+#include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
@@ -35,8 +36,7 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
   {
     const StderrTo file(log);
     DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.format=json", "log.level=trace"});
-    FakeEngine::Options options;
-    options.socket = daemon.socket();
+    FakeEngine::Options options = FakeEngine::On(daemon.socket());
     FakeEngine engine(options);
     const auto keys = engine.Keys(1, 8);
     CHECK(engine.status.message == "");

@@ -3,8 +3,6 @@
 
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -19,21 +17,24 @@
 
 #include "tests/support/bystander.h"
 #include "tests/support/campaign.h"
+#include "tests/support/child_process.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/memory_cgroup.h"
 #include "tests/support/stderr_to.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
 
 using kvist::test::Bystander;
 using kvist::test::Campaign;
-using kvist::test::Ctl;
+using kvist::test::ChildProcess;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::KvistdCommand;
 using kvist::test::MemoryCgroup;
+using kvist::test::StatusOf;
 using kvist::test::StderrTo;
 using kvist::test::TempDir;
 using kvist::test::UntilItGoesOn;
@@ -57,50 +58,16 @@ std::pair<int, std::string> Refusal(const std::string& dir, const std::vector<st
   return {status, said};
 }
 
-FakeEngine::Options On(const DaemonProcess& daemon, const std::string& instance) {
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  options.instance = instance;
-  options.pages = 1024;
-  options.segment_bytes = 4096;
-  return options;
-}
-
 // A process that takes more and more memory of a cgroup until it is killed, by the kernel or by the test.
-class Glutton {
- public:
-  // `adjust`: its oom_score_adj.
-  Glutton(const MemoryCgroup& cgroup, const char* adjust) {
-    pid_ = ::fork();
-    if (pid_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+// `adjust`: its oom_score_adj.
+ChildProcess Glutton(const MemoryCgroup& cgroup, const char* adjust) {
+  return ChildProcess([&] {
     std::ofstream("/proc/self/oom_score_adj") << adjust << std::flush;
-    if (!cgroup.EnterSelf()) ::_exit(1);
-    while (true) {
-      if (::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) == MAP_FAILED)
-        ::_exit(2);
-    }
-  }
-  ~Glutton() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Glutton(const Glutton&) = delete;
-  Glutton& operator=(const Glutton&) = delete;
-
-  bool Killed() {
-    int status = 0;
-    if (pid_ > 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) {
-      REQUIRE(WIFSIGNALED(status));
-      pid_ = -1;
-    }
-    return pid_ < 0;
-  }
-
- private:
-  pid_t pid_ = -1;
-};
+    if (!cgroup.EnterSelf()) return 1;
+    while (::mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0) != MAP_FAILED) {}
+    return 2;
+  });
+}
 
 // The pool, what kvistd is besides, and as much again.
 constexpr uint64_t kPool = 64 * kMiB, kCgroup = 256 * kMiB;
@@ -118,7 +85,7 @@ TEST_CASE("Row 27: a kvistd that may lock little memory says which limit to rais
                                      "--inh-caps -ipc_lock \"$@\""
                                    : "ulimit -l 64";
     DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"}, "", before);
-    CHECK(Ctl(daemon, {"status"})["pool"]["locked"] == false);
+    CHECK(StatusOf(daemon)["pool"]["locked"] == false);
     const Bystander served(daemon);
   }
   const std::string said = Content(log);
@@ -150,7 +117,7 @@ TEST_CASE("Row 27: a kvistd whose pool is larger than its cgroup's limit refuses
   CHECK(status == 1);
   CHECK_THAT(said, Catch::Contains("pool.bytes") && Catch::Contains(cgroup.limit_file()));
   DaemonProcess daemon(dir.path(), {}, "", cgroup.Enter());
-  const uint64_t pool = Ctl(daemon, {"status"})["pool"]["capacity_bytes"];
+  const uint64_t pool = StatusOf(daemon)["pool"]["capacity_bytes"];
   std::printf("row 27: without pool.bytes it serves a pool of %lu MiB there\n", pool / kMiB);
   CHECK(pool > 0);
   CHECK(pool <= kCgroup / 4);
@@ -160,7 +127,7 @@ TEST_CASE("Row 27: a kvistd whose pool is larger than its cgroup's limit refuses
 TEST_CASE("Row 27: a pool that is full of leased chunks refuses stores and counts them, and loads go on") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=16MiB", "lease.share=1"});
-  FakeEngine engine(On(daemon, "full"));
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "full"));
   REQUIRE(engine.status.message == "");
   std::vector<kvist::Hit> kept;
   std::vector<std::vector<kvist_key>> held;
@@ -189,7 +156,7 @@ TEST_CASE("Row 27: a pool that is full of leased chunks refuses stores and count
     loaded += engine.LoadAll(keys, &wrong);
     CHECK(wrong == "");
   }
-  const auto status = Ctl(daemon, {"status"});
+  const auto status = StatusOf(daemon);
   std::printf("row 27: full pool: %u chunks stored, %u refused, %lu counted as refused; %u chunks loaded meanwhile\n",
               copied, refused, status["chunks_refused"].get<uint64_t>(), loaded);
   CHECK(refused >= 160);
@@ -200,7 +167,7 @@ TEST_CASE("Row 27: a pool that is full of leased chunks refuses stores and count
 }
 
 TEST_CASE("Row 28: others take the memory of kvistd's cgroup: it survives, or starts again clean") {
-  const int kills = Campaign("KVIST_MEMORY_KILLS", 3);
+  const int kills = Campaign("KVIST_MEMORY_KILLS", 3, 20);
   TempDir dir;
   const MemoryCgroup cgroup(kCgroup);
   if (!cgroup.why().empty()) {
@@ -219,8 +186,10 @@ TEST_CASE("Row 28: others take the memory of kvistd's cgroup: it survives, or st
   const pid_t pid = daemon.pid();
   int died = 0;
   for (int kill = 0; kill < kills; ++kill) {
-    Glutton other(cgroup, "1000");
-    CHECK(Eventually([&] { return other.Killed(); }));
+    ChildProcess other = Glutton(cgroup, "1000");
+    std::optional<int> end;
+    CHECK(Eventually([&] { return (end = other.Ended()).has_value(); }));
+    CHECK(end == -SIGKILL);
     CHECK(UntilItGoesOn(hits, std::chrono::seconds(20)) >= 0);
     died += daemon.Ended().has_value();
     REQUIRE(died == 0);
@@ -233,7 +202,7 @@ TEST_CASE("Row 28: others take the memory of kvistd's cgroup: it survives, or st
     std::ofstream("/proc/" + std::to_string(daemon.pid()) + "/oom_score_adj") << "1000" << std::flush;
     std::optional<int> end;
     {
-      const Glutton other(cgroup, "0");
+      const ChildProcess other = Glutton(cgroup, "0");
       CHECK(Eventually([&] { return (end = daemon.Ended()).has_value(); }));
     }
     REQUIRE(end.has_value());

@@ -5,20 +5,21 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <sstream>
 #include <string>
-#include <thread>
 
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
+#include "tests/support/temp_dir.h"
 
 using Catch::Contains;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::FreePort;
 using kvist::test::RunProgram;
@@ -59,8 +60,7 @@ struct Observed {
     return values;
   }
   FakeEngine Engine() const {
-    FakeEngine::Options options;
-    options.socket = daemon.socket();
+    FakeEngine::Options options = FakeEngine::On(daemon.socket());
     return FakeEngine(options);
   }
 };
@@ -118,9 +118,7 @@ TEST_CASE("Counters move by what an engine did, also after it is gone") {
   }
   // The sessions end when the daemon has heard of it; then the counts of the living have become counts of the dead.
   auto now = observed.Scrape();
-  for (const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-       At(now, "kvist_sessions") > 0 && std::chrono::steady_clock::now() < until; now = observed.Scrape())
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  CHECK(Eventually([&] { return At(now = observed.Scrape(), "kvist_sessions") == 0; }));
 
   const std::map<std::string, double> expected = {
       {"kvist_lookups_total{tier=\"dram\",result=\"miss\"}", 1},
@@ -191,9 +189,7 @@ TEST_CASE("A daemon whose metrics port is taken serves engines all the same") {
   const Observed first;
   TempDir dir;
   DaemonProcess second(dir.path(), first.With({}));
-  FakeEngine::Options options;
-  options.socket = second.socket();
-  FakeEngine engine(options);
+  FakeEngine engine(FakeEngine::On(second.socket()));
   REQUIRE(engine.status.message == "");
   CHECK(engine.StoreAll(engine.Keys(1, 2)).status == KVIST_OK);
   CHECK(At(first.Scrape(), "kvist_store_chunks_total") == 0);

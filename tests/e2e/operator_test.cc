@@ -23,14 +23,17 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
 #include "tests/support/stderr_to.h"
+#include "tests/support/temp_dir.h"
 
 using kvist::test::BinDir;
 using kvist::test::Ctl;
+using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
 using kvist::test::RunProgram;
+using kvist::test::StatusOf;
 using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
@@ -46,16 +49,9 @@ std::pair<int, std::string> Kvistd(std::vector<std::string> arguments) {
 
 // kvistctl reload of a configuration that is refused: what it says.
 std::string RefusedReload(const DaemonProcess& daemon) {
-  std::string said;
-  const std::string command = BinDir() + "/kvistctl --socket " + daemon.admin_socket() + " reload 2>&1";
-  CHECK(RunProgram({"/bin/sh", "-c", command}, &said) == 1);
+  const auto [status, said] = CtlSays(daemon, {"reload"});
+  CHECK(status == 1);
   return said;
-}
-
-FakeEngine::Options On(const DaemonProcess& daemon) {
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  return options;
 }
 
 std::string TenantOfLast(const DaemonProcess& daemon) {
@@ -99,7 +95,7 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   const std::string file = dir.path() + "/kvistd.toml", own = std::to_string(::getuid());
   std::ofstream(file) << "[lease]\nmax = \"1h\"\n";
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"}, file);
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 8);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
@@ -113,9 +109,9 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   // On the core: a lease from now on ends after 1 ms, and what was granted before stays.
   const kvist::Hit brief = engine.scheduler().Lookup(keys, 3'600'000'000);
   REQUIRE(brief.lease.id() != 0);
-  CHECK(Eventually([&] { return Ctl(daemon, {"status"})["leases"] == 1; }));
+  CHECK(Eventually([&] { return StatusOf(daemon)["leases"] == 1; }));
   // On the listener: who connects now is another tenant, who is there stays what it was.
-  FakeEngine other(On(daemon));
+  FakeEngine other(FakeEngine::On(daemon.socket()));
   REQUIRE(other.status.ok());
   CHECK(TenantOfLast(daemon) == "blue");
   CHECK(Ctl(daemon, {"sessions"})["sessions"][0]["tenant"] == "uid:" + own);
@@ -124,7 +120,7 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   // And no more connections than these four.
   std::ofstream(file, std::ios::app) << "[session]\nconnections_max = 4\n";
   CHECK(Ctl(daemon, {"reload"})["in_force"] == nlohmann::json{"session.connections_max"});
-  FakeEngine::Options third = On(daemon);
+  FakeEngine::Options third = FakeEngine::On(daemon.socket());
   third.connect_timeout_us = 100'000;
   FakeEngine refused(third);
   CHECK(Ctl(daemon, {"sessions"})["sessions"].size() == 4);
@@ -144,7 +140,7 @@ TEST_CASE("kvistd is ready long before a pool of 16 GiB is touched") {
   DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "log.level=error"});
   CHECK_THAT(manager.Receive(20'000), Catch::StartsWith("READY=1\n"));
   const std::chrono::duration<double> ready = std::chrono::steady_clock::now() - start;
-  const nlohmann::json pool = Ctl(daemon, {"status"})["pool"];
+  const nlohmann::json pool = StatusOf(daemon)["pool"];
   daemon.Kill();  // before it has touched much
   CHECK(pool["capacity_bytes"] == kPool);
   CHECK(pool["touched_bytes"] < kPool);
@@ -155,17 +151,11 @@ TEST_CASE("kvistd is ready long before a pool of 16 GiB is touched") {
 TEST_CASE("A clear is a job that an operator can list, and asking again for the same one starts no other") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 8);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
-  const auto clear = [&](const std::string& request) {
-    std::string out;
-    REQUIRE(RunProgram({BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "clear", "--yes",
-                        "--request", request},
-                       &out) == 0);
-    return nlohmann::json::parse(out);
-  };
+  const auto clear = [&](const std::string& request) { return Ctl(daemon, {"clear", "--yes", "--request", request}); };
   const nlohmann::json first = clear("tonight");
   CHECK(first["state"] == "done");
   CHECK(first["chunks"] == 8);
@@ -188,7 +178,7 @@ TEST_CASE("Row 38: a reload that is refused changes nothing, and engines are ser
   const std::string file = dir.path() + "/kvistd.toml", own = std::to_string(::getuid());
   std::ofstream(file) << "[tenants]\n" << own << " = \"blue\"\n";
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.level=error"}, file);
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 8);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
@@ -204,14 +194,14 @@ TEST_CASE("Row 38: a reload that is refused changes nothing, and engines are ser
   std::string wrong;
   CHECK(engine.LoadAll(keys, &wrong) == 8);
   CHECK(wrong == "");
-  FakeEngine second(On(daemon));
+  FakeEngine second(FakeEngine::On(daemon.socket()));
   REQUIRE(second.status.ok());
   CHECK(TenantOfLast(daemon) == "blue");
 
   std::ofstream(file) << "[tenants]\n" << own << " = \"red\"\n";
   daemon.Signal(SIGHUP);
   CHECK(Eventually([&] {
-    FakeEngine next(On(daemon));
+    FakeEngine next(FakeEngine::On(daemon.socket()));
     return next.status.ok() && TenantOfLast(daemon) == "red";
   }));
   CHECK(daemon.Terminate() == 0);
@@ -276,7 +266,7 @@ TEST_CASE("Row 38: configurations with any one thing wrong are refused with its 
   std::printf("row 38: %zu invalid configurations, at the start and at a reload each; accepted %u\n", wrong.size(),
               accepted);
   CHECK(accepted == 0);
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   CHECK(engine.status.ok());
   CHECK(daemon.Terminate() == 0);
 }

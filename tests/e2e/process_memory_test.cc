@@ -2,31 +2,33 @@
 // so that their memory is another process's.
 #include <catch2/catch.hpp>
 
-#include <grp.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
 
 #include "tests/support/bystander.h"
+#include "tests/support/child_process.h"
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::AtRest;
+using kvist::test::BecomeUser;
 using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::FdsFallTo;
+using kvist::test::InChild;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
-using Clock = std::chrono::steady_clock;
 
 namespace {
 
@@ -34,9 +36,7 @@ constexpr uid_t kOtherUser = 54402;
 constexpr int64_t kTimeoutUs = 20'000'000;
 
 FakeEngine::Options InProcess(const std::string& socket) {
-  FakeEngine::Options options;
-  options.socket = socket;
-  options.instance = "in-process";
+  FakeEngine::Options options = FakeEngine::On(socket, "in-process");
   options.in_process = true;
   options.deadline_us = kTimeoutUs;
   return options;
@@ -53,33 +53,14 @@ FakeEngine::Options Large(const std::string& socket) {
 }
 constexpr uint32_t kLargeChunks = 2048 / FakeEngine::kPagesPerChunk;
 
-// What a child that does `work` exits with, or minus the signal that ended it.
-template <class Work>
-int InChild(Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(work());
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
 // In a child: waits until the daemon has copied the first layer of a store.
 void AwaitFirstLayer(FakeEngine& engine, kvist_op op) { (void)engine.worker(0).Wait(op, kTimeoutUs, 1); }
 
-nlohmann::json Status(const DaemonProcess& daemon) {
-  std::string out;
-  REQUIRE(kvist::test::RunProgram(
-              {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json", "status"}, &out) == 0);
-  return nlohmann::json::parse(out);
-}
-
 void AwaitQuiet(const DaemonProcess& daemon, uint64_t sessions) {
-  const auto begin = Clock::now();
-  while (true) {
-    const auto now = Status(daemon);
-    if (now["sessions"] == sessions && now["ops"] == 0 && now["filling"] == 0) return;
-    REQUIRE(Clock::now() - begin < std::chrono::seconds(10));
-  }
+  REQUIRE(Eventually([&] {
+    const auto now = StatusOf(daemon);
+    return now["sessions"] == sessions && AtRest(now);
+  }));
 }
 
 }  // namespace
@@ -137,15 +118,11 @@ TEST_CASE("Memory of a process of another user is refused, with what to do") {
     return;
   }
   TempDir dir;
-  DaemonProcess daemon(dir.path(), {"session.socket_mode=0666"});
-  REQUIRE(::chmod(dir.path().c_str(), 0755) == 0);
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "session.socket_mode=0666"});
   Bystander bystander(daemon);
   const auto as_other_user = [&](bool in_process) {
     return InChild([&] {
-      // "/" may be closed to this user: the socket's name is relative.
-      if (::chdir(dir.path().c_str()) != 0 || ::setgroups(0, nullptr) != 0) return 10;
-      if (::setresgid(kOtherUser, kOtherUser, kOtherUser) != 0 || ::setresuid(kOtherUser, kOtherUser, kOtherUser) != 0)
-        return 11;
+      BecomeUser(dir.path(), kOtherUser, kOtherUser);
       FakeEngine::Options options = InProcess("engine.sock");
       options.in_process = in_process;
       options.scheduler = false;
@@ -162,7 +139,7 @@ TEST_CASE("Memory of a process of another user is refused, with what to do") {
 
 TEST_CASE("Memory that isn't where the engine says is refused at the handshake") {
   TempDir dir;
-  DaemonProcess daemon(dir.path());
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   Bystander bystander(daemon);
   CHECK(InChild([&] {
           FakeEngine::Options options = InProcess(daemon.socket());
@@ -192,7 +169,7 @@ TEST_CASE("Memory that isn't where the engine says is refused at the handshake")
   }
 }
 
-TEST_CASE("A process that unmaps its memory in the middle of a store fails that store alone") {
+TEST_CASE("Row 34: a process that unmaps its memory in the middle of a store fails that store alone") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=256MiB"});
   Bystander bystander(daemon);
@@ -223,7 +200,7 @@ TEST_CASE("A process that unmaps its memory in the middle of a store fails that 
       CHECK(engine.scheduler().Lookup(engine.Keys(1000 * (round + 1), kLargeChunks), 0).chunks == 0);
     }
   }
-  std::printf("process memory: %d stores cut off by munmap, none visible\n", cut);
+  std::printf("row 34: %d stores cut off by munmap, none of them visible\n", cut);
   CHECK(cut > 0);
   AwaitQuiet(daemon, 2);
 }
@@ -265,7 +242,5 @@ TEST_CASE("A process that dies in the middle of a store or a load leaves nothing
     CHECK(wrong == "");
     CHECK(chunks == kLargeChunks);
   }
-  const auto begin = Clock::now();
-  while (daemon.OpenFds() > fds && Clock::now() - begin < std::chrono::seconds(5)) std::this_thread::yield();
-  CHECK(daemon.OpenFds() <= fds);
+  CHECK(FdsFallTo(daemon, fds));
 }

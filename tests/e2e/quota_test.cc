@@ -2,25 +2,26 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::BecomeUser;
 using kvist::test::BinDir;
+using kvist::test::ChildProcess;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
 using kvist::test::RunProgram;
@@ -70,12 +71,10 @@ class Flooder {
   explicit Flooder(const std::string& dir) {
     REQUIRE(::pipe2(order_, O_CLOEXEC) == 0);
     REQUIRE(::pipe2(done_, O_CLOEXEC) == 0);
-    pid_ = ::fork();
-    if (pid_ == 0) ::_exit(Live(dir));
+    process_.emplace([&] { return Live(dir); });
   }
   ~Flooder() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
+    process_->Kill();
     for (const int fd : {order_[0], order_[1], done_[0], done_[1]}) ::close(fd);
   }
   Flooder(const Flooder&) = delete;
@@ -91,15 +90,8 @@ class Flooder {
 
  private:
   int Live(const std::string& dir) const {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::chdir(dir.c_str()) != 0 || ::setgroups(0, nullptr) != 0 || ::setresgid(kFlooder, kFlooder, kFlooder) != 0 ||
-        ::setresuid(kFlooder, kFlooder, kFlooder) != 0) {
-      std::perror("becoming another user");
-      return 90;
-    }
-    FakeEngine::Options options;
-    options.socket = "engine.sock";
-    FakeEngine engine(options);
+    BecomeUser(dir, kFlooder, kFlooder);
+    FakeEngine engine(FakeEngine::On("engine.sock"));
     char byte = 0;
     for (uint32_t first = 0; ::read(order_[0], &byte, 1) == 1; first += 125) {
       byte = engine.status.ok() && StorePrompts(engine, first, 125) ? 'y' : 'n';
@@ -109,7 +101,7 @@ class Flooder {
   }
 
   int order_[2], done_[2];
-  pid_t pid_ = -1;
+  std::optional<ChildProcess> process_;
 };
 
 }  // namespace
@@ -125,9 +117,7 @@ TEST_CASE("A flood evicts its own chunks only while its tenant has a quota, set,
   std::ofstream(file) << "[tenants]\n0 = \"blue\"\n";
   DaemonProcess daemon(dir.path(), {"pool.bytes=16MiB", "pool.slab_bytes=1MiB", "session.socket_mode=0666"}, file);
   const Flooder flooder(dir.path());  // forked before this process has threads
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  FakeEngine blue(options);
+  FakeEngine blue(FakeEngine::On(daemon.socket()));
   REQUIRE(blue.status.ok());
 
   // More than half of the pool, so that without quotas blue would have to give way.
@@ -179,9 +169,7 @@ TEST_CASE("An operator hears at once of a quota that nobody would be held to, or
   TempDir dir;
   const std::string own = std::to_string(::getuid()), tenant = "uid:" + own;
   DaemonProcess daemon(dir.path(), {"pool.bytes=16MiB", "pool.slab_bytes=1MiB"});
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  FakeEngine engine(options);
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
 
   const auto [unknown, why] = Ctl(daemon, "quota set bleu 4MiB");

@@ -4,10 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,22 +19,28 @@
 #include <vector>
 
 #include "tests/support/campaign.h"
+#include "tests/support/child_process.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
 
 namespace session = kvist::session::v1;
 namespace shm = kvist::shm;
 using kvist::MonotonicNanos;
 using kvist::UniqueFd;
+using kvist::test::AtRest;
+using kvist::test::BecomeUser;
 using kvist::test::Campaign;
-using kvist::test::Ctl;
+using kvist::test::ChildProcess;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::FdsFallTo;
 using kvist::test::RawClient;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 using kvist::test::UntilItGoesOn;
 using kvist::test::WorkingEngine;
@@ -230,36 +233,29 @@ class MaliciousProcess {
   MaliciousProcess(const std::string& dir, uid_t user, std::chrono::milliseconds time, uint64_t seed) {
     int report[2];
     REQUIRE(::pipe2(report, O_CLOEXEC) == 0);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      Mischief done;
-      try {
-        // A path from here: another user may not be let into "/".
-        if (::chdir(dir.c_str()) != 0 || (user != ::geteuid() && ::setresuid(user, user, user) != 0)) ::_exit(1);
-        ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-        kvist::Chain chain(FakeEngine::kChunkTokens);  // keys that the honest engine uses, too
-        chain.Append(std::vector<uint32_t>(size_t{kChunks} * FakeEngine::kChunkTokens));
-        const std::vector<kvist_key> keys(chain.keys().begin(), chain.keys().end());
-        const int64_t end = MonotonicNanos() + std::chrono::nanoseconds(time).count();
-        const uint32_t targets[] = {
-            kArena,          kArena | kPageBytesOfOwn, kPageBytesOfOwn | kEntries,
-            kCells | kArena, kHeader | kArena,         kArena | kPageBytesOfOwn | kEntries | kCells | kHeader};
-        while (MonotonicNanos() < end) {
-          ++seed;
-          Misbehave("engine.sock", keys, targets[seed % std::size(targets)], MonotonicNanos() + 100'000'000, seed, &done);
-        }
-      } catch (...) { ::_exit(2); }
-      ::_exit(::write(report[1], &done, sizeof done) == sizeof done ? 0 : 3);
-    }
-    ::close(report[1]);
     report_ = UniqueFd(report[0]);
+    const UniqueFd say(report[1]);
+    process_.emplace([&] {
+      if (user != ::geteuid()) {
+        BecomeUser(dir, user, user);
+      } else if (::chdir(dir.c_str()) != 0) {
+        return 1;
+      }
+      kvist::Chain chain(FakeEngine::kChunkTokens);  // keys that the honest engine uses, too
+      chain.Append(std::vector<uint32_t>(size_t{kChunks} * FakeEngine::kChunkTokens));
+      const std::vector<kvist_key> keys(chain.keys().begin(), chain.keys().end());
+      const int64_t end = MonotonicNanos() + std::chrono::nanoseconds(time).count();
+      const uint32_t targets[] = {
+          kArena,          kArena | kPageBytesOfOwn, kPageBytesOfOwn | kEntries,
+          kCells | kArena, kHeader | kArena,         kArena | kPageBytesOfOwn | kEntries | kCells | kHeader};
+      Mischief done;
+      while (MonotonicNanos() < end) {
+        ++seed;
+        Misbehave("engine.sock", keys, targets[seed % std::size(targets)], MonotonicNanos() + 100'000'000, seed, &done);
+      }
+      return ::write(say.get(), &done, sizeof done) == sizeof done ? 0 : 3;
+    });
   }
-  ~MaliciousProcess() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  MaliciousProcess(const MaliciousProcess&) = delete;
-  MaliciousProcess& operator=(const MaliciousProcess&) = delete;
 
   // Waits for its end; nothing when it has failed, as it does when kvistd is gone.
   std::optional<Mischief> Done(std::chrono::seconds within) {
@@ -271,14 +267,14 @@ class MaliciousProcess {
   }
 
  private:
-  pid_t pid_ = -1;
+  std::optional<ChildProcess> process_;
   UniqueFd report_;
 };
 
 }  // namespace
 
 TEST_CASE("Row 35: clients that write into shared memory after they submitted hurt themselves only") {
-  const std::chrono::milliseconds time = std::chrono::seconds(Campaign("KVIST_SCRIBBLE_SECONDS", 6));
+  const std::chrono::milliseconds time = std::chrono::seconds(Campaign("KVIST_SCRIBBLE_SECONDS", 6, 60));
   const uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   TempDir dir;
@@ -317,10 +313,7 @@ TEST_CASE("Row 35: clients that write into shared memory after they submitted hu
       honest.longest_us() / 1000, honest.wrong());
   CHECK(honest.wrong() == 0);
   CHECK(all.answered > 0);
-  CHECK(Eventually([&] { return daemon.OpenFds() <= fds; }));
-  CHECK(Eventually([&] {
-    const auto status = Ctl(daemon, {"status"});
-    return status["ops"] == 0 && status["leases"] == 0 && status["filling"] == 0;
-  }));
+  CHECK(FdsFallTo(daemon, fds));
+  CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
   CHECK(daemon.Terminate() == 0);
 }

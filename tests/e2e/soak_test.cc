@@ -3,11 +3,8 @@
 // KVIST_SOAK_SECONDS says for how long; tests/soak.sh runs it.
 #include <catch2/catch.hpp>
 
-#include <signal.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,21 +16,27 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/campaign.h"
+#include "tests/support/child_process.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::AtRest;
 using kvist::test::Campaign;
+using kvist::test::ChildProcess;
 using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
@@ -46,22 +49,12 @@ constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMos
 constexpr double kWarmUp = 0.25;  // of the time: first uses of everything
 constexpr size_t kEngines = 4;
 
-uint64_t Resident(pid_t pid) {
-  std::ifstream statm("/proc/" + std::to_string(pid) + "/statm");
-  uint64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-}
-
 // An engine's life, a few requests at a time. Ends by leaving, or is killed by the test before.
-[[noreturn]] void Live(const std::string& socket, uint32_t seed, milliseconds life) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+int Live(const std::string& socket, uint32_t seed, milliseconds life) {
   std::mt19937 random(seed);
   const auto end = Clock::now() + life;
   {
-    FakeEngine::Options options;
-    options.socket = socket;
-    options.instance = "soak " + std::to_string(seed % 7);
+    FakeEngine::Options options = FakeEngine::On(socket, "soak " + std::to_string(seed % 7));
     options.model = seed % 3 == 0 ? "a" : "b";
     options.pages = 256;
     options.segment_bytes = 2048;
@@ -71,14 +64,14 @@ uint64_t Resident(pid_t pid) {
     while (engine.status.ok() && Clock::now() < end) {
       const auto keys = engine.Keys(1000 * (random() % 30), 1 + random() % 32);
       engine.LoadAll(keys, &wrong);
-      if (!wrong.empty()) ::_exit(4);
+      if (!wrong.empty()) return 4;
       engine.StoreAll(keys);
       const kvist::Hit kept = engine.scheduler().Lookup(keys, 60'000'000);
       std::this_thread::sleep_for(milliseconds(random() % 20));  // a low rate is what is asked for
     }
     if (seed % 2 == 0) ::_exit(0);  // without a goodbye
   }
-  ::_exit(0);
+  return 0;
 }
 
 // Engines that come and go.
@@ -89,43 +82,38 @@ class Crowd {
 
   // Reaps who has gone, kills one now and then, and fills up.
   void Turn() {
-    for (pid_t& pid : engines_) {
-      if (pid > 0 && random_() % 50 == 0) {
-        ::kill(pid, SIGKILL);
-        ++killed_;
-      }
-      Reap(&pid, WNOHANG);
-      if (pid == 0) {
-        pid = ::fork();
-        if (pid == 0) Live(daemon_.socket(), random_(), milliseconds(100 + random_() % 1000));
-        random_();  // not the child's numbers again
-        ++lives_;
-      }
+    for (std::optional<ChildProcess>& engine : engines_) {
+      if (random_() % 50 == 0) Kill(engine);
+      if (engine.has_value()) Reap(engine, engine->Ended());
+      if (engine.has_value()) continue;
+      const uint32_t seed = random_();
+      const milliseconds life(100 + random_() % 1000);
+      engine.emplace([&] { return Live(daemon_.socket(), seed, life); });
+      ++lives_;
     }
   }
   void KillAll() {
-    for (pid_t& pid : engines_) {
-      if (pid <= 0) continue;
-      ::kill(pid, SIGKILL);
-      ++killed_;
-      Reap(&pid, 0);
-    }
+    for (std::optional<ChildProcess>& engine : engines_) Kill(engine);
   }
   uint64_t lives() const { return lives_; }
   uint64_t killed() const { return killed_; }
   uint64_t wrong() const { return wrong_; }
 
  private:
-  void Reap(pid_t* pid, int options) {
-    int status = 0;
-    if (*pid <= 0 || ::waitpid(*pid, &status, options) != *pid) return;
-    wrong_ += WIFEXITED(status) && WEXITSTATUS(status) == 4;
-    *pid = 0;
+  void Kill(std::optional<ChildProcess>& engine) {
+    if (!engine.has_value()) return;
+    ++killed_;
+    Reap(engine, engine->Kill());
+  }
+  void Reap(std::optional<ChildProcess>& engine, std::optional<int> end) {
+    if (!end.has_value()) return;
+    wrong_ += *end == 4;
+    engine.reset();
   }
 
   const DaemonProcess& daemon_;
   std::mt19937 random_;
-  std::array<pid_t, kEngines> engines_{};
+  std::array<std::optional<ChildProcess>, kEngines> engines_;
   uint64_t lives_ = 0, killed_ = 0, wrong_ = 0;
 };
 
@@ -163,7 +151,7 @@ double Slope(const std::vector<Sample>& samples, double Sample::*value) {
 }  // namespace
 
 TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
-  const int seconds = Campaign("KVIST_SOAK_SECONDS", 20);
+  const int seconds = Campaign("KVIST_SOAK_SECONDS", 20, 200);
   const auto cycle = milliseconds(std::clamp(seconds * 1000 / 40, 250, 5000));
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
@@ -174,7 +162,7 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   configure(60);
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.level=error"}, config);
   REQUIRE(Eventually([&] {
-    const auto pool = Ctl(daemon, {"status"})["pool"];
+    const auto pool = StatusOf(daemon)["pool"];
     return pool["touched_bytes"] == pool["capacity_bytes"];
   }));
   Crowd crowd(daemon, random());
@@ -196,7 +184,7 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
             ++clears;
             break;
           case 1: {
-            const auto spaces = Ctl(daemon, {"status"})["spaces"];
+            const auto spaces = StatusOf(daemon)["spaces"];
             if (spaces.empty()) break;
             Ctl(daemon, {"clear", "--yes", "--space", spaces[random() % spaces.size()]["digest"]});
             ++clears;
@@ -209,7 +197,7 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
             break;
           default: Stranger(daemon.socket()); ++strangers;
         }
-        rss_most = std::max(rss_most, static_cast<double>(Resident(daemon.pid())));
+        rss_most = std::max(rss_most, static_cast<double>(daemon.ResidentBytes()));
       }
       std::this_thread::sleep_for(milliseconds(10));
     }
@@ -217,8 +205,8 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
     nlohmann::json status;
     const bool rests = Eventually([&] {
       Ctl(daemon, {"clear", "--yes"});
-      status = Ctl(daemon, {"status"});
-      return status["sessions"] == 0 && status["leases"] == 0 && status["ops"] == 0 && status["filling"] == 0;
+      status = StatusOf(daemon);
+      return status["sessions"] == 0 && AtRest(status);
     });
     CHECK(rests);
     REQUIRE(!daemon.Ended().has_value());
@@ -229,11 +217,11 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
       fds = std::min(fds, daemon.OpenFds());
     }
     samples.push_back({std::chrono::duration<double>(Clock::now() - begin).count(),
-                       static_cast<double>(Resident(daemon.pid())), static_cast<double>(fds),
+                       static_cast<double>(daemon.ResidentBytes()), static_cast<double>(fds),
                        status["pool"]["used_bytes"].get<double>(), status["leases"].get<double>()});
     if (rests == false) break;
   }
-  const auto status = Ctl(daemon, {"status"});
+  const auto status = StatusOf(daemon);
   CHECK(daemon.Terminate() == 0);
 
   const double warm = samples.back().seconds * kWarmUp;

@@ -4,38 +4,28 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::Ctl;
+using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
 
 constexpr int64_t kLong = 10'000'000;
 
-FakeEngine::Options On(const DaemonProcess& daemon, const char* instance = "fake") {
-  FakeEngine::Options options;
-  options.socket = daemon.socket();
-  options.instance = instance;
-  return options;
-}
-
-nlohmann::json StatusOf(const DaemonProcess& daemon) {
-  std::string out;
-  REQUIRE(kvist::test::RunProgram(
-              {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "status", "-o", "json"}, &out) == 0);
-  return nlohmann::json::parse(out);
-}
-uint64_t PrivateBytes(const DaemonProcess& daemon) {
-  return StatusOf(daemon).at("pool").at("private_bytes").get<uint64_t>();
-}
+uint64_t PrivateBytes(const DaemonProcess& daemon) { return StatusOf(daemon).at("pool").at("private_bytes"); }
 
 // Four chunks' KV of `prompt` in the engine's pages.
 std::vector<uint32_t> FillPages(FakeEngine& engine, uint32_t rank, const std::vector<kvist_key>& keys,
@@ -58,7 +48,7 @@ kvist_status Ended(kvist::Client& client, kvist_op op) { return op == 0 ? KVIST_
 TEST_CASE("KV that was swapped out layer by layer comes back into other pages, on each rank its own") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine::Options options = On(daemon);
+  FakeEngine::Options options = FakeEngine::On(daemon.socket());
   options.ranks = 2;
   FakeEngine engine(options);
   REQUIRE(engine.status.message == "");
@@ -88,12 +78,12 @@ TEST_CASE("In place of pages that weren't taken out zeros come back, never what 
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=8MiB", "swap.share=0.5"});
   {  // somebody fills the whole pool with bytes of his, and goes
-    FakeEngine other(On(daemon, "other"));
+    FakeEngine other(FakeEngine::On(daemon.socket(), "other"));
     REQUIRE(other.status.message == "");
     for (uint32_t prompt = 1; prompt < 60; ++prompt)
       REQUIRE(other.StoreAll(other.Keys(prompt * 1000, 12)).status == KVIST_OK);
   }
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
   kvist::Client& worker = engine.worker(0);
   const auto keys = engine.Keys(1, 1);
@@ -128,7 +118,7 @@ TEST_CASE("Private allocations have a budget, and end with the engine") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=8MiB", "swap.share=0.25"});
   {
-    FakeEngine engine(On(daemon));
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
     REQUIRE(engine.status.message == "");
     std::vector<kvist_allocation> rooms;  // never freed: they end with the session
     kvist_allocation room = 0;
@@ -144,15 +134,13 @@ TEST_CASE("Private allocations have a budget, and end with the engine") {
     CHECK_FALSE(engine.scheduler().Allocate(0));
     CHECK_FALSE(engine.scheduler().Allocate(1, 7));
   }
-  const auto gone = [&] { return PrivateBytes(daemon) == 0; };
-  for (int i = 0; i < 200 && !gone(); ++i) {}  // each asks the daemon: bounded by its answers
-  CHECK(gone());
+  CHECK(Eventually([&] { return PrivateBytes(daemon) == 0; }));
 }
 
 TEST_CASE("What is freed while the ring is full is freed when there is room again") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
   kvist::Allocation room = engine.scheduler().Allocate(4);
   REQUIRE(room);
@@ -162,15 +150,13 @@ TEST_CASE("What is freed while the ring is full is freed when there is room agai
   for (int i = 0; i < 2000; ++i) engine.scheduler().SessionEnded(keys);  // more than the ring holds
   room.Release();
   daemon.Signal(SIGCONT);
-  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (PrivateBytes(daemon) > 0 && std::chrono::steady_clock::now() < until) {}  // each asks the daemon
-  CHECK(PrivateBytes(daemon) == 0);
+  CHECK(Eventually([&] { return PrivateBytes(daemon) == 0; }));
 }
 
 TEST_CASE("When kvistd dies what it kept is gone, the engine is told, and goes on with its successor") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
   kvist::Client& worker = engine.worker(0);
   const auto keys = engine.Keys(1, 2);
@@ -197,14 +183,14 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=8MiB"});
   const auto flood = [&] {
-    FakeEngine other(On(daemon, "flood"));
+    FakeEngine other(FakeEngine::On(daemon.socket(), "flood"));
     REQUIRE(other.status.message == "");
     for (uint32_t prompt = 100; prompt < 160; ++prompt)
       REQUIRE(other.StoreAll(other.Keys(prompt * 1000, 12)).status == KVIST_OK);
   };
   std::vector<kvist_key> pinned, plain;
   {
-    FakeEngine engine(On(daemon));
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
     REQUIRE(engine.status.message == "");
     pinned = engine.Keys(1, 8), plain = engine.Keys(2000, 8);
     REQUIRE(engine.StoreAll(pinned).status == KVIST_OK);
@@ -212,27 +198,20 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
     CHECK(engine.scheduler().Pin(pinned) == 8);
   }
   flood();
-  FakeEngine engine(On(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
   std::string wrong;
   CHECK(engine.LoadAll(plain, &wrong) == 0);
   CHECK(engine.LoadAll(pinned, &wrong) == 8);
   CHECK(wrong == "");
-  const auto ctl = [&](std::vector<std::string> arguments, std::string* out) {
-    arguments.insert(arguments.begin(),
-                     {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json"});
-    return kvist::test::RunProgram(arguments, out);
-  };
-  std::string out;
-  REQUIRE(ctl({"pins"}, &out) == 0);
-  const nlohmann::json pins = nlohmann::json::parse(out).at("pins");
+  const nlohmann::json pins = Ctl(daemon, {"pins"}).at("pins");
   REQUIRE(pins.size() == 1);
   CHECK(pins[0]["owner"] == "fake");
   CHECK(pins[0]["chunks"] == 8);
   SECTION("the engine takes its pin back") { CHECK(engine.scheduler().Unpin(pinned).ok()); }
   SECTION("an operator removes it") {
-    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) == 0);
-    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) != 0);  // gone
+    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"]}).first == 0);
+    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"]}).first != 0);  // gone
   }
   flood();
   CHECK(engine.LoadAll(pinned, &wrong) == 0);

@@ -2,14 +2,12 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
-#include <grp.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,11 +22,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
+using kvist::test::BecomeUser;
 using kvist::test::BinDir;
+using kvist::test::ChildProcess;
 using kvist::test::FakeEngine;
+using kvist::test::InChild;
 using kvist::test::RunProgram;
 using kvist::test::TempDir;
 namespace fs = std::filesystem;
@@ -78,14 +81,8 @@ class BareRoot {
   TempDir dir_;
 };
 
-// In a child: another user, for good.
-void Become(uid_t user, gid_t group, const std::vector<gid_t>& groups) {
-  if (::setgroups(groups.size(), groups.data()) != 0) ::_exit(90);
-  if (::setresgid(group, group, group) != 0 || ::setresuid(user, user, user) != 0) ::_exit(91);
-}
-
-// kvistd in that root, as its user; its pid when it is READY.
-pid_t StartKvistd(const BareRoot& root) {
+// kvistd in that root, as its user, when it is READY.
+ChildProcess StartKvistd(const BareRoot& root) {
   std::vector<const char*> argv{"/kvistd"};
   for (const char* setting :
        {"daemon.state_dir=/state", "session.socket=/run/engine.sock", "session.socket_group=kvist",
@@ -95,20 +92,18 @@ pid_t StartKvistd(const BareRoot& root) {
   argv.push_back(nullptr);
   int out[2];
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);
-  const pid_t pid = ::fork();
-  if (pid == 0) {
+  ChildProcess kvistd([&] {
     ::dup2(out[1], STDOUT_FILENO);
-    if (::chroot(root.path().c_str()) != 0 || ::chdir("/") != 0) ::_exit(92);
+    if (::chroot(root.path().c_str()) != 0) return 92;
     for (int capability = 0; ::prctl(PR_CAPBSET_READ, capability) >= 0; ++capability) {
-      if (::prctl(PR_CAPBSET_DROP, capability) != 0) ::_exit(93);
+      if (::prctl(PR_CAPBSET_DROP, capability) != 0) return 93;
     }
-    Become(kDaemonUser, kDaemonGroup, {kEngines, kOperators});
-    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) ::_exit(94);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    BecomeUser("/", kDaemonUser, kDaemonGroup, {kEngines, kOperators});
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return 94;
     ::execv(argv[0], const_cast<char**>(argv.data()));
     std::perror(argv[0]);
-    ::_exit(95);
-  }
+    return 95;
+  });
   ::close(out[1]);
   std::string said;
   char buffer[256];
@@ -119,21 +114,16 @@ pid_t StartKvistd(const BareRoot& root) {
   }
   ::close(out[0]);
   CHECK(said == "READY\n");
-  return pid;
+  return kvistd;
 }
 
-// What a child that does `work` in the sockets' directory as this user exits with. The directory's name is relative from there on.
+// How a child that does `work` in the sockets' directory as this user ends.
 template <class Work>
 int AsUser(const BareRoot& root, uid_t user, gid_t group, Work work) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::chdir((root.path() + "/run").c_str()) != 0) ::_exit(96);
-    Become(user, group, {});
-    ::_exit(work());
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  return InChild([&] {
+    BecomeUser(root.path() + "/run", user, group);
+    return work();
+  });
 }
 
 // 0, or the errno of connecting.
@@ -157,10 +147,10 @@ TEST_CASE("kvistd without any right serves an engine of another user, whom a gro
     return;
   }
   const BareRoot root;
-  const pid_t kvistd = StartKvistd(root);
+  ChildProcess kvistd = StartKvistd(root);
 
   std::map<std::string, std::string> status;
-  std::ifstream lines("/proc/" + std::to_string(kvistd) + "/status");
+  std::ifstream lines("/proc/" + std::to_string(kvistd.pid()) + "/status");
   for (std::string line; std::getline(lines, line);) {
     const size_t colon = line.find(":\t");
     if (colon != std::string::npos) status[line.substr(0, colon)] = line.substr(colon + 2);
@@ -172,8 +162,7 @@ TEST_CASE("kvistd without any right serves an engine of another user, whom a gro
   for (const bool sealed : {true, false}) {
     INFO("memory that is " << (sealed ? "mapped" : "copied through its descriptor"));
     CHECK(AsUser(root, kEngineUser, kEngines, [&] {
-            FakeEngine::Options options;
-            options.socket = "engine.sock";
+            FakeEngine::Options options = FakeEngine::On("engine.sock");
             options.sealed = sealed;
             options.model = sealed ? "sealed" : "unsealed";
             FakeEngine engine(options);
@@ -190,8 +179,7 @@ TEST_CASE("kvistd without any right serves an engine of another user, whom a gro
   const auto in_process = [&](uid_t user, gid_t group, bool dumpable) {
     return AsUser(root, user, group, [&] {
       ::prctl(PR_SET_DUMPABLE, dumpable ? 1 : 0);  // as after an exec; a change of users leaves it off
-      FakeEngine::Options options;
-      options.socket = "engine.sock";
+      FakeEngine::Options options = FakeEngine::On("engine.sock");
       options.in_process = true;
       options.model = "process";
       FakeEngine engine(options);
@@ -218,9 +206,6 @@ TEST_CASE("kvistd without any right serves an engine of another user, whom a gro
   REQUIRE(node["spaces"].size() == 4);
   CHECK(node["spaces"][0]["tenant"] == "uid:54402");
 
-  ::kill(kvistd, SIGTERM);
-  int ended = 0;
-  ::waitpid(kvistd, &ended, 0);
-  CHECK(WIFEXITED(ended));
-  CHECK(WEXITSTATUS(ended) == 0);
+  kvistd.Signal(SIGTERM);
+  CHECK(kvistd.Wait() == 0);
 }

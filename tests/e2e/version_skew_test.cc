@@ -23,6 +23,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/temp_dir.h"
 
 namespace session = kvist::session::v1;
 namespace shm = kvist::shm;
@@ -30,12 +31,11 @@ using kvist::UniqueFd;
 using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::kProvoked;
 using kvist::test::RawClient;
 using kvist::test::TempDir;
 
 namespace {
-
-const std::vector<std::string> kSettings{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
 
 // A field of a later version in protobuf's encoding: number 100 to 227, of each wire type.
 std::string UnknownField(std::mt19937* random) {
@@ -122,7 +122,7 @@ UniqueFd MemoryOfVersion(uint32_t magic, uint32_t version) {
 
 TEST_CASE("Row 36: kvistd refuses connectors of every other version and says which it speaks") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSettings);
+  DaemonProcess daemon(dir.path(), kProvoked);
   Bystander bystander(daemon);
   uint32_t pairs = 0;
   for (uint32_t version : {0u, shm::kVersion - 1, shm::kVersion + 1, shm::kVersion + 2, 1u << 31, UINT32_MAX}) {
@@ -146,7 +146,7 @@ TEST_CASE("Row 36: kvistd refuses connectors of every other version and says whi
 
 TEST_CASE("Row 36: fields of a later version are passed over, and leave the space as it is") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSettings);
+  DaemonProcess daemon(dir.path(), kProvoked);
   Bystander bystander(daemon);
   std::mt19937 random(36);
   RawClient plain(daemon);
@@ -192,8 +192,7 @@ TEST_CASE("Row 36: the connector refuses a session memory of every other layout"
   };
   for (const Case& c : cases) {
     TempDir dir;
-    FakeEngine::Options options;
-    options.socket = dir.path() + "/engine.sock";
+    FakeEngine::Options options = FakeEngine::On(dir.path() + "/engine.sock");
     const OtherDaemon daemon(options.socket, c.memory);
     FakeEngine engine(options);
     CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);

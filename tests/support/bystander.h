@@ -13,13 +13,7 @@ namespace kvist::test {
 // An engine that must not notice anything.
 class Bystander {
  public:
-  explicit Bystander(const DaemonProcess& daemon)
-      : engine_([&] {
-          FakeEngine::Options o;
-          o.socket = daemon.socket();
-          o.instance = "bystander";
-          return o;
-        }()) {
+  explicit Bystander(const DaemonProcess& daemon) : engine_(FakeEngine::On(daemon.socket(), "bystander")) {
     REQUIRE(engine_.status.message == "");
     keys_ = engine_.Keys(1, 8);
     REQUIRE(engine_.StoreAll(keys_).status == KVIST_OK);

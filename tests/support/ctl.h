@@ -7,13 +7,24 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/support/daemon_process.h"
 
 namespace kvist::test {
 
-// What kvistctl says to these arguments, as JSON; requires that it succeeds.
+// kvistctl's exit status, and all that it says, on stdout and stderr.
+inline std::pair<int, std::string> CtlSays(const DaemonProcess& daemon, const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv{
+      "/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1", BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  std::string said;
+  const int status = RunProgram(argv, &said);
+  return {status, said};
+}
+
+// What kvistctl answers to these arguments, as JSON; requires that it succeeds.
 inline nlohmann::json Ctl(const DaemonProcess& daemon, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv{BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json"};
   argv.insert(argv.end(), arguments.begin(), arguments.end());
@@ -21,6 +32,13 @@ inline nlohmann::json Ctl(const DaemonProcess& daemon, const std::vector<std::st
   const int status = RunProgram(argv, &out);
   REQUIRE(status == 0);
   return nlohmann::json::parse(out);
+}
+
+inline nlohmann::json StatusOf(const DaemonProcess& daemon) { return Ctl(daemon, {"status"}); }
+
+// Whether that is the status of a kvistd that has nothing to do and owes nobody anything: no lease, no copy, no half store.
+inline bool AtRest(const nlohmann::json& status) {
+  return status["leases"] == 0 && status["ops"] == 0 && status["filling"] == 0;
 }
 
 // Whether it holds within 20 s; for what a daemon or an engine does soon, by itself.
@@ -31,6 +49,11 @@ inline bool Eventually(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
+}
+
+// Whether the daemon has closed what it had opened since it held `fds` descriptors, or does so soon.
+inline bool FdsFallTo(const DaemonProcess& daemon, size_t fds) {
+  return Eventually([&] { return daemon.OpenFds() <= fds; });
 }
 
 }  // namespace kvist::test

@@ -4,14 +4,15 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 namespace kvist::test {
 namespace {
@@ -38,18 +39,6 @@ int Reap(pid_t pid) {
 }
 
 }  // namespace
-
-TempDir::TempDir() {
-  std::string name = std::filesystem::temp_directory_path() / "kvist-test-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-  ::chmod(path_.c_str(), 0755);
-}
-
-TempDir::~TempDir() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 std::string BinDir() { return std::filesystem::read_symlink("/proc/self/exe").parent_path(); }
 
@@ -133,15 +122,32 @@ size_t DaemonProcess::OpenFds() const {
   return count;
 }
 
+uint64_t DaemonProcess::ResidentBytes() const {
+  std::ifstream statm("/proc/" + std::to_string(pid_) + "/statm");
+  uint64_t size = 0, resident = 0;
+  statm >> size >> resident;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
 int RunProgram(const std::vector<std::string>& argv, std::string* out) {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) std::abort();
   const pid_t pid = Spawn(argv, pipe[1]);
   ::close(pipe[1]);
-  char buffer[4096];
-  ssize_t n;
-  while ((n = ::read(pipe[0], buffer, sizeof buffer)) > 0 || (n < 0 && errno == EINTR)) {
-    if (n > 0 && out != nullptr) out->append(buffer, static_cast<size_t>(n));
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + kRunMost;
+  while (true) {
+    pollfd readable{pipe[0], POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0 || ::poll(&readable, 1, static_cast<int>(left.count())) == 0) {
+      ::kill(pid, SIGKILL);
+      break;
+    }
+    char buffer[4096];
+    const ssize_t n = ::read(pipe[0], buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    if (out != nullptr) out->append(buffer, static_cast<size_t>(n));
   }
   ::close(pipe[0]);
   return Reap(pid);

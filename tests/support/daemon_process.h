@@ -3,24 +3,18 @@
 
 #include <sys/types.h>
 
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace kvist::test {
 
-// A temporary folder, removed with its content.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
+// Settings of a kvistd that is to be provoked: a small pool that it doesn't touch beforehand, so that its resident memory stands still,
+// and no log of what engines do wrong.
+inline const std::vector<std::string> kProvoked{"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=error"};
 
 // What starts a kvistd in a folder of the test's, see DaemonProcess; for tests that expect it to refuse.
 std::vector<std::string> KvistdCommand(const std::string& dir, const std::vector<std::string>& settings = {},
@@ -46,8 +40,9 @@ class DaemonProcess {
   pid_t pid() const { return pid_; }
   std::string socket() const { return dir_ + "/engine.sock"; }
   std::string admin_socket() const { return dir_ + "/admin.sock"; }
-  // Open descriptors of the process.
+  // Open descriptors of the process, and its resident memory.
   size_t OpenFds() const;
+  uint64_t ResidentBytes() const;
 
  private:
   std::string dir_;
@@ -57,7 +52,9 @@ class DaemonProcess {
   pid_t pid_ = -1;
 };
 
-// Runs a program with its output captured. Returns the exit status (-signal when killed).
+// Runs a program with its output captured. Returns the exit status (-signal when killed). One that has not ended within kRunMost, as a
+// kvistd that should have refused to start, is killed.
+inline constexpr std::chrono::seconds kRunMost{120};
 int RunProgram(const std::vector<std::string>& argv, std::string* out);
 // The folder of this executable.
 std::string BinDir();

@@ -33,6 +33,20 @@ uint64_t Word(uint64_t owner, uint32_t i) {
 
 }  // namespace
 
+FakeEngine::Options FakeEngine::On(const std::string& socket, const std::string& instance) {
+  Options options;
+  options.socket = socket;
+  options.instance = instance;
+  return options;
+}
+
+FakeEngine::Options FakeEngine::LargeOn(const std::string& socket, const std::string& instance) {
+  Options options = On(socket, instance);
+  options.pages = 1024;
+  options.segment_bytes = 4096;
+  return options;
+}
+
 FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(ModelSalt(options_.model)) {
   const uint64_t page_bytes = uint64_t{options_.layers} * 2 * options_.segment_bytes;
   for (uint32_t layer = 0; layer < options_.layers; ++layer)

@@ -37,6 +37,10 @@ class FakeEngine {
   static constexpr uint32_t kChunkTokens = 64;
   static constexpr uint32_t kPagesPerChunk = kChunkTokens / kPageTokens;
 
+  // Of an engine at this socket; and of one whose prompts keep kvistd busy for a while: 24 MiB in 1,024 pages.
+  static Options On(const std::string& socket, const std::string& instance = "fake");
+  static Options LargeOn(const std::string& socket, const std::string& instance);
+
   explicit FakeEngine(Options options);
   ~FakeEngine();
 

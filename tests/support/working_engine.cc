@@ -9,20 +9,12 @@
 namespace kvist::test {
 namespace {
 
-constexpr uint32_t kChunks = 16, kAreas = 16;
-
-FakeEngine::Options On(const std::string& socket, const std::string& instance) {
-  FakeEngine::Options options;
-  options.socket = socket;
-  options.instance = instance;
-  options.pages = kAreas * kChunks * FakeEngine::kPagesPerChunk;
-  options.segment_bytes = 4096;
-  return options;
-}
+constexpr uint32_t kChunks = 16, kAreas = 16;  // together all pages of a large engine
 
 }  // namespace
 
-WorkingEngine::WorkingEngine(const std::string& socket, const std::string& instance) : engine_(On(socket, instance)) {
+WorkingEngine::WorkingEngine(const std::string& socket, const std::string& instance)
+    : engine_(FakeEngine::LargeOn(socket, instance)) {
   if (engine_.status.ok()) thread_ = std::thread([this] { Work(); });
 }
 

@@ -1,12 +1,12 @@
 #include "storage/base/check.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <string>
+
+#include "tests/support/child_process.h"
 
 namespace kvist {
 namespace {
@@ -20,22 +20,17 @@ TEST_CASE("KVIST_CHECK lets what holds pass, once") {
 TEST_CASE("KVIST_CHECK says what failed and where, and aborts") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    std::signal(SIGABRT, SIG_DFL);
+  test::ChildProcess child([&] {
     dup2(ends[1], STDERR_FILENO);
     KVIST_CHECK(1 + 1 == 3);
-    _exit(0);
-  }
+    return 0;
+  });
   close(ends[1]);
   std::string output;
   char buffer[256];
   for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) output.append(buffer, static_cast<size_t>(n));
   close(ends[0]);
-  int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+  CHECK(child.Wait() == -SIGABRT);
   CHECK(output.find("1 + 1 == 3") != std::string::npos);
   CHECK(output.find("check_test.cc") != std::string::npos);
 }

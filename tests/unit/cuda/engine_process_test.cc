@@ -4,7 +4,6 @@
 #include <limits.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -16,6 +15,7 @@
 #include "cuda/engine_region.h"
 #include "cuda/shared_memory_engine.h"
 #include "storage/base/mapping.h"
+#include "tests/support/child_process.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -24,25 +24,13 @@ namespace {
 UniqueFd PidfdOf(pid_t pid) { return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 // A process that only is there. Its memory is a copy of this one's at the time of the fork.
-class Sleeper {
+class Sleeper : public test::ChildProcess {
  public:
-  Sleeper() : pid_(::fork()) {
-    if (pid_ == 0) {
-      while (true) ::pause();
-    }
-    REQUIRE(pid_ > 0);
-  }
-  ~Sleeper() { Kill(); }
-  void Kill() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    pid_ = -1;
-  }
-  pid_t pid() const { return pid_; }
-
- private:
-  pid_t pid_;
+  Sleeper()
+      : ChildProcess([] {
+          while (true) ::pause();
+          return 0;
+        }) {}
 };
 
 // Three pages of which the middle one isn't there.

@@ -1,14 +1,12 @@
 #include "cuda/extents.h"
 
 #include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <vector>
 
+#include "tests/support/child_process.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -74,17 +72,10 @@ TEST_CASE("ExtentCursor stops the process at a page that does not exist") {
   Rng rng(1);
   Copy copy = world.MakeCopy({1, 1}, Direction::kStore, {0}, rng);
   copy.page_table[3] = {world.layout().pages};
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const rlimit no_core{0, 0};
-    ::setrlimit(RLIMIT_CORE, &no_core);
-    ::signal(SIGABRT, SIG_DFL);
-    Walk(copy, {0}, PieceOrder::kSlot, {0, 4});
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK((WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT));
+  CHECK(test::InChild([&] {
+          Walk(copy, {0}, PieceOrder::kSlot, {0, 4});
+          return 0;
+        }) == -SIGABRT);
 }
 
 }  // namespace

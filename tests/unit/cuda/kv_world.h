@@ -59,7 +59,7 @@ class KvWorld {
   struct Image {
     std::vector<std::vector<std::byte>> regions;
     std::vector<std::byte> slots;
-    bool operator==(const Image&) const = default;
+    bool operator==(const Image& other) const;
   };
   Image Snapshot() const;
   // Does `copy` to `image` by plain loops.

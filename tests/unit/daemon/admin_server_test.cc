@@ -25,8 +25,8 @@
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/daemon/fake_node.h"
-#include "tests/unit/daemon/temporary_dir.h"
 
 namespace kvist::rpc {
 namespace {
@@ -68,7 +68,7 @@ struct stat StatOf(const std::string& path) {
 }
 
 TEST_CASE("AdminServer answers with what the node says") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
@@ -97,7 +97,7 @@ TEST_CASE("AdminServer answers with what the node says") {
 }
 
 TEST_CASE("AdminServer clears everything, or the space that a prefix names") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
@@ -115,7 +115,7 @@ TEST_CASE("AdminServer clears everything, or the space that a prefix names") {
 }
 
 TEST_CASE("AdminServer hands the node's errors and words on") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
@@ -129,7 +129,7 @@ TEST_CASE("AdminServer hands the node's errors and words on") {
 }
 
 TEST_CASE("AdminServer gives the node the client's time, or a default") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
@@ -151,7 +151,7 @@ TEST_CASE("AdminServer gives the node the client's time, or a default") {
 }
 
 TEST_CASE("AdminServer streams a job's progress until it ends, to a bounded number of watchers") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   node.ClearsGoOn();
   auto server = Serve(dir / "admin.sock", &node);
@@ -209,7 +209,7 @@ TEST_CASE("AdminServer streams a job's progress until it ends, to a bounded numb
 }
 
 TEST_CASE("AdminServer leaves no call without an end") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
@@ -226,7 +226,7 @@ TEST_CASE("AdminServer leaves no call without an end") {
 }
 
 TEST_CASE("AdminServer makes its socket with the given mode and group, and removes it") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   {
     const auto server = AdminServer::Create({.socket = dir / "admin.sock", .mode = 0640, .group = "", .node = &node});
@@ -246,7 +246,7 @@ TEST_CASE("AdminServer makes its socket with the given mode and group, and remov
 }
 
 TEST_CASE("AdminServer leaves nothing behind when its group is unknown") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const absl::Status status = Refusal({.socket = dir / "admin.sock", .mode = 0660, .group = "no-such-group", .node = &node});
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
@@ -255,7 +255,7 @@ TEST_CASE("AdminServer leaves nothing behind when its group is unknown") {
 }
 
 TEST_CASE("AdminServer replaces the socket of a dead daemon, and leaves that of a live one alone") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   Bound(dir / "stale.sock", SOCK_STREAM);
   REQUIRE(std::filesystem::exists(dir / "stale.sock"));
@@ -276,7 +276,7 @@ TEST_CASE("AdminServer replaces the socket of a dead daemon, and leaves that of 
 
 TEST_CASE("AdminServer says why it can't have a socket") {
   FakeNode node;
-  const TemporaryDir dir;
+  const test::TempDir dir;
   const absl::Status missing = Refusal({.socket = dir / "none/admin.sock", .mode = 0660, .group = "", .node = &node});
   CHECK(missing.code() == absl::StatusCode::kNotFound);
   CHECK(absl::StrContains(missing.message(), "admin.socket"));
@@ -285,7 +285,7 @@ TEST_CASE("AdminServer says why it can't have a socket") {
 }
 
 TEST_CASE("AdminServer serves at a path that is no URI") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const std::string path = dir / "a b%20#?\xc3\xa5.sock";
   const auto server = Serve(path, &node);
@@ -294,7 +294,7 @@ TEST_CASE("AdminServer serves at a path that is no URI") {
 }
 
 TEST_CASE("AdminServer survives what isn't gRPC") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   const UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -24,7 +24,7 @@ class Machine {
   Bytes Available() const { return AvailableMemory(dir_.path()); }
 
  private:
-  TemporaryDir dir_;
+  test::TempDir dir_;
 };
 
 TEST_CASE("AvailableMemory is the kernel's MemAvailable without cgroups") {

@@ -19,8 +19,8 @@
 #include "daemon/ctl/node_client.h"
 #include "daemon/rpc/admin_server.h"
 #include "storage/base/unique_fd.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/daemon/fake_node.h"
-#include "tests/unit/daemon/temporary_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -49,7 +49,7 @@ Outcome Ctl(std::vector<std::string> arguments, std::optional<std::string> answe
 
 // A daemon's admin side over a FakeNode.
 struct Served {
-  TemporaryDir dir;
+  test::TempDir dir;
   std::string socket = dir / "admin.sock";
   FakeNode node;
   std::unique_ptr<rpc::AdminServer> server =
@@ -287,7 +287,7 @@ TEST_CASE("kvistctl passes on what the daemon refuses") {
 }
 
 TEST_CASE("kvistctl says how to reach a daemon when there is none") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   const Outcome missing = Ctl({"status", "--socket", dir / "admin.sock"});
   CHECK(missing.code == kUnavailable);
   CHECK_THAT(missing.err, StartsWith("kvistctl: no kvistd at " + (dir / "admin.sock") + ": is it running?"));

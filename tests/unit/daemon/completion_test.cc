@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/ctl/commands.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -41,7 +41,7 @@ std::string OutputOf(const std::string& command) {
 
 // What bash offers when these words have been typed, the last of them being completed.
 std::vector<std::string> BashOffers(const std::vector<std::string>& words) {
-  TemporaryDir dir;
+  test::TempDir dir;
   std::ofstream(dir / "completion") << Kvistctl({"completion", "bash"});
   std::string line = absl::StrCat("source ", dir / "completion", "; COMP_WORDS=(");
   for (const std::string& word : words) absl::StrAppend(&line, "'", word, "' ");

@@ -13,7 +13,7 @@
 #include "daemon/config_in_force.h"
 #include "daemon/config_keys.h"
 #include "daemon/config_text.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -35,7 +35,7 @@ Outcome Config(ConfigCommand command, const ConfigSources& sources, ConfigFormat
 
 // Sources whose paths don't depend on who runs the tests.
 struct Sources {
-  TemporaryDir dir;
+  test::TempDir dir;
   ConfigSources sources{.file = dir / "kvistd.toml",
                         .overrides = {"daemon.state_dir=/s", "session.socket=/e", "admin.socket=/a", "pool.bytes=1GiB"}};
   explicit Sources(const std::string& text) { Write(text); }
@@ -192,7 +192,7 @@ TEST_CASE("ConfigInForce::Reload changes nothing when anything is wrong") {
 
 TEST_CASE("ConfigInForce::Reload keeps a default that was found at the start") {
   // pool.bytes and the paths are left out: what they were filled with then must not count as a change now.
-  TemporaryDir dir;
+  test::TempDir dir;
   ConfigInForce config =
       ConfigInForce::Load({.file = "", .overrides = {"session.socket=/e", "admin.socket=/a", "daemon.state_dir=/s"}})
           .value();

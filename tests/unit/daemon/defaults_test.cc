@@ -13,7 +13,7 @@
 #include "storage/base/check.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/unique_fd.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -60,7 +60,7 @@ class OwnRoot {
   OwnRoot& operator=(const OwnRoot&) = delete;
 
  private:
-  const TemporaryDir dir_;
+  const test::TempDir dir_;
   const std::string cwd_ = std::filesystem::current_path();
   const UniqueFd before_{open("/", O_PATH | O_DIRECTORY | O_CLOEXEC)};
 };
@@ -168,7 +168,7 @@ TEST_CASE("FillDefaults and MakeSocketDir keep away from a directory in /tmp tha
 }
 
 TEST_CASE("MakeSocketDir makes only the last directory") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   CHECK(MakeSocketDir(dir / "a/engine.sock").ok());
   CHECK(MakeSocketDir(dir / "a/engine.sock").ok());
   CHECK(std::filesystem::is_directory(dir / "a"));

@@ -13,8 +13,8 @@
 
 #include "daemon/ctl/commands.h"
 #include "daemon/rpc/admin_server.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/daemon/fake_node.h"
-#include "tests/unit/daemon/temporary_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -24,7 +24,7 @@ using Level = Finding::Level;
 
 // A machine whose /proc and /sys are files of the test's.
 struct Machine {
-  TemporaryDir dir;
+  test::TempDir dir;
   Patient patient;
 
   Machine() {
@@ -112,7 +112,7 @@ TEST_CASE("doctor sees what a running kvistd lacks") {
 }
 
 TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
-  TemporaryDir dir;
+  test::TempDir dir;
   std::ostringstream out, err;
   const Terminal terminal{.out = out, .err = err, .ask = nullptr};
   const std::string socket = dir / "admin.sock";

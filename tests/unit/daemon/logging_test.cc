@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -20,7 +20,7 @@ namespace {
 // What `log` writes to stderr when it is set up as `options` say, by lines.
 template <class Log>
 std::vector<std::string> Lines(const Options::Log& options, Log log) {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   std::fflush(stderr);
   const int before = dup(STDERR_FILENO);
   REQUIRE(std::freopen((dir / "log").c_str(), "w", stderr) != nullptr);

@@ -1,8 +1,6 @@
 #include "daemon/observation.h"
 
-#include <arpa/inet.h>
 #include <httplib.h>
-#include <sys/socket.h>
 
 #include <catch2/catch.hpp>
 #include <memory>
@@ -12,8 +10,8 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/core/core.h"
 #include "storage/base/check.h"
-#include "storage/base/unique_fd.h"
 #include "storage/pool/slot_allocator.h"
+#include "tests/support/free_port.h"
 
 namespace kvist::daemon {
 namespace {
@@ -26,20 +24,9 @@ class NoCopies final : public cuda::CopyEngine {
   void Cancel(OpId) override { KVIST_CHECK(false); }
 };
 
-uint16_t FreePort() {
-  const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  KVIST_CHECK(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) == 0);
-  KVIST_CHECK(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  return ntohs(address.sin_port);
-}
-
 // An observation with a reactor over an empty core.
 struct Observed {
-  uint16_t port = FreePort();
+  uint16_t port = test::FreePort();
   pool::SlotAllocator slots = *pool::SlotAllocator::Create({.regions = {KiB(64)}, .slab_bytes = KiB(64)});
   core::Core core{{}, &slots};
   NoCopies copies;

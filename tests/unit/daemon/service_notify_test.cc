@@ -10,13 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "storage/base/clock.h"
 #include "tests/support/notify_socket.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
 
 TEST_CASE("What a service manager hears of kvistd") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   const test::NotifySocket manager(dir / "notify");
   NotifyReady("serving");
   CHECK(manager.Receive(5000) == "READY=1\nSTATUS=serving");
@@ -37,7 +37,7 @@ TEST_CASE("What a service manager hears of kvistd") {
 }
 
 TEST_CASE("A status can't say anything else to the service manager") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   const test::NotifySocket manager(dir / "notify");
   NotifyReady("a\nMAINPID=1\x7f");
   CHECK(manager.Receive(5000) == "READY=1\nSTATUS=a MAINPID=1 ");

@@ -1,7 +1,7 @@
 #include "daemon/state_dir.h"
 
+#include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/child_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -22,7 +23,7 @@ mode_t ModeOf(const std::string& path) {
 }
 
 TEST_CASE("StateDir makes its directory for its user alone") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   const absl::StatusOr<StateDir> state = StateDir::Lock(dir / "a/b");
   INFO(state.status().ToString());
   REQUIRE(state.ok());
@@ -33,7 +34,7 @@ TEST_CASE("StateDir makes its directory for its user alone") {
 }
 
 TEST_CASE("StateDir refuses a second daemon with the pid of the first, until that is gone") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   {
     const absl::StatusOr<StateDir> first = StateDir::Lock(dir.path());
     REQUIRE(first.ok());
@@ -46,43 +47,41 @@ TEST_CASE("StateDir refuses a second daemon with the pid of the first, until tha
 }
 
 TEST_CASE("StateDir is free when its daemon was killed") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   int ready[2];
   REQUIRE(pipe(ready) == 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  test::ChildProcess child([&] {
     const absl::StatusOr<StateDir> held = StateDir::Lock(dir.path());
     const char byte = held.ok() ? 1 : 0;
-    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    if (write(ready[1], &byte, 1) != 1) return 1;
     for (;;) pause();
-  }
+  });
   char locked = 0;
   REQUIRE(read(ready[0], &locked, 1) == 1);
   REQUIRE(locked == 1);
-  CHECK(absl::StrContains(StateDir::Lock(dir.path()).status().message(), absl::StrCat("pid ", child)));
-  REQUIRE(kill(child, SIGKILL) == 0);
-  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK(absl::StrContains(StateDir::Lock(dir.path()).status().message(), absl::StrCat("pid ", child.pid())));
+  CHECK(child.Kill() == -SIGKILL);
   CHECK(StateDir::Lock(dir.path()).ok());
   close(ready[0]);
   close(ready[1]);
 }
 
 TEST_CASE("StateDir refuses a directory that others can write to") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   REQUIRE(chmod(dir.path().c_str(), 0770) == 0);
   CHECK(StateDir::Lock(dir.path()).status().code() == absl::StatusCode::kFailedPrecondition);
   CHECK(StateDir::Lock("/tmp").status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("StateDir follows no link in the place of its lock") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   std::filesystem::create_symlink(dir / "elsewhere", dir / "lock");
   CHECK_FALSE(StateDir::Lock(dir.path()).ok());
   CHECK_FALSE(std::filesystem::exists(dir / "elsewhere"));
 }
 
 TEST_CASE("StateDir says what is in its way") {
-  const TemporaryDir dir;
+  const test::TempDir dir;
   REQUIRE(StateDir::Lock(dir / "a").ok());
   const absl::Status status = StateDir::Lock(dir / "a/lock/b").status();
   CHECK_FALSE(status.ok());

@@ -11,8 +11,8 @@
 #include "daemon/ctl/top_screen.h"
 #include "daemon/ctl/top_view.h"
 #include "daemon/rpc/admin_server.h"
+#include "tests/support/temp_dir.h"
 #include "tests/unit/daemon/fake_node.h"
-#include "tests/unit/daemon/temporary_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -101,7 +101,7 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
 }
 
 TEST_CASE("kvistctl top --once looks once, and without it until the user has enough") {
-  TemporaryDir dir;
+  test::TempDir dir;
   FakeNode node;
   const std::string socket = dir / "admin.sock";
   const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "storage/base/unique_fd.h"
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::metrics {
 namespace {
@@ -43,7 +43,7 @@ TEST_CASE("Health is well when all parts are, and names those that are not") {
 }
 
 TEST_CASE("SocketInPlace sees a socket that was removed and one that was replaced") {
-  TemporaryDir dir;
+  test::TempDir dir;
   const std::string path = dir / "engine.sock";
   const UniqueFd first = BindAt(path);
   const Health::Check check = SocketInPlace(path);

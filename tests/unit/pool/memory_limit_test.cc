@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "tests/unit/daemon/temporary_dir.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::pool {
 namespace {
@@ -22,7 +22,7 @@ TEST_CASE("FindMemoryLimit is positive, at most the machine's memory, and says w
 }
 
 TEST_CASE("FindMemoryLimit names the file of the smallest cgroup limit, of either version") {
-  TemporaryDir dir;
+  test::TempDir dir;
   const auto write = [&](const std::string& name, const std::string& text) {
     const std::filesystem::path path = dir / name;
     std::filesystem::create_directories(path.parent_path());

@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -16,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "storage/base/clock.h"
+#include "tests/support/child_process.h"
 
 namespace kvist::pool {
 namespace {
@@ -140,20 +140,8 @@ TEST_CASE("PinnedRegion refuses what can't be and names the setting") {
   }
 }
 
-// Runs `body` in a child with the limits given; returns its exit status, 0 when what it checks holds.
-template <class Body>
-int InChild(Body body) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) _exit(body());
-  int status = -1;
-  REQUIRE(waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + status;
-}
-
 TEST_CASE("PinnedRegion serves unlocked and says how to raise RLIMIT_MEMLOCK") {
-  CHECK(InChild([] {
+  CHECK(test::InChild([] {
           const rlimit small{.rlim_cur = 64 << 10, .rlim_max = 64 << 10};
           if (setrlimit(RLIMIT_MEMLOCK, &small) != 0) return 2;
           if (geteuid() == 0 && setuid(65534) != 0) return 3;  // gives CAP_IPC_LOCK away
@@ -175,7 +163,7 @@ TEST_CASE("PinnedRegion refuses what the address space limit doesn't allow") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   std::printf("skipped: sanitizers need more address space than any limit leaves them\n");
 #else
-  CHECK(InChild([] {
+  CHECK(test::InChild([] {
           const rlimit small{.rlim_cur = 256 << 20, .rlim_max = 256 << 20};
           if (setrlimit(RLIMIT_AS, &small) != 0) return 2;
           const absl::Status status = PinnedRegion::Create({.length = MiB(512), .touch_threads = 0}).status();

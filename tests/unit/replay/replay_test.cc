@@ -6,12 +6,12 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/unit/replay/lying_kvist.h"
+#include "tests/support/fake_kvist.h"
 
 namespace kvist::replay {
 namespace {
 
-using lying_kvist::Lie;
+using fake_kvist::Lie;
 
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint64_t kPieceBytes = kBlockBytes / kPiecesPerBlock;
@@ -33,7 +33,7 @@ std::unique_ptr<Replay> NewReplay(uint64_t block_bytes = kBlockBytes) {
 }  // namespace
 
 TEST_CASE("Replay stores what it misses and loads it next time") {
-  lying_kvist::Reset({});
+  fake_kvist::Reset();
   const auto replay = NewReplay();
   replay->Run(Prompt(10, 1));
   CHECK(replay->outcome().stored_blocks == 10);
@@ -45,11 +45,11 @@ TEST_CASE("Replay stores what it misses and loads it next time") {
   CHECK(replay->outcome().load.bytes() == 10 * kBlockBytes);
   CHECK(replay->outcome().store.bytes() == 12 * kBlockBytes);
   CHECK(replay->outcome().fine());
-  CHECK(lying_kvist::leases() == 0);
+  CHECK(fake_kvist::observed().leases == 0);
 }
 
 TEST_CASE("Replay works in batches when a request is longer than its page memory") {
-  lying_kvist::Reset({});
+  fake_kvist::Reset();
   const auto replay = NewReplay(uint64_t{4} << 20);  // 8 of them fill the memory
   replay->Run(Prompt(20));
   replay->Run(Prompt(20));
@@ -61,7 +61,7 @@ TEST_CASE("Replay works in batches when a request is longer than its page memory
 }
 
 TEST_CASE("Replay leaves the blocks that no lookup may ask for") {
-  lying_kvist::Reset({});
+  fake_kvist::Reset();
   const auto replay = NewReplay();
   replay->Run(Prompt(5000));
   replay->Run(Prompt(5000));
@@ -72,7 +72,7 @@ TEST_CASE("Replay leaves the blocks that no lookup may ask for") {
 }
 
 TEST_CASE("Replay sees every kind of wrong byte") {
-  lying_kvist::Reset({});
+  fake_kvist::Reset();
   const auto replay = NewReplay();
   replay->Run(Prompt(3));
   const auto [lie, wrong_min, wrong_max] = GENERATE(table<Lie, uint64_t, uint64_t>({
@@ -81,7 +81,7 @@ TEST_CASE("Replay sees every kind of wrong byte") {
       {Lie::kOtherChunk, 2 * kBlockBytes * 6 / 10, 2 * kBlockBytes},  // the first chunk is right; names have bytes in common
       {Lie::kNotOneByte, 3 * kBlockBytes * 9 / 10, 3 * kBlockBytes},
   }));
-  lying_kvist::behaviour().lie = lie;
+  fake_kvist::behaviour().lie = lie;
   replay->Run(Prompt(3));
   CHECK(replay->outcome().hit_blocks == 3);
   CHECK(replay->outcome().wrong_bytes >= wrong_min);
@@ -90,7 +90,7 @@ TEST_CASE("Replay sees every kind of wrong byte") {
 }
 
 TEST_CASE("Replay asks for less when a hit gets no lease") {
-  lying_kvist::Reset({.lease_chunks_max = 30});
+  fake_kvist::Reset({.lease_chunks_max = 30});
   const auto replay = NewReplay();
   replay->Run(Prompt(100));
   replay->Run(Prompt(100));
@@ -101,7 +101,7 @@ TEST_CASE("Replay asks for less when a hit gets no lease") {
 }
 
 TEST_CASE("Replay takes refused chunks for no failure and stops storing there") {
-  lying_kvist::Reset({.chunks_max = 10});
+  fake_kvist::Reset({.chunks_max = 10});
   const auto replay = NewReplay(uint64_t{4} << 20);
   replay->Run(Prompt(40));
   CHECK(replay->outcome().stored_blocks == 10);
@@ -110,21 +110,21 @@ TEST_CASE("Replay takes refused chunks for no failure and stops storing there") 
 }
 
 TEST_CASE("Replay counts hooks that fail and goes on") {
-  lying_kvist::Reset({});
+  fake_kvist::Reset();
   const auto replay = NewReplay();
   replay->Run(Prompt(2));
-  SECTION("lookup") { lying_kvist::behaviour().lookup = KVIST_UNAVAILABLE; }
-  SECTION("load") { lying_kvist::behaviour().load = KVIST_ABORTED; }
+  SECTION("lookup") { fake_kvist::behaviour().lookup = KVIST_UNAVAILABLE; }
+  SECTION("load") { fake_kvist::behaviour().load_result = KVIST_ABORTED; }
   replay->Run(Prompt(2));
   CHECK(replay->outcome().failed_hooks == 1);
   CHECK(replay->outcome().hit_blocks == 0);
   CHECK(replay->outcome().skipped_blocks == 2);
-  lying_kvist::behaviour() = {.store_call = KVIST_RESOURCE_EXHAUSTED};
+  fake_kvist::behaviour() = {.store_call = KVIST_RESOURCE_EXHAUSTED};
   replay->Run(Prompt(3));
   CHECK(replay->outcome().failed_hooks == 2);
   CHECK(replay->outcome().hit_blocks == 2);
-  CHECK(lying_kvist::chunks() == 2);
-  CHECK(lying_kvist::leases() == 0);
+  CHECK(fake_kvist::observed().chunks == 2);
+  CHECK(fake_kvist::observed().leases == 0);
   CHECK_FALSE(replay->outcome().fine());
 }
 

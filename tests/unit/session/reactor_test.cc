@@ -1,8 +1,5 @@
 #include "daemon/session/reactor.h"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -10,112 +7,29 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/core/core.h"
-#include "storage/base/check.h"
-#include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
-#include "storage/base/shm/ring.h"
-#include "storage/pool/slot_allocator.h"
+#include "tests/unit/session/served.h"
 
 namespace kvist::session {
 namespace {
 
-class NoCopies final : public cuda::CopyEngine {
- public:
-  void Submit(cuda::Copy) override { KVIST_CHECK(false); }
-  void Cancel(OpId) override { KVIST_CHECK(false); }
-};
-
-// A reactor over an empty core.
-class Served {
- public:
-  explicit Served(size_t words) {
-    Reactor::Options options;
-    options.words = words;
-    reactor = *Reactor::Create(options, &core_, [](SlotRef) { return nullptr; });
-    reactor->SetCopyEngine(&copies_);
-    reactor->Start();
-  }
-  ~Served() { reactor->Stop(); }
-
-  std::unique_ptr<Reactor> reactor;
-
- private:
-  pool::SlotAllocator slots_ = *pool::SlotAllocator::Create({.regions = {KiB(64)}, .slab_bytes = KiB(64)});
-  core::Core core_{{}, &slots_};
-  NoCopies copies_;
-};
-
-// A scheduler session, its client's end.
-class Client {
- public:
-  Client(Served& served, uint64_t id) {
-    auto created = *shm::SessionMemory::Create();
-    memory_ = *shm::SessionMemory::Map(created.fd.get());
-    UniqueFd bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    bell_ = UniqueFd(::dup(bell.get()));
-    ring_ = std::make_unique<shm::RingProducer>(&memory_, bell_.get());
-    Registration registration;
-    registration.instance = "test";
-    registration.space.groups.push_back({.slot_bytes = {KiB(4)}});
-    auto session = std::make_unique<EngineSession>(EngineSession::Identity{SessionId{id}, 0, 0, {}}, std::move(registration),
-                                                   std::move(created.memory), std::move(bell));
-    std::atomic<uint32_t> opened{0};
-    served.reactor->Open(std::move(session), [&](const absl::Status& status) {
-      opened.store(status.ok() ? 1 : 2);
-      shm::FutexWakeAll(&opened);
-    });
-    while (opened.load() == 0) shm::FutexWait(&opened, 0, INT64_MAX);
-    KVIST_CHECK(opened.load() == 1);
-  }
-
-  // An empty lookup; whether it was answered in time.
-  bool Ask(std::chrono::nanoseconds timeout) {
-    shm::Cell* cell = memory_.cell(0);
-    cell->progress.store(shm::PackProgress(++sequence_, shm::Phase::kPending, 0));
-    cell->waiters.store(1);
-    shm::Entry entry{};
-    entry.opcode = shm::Opcode::kLookup;
-    entry.sequence = sequence_;
-    entry.deadline_nanos = INT64_MAX;
-    KVIST_CHECK(ring_->Reserve(0, &entry).has_value());
-    ring_->Submit(entry);
-    const int64_t deadline = MonotonicNanos() + timeout.count();
-    while (true) {
-      const uint64_t progress = cell->progress.load();
-      if (shm::PhaseOf(progress) == shm::Phase::kEnded) return true;
-      if (MonotonicNanos() >= deadline) return false;
-      shm::FutexWait(reinterpret_cast<std::atomic<uint32_t>*>(&cell->progress), static_cast<uint32_t>(progress), deadline);
-    }
-  }
-
- private:
-  shm::SessionMemory memory_;
-  UniqueFd bell_;
-  std::unique_ptr<shm::RingProducer> ring_;
-  uint32_t sequence_ = 0;
-};
-
-using std::chrono_literals::operator""ms;
-using std::chrono_literals::operator""s;
-constexpr auto kHung = 10s;  // nobody waits so long but for a lost wake-up
-
 TEST_CASE("Reactor hears every session, with more of them than it can wait for at once and with fewer") {
   const size_t words = GENERATE(size_t{1}, size_t{3}, shm::FutexWordsMax());
-  Served served(words);
+  Served served({.words = words});
   std::vector<std::unique_ptr<Client>> clients;
   for (uint64_t id = 1; id <= 6; ++id) clients.push_back(std::make_unique<Client>(served, id));
   for (int round = 0; round < 50; ++round) {
     for (size_t i = 0; i < clients.size(); ++i) {
       INFO("words " << words << ", round " << round << ", client " << i);
       REQUIRE(clients[i]->Ask(kHung));
-      if ((round * i) % 7 == 3) std::this_thread::sleep_for(1ms);  // long enough for it to fall asleep
+      if ((round * i) % 7 == 3)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for it to fall asleep
     }
   }
 }
 
 TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") {
-  Served served(GENERATE(size_t{1}, shm::FutexWordsMax()));
+  Served served({.words = GENERATE(size_t{1}, shm::FutexWordsMax())});
   Client quiet(served, 1);
   Client busy(served, 2);
   REQUIRE(quiet.Ask(kHung));
@@ -124,23 +38,23 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   std::thread noise([&] {
     while (!stop.load() && busy.Ask(kHung)) asked.fetch_add(1);
   });
-  std::this_thread::sleep_for(1100ms);  // past the doze
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // past the doze
   const uint64_t before = asked.load();
   CHECK(before > 0);
-  CHECK(quiet.Ask(1s));
+  CHECK(quiet.Ask(kHung));
   stop.store(true);
   noise.join();
 }
 
 TEST_CASE("Reactor runs every task of every thread") {
-  Served served(shm::FutexWordsMax());
+  Served served({});
   std::atomic<uint32_t> ran{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
       for (int i = 0; i < 500; ++i) {
         served.reactor->Run([&] { ran.fetch_add(1); });
-        if (i % 50 == 0) std::this_thread::sleep_for(1ms);
+        if (i % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     });
   }

@@ -5,29 +5,21 @@
 
 #include "examples/tinyllm/documents.h"
 #include "examples/tinyllm/record.h"
+#include "tests/support/temp_dir.h"
 
 namespace tinyllm {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A directory that goes with the test.
-class Directory {
+// A folder of files that goes with the test.
+class Directory : public kvist::test::TempDir {
  public:
-  Directory() {
-    std::string path = (fs::temp_directory_path() / "tinyllm-XXXXXX").string();
-    path_ = mkdtemp(path.data());
-  }
-  ~Directory() { fs::remove_all(path_); }
-  fs::path operator/(const char* name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
   void Write(const char* name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
+    const fs::path file = *this / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << text;
   }
-
- private:
-  fs::path path_;
 };
 
 TEST_CASE("ReadDocuments reads long enough text files, one of each directory in turn") {

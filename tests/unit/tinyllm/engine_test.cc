@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "examples/tinyllm/record.h"
-#include "tests/unit/tinyllm/fake_kvist.h"
+#include "tests/support/fake_kvist.h"
 #include "tests/unit/tinyllm/small_model.h"
 
 namespace tinyllm {
@@ -21,6 +21,14 @@ std::unique_ptr<Engine> NewEngine(Engine::Options options) {
 Engine::Options WithKvist() {
   fake_kvist::Reset();
   return {.kvist = KvistCache::Options{}};
+}
+
+// Until kvist has nothing under way any more.
+void PollToTheEnd(Engine& engine) {
+  for (int polls = 0; fake_kvist::observed().ops > 0; ++polls) {
+    REQUIRE(polls < 1000);
+    engine.kvist()->Poll();
+  }
 }
 
 // Prompts of which some share beginnings.
@@ -133,7 +141,7 @@ TEST_CASE("Engine stores to kvist and gives the same answers from what it loads"
     CheckAsExpected(warm);
     CHECK(Sum(warm, &Answer::kvist_tokens) > 400);
     engine->ForgetLocalPages();
-    while (fake_kvist::observed().ops > 0) engine->kvist()->Poll();  // cancelled ones
+    PollToTheEnd(*engine);  // of cancelled ones
     CHECK(engine->pool().in_use() == 0);
     CHECK(fake_kvist::observed().leases == 0);
     CHECK(fake_kvist::observed().changed_under_store == 0);
@@ -170,7 +178,7 @@ TEST_CASE("Engine computes what a failed load doesn't bring and leaves its pages
       const size_t loads = fake_kvist::observed().loads;
       CheckAsExpected(Ask(*engine));
       CHECK(fake_kvist::observed().loads > loads);
-      while (fake_kvist::observed().ops > 0) engine->kvist()->Poll();
+      PollToTheEnd(*engine);
       CHECK(engine->pool().in_use() == 0);
       CHECK(fake_kvist::observed().leases == 0);
     }
@@ -233,7 +241,7 @@ TEST_CASE(
       std::ranges::sort(answers, {}, &Answer::id);
       CheckAsExpected(answers);
       CHECK(engine->kvist()->stats().swaps_in == 0);
-      for (int i = 0; i < 100 && fake_kvist::observed().ops > 0; ++i) engine->kvist()->Poll();
+      PollToTheEnd(*engine);
       engine->ForgetLocalPages();
       CHECK(engine->pool().in_use() == 0);
       CHECK(fake_kvist::observed().allocations == 0);

@@ -1,6 +1,7 @@
-#include "tests/unit/tinyllm/fake_kvist.h"
+#include "tests/support/fake_kvist.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -29,6 +30,8 @@ struct kvist_client {
 
 namespace {
 
+using fake_kvist::Lie;
+
 struct Op {
   bool is_load;
   std::vector<Key> keys;
@@ -43,6 +46,7 @@ struct World {
   fake_kvist::Behaviour behaviour;
   fake_kvist::Observed observed;
   std::map<Key, std::vector<Bytes>> chunks;  // pages of each
+  Key first_chunk{};                         // ever stored
   std::map<kvist_op, Op> ops;
   std::map<kvist_lease, std::vector<Key>> leases;
   std::map<kvist_allocation, std::vector<Bytes>> allocations;  // pages of each; empty ones were not taken out
@@ -100,8 +104,15 @@ void EndStore(const kvist_client& c, const Op& op, kvist_result* result) {
       pages.push_back(ReadPage(c, op.pages[j]));
       changed = changed || pages.back() != op.at_start[j];
     }
-    const bool is_new = world.chunks.emplace(op.keys[i], std::move(pages)).second;
-    ++(is_new ? result->chunks_copied : result->chunks_skipped);
+    if (world.chunks.contains(op.keys[i])) {
+      ++result->chunks_skipped;
+    } else if (world.chunks.size() >= world.behaviour.chunks_max) {
+      ++result->chunks_refused;
+    } else {
+      if (world.chunks.empty()) world.first_chunk = op.keys[i];
+      world.chunks.emplace(op.keys[i], std::move(pages));
+      ++result->chunks_copied;
+    }
   }
   world.observed.changed_under_store += changed ? 1 : 0;
 }
@@ -113,10 +124,17 @@ void EndLoad(const kvist_client& c, const Op& op, kvist_result* result) {
     result->pages_released = op.polls >= world.behaviour.polls_until_end + world.behaviour.polls_until_release ? 1 : 0;
     return;
   }
+  const Lie lie = world.behaviour.lie;
+  std::byte* const first = Segment(c, 0, op.pages.front(), 0);
+  const Bytes before(first, first + c.space.segment_bytes);
   auto page = op.pages.begin();
   for (const Key& key : op.keys) {
-    for (const Bytes& bytes : world.chunks.at(key)) WritePage(c, *page++, bytes);
+    if (lie == Lie::kNotOneByte) break;
+    for (const Bytes& bytes : world.chunks.at(lie == Lie::kOtherChunk ? world.first_chunk : key))
+      WritePage(c, *page++, bytes);
   }
+  if (lie == Lie::kMissingPiece) std::copy(before.begin(), before.end(), first);
+  if (lie == Lie::kFlippedByte) first[c.space.segment_bytes - 1] ^= std::byte{4};
   result->layers = c.space.layers;
   result->chunks_copied = static_cast<uint32_t>(op.keys.size());
 }
@@ -180,7 +198,10 @@ void Probe(const kvist_client& c, const kvist_memory& memory) {
 
 namespace fake_kvist {
 
-void Reset() { world = {}; }
+void Reset(Behaviour behaviour) {
+  world = {};
+  world.behaviour = behaviour;
+}
 Behaviour& behaviour() { return world.behaviour; }
 Observed observed() {
   Observed result = world.observed;
@@ -233,7 +254,9 @@ kvist_status kvist_connect(const kvist_options* options, kvist_client** client) 
   c.page_stride = memory.page_stride;
   c.dim_stride = memory.dims[0].stride;
   c.layers.assign(memory.layers, memory.layers + memory.layer_count);
-  c.bytes = c.layers.back().offset + c.pages * c.page_stride;
+  struct stat memory_file {};
+  if (fstat(memory.memfds[0], &memory_file) != 0) return KVIST_INVALID_ARGUMENT;
+  c.bytes = static_cast<size_t>(memory_file.st_size);
   c.data = static_cast<std::byte*>(mmap(nullptr, c.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.memfds[0], 0));
   Probe(c, memory);
   return KVIST_OK;
@@ -249,14 +272,17 @@ kvist_status kvist_wait_connected(kvist_client*, int64_t) {
   return world.behaviour.away ? KVIST_DEADLINE_EXCEEDED : KVIST_OK;
 }
 
-kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, int64_t, int64_t, kvist_hit* hit) {
+kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, int64_t lease_us, int64_t, kvist_hit* hit) {
   *hit = {0, 0};
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
+  if (world.behaviour.lookup != KVIST_OK) return world.behaviour.lookup;
   std::vector<Key> found;
   while (found.size() < count && world.chunks.contains(KeyOf(keys[found.size()])))
     found.push_back(KeyOf(keys[found.size()]));
   if (found.empty()) return KVIST_OK;
-  *hit = {static_cast<uint32_t>(found.size()), ++world.last_id};
+  hit->chunks = static_cast<uint32_t>(found.size());
+  if (lease_us == 0 || hit->chunks > world.behaviour.lease_chunks_max) return KVIST_OK;
+  hit->lease = ++world.last_id;
   world.leases.emplace(hit->lease, std::move(found));
   return KVIST_OK;
 }
@@ -275,6 +301,7 @@ kvist_status kvist_load(kvist_client*, const kvist_load_args* args, kvist_op* op
 }
 kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) {
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
+  if (world.behaviour.store_call != KVIST_OK) return world.behaviour.store_call;
   Op store{false, {}, {args->pages, args->pages + args->page_count}, {}};
   for (size_t i = args->first_chunk; i < args->key_count; ++i) store.keys.push_back(KeyOf(args->keys[i]));
   for (const uint32_t page : store.pages) store.at_start.push_back(ReadPage(*client, page));
