@@ -272,7 +272,8 @@ typedef struct kvist_result {
   uint32_t layers;         /* load: the first `layers` of the asked layers are in the pages */
   uint32_t chunks_copied;  /* once it has ended */
   uint32_t chunks_skipped; /* store: there already, or another instance is storing it */
-  uint32_t chunks_refused; /* store: no room, or the parent has been evicted */
+  uint32_t
+      chunks_refused; /* store: no room, the parent has been evicted, or cleared or given up by another rank meanwhile */
   /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0: poll again until it is 1
    * before the pages are reused. */
   int32_t pages_released;
@@ -336,7 +337,8 @@ KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, s
 
 typedef uint64_t kvist_allocation; /* 0 is none */
 
-/* Errors: RESOURCE_EXHAUSTED  no room now, or the instance has its share of the pool already: nothing was allocated. */
+/* Errors: RESOURCE_EXHAUSTED  no room now, the instance has its share of the pool already, or more than 16,384 / (1 + ranks) chunks at once:
+ * nothing was allocated. */
 KVIST_API kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
                                    kvist_allocation* allocation);
 /* Any session of the instance may; copies under way keep what they need. Unknown and ended allocations are ignored. */
