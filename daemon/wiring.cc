@@ -307,6 +307,8 @@ class Node : public rpc::NodeControl {
       status.spaces[i].traffic = ToRpc(traffic.spaces[i]);
     for (const session::Hook hook : session::kAllHooks)
       status.latencies.push_back({session::NameOf(hook), reactor_.latencies().hooks[static_cast<size_t>(hook)]});
+    for (const session::Queue queue : session::kAllQueues)
+      status.waits.push_back({session::NameOf(queue), reactor_.latencies().waits[static_cast<size_t>(queue)]});
     return status;
   }
 

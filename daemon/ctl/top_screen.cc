@@ -33,6 +33,8 @@ std::string HitShare(const TopView::Rates& rates) {
   return rates.chunks_asked == 0 ? "-" : absl::StrFormat("%.0f %%", 100 * rates.chunks_hit / rates.chunks_asked);
 }
 
+size_t RequestRows(const TopView& view) { return std::max(view.latencies.size(), view.waits.size()); }
+
 class Screen {
  public:
   explicit Screen(const TopScreenOptions& options) : options_(options) {}
@@ -84,14 +86,33 @@ class Screen {
   std::vector<std::string> lines_;
 };
 
+// Hooks, and beside them the queues that their requests have waited in: two lists that share lines.
 Table RequestTable(const TopView& view) {
-  Table table({{"HOOK"}, {"PER S", kRight}, {"THROUGHPUT", kRight}, {"P50", kRight}, {"P99", kRight}});
-  for (const TopView::Latency& latency : view.latencies) {
-    const std::string moved = latency.hook == "load"    ? Rate(view.rates.bytes_loaded)
-                              : latency.hook == "store" ? Rate(view.rates.bytes_stored)
-                                                        : "";
-    const auto shown = [](double seconds) { return seconds == 0 ? std::string("-") : HumanLatency(seconds); };
-    table.Add({latency.hook, Count(latency.per_second), moved, shown(latency.p50_seconds), shown(latency.p99_seconds)});
+  Table table({{"HOOK"},
+               {"PER S", kRight},
+               {"THROUGHPUT", kRight, 1},
+               {"P50", kRight},
+               {"P99", kRight},
+               {"QUEUE", Table::Align::kLeft, 2},
+               {"WAIT P50", kRight, 4},
+               {"WAIT P99", kRight, 3}});
+  const auto shown = [](double seconds) { return seconds == 0 ? std::string("-") : HumanLatency(seconds); };
+  for (size_t i = 0; i < RequestRows(view); ++i) {
+    std::vector<std::string> row;
+    if (i < view.latencies.size()) {
+      const TopView::Latency& hook = view.latencies[i];
+      const std::string moved = hook.name == "load"    ? Rate(view.rates.bytes_loaded)
+                                : hook.name == "store" ? Rate(view.rates.bytes_stored)
+                                                       : "";
+      row = {hook.name, Count(hook.per_second), moved, shown(hook.p50_seconds), shown(hook.p99_seconds)};
+    }
+    row.resize(5);
+    if (i < view.waits.size()) {
+      const TopView::Latency& queue = view.waits[i];
+      row.insert(row.end(), {queue.name, shown(queue.p50_seconds), shown(queue.p99_seconds)});
+    }
+    row.resize(8);
+    table.Add(std::move(row));
   }
   return table;
 }
@@ -164,7 +185,7 @@ std::string DrawTop(const TopView& view, const TopScreenOptions& options) {
                  ? "nobody asks"
                  : absl::StrCat(Number(view.rates.chunks_hit), " of ", Number(view.rates.chunks_asked), " chunks/s"));
   screen.Line("");
-  screen.Rows(RequestTable(view), view.latencies.size(), SIZE_MAX, "hooks");
+  screen.Rows(RequestTable(view), RequestRows(view), SIZE_MAX, "hooks");
   screen.Line("");
   screen.Line(absl::StrCat(Plural(now.instances(), "instance"), ", ", Plural(now.sessions(), "session"), ", ",
                            Plural(now.leases(), "lease"), ", ",

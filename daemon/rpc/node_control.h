@@ -28,7 +28,7 @@ struct NodeStatus {
     Traffic traffic{};
   };
   struct Latency {
-    std::string hook;
+    std::string name;
     LatencyHistogram durations;
   };
   std::string engine_socket;
@@ -43,7 +43,8 @@ struct NodeStatus {
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;
   Traffic traffic{};
-  std::vector<Latency> latencies;
+  std::vector<Latency> latencies;  // of hooks
+  std::vector<Latency> waits;      // in queues
 };
 
 struct SessionStatus {

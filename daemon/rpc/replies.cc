@@ -40,7 +40,7 @@ void Put(const Traffic& from, node::v1::Traffic* to) {
 }
 
 void Put(const NodeStatus::Latency& from, node::v1::Latency* to) {
-  to->set_hook(from.hook);
+  to->set_name(from.name);
   to->set_count(from.durations.count());
   to->set_seconds(static_cast<double>(from.durations.sum_nanos()) * 1e-9);
   for (uint32_t i = 0; i < LatencyHistogram::kBuckets; ++i) {
@@ -99,6 +99,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_evictions(status.evictions);
   Put(status.traffic, reply.mutable_traffic());
   for (const NodeStatus::Latency& latency : status.latencies) Put(latency, reply.add_latencies());
+  for (const NodeStatus::Latency& wait : status.waits) Put(wait, reply.add_waits());
   return reply;
 }
 

@@ -87,6 +87,8 @@ class EngineSession {
   absl::Status ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending);
   // Hands a request that was read to the core.
   void Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out);
+  // How long the operation that has just ended in `cell` waited to be taken.
+  void RecordWait(const shm::Cell& cell, const Pending& pending);
   void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
            uint64_t handle);
 
@@ -97,6 +99,7 @@ class EngineSession {
   shm::RingConsumer ring_;
   std::vector<Pending> pending_;  // [cell]
   std::vector<ChunkKey> keys_;    // scratch of one entry
+  const int64_t opened_nanos_;    // nothing was asked before
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
   Traffic traffic_;

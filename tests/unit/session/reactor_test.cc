@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -69,9 +70,10 @@ class Client {
     KVIST_CHECK(opened.load() == 1);
   }
 
-  // An empty lookup; whether it was answered in time.
-  bool Ask(std::chrono::nanoseconds timeout) {
+  // An empty lookup, said to have been asked for at `asked_nanos`; whether it was answered in time.
+  bool Ask(std::chrono::nanoseconds timeout, int64_t asked_nanos = 0) {
     shm::Cell* cell = memory_.cell(0);
+    cell->asked_nanos.store(asked_nanos);
     cell->progress.store(shm::PackProgress(++sequence_, shm::Phase::kPending, 0));
     cell->waiters.store(1);
     shm::Entry entry{};
@@ -130,6 +132,45 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   CHECK(quiet.Ask(1s));
   stop.store(true);
   noise.join();
+}
+
+TEST_CASE("Reactor tells how long requests waited in their ring, and believes no client that says nonsense") {
+  Served served(shm::FutexWordsMax());
+  const int64_t before = MonotonicNanos();
+  Client client(served, 1);
+  const auto waits = [&] {
+    LatencyHistogram found;
+    std::atomic<uint32_t> answered{0};
+    served.reactor->Run([&] {
+      found = served.reactor->latencies().waits[static_cast<size_t>(Queue::kRing)];
+      answered.store(1);
+      shm::FutexWakeAll(&answered);
+    });
+    while (answered.load() == 0) shm::FutexWait(&answered, 0, INT64_MAX);
+    return found;
+  };
+  const int64_t nonsense = GENERATE_COPY(int64_t{0}, int64_t{1}, int64_t{-1}, INT64_MIN, before);
+  REQUIRE(client.Ask(kHung, nonsense));
+  CHECK(waits().count() == 0);
+  REQUIRE(client.Ask(kHung, MonotonicNanos()));
+  const LatencyHistogram one = waits();
+  CHECK(one.count() == 1);
+  CHECK(one.sum_nanos() < uint64_t{10'000'000'000});
+  // It dawdles between the call and the ring. Once in a while the reactor loses its core between its look at the clock and its look at the
+  // ring, and takes the wait for shorter.
+  uint64_t longest = 0;
+  for (int attempt = 0; attempt < 100 && longest < 2'900'000; ++attempt) {
+    const uint64_t sum = waits().sum_nanos();
+    const int64_t asked = MonotonicNanos();
+    while (MonotonicNanos() - asked < 3'000'000) {}
+    REQUIRE(client.Ask(kHung, asked));
+    longest = std::max(longest, waits().sum_nanos() - sum);
+  }
+  CHECK(longest >= 2'900'000);
+  const LatencyHistogram all = waits();
+  REQUIRE(client.Ask(kHung, INT64_MAX));  // the future: a wait of nothing
+  CHECK(waits().count() == all.count() + 1);
+  CHECK(waits().sum_nanos() == all.sum_nanos());
 }
 
 TEST_CASE("Reactor runs every task of every thread") {
