@@ -148,6 +148,7 @@ class Core {
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
   CoreStatus status() const;
+  CoreStatus::SpaceRow space(SpaceId id) const;  // one that was met
   std::vector<PinRow> pins() const;
   const Jobs& jobs() const { return jobs_; }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).

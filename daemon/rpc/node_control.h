@@ -12,7 +12,7 @@
 
 namespace kvist::rpc {
 
-// What the admin API needs of a node; wiring implements it over the reactor. Plain data: no protobuf here, no core types.
+// What the admin API needs of a node; daemon/node.h implements it over the reactor. Plain data: no protobuf here, no core types.
 struct Traffic {  // counts since the start
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_loaded = 0, chunks_stored = 0, failed = 0;
   Bytes bytes_loaded{}, bytes_stored{};
