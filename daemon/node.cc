@@ -61,8 +61,8 @@ absl::StatusOr<rpc::NodeStatus> Node::Status(absl::Time deadline) {
   return Ask<rpc::NodeStatus>(deadline, [this] { return StatusNow(); });
 }
 
-absl::StatusOr<std::vector<rpc::SessionStatus>> Node::Sessions(absl::Time deadline) {
-  return Ask<std::vector<rpc::SessionStatus>>(deadline, [this] { return SessionsNow(); });
+absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, absl::Time deadline) {
+  return Ask<rpc::Page<rpc::SessionStatus>>(deadline, [this, after] { return SessionsNow(after); });
 }
 
 absl::StatusOr<rpc::JobStatus> Node::Clear(const std::string& space, const std::string& request, absl::Time deadline) {
@@ -102,16 +102,11 @@ absl::StatusOr<rpc::QuotaStatus> Node::SetQuota(const std::string& tenant, Bytes
   return Ask<rpc::QuotaStatus>(deadline, [this, tenant, bytes] { return SetQuotaNow(tenant, bytes); });
 }
 
-absl::StatusOr<std::vector<rpc::PinStatus>> Node::Pins(absl::Time deadline) {
-  return Ask<std::vector<rpc::PinStatus>>(deadline, [this] {
-    std::vector<rpc::PinStatus> pins;
-    const core::Core& core = reactor_.core();
-    for (const core::PinRow& pin : core.pins()) pins.push_back(RowOf(pin, core));
-    return pins;
-  });
+absl::StatusOr<rpc::Page<rpc::PinStatus>> Node::Pins(uint64_t after, absl::Time deadline) {
+  return Ask<rpc::Page<rpc::PinStatus>>(deadline, [this, after] { return PinsNow(after); });
 }
 
-absl::StatusOr<rpc::PinStatus> Node::RemovePin(const std::string& id, absl::Time deadline) {
+absl::StatusOr<rpc::PinStatus> Node::RemovePin(uint64_t id, absl::Time deadline) {
   return Ask<rpc::PinStatus>(deadline, [this, id] { return RemovePinNow(id); });
 }
 
@@ -162,11 +157,18 @@ rpc::NodeStatus Node::StatusNow() const {
   return status;
 }
 
-std::vector<rpc::SessionStatus> Node::SessionsNow() const {
-  std::vector<rpc::SessionStatus> rows;
-  reactor_.ForEachSession([&](const session::EngineSession& session) { rows.push_back(RowOf(session)); });
-  std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
-  return rows;
+rpc::Page<rpc::SessionStatus> Node::SessionsNow(uint64_t after) const {
+  std::vector<const session::EngineSession*> found;  // at most core::Sessions::kSessionsMax
+  reactor_.ForEachSession([&](const session::EngineSession& session) {
+    if (session.identity().id.value > after) found.push_back(&session);
+  });
+  const size_t shown = std::min(found.size(), rpc::kPageRows);
+  std::partial_sort(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), found.end(),
+                    [](const auto* a, const auto* b) { return a->identity().id < b->identity().id; });
+  rpc::Page<rpc::SessionStatus> page;
+  for (size_t i = 0; i < shown; ++i) page.rows.push_back(RowOf(*found[i]));
+  if (shown < found.size()) page.next = page.rows.back().id;
+  return page;
 }
 
 absl::StatusOr<rpc::JobStatus> Node::ClearNow(const std::string& space, const std::string& request) {
@@ -234,14 +236,22 @@ absl::StatusOr<rpc::QuotaStatus> Node::SetQuotaNow(const std::string& tenant, By
   return now;
 }
 
-absl::StatusOr<rpc::PinStatus> Node::RemovePinNow(const std::string& id) {
-  for (const core::PinRow& pin : reactor_.core().pins()) {
-    rpc::PinStatus was = RowOf(pin, reactor_.core());
-    if (was.id != id) continue;
-    reactor_.RemovePin(pin.space, pin.name);
-    return was;
-  }
-  return absl::NotFoundError(absl::StrCat("no pin ", Quoted(id), ": kvistctl pins lists them"));
+rpc::Page<rpc::PinStatus> Node::PinsNow(uint64_t after) const {
+  const core::Core& core = reactor_.core();
+  const core::PinPage found = core.PinsAfter(after, rpc::kPageRows);
+  rpc::Page<rpc::PinStatus> page{.rows = {}, .next = found.next};
+  for (const core::PinRow& pin : found.rows) page.rows.push_back(RowOf(pin, core));
+  return page;
+}
+
+absl::StatusOr<rpc::PinStatus> Node::RemovePinNow(uint64_t id) {
+  const core::Core& core = reactor_.core();
+  const std::vector<core::PinRow> next = id == 0 ? std::vector<core::PinRow>() : core.PinsAfter(id - 1, 1).rows;
+  if (next.empty() || next.front().number != id)
+    return absl::NotFoundError(absl::StrCat("no pin ", id, ": `kvistctl pins` lists them"));
+  rpc::PinStatus was = RowOf(next.front(), core);
+  reactor_.RemovePin(next.front().space, next.front().name);
+  return was;
 }
 
 }  // namespace kvist::daemon

@@ -37,7 +37,7 @@ class Node final : public rpc::NodeControl {
   void Configure(const Options& options);
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override;
-  absl::StatusOr<std::vector<rpc::SessionStatus>> Sessions(absl::Time deadline) override;
+  absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override;
   absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override;
   absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override;
@@ -45,8 +45,8 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override;
   absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override;
   absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override;
-  absl::StatusOr<std::vector<rpc::PinStatus>> Pins(absl::Time deadline) override;
-  absl::StatusOr<rpc::PinStatus> RemovePin(const std::string& id, absl::Time deadline) override;
+  absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
+  absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override;
 
  private:
   template <class T, class Question>
@@ -54,12 +54,13 @@ class Node final : public rpc::NodeControl {
 
   // On the reactor's thread.
   rpc::NodeStatus StatusNow() const;
-  std::vector<rpc::SessionStatus> SessionsNow() const;
+  rpc::Page<rpc::SessionStatus> SessionsNow(uint64_t after) const;
   absl::StatusOr<rpc::JobStatus> ClearNow(const std::string& space, const std::string& request);
   absl::StatusOr<rpc::JobStatus> JobNow(core::JobId id) const;
   std::vector<rpc::QuotaStatus> QuotasNow() const;
   absl::StatusOr<rpc::QuotaStatus> SetQuotaNow(const std::string& tenant, Bytes bytes);
-  absl::StatusOr<rpc::PinStatus> RemovePinNow(const std::string& id);
+  rpc::Page<rpc::PinStatus> PinsNow(uint64_t after) const;
+  absl::StatusOr<rpc::PinStatus> RemovePinNow(uint64_t id);
 
   session::Reactor& reactor_;
   const pool::SlotAllocator& slots_;

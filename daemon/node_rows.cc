@@ -1,8 +1,6 @@
 #include "daemon/node_rows.h"
 
-#include "absl/hash/hash.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "storage/base/clock.h"
 
 namespace kvist::daemon {
@@ -62,9 +60,7 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
 
 rpc::PinStatus RowOf(const core::PinRow& pin, const core::Core& core) {
   const core::CoreStatus::SpaceRow space = core.space(pin.space);
-  // Chunk keys are nobody's business outside the node, so pins are named by a hash of theirs that is seeded anew in each process.
-  const size_t hash = absl::HashOf(pin.space.value, pin.name.owner, pin.name.key.bytes, pin.name.asked);
-  return {.id = absl::StrCat(absl::Hex(hash, absl::kZeroPad16)),
+  return {.id = pin.number,  // chunk keys are nobody's business outside the node
           .owner = pin.name.owner,
           .tenant = space.tenant,
           .space = Hex(space.digest),

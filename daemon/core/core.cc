@@ -485,7 +485,9 @@ void Core::Handle(const Tick& event, Effects* out) {
   }
   for (; budget > 0 && !cleared_pins_.empty(); --budget) {
     Pins::OfSpace& pins = cleared_pins_.front();
-    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
+    const Pins::OfSpace::node_type ended = pins.extract(pins.begin());
+    pins_.Forget(ended.mapped().number);
+    KeepNoLonger(ended.mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }
   while (budget > 0 && (jobs_.busy() || !placement_.rest().empty())) {

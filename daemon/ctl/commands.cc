@@ -39,7 +39,7 @@ struct Arguments {
   uint64_t job = 0;
   std::string tenant;
   Bytes quota{};
-  std::string pin;
+  uint64_t pin = 0;
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -195,6 +195,11 @@ class Session {
   const Terminal& terminal_;
 };
 
+// "" when `text` is the number of a `noun`.
+std::string CheckNumber(const std::string& text, absl::string_view noun, uint64_t* number) {
+  return absl::SimpleAtoi(text, number) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a ", noun);
+}
+
 // "" when `text` is a time between two looks.
 std::string CheckInterval(const std::string& text, absl::Duration* interval) {
   absl::Duration duration;
@@ -274,9 +279,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     one->add_option("id", "Which, by its number in `jobs list`")
         ->required()
         ->type_name("ID")
-        ->check([&](const std::string& text) {
-          return absl::SimpleAtoi(text, &given.job) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a job");
-        });
+        ->check([&](const std::string& text) { return CheckNumber(text, "job", &given.job); });
   }
   CLI::App* quota = app.add_subcommand("quota", "How much of the pool each tenant has, and may have");
   quota->require_subcommand(0, 1);
@@ -297,7 +300,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   const CLI::App* list_pins = pins->add_subcommand("list", "List them and their owners; so does `pins` alone");
   CLI::App* remove_pin =
       pins->add_subcommand("remove", "End a pin, however often it was pinned: its chunks may go when room is needed");
-  remove_pin->add_option("pin", given.pin, "Which: as `pins` lists it")->required()->type_name("PIN");
+  remove_pin->add_option("pin", "Which, by its number in `pins`")
+      ->required()
+      ->type_name("PIN")
+      ->check([&](const std::string& text) { return CheckNumber(text, "pin", &given.pin); });
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =

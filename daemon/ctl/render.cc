@@ -209,7 +209,7 @@ std::string ToJson(const Message& reply) {
 
 std::string ToTable(const node::v1::ListPinsReply& pins) {
   if (pins.pins().empty()) return "no pins\n";
-  Table table({{"PIN"},
+  Table table({{"PIN", kRight},
                {"OWNER"},
                {"TENANT"},
                {"MODEL"},
@@ -219,7 +219,7 @@ std::string ToTable(const node::v1::ListPinsReply& pins) {
                {"COUNT", kRight},
                {"AGE", kRight}});
   for (const auto& pin : pins.pins()) {
-    table.Add({pin.id(), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()), HumanCount(pin.asked()),
+    table.Add({absl::StrCat(pin.id()), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()), HumanCount(pin.asked()),
                HumanBytes({pin.bytes()}), HumanCount(pin.count()), HumanDuration(absl::Seconds(pin.age_seconds()))});
   }
   return table.Render();

@@ -103,9 +103,10 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   return reply;
 }
 
-node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions) {
+node::v1::SessionsReply ToReply(const Page<SessionStatus>& sessions) {
   node::v1::SessionsReply reply;
-  for (const SessionStatus& from : sessions) {
+  reply.set_next(sessions.next);
+  for (const SessionStatus& from : sessions.rows) {
     node::v1::SessionsReply::Session& session = *reply.add_sessions();
     session.set_id(from.id);
     session.set_instance(Text(from.instance));
@@ -182,9 +183,10 @@ node::v1::Pin ToReply(const PinStatus& pin) {
   return reply;
 }
 
-node::v1::ListPinsReply ToReply(const std::vector<PinStatus>& pins) {
+node::v1::ListPinsReply ToReply(const Page<PinStatus>& pins) {
   node::v1::ListPinsReply reply;
-  for (const PinStatus& pin : pins) *reply.add_pins() = ToReply(pin);
+  reply.set_next(pins.next);
+  for (const PinStatus& pin : pins.rows) *reply.add_pins() = ToReply(pin);
   return reply;
 }
 

@@ -231,8 +231,8 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
   CHECK(pins[0]["chunks"] == 8);
   SECTION("the engine takes its pin back") { CHECK(engine.scheduler().Unpin(pinned).ok()); }
   SECTION("an operator removes it") {
-    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) == 0);
-    CHECK(ctl({"pins", "remove", pins[0]["id"].get<std::string>()}, &out) != 0);  // gone
+    CHECK(ctl({"pins", "remove", pins[0]["id"].dump()}, &out) == 0);
+    CHECK(ctl({"pins", "remove", pins[0]["id"].dump()}, &out) != 0);  // gone
   }
   flood();
   CHECK(engine.LoadAll(pinned, &wrong) == 0);

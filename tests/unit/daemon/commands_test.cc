@@ -201,19 +201,36 @@ TEST_CASE("kvistctl pins lists what engines have pinned, and removes a pin") {
   Served served;
   const Outcome list = Ctl({"pins", "--socket", served.socket});
   REQUIRE(list.code == kOk);
-  CHECK_THAT(list.out, Catch::Contains("PIN") && Catch::Contains("00000000000000aa") && Catch::Contains("llama-0") &&
+  CHECK_THAT(list.out, Catch::Contains("PIN") && Catch::Contains("\n  3  ") && Catch::Contains("llama-0") &&
                            Catch::Contains("48 MiB"));
   CHECK(Ctl({"pins", "list", "--socket", served.socket}).out == list.out);
   const auto json = nlohmann::json::parse(Ctl({"pins", "-o", "json", "--socket", served.socket}).out);
   CHECK(json["pins"][0]["chunks"] == 12);
   CHECK(json["pins"][0]["asked"] == 16);
   CHECK(json["pins"][0]["age_seconds"] == 5400.0);
-  const Outcome removed = Ctl({"pins", "remove", "00000000000000aa", "--socket", served.socket});
+  const Outcome removed = Ctl({"pins", "remove", "3", "--socket", served.socket});
   CHECK(removed.code == kOk);
   CHECK_THAT(removed.out, Catch::StartsWith("removed: 12 chunks of llama-0"));
-  const Outcome unknown = Ctl({"pins", "remove", "zz", "--socket", served.socket});
-  CHECK(unknown.code != kOk);
-  CHECK_THAT(unknown.err, Catch::Contains("no pin \"zz\""));
+  const Outcome unknown = Ctl({"pins", "remove", "4", "--socket", served.socket});
+  CHECK(unknown.code == kRefused);
+  CHECK_THAT(unknown.err, Catch::Contains("no pin 4"));
+  const Outcome wrong = Ctl({"pins", "remove", "zz", "--socket", served.socket});
+  CHECK(wrong.code == kUsage);
+  CHECK_THAT(wrong.err, Catch::Contains("\"zz\"; allowed: the number of a pin"));
+}
+
+TEST_CASE("kvistctl lists more pins and sessions than a message of gRPC holds, each once and in order") {
+  Served served;
+  constexpr uint64_t kRows = 25'000;
+  served.node.Crowd(kRows);
+  for (const std::string list : {"pins", "sessions"}) {
+    INFO(list);
+    const Outcome all = Ctl({list, "-o", "json", "--timeout", "60s", "--socket", served.socket});
+    REQUIRE(all.code == kOk);
+    const auto rows = nlohmann::json::parse(all.out)[list];
+    REQUIRE(rows.size() == kRows);
+    for (uint64_t i = 1; i < kRows; ++i) REQUIRE(rows[i]["id"] > rows[i - 1]["id"]);
+  }
 }
 
 TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas") {
