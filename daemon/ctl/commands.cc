@@ -17,6 +17,7 @@
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
 #include "storage/base/runtime_dir.h"
+#include "storage/base/state_dir.h"
 
 namespace kvist::ctl {
 namespace {

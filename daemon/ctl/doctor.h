@@ -47,9 +47,6 @@ Diagnosis Diagnose(const Patient& patient);
 std::string ToTable(const Diagnosis& diagnosis, bool colours);
 std::string ToJson(const Diagnosis& diagnosis);
 
-// Where a kvistd of this user keeps its state when it isn't told.
-std::string DefaultStateDir();
-
 }  // namespace kvist::ctl
 
 #endif  // KVIST_DAEMON_CTL_DOCTOR_H_
