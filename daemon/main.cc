@@ -20,6 +20,7 @@
 #include "daemon/config_commands.h"
 #include "daemon/config_in_force.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"

@@ -9,6 +9,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
+#include "storage/base/byte_text.h"
 
 namespace kvist::daemon {
 namespace {

@@ -7,26 +7,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
 #include "daemon/rpc/space_prefix.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::rpc {
 namespace {
-
-// Well-formed UTF-8 (RFC 3629), without overlong forms and surrogates.
-bool IsUtf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    for (size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      const unsigned char min = j > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-      const unsigned char max = j > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-      if (next < min || next > max) return false;
-    }
-    i += length;
-  }
-  return true;
-}
 
 void Put(const Traffic& from, node::v1::Traffic* to) {
   to->set_lookups(from.lookups);
