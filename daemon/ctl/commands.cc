@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,7 @@
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
+#include "daemon/ctl/wrap.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/state_dir.h"
 
@@ -88,7 +90,7 @@ class Session {
     }
     const Diagnosis diagnosis = Diagnose(patient);
     const bool colours = terminal_.size && terminal_.size().has_value();
-    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours));
+    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours, Columns()));
     return diagnosis.failed() ? kRefused : kOk;
   }
   ExitCode Clear() {
@@ -174,7 +176,7 @@ class Session {
   template <class Reply>
   ExitCode Print(const absl::StatusOr<Reply>& reply, absl::Duration time, absl::string_view note_when_late = "") {
     if (reply.ok()) {
-      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply));
+      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply, Columns()));
       return kOk;
     }
     if (absl::IsDeadlineExceeded(reply.status())) {
@@ -190,6 +192,11 @@ class Session {
     return kRefused;
   }
 
+  // How wide a table may be: as the terminal, if there is one.
+  size_t Columns() const {
+    const std::optional<Terminal::Size> size = terminal_.size ? terminal_.size() : std::nullopt;
+    return size.has_value() ? size->columns : SIZE_MAX;
+  }
   absl::Duration Timeout(absl::Duration without_one) const { return arguments_.timeout.value_or(without_one); }
 
   const Arguments& arguments_;
@@ -236,6 +243,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   Arguments given;
   given.socket = DefaultSocket();
   CLI::App app("Shows and steers the kvistd of this machine.", "kvistctl");
+  app.get_formatter()->column_width(kHelpColumn);
   app.footer(kExitCodes);
   app.set_version_flag("--version", "kvistctl " KVIST_VERSION);
   app.require_subcommand(1);
@@ -317,7 +325,13 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));
-  } catch (const CLI::ParseError& error) { return app.exit(error, terminal.out, terminal.err) == 0 ? kOk : kUsage; }
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    const bool asked = app.exit(error, help, terminal.err) == 0;
+    const std::optional<Terminal::Size> size = terminal.size ? terminal.size() : std::nullopt;
+    terminal.out << WrapHelp(help.str(), size.value_or(Terminal::Size()).columns);
+    return asked ? kOk : kUsage;
+  }
   if (completion->parsed() || man->parsed()) {
     terminal.out << (man->parsed() ? ManPage(app, 1) : Completion(app, given.shell));
     return kOk;

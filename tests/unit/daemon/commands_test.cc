@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "daemon/ctl/node_client.h"
+#include "daemon/ctl/table.h"
 #include "daemon/rpc/admin_server.h"
 #include "storage/base/unique_fd.h"
 #include "tests/unit/daemon/fake_node.h"
@@ -64,8 +65,8 @@ TEST_CASE("kvistctl status shows the node to people") {
   CHECK(outcome.err.empty());
   CHECK_THAT(outcome.out, StartsWith("kvistd "));
   CHECK_THAT(outcome.out, Contains(", up 1 h 2 min, serving engines on /run/kvist/engine.sock\n"));
-  CHECK_THAT(outcome.out, Contains(" POOL   USED           SLOTS  TOUCHED  LOCKED  PAGES   SLABS  REGIONS  INDEX\n"
-                                   "4 GiB  1 GiB  25.0 %  12,345   50.0 %  yes     2 MiB  64 MiB        1    0 B\n"));
+  CHECK_THAT(outcome.out, Contains(" POOL   USED    FULL   SLOTS  TOUCHED  LOCKED  PAGES   SLABS  REGIONS  INDEX\n"
+                                   "4 GiB  1 GiB  25.0 %  12,345   50.0 %     yes  2 MiB  64 MiB        1    0 B\n"));
   CHECK_THAT(outcome.out, Contains("aaaa111111111111  blue      llama"));
   CHECK_THAT(outcome.out, Contains("9,007,199,254,740,993  512 MiB   12.5 %\n"));
   CHECK_THAT(outcome.out, Contains("25.0 %"));
@@ -83,7 +84,7 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
                                           "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "traffic",       "latencies", "waits"});
+                                          "allocations",   "traffic",       "latencies",      "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);
@@ -168,7 +169,7 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
   CHECK(late.code == kUnavailable);
   CHECK_THAT(late.err, Contains("job 2 goes on in the daemon"));
   CHECK(Ctl({"jobs", "list", "--socket", served.socket}).out ==
-        "JOB  KIND   SPACE             STATE       DONE  CHUNKS  REQUEST\n"
+        "JOB  KIND   SPACE             STATE       DONE  CHUNKS\n"
         "  1  clear  aaaa111111111111  done     100.0 %      17\n"
         "  2  clear  all               running   75.0 %      75\n");
 
@@ -195,6 +196,24 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
   for (const std::vector<std::string>& wrong :
        {std::vector<std::string>{"jobs", "cancel"}, {"jobs", "cancel", "x"}, {"jobs", "watch", "-1"}, {"jobs", "stop", "1"}})
     CHECK(Ctl(wrong).code == kUsage);
+}
+
+TEST_CASE("kvistctl's tables and help fit the terminal; without one nothing is left out") {
+  Served served;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"status"}, {"sessions"}, {"quota"}, {"pins"}, {"--help"}, {"jobs", "--help"}}) {
+    INFO(command[0]);
+    std::ostringstream out, err;
+    const Terminal terminal{.out = out, .err = err, .ask = nullptr, .size = [] { return Terminal::Size{60, 24}; }};
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--socket", served.socket});
+    REQUIRE(Run(arguments, terminal) == kOk);
+    std::istringstream lines(out.str());
+    size_t tables = 0;
+    for (std::string line; std::getline(lines, line); ++tables) { CHECK(Width(line) <= 60); }
+    CHECK(tables > 1);
+  }
+  CHECK_THAT(Ctl({"sessions", "--socket", served.socket}).out, Contains("SPACE") && Contains("REQUESTS"));
 }
 
 TEST_CASE("kvistctl pins lists what engines have pinned, and removes a pin") {
@@ -238,9 +257,9 @@ TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas")
   const Outcome list = Ctl({"quota", "--socket", served.socket});
   CHECK(list.code == kOk);
   CHECK(list.out ==
-        "TENANT  QUOTA   USED          EVICTED  SET BY         NOTE\n"
-        "blue    2 GiB  1 GiB  50.0 %    1,234  configuration\n"
-        "uid:7    none  3 MiB       -        0\n");
+        "TENANT  QUOTA   USED  OF QUOTA  EVICTED  SET BY\n"
+        "blue    2 GiB  1 GiB    50.0 %    1,234  configuration\n"
+        "uid:7    none  3 MiB         -        0\n");
   CHECK(Ctl({"quota", "list", "--socket", served.socket}).out == list.out);
   const auto json = nlohmann::json::parse(Ctl({"quota", "list", "-o", "json", "--socket", served.socket}).out);
   CHECK(json["quotas"][0]["bytes"] == GiB(2).value);

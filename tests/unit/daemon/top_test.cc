@@ -93,7 +93,10 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   for (const size_t columns : {20, 40, 80, 100, 250}) {
     for (const size_t rows : {5, 12, 24, 60}) {
       INFO(columns << " x " << rows);
-      const std::string text = DrawTop(view, {.columns = columns, .rows = rows, .colours = false});
+      const std::string trouble =
+          GENERATE("", "no kvistd behind a path that is very long: it has ended. Start it again\033[2J");
+      const std::string text =
+          DrawTop(view, {.columns = columns, .rows = rows, .colours = false, .live = true, .trouble = trouble});
       const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
       CHECK(std::count(text.begin(), text.end(), '\n') <= static_cast<long>(rows));
       for (const std::string& line : lines) CHECK(Width(line) <= columns);
@@ -104,8 +107,11 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   INFO(text);
   CHECK_THAT(text, Contains("25.0 %   1 GiB of 4 GiB"));
   CHECK_THAT(text, Contains("40.0 %   400 of 1,000 chunks/s"));
+  CHECK_THAT(text, Catch::StartsWith("kvistd 0.1.0  pid 42  up 12 s") && Contains("  the last 2 s\n"));
+  CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = false, .live = false, .trouble = "it is away"}),
+             Contains("\nnothing newer: it is away\n\npool "));
   CHECK_THAT(text, Contains("50 GB/s"));
-  CHECK_THAT(text, Contains("ring         300 ns    300 ns\n"));
+  CHECK_THAT(text, Contains("  ring     300 ns    300 ns\n"));
   CHECK_THAT(text, Contains(" more sessions\n"));
   CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = true}), Contains("\033[32m"));
 }
