@@ -53,6 +53,7 @@ struct CopyEnd {
   // With DataLoss, which only loads end with: which of the copy's slots hold other bytes than were stored (perhaps not all that do),
   // ascending. Nothing of the layers in which they do was copied to pages.
   std::vector<uint32_t> corrupt = {};
+  int64_t began_nanos = 0;  // monotonic: when its first byte's turn came; 0: it was cancelled before
 };
 
 // Moves bytes between an engine's pages and slots.

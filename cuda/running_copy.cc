@@ -8,6 +8,7 @@
 #include "cuda/region_copy.h"
 #include "cuda/slot_checksums.h"
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 
 namespace kvist::cuda {
@@ -35,6 +36,7 @@ RunningCopy::RunningCopy(Copy copy, Verify verify)
 }
 
 bool RunningCopy::Run(uint64_t index) {
+  if (index == 0) began_nanos_ = MonotonicNanos();
   const Unit unit = plan_.At(index);
   CopyEnd end = CopyUnit(unit);
   FenceNontemporal();
@@ -113,8 +115,10 @@ void RunningCopy::Report() {
 CopyEnd RunningCopy::Result() {
   copy_.progress.reset();
   copy_.memory.reset();
-  if (failed_.load(std::memory_order_relaxed)) return std::move(error_);
-  return {skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
+  CopyEnd end{skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
+  if (failed_.load(std::memory_order_relaxed)) end = std::move(error_);
+  end.began_nanos = began_nanos_;
+  return end;
 }
 
 }  // namespace kvist::cuda

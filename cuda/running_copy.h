@@ -59,6 +59,7 @@ class RunningCopy {
   std::atomic<bool> skipped_{false};
   std::atomic<bool> failed_{false};
   CopyEnd error_;                      // written by the one who raised failed_, read when quiet
+  int64_t began_nanos_ = 0;            // written by the one who runs unit 0, the first to be claimed; read when quiet
   std::atomic<uint64_t> arriving_{0};  // settled units that the reporter has not yet counted
 
   // reporter

@@ -18,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {

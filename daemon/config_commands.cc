@@ -6,6 +6,7 @@
 
 #include "daemon/config_in_force.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "daemon/config_text.h"
 
 namespace kvist::daemon {

@@ -82,19 +82,6 @@ bool IsTenant(absl::string_view name, const std::map<std::string, std::string>& 
 // "" when a tenant's quota may be so large, else what is allowed.
 std::string CheckQuota(Bytes bytes);
 
-// What keys say about each other.
-struct ConfigProblem {
-  absl::string_view section;
-  absl::string_view name;
-  std::string text;  // what was found, and what is allowed
-};
-std::optional<ConfigProblem> FindContradiction(const Options& options);
-// What may stand there, but does not what its author seems to want, a line each. `options` have their defaults filled in.
-std::vector<std::string> ConfigWarnings(const Options& options);
-
-// "4GiB": with the largest unit that divides it.
-std::string PrintBytes(Bytes bytes);
-
 // `text` in quotes, control characters escaped, cut after 80 characters.
 std::string Quoted(absl::string_view text);
 

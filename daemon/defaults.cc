@@ -1,14 +1,11 @@
-#include <pwd.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/available_memory.h"
 #include "daemon/config.h"
 #include "daemon/socket_dir.h"
 #include "storage/base/runtime_dir.h"
+#include "storage/base/state_dir.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
@@ -20,23 +17,6 @@ constexpr uint64_t kSlabsMin = 16;    // so that several slot sizes find a slab 
 constexpr uint64_t kPoolDivisor = 4;  // of the available memory: the engine and its page cache want the rest
 constexpr Bytes kPoolMin = MiB(32);   // when a machine has next to nothing left; kSlabsMin of the smallest default slab
 static_assert(kPoolMin == kSlabsMin * kHugePage);
-
-absl::StatusOr<std::string> DefaultStateDir() {
-  const uid_t uid = geteuid();
-  if (uid == 0) return "/var/lib/kvist";
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/kvist");
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || home[0] != '/') {
-    const passwd* user = getpwuid(uid);
-    home = user == nullptr ? nullptr : user->pw_dir;
-  }
-  if (home == nullptr || home[0] != '/') {
-    return absl::FailedPreconditionError(
-        "daemon.state_dir: has no default, because this user has no home directory; set it");
-  }
-  return absl::StrCat(home, "/.local/state/kvist");
-}
 
 Bytes DefaultPoolBytes() {
   const Bytes quarter = AvailableMemory() / kPoolDivisor;
@@ -53,7 +33,11 @@ Bytes DefaultSlabBytes(Bytes pool) {
 }  // namespace
 
 absl::Status FillDefaults(Options* options) {
-  if (options->daemon.state_dir.empty()) { KVIST_ASSIGN_OR_RETURN(options->daemon.state_dir, DefaultStateDir()); }
+  if (options->daemon.state_dir.empty()) options->daemon.state_dir = DefaultStateDir();
+  if (options->daemon.state_dir.empty()) {
+    return absl::FailedPreconditionError(
+        "daemon.state_dir: has no default, because this user has no home directory; set it");
+  }
   if (options->session.socket.empty() || options->admin.socket.empty()) {
     const std::string dir = DefaultRuntimeDir();
     KVIST_RETURN_IF_ERROR(CheckSocketDir(dir));

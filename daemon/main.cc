@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 
@@ -20,7 +21,9 @@
 #include "daemon/config_commands.h"
 #include "daemon/config_in_force.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "daemon/ctl/completion.h"
+#include "daemon/ctl/wrap.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/progress_watch.h"
@@ -33,6 +36,8 @@
 
 namespace kvist::daemon {
 namespace {
+
+constexpr size_t kHelpColumns = 80;
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
@@ -136,6 +141,7 @@ int Main(int argc, char** argv) {
   ConfigSources sources;
   std::string format = "text";
   CLI::App app("The KV-cache daemon of one node.", "kvistd");
+  app.get_formatter()->column_width(ctl::kHelpColumn);
   app.set_version_flag("--version", "kvistd " KVIST_VERSION);
   app.add_option("--config", sources.file, "TOML file; without one, every key has its default")->type_name("FILE");
   app.add_option("--set", sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
@@ -163,7 +169,12 @@ int Main(int argc, char** argv) {
       "READY on stdout says that engines can connect. The log is on stderr.");
   try {
     app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kStopped : kWrongConfig; }
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    const int status = app.exit(error, help, std::cerr);
+    std::cout << ctl::WrapHelp(help.str(), kHelpColumns) << std::flush;
+    return status == 0 ? kStopped : kWrongConfig;
+  }
 
   if (man) {
     std::cout << ctl::ManPage(app, 8) << std::flush;

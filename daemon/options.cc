@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 
 namespace kvist::daemon {
 

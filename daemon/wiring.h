@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "cuda/copy_engine.h"
+#include "daemon/node.h"
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
 
@@ -17,8 +18,8 @@ struct Parts {
   std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
   // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
   bool pool_without_memory = false;
-  // What the admin API's Reload does; none: Unimplemented. Called from any thread until the daemon is destroyed.
-  std::function<absl::StatusOr<rpc::ReloadResult>(absl::Time deadline)> reload;
+  // None: Unimplemented. Called until the daemon is destroyed.
+  ReloadCall reload;
 };
 
 // One node's kvistd without its main(): pool, core, reactor, copy engines, session listener and admin server, joined.

@@ -175,9 +175,9 @@ absl::Status Client::WaitConnected(int64_t timeout_us) const {
   }
 }
 
-int64_t Client::DeadlineNanos(int64_t deadline_us) const {
+int64_t Client::DeadlineNanos(int64_t deadline_us, int64_t now_nanos) const {
   constexpr int64_t kMostUs = int64_t{3600} * 1'000'000;  // an hour is as good as for ever, and can't overflow
-  return MonotonicNanos() + std::min(deadline_us > 0 ? deadline_us : default_deadline_us_, kMostUs) * 1000;
+  return now_nanos + std::min(deadline_us > 0 ? deadline_us : default_deadline_us_, kMostUs) * 1000;
 }
 
 absl::Status Client::Away() {

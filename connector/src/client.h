@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "connector/src/link.h"
 #include "connector/src/registration.h"
+#include "storage/base/clock.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
 #include "storage/base/unique_fd.h"
@@ -65,7 +66,7 @@ class Client {
 
   explicit Client(Registration registration) : registration_(std::move(registration)) {}
   std::shared_ptr<Link> link() const;
-  int64_t DeadlineNanos(int64_t deadline_us) const;
+  int64_t DeadlineNanos(int64_t deadline_us, int64_t now_nanos = MonotonicNanos()) const;
   static absl::Status Away();
 
   // The answer of a request that moves no bytes.

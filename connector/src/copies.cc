@@ -41,9 +41,10 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<co
   if (link == nullptr) return Away();
   entry.keys = static_cast<uint32_t>(keys.size());
   entry.pages = static_cast<uint32_t>(pages.size());
-  entry.deadline_nanos = DeadlineNanos(deadline_us);
+  const int64_t asked_nanos = MonotonicNanos();
+  entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys), std::as_bytes(pages)};
-  KVIST_ASSIGN_OR_RETURN(const Link::Ticket ticket, link->Begin(entry, arguments));
+  KVIST_ASSIGN_OR_RETURN(const Link::Ticket ticket, link->Begin(entry, arguments, asked_nanos));
   return Remember({link, ticket, kind, GivenUp::kNo, entry.deadline_nanos});
 }
 

@@ -131,7 +131,8 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
   return true;
 }
 
-absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments) {
+absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments,
+                                         int64_t asked_nanos) {
   while (true) {
     {
       MutexLock lock(&mutex_);
@@ -145,6 +146,7 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
       const uint32_t sequence = sequences_[index] + 1;
       shm::Cell* cell = memory_.cell(index);
       cell->abandoned.store(0, std::memory_order_relaxed);
+      cell->asked_nanos.store(asked_nanos, std::memory_order_relaxed);
       cell->progress.store(shm::PackProgress(sequence, shm::Phase::kPending, 0), std::memory_order_relaxed);
       entry.cell = index;
       entry.sequence = sequence;

@@ -37,9 +37,10 @@ class Link {
     uint32_t cell = 0;
     uint32_t sequence = 0;
   };
-  // Submits a request with its arguments in order. Waits for room in the ring until `entry.deadline_nanos`.
+  // Submits a request with its arguments in order. Waits for room in the ring until `entry.deadline_nanos`. The daemon is told that the
+  // engine asked at `asked_nanos`.
   // Errors: ResourceExhausted  all cells are in use.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
-  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments);
+  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos);
   // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 

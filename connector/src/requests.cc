@@ -16,9 +16,10 @@ Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int
     return reply;
   }
   entry.keys = static_cast<uint32_t>(keys.size());
-  entry.deadline_nanos = DeadlineNanos(deadline_us);
+  const int64_t asked_nanos = MonotonicNanos();
+  entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys)};
-  const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments);
+  const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments, asked_nanos);
   if (!ticket.ok()) {
     reply.status = ticket.status();
     return reply;

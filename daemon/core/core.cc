@@ -185,17 +185,19 @@ void Core::UseEnded(ChunkIndex i) {
 
 void Core::On(const QuotaSet& event, Effects*) { tenants_.SetQuota(event.tenant, event.bytes); }
 
+CoreStatus::SpaceRow Core::space(SpaceId id) const {
+  const Space& met = spaces_[id];
+  CoreStatus::SpaceRow row{met.spec.digest, met.spec.tenant, met.spec.model, met.sealed, met.bytes};
+  const auto groups = static_cast<uint16_t>(met.spec.groups.size());
+  for (uint16_t g = 0; g < groups; ++g) row.chunk_bytes = std::max(row.chunk_bytes, met.chunk_bytes(GroupId{g}));
+  return row;
+}
+
 CoreStatus Core::status() const {
   CoreStatus status = counters_;
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
-    const Space& space = spaces_[SpaceId{s}];
-    status.spaces.push_back({space.spec.digest, space.spec.tenant, space.spec.model, space.sealed, space.bytes});
-    const auto groups = static_cast<uint16_t>(space.spec.groups.size());
-    for (uint16_t g = 0; g < groups; ++g) {
-      Bytes& largest = status.spaces.back().chunk_bytes;
-      largest = std::max(largest, space.chunk_bytes(GroupId{g}));
-    }
-    status.sealed += space.sealed;
+    status.spaces.push_back(space(SpaceId{s}));
+    status.sealed += status.spaces.back().chunks;
   }
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     const Tenant& tenant = tenants_[TenantId{t}];

@@ -102,12 +102,18 @@ struct CoreStatus {
 
 // One pin.
 struct PinRow {
+  uint64_t number = 0;  // names it while the daemon lives
   SpaceId space;
   PinName name;
   uint32_t chunks = 0;  // that are kept, from the first on
   Bytes bytes{};
   uint64_t count = 0;
   absl::Duration age;
+};
+
+struct PinPage {
+  std::vector<PinRow> rows;
+  uint64_t next = 0;  // ask for the rest after this number; 0: there is none
 };
 
 // The heart: index, leases, placement, eviction, sealing. An event comes in, effects go out, in the order in which drivers must carry
@@ -154,7 +160,10 @@ class Core {
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
   CoreStatus status() const;
-  std::vector<PinRow> pins() const;
+  CoreStatus::SpaceRow space(SpaceId id) const;  // one that was met
+  std::vector<PinRow> pins() const;              // all
+  // Those whose numbers are above `number`, the lowest first: of the next `looks` numbers, some of which may have been cleared lately.
+  PinPage PinsAfter(uint64_t number, size_t looks) const;
   const Jobs& jobs() const { return jobs_; }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
@@ -211,6 +220,7 @@ class Core {
   uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
   void Keep(std::span<const ChunkIndex> chunks);
   void KeepNoLonger(std::span<const ChunkIndex> chunks);
+  PinRow RowOf(SpaceId space, const Pins::Named& named) const;
   void Doom(ChunkIndex chunk);
   void Abandon(ChunkIndex chunk);
   void EndLease(LeaseId lease);

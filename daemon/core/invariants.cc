@@ -23,14 +23,17 @@ void Core::CheckInvariants() {
     leased[lease.instance] += lease.bytes;
   });
   for (const auto& [instance, sum] : leased) KVIST_CHECK(leases_.used(instance) == sum);
-  pins_.ForEach([&](SpaceId, const PinName&, const Pin& pin) {
-    for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
+  pins_.ForEach([&](SpaceId, const Pins::Named& named) {
+    for (const ChunkIndex chunk : named.second.kept) ++keeps[chunk];
   });
+  size_t numbers = pins_.size();
   for (const Pins::OfSpace& pins : cleared_pins_) {
+    numbers += pins.size();
     for (const auto& [name, pin] : pins) {
       for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
     }
   }
+  KVIST_CHECK(numbers == pins_.numbers() && PinsAfter(0, SIZE_MAX).rows.size() == pins_.size());
   Bytes private_bytes{};
   allocations_.ForEach([&](AllocationId, const Allocation& allocation) {
     for (const ChunkIndex chunk : allocation.chunks) {

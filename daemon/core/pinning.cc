@@ -38,10 +38,11 @@ void Core::On(const PinAsked& event, Effects* out) {
                                                   PinBudget(tenant).value, " they may: unpin others first")),
         0);
   }
-  Pin pin{position, needed.bytes, 1, now_, std::move(needed.kept)};
+  Pin pin{.chunks = position, .bytes = needed.bytes, .count = 1, .since = now_, .kept = std::move(needed.kept)};
   Keep(pin.kept);
   if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again
     Pin before = pins_.Take(space, tenant, name);
+    pin.number = before.number;
     pin.count += before.count;
     pin.since = before.since;
     KeepNoLonger(before.kept);
@@ -69,11 +70,21 @@ void Core::On(const PinRemoved& event, Effects*) {
     KeepNoLonger(pins_.Take(event.space, spaces_[event.space].tenant, name).kept);
 }
 
+PinRow Core::RowOf(SpaceId space, const Pins::Named& named) const {
+  const auto& [name, pin] = named;
+  return {pin.number, space, name, pin.chunks, pin.bytes, pin.count, now_ - pin.since};
+}
+
 std::vector<PinRow> Core::pins() const {
   std::vector<PinRow> rows;
-  pins_.ForEach([&](SpaceId space, const PinName& name, const Pin& pin) {
-    rows.push_back({space, name, pin.chunks, pin.bytes, pin.count, now_ - pin.since});
-  });
+  pins_.ForEach([&](SpaceId space, const Pins::Named& named) { rows.push_back(RowOf(space, named)); });
+  return rows;
+}
+
+PinPage Core::PinsAfter(uint64_t number, size_t looks) const {
+  const Pins::Page page = pins_.After(number, looks);
+  PinPage rows{.rows = {}, .next = page.next};
+  for (const auto& [space, named] : page.pins) rows.rows.push_back(RowOf(space, *named));
   return rows;
 }
 

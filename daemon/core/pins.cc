@@ -24,7 +24,9 @@ void Pins::Add(SpaceId space, TenantId tenant, PinName name, Pin pin) {
   if (tenant.value >= used_.size()) used_.resize(tenant.value + 1);
   used_[tenant.value] += pin.bytes;
   of.bytes += pin.bytes;
-  KVIST_CHECK(of.pins.emplace(std::move(name), std::move(pin)).second);
+  if (pin.number == 0) pin.number = ++last_number_;
+  const auto [at, fresh] = of.pins.emplace(std::move(name), std::move(pin));
+  KVIST_CHECK(fresh && by_number_.emplace(at->second.number, Place{space, of.taken, &*at}).second);
   ++size_;
 }
 
@@ -32,6 +34,7 @@ Pin Pins::Take(SpaceId space, TenantId tenant, const PinName& name) {
   Space& of = At(space);
   const auto node = of.pins.extract(name);
   KVIST_CHECK(!node.empty());
+  Forget(node.mapped().number);
   used_[tenant.value] -= node.mapped().bytes;
   of.bytes -= node.mapped().bytes;
   --size_;
@@ -44,7 +47,20 @@ Pins::OfSpace Pins::TakeAll(SpaceId space, TenantId tenant) {
   used_[tenant.value] -= of.bytes;
   size_ -= of.pins.size();
   of.bytes = {};
+  ++of.taken;
   return std::exchange(of.pins, {});
+}
+
+Pins::Page Pins::After(uint64_t after, size_t looks) const {
+  Page page;
+  auto at = by_number_.upper_bound(after);
+  for (; looks > 0 && at != by_number_.end(); --looks, ++at) {
+    const Place& place = at->second;
+    if (place.taken == spaces_[place.space.value].taken) page.pins.emplace_back(place.space, place.pin);
+    page.next = at->first;
+  }
+  if (at == by_number_.end()) page.next = 0;
+  return page;
 }
 
 Bytes Pins::used(TenantId tenant) const { return tenant.value < used_.size() ? used_[tenant.value] : Bytes{}; }

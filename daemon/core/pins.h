@@ -18,6 +18,8 @@ namespace kvist::core {
 
 // Somebody's wish that a position stays. It keeps the same chunks as a lease on that position would (leases.h).
 struct Pin {
+  // Names it for operators: counts up from 1, never reused while the daemon lives. Add gives one to a pin that has none.
+  uint64_t number = 0;
   uint32_t chunks = 0;  // the position
   Bytes bytes{};        // what it counts in the tenant's budget: all its chunks, shared or not
   uint64_t count = 0;   // how often it was pinned and not unpinned
@@ -25,9 +27,9 @@ struct Pin {
   absl::InlinedVector<ChunkIndex, 1> kept;
 };
 
-// All pins, by space.
+// All pins, by space, and by number.
 //
-// Lifecycle of a pin: Add -> ends once: taken out by its name, or with all of its space.
+// Lifecycle of a pin: Add -> ends once: taken out by its name, or with all of its space; in that case its number is Forgotten later.
 // Threads: one.
 class Pins {
  public:
@@ -40,15 +42,25 @@ class Pins {
   bool Full(SpaceId space) const;
   void Add(SpaceId space, TenantId tenant, PinName name, Pin pin);
   Pin Take(SpaceId space, TenantId tenant, const PinName& name);
-  // All of a space, at a stroke; they count no longer. The caller ends them in slices.
+  // All of a space, at a stroke; they count no longer. The caller ends them in slices, and has each one's number forgotten before.
   OfSpace TakeAll(SpaceId space, TenantId tenant);
+  void Forget(uint64_t number) { by_number_.erase(number); }
+
+  using Named = OfSpace::value_type;  // a pin and its name
+  struct Page {
+    std::vector<std::pair<SpaceId, const Named*>> pins;  // borrowed until anything changes here
+    uint64_t next = 0;                                   // look for the rest after this number; 0: there is none
+  };
+  // Pins whose numbers are above `after`, the lowest first: those among the next `looks` numbers, some of which may have been taken.
+  Page After(uint64_t after, size_t looks) const;
 
   Bytes used(TenantId tenant) const;
   size_t size() const { return size_; }
+  size_t numbers() const { return by_number_.size(); }  // of pins, and of those taken with their space that aren't forgotten
   template <class F>
   void ForEach(F f) const {
     for (uint32_t s = 0; s < spaces_.size(); ++s) {
-      for (const auto& [name, pin] : spaces_[s].pins) f(SpaceId{s}, name, pin);
+      for (const Named& named : spaces_[s].pins) f(SpaceId{s}, named);
     }
   }
 
@@ -56,10 +68,20 @@ class Pins {
   struct Space {
     OfSpace pins;
     Bytes bytes{};
+    uint32_t taken = 0;  // how often all were
+  };
+  // Where a number's pin is. It is there as long as the space's `taken` is the same; its memory stays until its number is forgotten, for
+  // nodes of a map don't move.
+  struct Place {
+    SpaceId space;
+    uint32_t taken = 0;
+    const Named* pin = nullptr;
   };
   Space& At(SpaceId space);
 
   std::vector<Space> spaces_;
+  std::map<uint64_t, Place> by_number_;
+  uint64_t last_number_ = 0;
   std::vector<Bytes> used_;  // [tenant]
   size_t size_ = 0;
 };

@@ -91,7 +91,9 @@ void Core::EndWhatIsOver(uint64_t until) {
   while (more() && !cleared_pins_.empty()) {
     Pins::OfSpace& pins = cleared_pins_.front();
     chunks_.Charge(1);
-    KeepNoLonger(pins.extract(pins.begin()).mapped().kept);
+    const Pins::OfSpace::node_type ended = pins.extract(pins.begin());
+    pins_.Forget(ended.mapped().number);
+    KeepNoLonger(ended.mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }
 }

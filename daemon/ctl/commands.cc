@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ostream>
+#include <sstream>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -16,7 +17,9 @@
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
+#include "daemon/ctl/wrap.h"
 #include "storage/base/runtime_dir.h"
+#include "storage/base/state_dir.h"
 
 namespace kvist::ctl {
 namespace {
@@ -39,7 +42,7 @@ struct Arguments {
   uint64_t job = 0;
   std::string tenant;
   Bytes quota{};
-  std::string pin;
+  uint64_t pin = 0;
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -87,7 +90,7 @@ class Session {
     }
     const Diagnosis diagnosis = Diagnose(patient);
     const bool colours = terminal_.size && terminal_.size().has_value();
-    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours));
+    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours, Columns()));
     return diagnosis.failed() ? kRefused : kOk;
   }
   ExitCode Clear() {
@@ -173,7 +176,7 @@ class Session {
   template <class Reply>
   ExitCode Print(const absl::StatusOr<Reply>& reply, absl::Duration time, absl::string_view note_when_late = "") {
     if (reply.ok()) {
-      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply));
+      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply, Columns()));
       return kOk;
     }
     if (absl::IsDeadlineExceeded(reply.status())) {
@@ -189,11 +192,21 @@ class Session {
     return kRefused;
   }
 
+  // How wide a table may be: as the terminal, if there is one.
+  size_t Columns() const {
+    const std::optional<Terminal::Size> size = terminal_.size ? terminal_.size() : std::nullopt;
+    return size.has_value() ? size->columns : SIZE_MAX;
+  }
   absl::Duration Timeout(absl::Duration without_one) const { return arguments_.timeout.value_or(without_one); }
 
   const Arguments& arguments_;
   const Terminal& terminal_;
 };
+
+// "" when `text` is the number of a `noun`.
+std::string CheckNumber(const std::string& text, absl::string_view noun, uint64_t* number) {
+  return absl::SimpleAtoi(text, number) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a ", noun);
+}
 
 // "" when `text` is a time between two looks.
 std::string CheckInterval(const std::string& text, absl::Duration* interval) {
@@ -230,6 +243,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   Arguments given;
   given.socket = DefaultSocket();
   CLI::App app("Shows and steers the kvistd of this machine.", "kvistctl");
+  app.get_formatter()->column_width(kHelpColumn);
   app.footer(kExitCodes);
   app.set_version_flag("--version", "kvistctl " KVIST_VERSION);
   app.require_subcommand(1);
@@ -274,9 +288,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     one->add_option("id", "Which, by its number in `jobs list`")
         ->required()
         ->type_name("ID")
-        ->check([&](const std::string& text) {
-          return absl::SimpleAtoi(text, &given.job) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a job");
-        });
+        ->check([&](const std::string& text) { return CheckNumber(text, "job", &given.job); });
   }
   CLI::App* quota = app.add_subcommand("quota", "How much of the pool each tenant has, and may have");
   quota->require_subcommand(0, 1);
@@ -297,7 +309,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   const CLI::App* list_pins = pins->add_subcommand("list", "List them and their owners; so does `pins` alone");
   CLI::App* remove_pin =
       pins->add_subcommand("remove", "End a pin, however often it was pinned: its chunks may go when room is needed");
-  remove_pin->add_option("pin", given.pin, "Which: as `pins` lists it")->required()->type_name("PIN");
+  remove_pin->add_option("pin", "Which, by its number in `pins`")
+      ->required()
+      ->type_name("PIN")
+      ->check([&](const std::string& text) { return CheckNumber(text, "pin", &given.pin); });
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =
@@ -310,7 +325,13 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));
-  } catch (const CLI::ParseError& error) { return app.exit(error, terminal.out, terminal.err) == 0 ? kOk : kUsage; }
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    const bool asked = app.exit(error, help, terminal.err) == 0;
+    const std::optional<Terminal::Size> size = terminal.size ? terminal.size() : std::nullopt;
+    terminal.out << WrapHelp(help.str(), size.value_or(Terminal::Size()).columns);
+    return asked ? kOk : kUsage;
+  }
   if (completion->parsed() || man->parsed()) {
     terminal.out << (man->parsed() ? ManPage(app, 1) : Completion(app, given.shell));
     return kOk;

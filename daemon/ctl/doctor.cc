@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "daemon/ctl/table.h"
+#include "daemon/ctl/wrap.h"
 
 namespace kvist::ctl {
 namespace {
@@ -45,15 +46,20 @@ Diagnosis Diagnose(const Patient& patient) {
   return diagnosis;
 }
 
-std::string ToTable(const Diagnosis& diagnosis, bool colours) {
+std::string ToTable(const Diagnosis& diagnosis, bool colours, size_t columns) {
   size_t width = 0;
   for (const auto& [name, finding] : diagnosis.findings) width = std::max(width, name.size());
+  const std::string indent(width + 8, ' ');
   std::string text;
   for (const auto& [name, finding] : diagnosis.findings) {
-    const std::string level = absl::StrFormat("%-4s", NameOf(finding.level));
-    absl::StrAppend(&text, colours ? ColourOf(finding.level) : "", level, colours ? "\033[0m" : "", "  ",
-                    absl::StrFormat("%-*s", static_cast<int>(width), name), "  ", Printable(finding.text), "\n");
-    if (!finding.mend.empty()) absl::StrAppend(&text, std::string(width + 8, ' '), "$ ", Printable(finding.mend), "\n");
+    const absl::string_view level = NameOf(finding.level);
+    const std::string line =
+        absl::StrFormat("%-4s  %-*s  %s", level, static_cast<int>(width), name, Printable(finding.text));
+    const std::string wrapped = Wrap(line, columns, indent.size(), indent.size());
+    absl::StrAppend(&text, colours ? ColourOf(finding.level) : "", level, colours ? "\033[0m" : "",
+                    wrapped.substr(level.size()), "\n");
+    // A command is for copying: it is left in one piece.
+    if (!finding.mend.empty()) absl::StrAppend(&text, indent, "$ ", Printable(finding.mend), "\n");
   }
   return absl::StrCat(text, "\n", Count(diagnosis, Level::kOk), " ok, ", Count(diagnosis, Level::kWarn), " warn, ",
                       Count(diagnosis, Level::kFail), " fail\n");

@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CTL_DOCTOR_H_
 #define KVIST_DAEMON_CTL_DOCTOR_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,11 +45,8 @@ struct Diagnosis {
 };
 Diagnosis Diagnose(const Patient& patient);
 
-std::string ToTable(const Diagnosis& diagnosis, bool colours);
+std::string ToTable(const Diagnosis& diagnosis, bool colours, size_t columns = SIZE_MAX);
 std::string ToJson(const Diagnosis& diagnosis);
-
-// Where a kvistd of this user keeps its state when it isn't told.
-std::string DefaultStateDir();
 
 }  // namespace kvist::ctl
 

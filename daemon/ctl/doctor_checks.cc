@@ -229,12 +229,4 @@ const std::vector<Check>& Checks() {
   return *checks;
 }
 
-std::string DefaultStateDir() {
-  if (::geteuid() == 0) return "/var/lib/kvist";
-  const char* state = std::getenv("XDG_STATE_HOME");
-  if (state != nullptr && state[0] == '/') return absl::StrCat(state, "/kvist");
-  const char* home = std::getenv("HOME");
-  return absl::StrCat(home == nullptr ? "" : home, "/.local/state/kvist");
-}
-
 }  // namespace kvist::ctl

@@ -4,9 +4,9 @@
 #include <iterator>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "storage/base/byte_text.h"
 
 namespace kvist::ctl {
 namespace {
@@ -46,18 +46,8 @@ std::string HumanLatency(double seconds) {
 }
 
 std::optional<Bytes> ParseBytes(absl::string_view text) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const absl::string_view unit = absl::StripLeadingAsciiWhitespace(text.substr(digits));
-  uint64_t count = 0;
-  if (!absl::SimpleAtoi(text.substr(0, digits), &count)) return std::nullopt;
-  if (unit.empty()) return Bytes{count};
-  for (size_t i = 0; i < std::size(kUnits); ++i) {
-    if (unit != kUnits[i]) continue;
-    if (count > UINT64_MAX >> (10 * i)) return std::nullopt;
-    return Bytes{count << (10 * i)};
-  }
-  return std::nullopt;
+  const bool bare = !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.back()));
+  return kvist::ParseBytes(bare ? absl::StrCat(text, "B") : std::string(text));
 }
 
 std::string HumanBytes(Bytes bytes) {

@@ -14,7 +14,7 @@ namespace kvist::ctl {
 
 // The admin API of the kvistd behind a unix socket.
 //
-// Threads: one at a time. Each call ends within its timeout.
+// Threads: one at a time. Each call ends within its timeout, a list of several pages within 100 of them.
 // Errors:  FailedPrecondition  nobody can be reached: no socket, no daemon behind it, no right to open it.
 //          Unavailable, DeadlineExceeded  the daemon was reached, but went away or didn't answer in time.
 //          Others are the daemon's own words.
@@ -26,6 +26,7 @@ class NodeClient {
   ~NodeClient();
 
   absl::StatusOr<node::v1::StatusReply> Status(absl::Duration timeout);
+  // All of them, page by page: those that come or go meanwhile may be there or not.
   absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
   // Starts to clear the space whose digest begins with `space`, or everything when it is empty. `request` as in node.proto.
   absl::StatusOr<node::v1::Job> Clear(const std::string& space, const std::string& request, absl::Duration timeout);
@@ -39,8 +40,8 @@ class NodeClient {
   absl::StatusOr<node::v1::ListQuotasReply> ListQuotas(absl::Duration timeout);
   // 0 ends it.
   absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
-  absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);
-  absl::StatusOr<node::v1::Pin> RemovePin(const std::string& id, absl::Duration timeout);
+  absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);  // all, as Sessions
+  absl::StatusOr<node::v1::Pin> RemovePin(uint64_t id, absl::Duration timeout);
 
  private:
   struct State;

@@ -12,6 +12,7 @@
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/table.h"
+#include "daemon/ctl/wrap.h"
 #include "storage/base/check.h"
 
 namespace kvist::ctl {
@@ -68,28 +69,30 @@ std::string Plural(uint64_t count, absl::string_view noun) {
 
 }  // namespace
 
-std::string ToTable(const node::v1::StatusReply& status) {
+std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
   const auto& pool = status.pool();
-  std::string text = absl::StrCat("kvistd ", Printable(status.version()), ", pid ", status.pid(), ", up ",
-                                  HumanDuration(absl::Seconds(status.uptime_seconds())), ", serving engines on ",
-                                  Printable(status.engine_socket()), "\n\n");
+  std::string text = Wrap(absl::StrCat("kvistd ", Printable(status.version()), ", pid ", status.pid(), ", up ",
+                                       HumanDuration(absl::Seconds(status.uptime_seconds())), ", serving engines on ",
+                                       Printable(status.engine_socket())),
+                          columns, 2);
+  absl::StrAppend(&text, "\n\n");
 
   Table pool_table({{"POOL", kRight},
                     {"USED", kRight},
-                    {"", kRight},
+                    {"FULL", kRight},
                     {"SLOTS", kRight},
                     {"TOUCHED", kRight},
-                    {"LOCKED"},
-                    {"PAGES", kRight},
-                    {"SLABS", kRight},
-                    {"REGIONS", kRight},
-                    {"INDEX", kRight}});
+                    {"LOCKED", kRight},
+                    {"PAGES", kRight, 3},
+                    {"SLABS", kRight, 2},
+                    {"REGIONS", kRight, 4},
+                    {"INDEX", kRight, 1}});
   pool_table.Add({HumanBytes({pool.capacity_bytes()}), HumanBytes({pool.used_bytes()}),
                   HumanShare(pool.used_bytes(), pool.capacity_bytes()), HumanCount(pool.slots()),
                   HumanShare(pool.touched_bytes(), pool.capacity_bytes()), pool.locked() ? "yes" : "no",
                   HumanBytes({pool.page_bytes()}), HumanBytes({pool.slab_bytes()}), HumanCount(pool.regions()),
                   HumanBytes({status.index_bytes()})});
-  absl::StrAppend(&text, pool_table.Render(), "\n");
+  absl::StrAppend(&text, pool_table.Render(columns), "\n");
 
   Table now({{"INSTANCES", kRight},
              {"SESSIONS", kRight},
@@ -101,12 +104,12 @@ std::string ToTable(const node::v1::StatusReply& status) {
   now.Add({HumanCount(status.instances()), HumanCount(status.sessions()), HumanCount(status.leases()),
            HumanCount(status.pins()), HumanBytes({status.pool().private_bytes()}), HumanCount(status.ops()),
            HumanCount(status.filling())});
-  absl::StrAppend(&text, now.Render(), "\n");
+  absl::StrAppend(&text, now.Render(columns), "\n");
 
   Table counts({{"LOOKUPS", kRight},
                 {"CHUNKS ASKED", kRight},
                 {"HIT", kRight},
-                {"", kRight},
+                {"HIT RATE", kRight},
                 {"STORED", kRight},
                 {"LOADED", kRight},
                 {"REFUSED", kRight},
@@ -114,30 +117,35 @@ std::string ToTable(const node::v1::StatusReply& status) {
   counts.Add({HumanCount(status.lookups()), HumanCount(status.chunks_asked()), HumanCount(status.chunks_hit()),
               HumanShare(status.chunks_hit(), status.chunks_asked()), HumanCount(status.chunks_stored()),
               HumanCount(status.chunks_loaded()), HumanCount(status.chunks_refused()), HumanCount(status.evictions())});
-  absl::StrAppend(&text, counts.Render(), "\n");
+  absl::StrAppend(&text, counts.Render(columns), "\n");
 
   if (status.spaces().empty()) return absl::StrCat(text, "no spaces: no engine has connected since the start\n");
-  Table spaces({{"SPACE"}, {"TENANT"}, {"MODEL"}, {"CHUNKS", kRight}, {"BYTES", kRight}, {"OF POOL", kRight}});
+  Table spaces({{"SPACE"},
+                {"TENANT", Table::Align::kLeft, 2},
+                {"MODEL"},
+                {"CHUNKS", kRight},
+                {"BYTES", kRight},
+                {"OF POOL", kRight, 1}});
   for (const auto& space : status.spaces()) {
     spaces.Add({space.digest(), space.tenant(), space.model(), HumanCount(space.chunks()), HumanBytes({space.bytes()}),
                 HumanShare(space.bytes(), pool.capacity_bytes())});
   }
-  return absl::StrCat(text, spaces.Render());
+  return absl::StrCat(text, spaces.Render(columns));
 }
 
-std::string ToTable(const node::v1::SessionsReply& sessions) {
+std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns) {
   if (sessions.sessions().empty()) return "no sessions: no engine is connected\n";
   Table table({{"SESSION", kRight},
                {"INSTANCE"},
                {"ROLE"},
                {"RANK", kRight},
-               {"TENANT"},
+               {"TENANT", Table::Align::kLeft, 1},
                {"PID", kRight},
-               {"UID", kRight},
-               {"SPACE"},
-               {"MODEL"},
+               {"UID", kRight, 4},
+               {"SPACE", Table::Align::kLeft, 5},
+               {"MODEL", Table::Align::kLeft, 2},
                {"AGE", kRight},
-               {"COPIES", kRight},
+               {"COPIES", kRight, 3},
                {"REQUESTS", kRight}});
   for (const auto& session : sessions.sessions()) {
     table.Add({absl::StrCat(session.id()), session.instance(), session.role(), absl::StrCat(session.rank()),
@@ -145,10 +153,10 @@ std::string ToTable(const node::v1::SessionsReply& sessions) {
                HumanDuration(absl::Seconds(session.age_seconds())), HumanCount(session.ops()),
                HumanCount(session.requests())});
   }
-  return table.Render();
+  return table.Render(columns);
 }
 
-std::string ToTable(const node::v1::ReloadReply& reload) {
+std::string ToTable(const node::v1::ReloadReply& reload, size_t) {
   std::string text;
   if (reload.in_force().empty() && reload.needs_restart().empty()) text = "reloaded: nothing has changed\n";
   for (const std::string& key : reload.in_force()) absl::StrAppend(&text, Printable(key), ": in force now\n");
@@ -156,7 +164,7 @@ std::string ToTable(const node::v1::ReloadReply& reload) {
   return text;
 }
 
-std::string ToTable(const node::v1::Job& job) {
+std::string ToTable(const node::v1::Job& job, size_t) {
   if (job.kind() == "clear" && job.state() == "done") return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), "\n");
   return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", Printable(job.state()), ", ", Achieved(job),
                       job.kind() == "clear" && job.state() == "cancelled"
@@ -164,18 +172,24 @@ std::string ToTable(const node::v1::Job& job) {
                           : "\n");
 }
 
-std::string ToTable(const node::v1::ListJobsReply& jobs) {
+std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns) {
   if (jobs.jobs().empty()) return "no jobs: none has been started since the daemon's start\n";
-  Table table({{"JOB", kRight}, {"KIND"}, {"SPACE"}, {"STATE"}, {"DONE", kRight}, {"CHUNKS", kRight}, {"REQUEST"}});
+  Table table({{"JOB", kRight},
+               {"KIND"},
+               {"SPACE"},
+               {"STATE"},
+               {"DONE", kRight},
+               {"CHUNKS", kRight},
+               {.title = "REQUEST", .if_any = true}});
   for (const auto& job : jobs.jobs()) {
     table.Add({absl::StrCat(job.id()), job.kind(), job.space().empty() ? "all" : job.space(), job.state(),
                HumanShare(job.total() == 0 && job.state() != "running" ? 1 : job.done(), std::max<uint64_t>(job.total(), 1)),
                HumanCount(job.chunks()), job.request()});
   }
-  return table.Render();
+  return table.Render(columns);
 }
 
-std::string ToTable(const node::v1::Quota& quota) {
+std::string ToTable(const node::v1::Quota& quota, size_t) {
   const std::string tenant = Printable(quota.tenant());
   std::string text = absl::StrCat("tenant ", tenant, ": ");
   if (quota.bytes() == 0) {
@@ -189,14 +203,20 @@ std::string ToTable(const node::v1::Quota& quota) {
   return text;
 }
 
-std::string ToTable(const node::v1::ListQuotasReply& quotas) {
+std::string ToTable(const node::v1::ListQuotasReply& quotas, size_t columns) {
   if (quotas.quotas().empty()) return "no tenants: no engine has connected since the start, and none has a quota\n";
-  Table table({{"TENANT"}, {"QUOTA", kRight}, {"USED", kRight}, {"", kRight}, {"EVICTED", kRight}, {"SET BY"}, {"NOTE"}});
+  Table table({{"TENANT"},
+               {"QUOTA", kRight},
+               {"USED", kRight},
+               {"OF QUOTA", kRight},
+               {"EVICTED", kRight},
+               {"SET BY", Table::Align::kLeft, 1},
+               {.title = "NOTE", .if_any = true}});
   for (const auto& quota : quotas.quotas()) {
     table.Add({quota.tenant(), quota.bytes() == 0 ? "none" : HumanBytes({quota.bytes()}), HumanBytes({quota.used_bytes()}),
                HumanShare(quota.used_bytes(), quota.bytes()), HumanCount(quota.evictions()), quota.origin(), quota.note()});
   }
-  return table.Render();
+  return table.Render(columns);
 }
 
 std::string ToJsonLine(const Message& reply) {
@@ -207,25 +227,26 @@ std::string ToJson(const Message& reply) {
   return Object(reply).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string ToTable(const node::v1::ListPinsReply& pins) {
-  if (pins.pins().empty()) return "no pins\n";
-  Table table({{"PIN"},
+std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns) {
+  if (pins.pins().empty()) return "no pins: no engine has pinned a prompt\n";
+  Table table({{"PIN", kRight},
                {"OWNER"},
-               {"TENANT"},
-               {"MODEL"},
+               {"TENANT", Table::Align::kLeft, 2},
+               {"MODEL", Table::Align::kLeft, 1},
                {"CHUNKS", kRight},
-               {"OF", kRight},
+               {"ASKED", kRight},
                {"BYTES", kRight},
                {"COUNT", kRight},
                {"AGE", kRight}});
   for (const auto& pin : pins.pins()) {
-    table.Add({pin.id(), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()), HumanCount(pin.asked()),
-               HumanBytes({pin.bytes()}), HumanCount(pin.count()), HumanDuration(absl::Seconds(pin.age_seconds()))});
+    table.Add({absl::StrCat(pin.id()), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()),
+               HumanCount(pin.asked()), HumanBytes({pin.bytes()}), HumanCount(pin.count()),
+               HumanDuration(absl::Seconds(pin.age_seconds()))});
   }
-  return table.Render();
+  return table.Render(columns);
 }
 
-std::string ToTable(const node::v1::Pin& pin) {
+std::string ToTable(const node::v1::Pin& pin, size_t) {
   return absl::StrCat("removed: ", HumanCount(pin.chunks()), " chunks of ", Printable(pin.owner()), " (",
                       Printable(pin.model()), "), ", HumanBytes({pin.bytes()}), ", may go now when room is needed\n");
 }

@@ -1,22 +1,23 @@
 #ifndef KVIST_DAEMON_CTL_RENDER_H_
 #define KVIST_DAEMON_CTL_RENDER_H_
 
+#include <cstdint>
 #include <string>
 
 #include "proto/node.pb.h"
 
 namespace kvist::ctl {
 
-// Replies for people: tables with human sizes.
-std::string ToTable(const node::v1::StatusReply& status);
-std::string ToTable(const node::v1::SessionsReply& sessions);
-std::string ToTable(const node::v1::ReloadReply& reload);
-std::string ToTable(const node::v1::Job& job);
-std::string ToTable(const node::v1::ListJobsReply& jobs);
-std::string ToTable(const node::v1::Quota& quota);
-std::string ToTable(const node::v1::ListQuotasReply& quotas);
-std::string ToTable(const node::v1::ListPinsReply& pins);
-std::string ToTable(const node::v1::Pin& pin);  // that was removed
+// Replies for people: tables with human sizes, no wider than `columns`: on a narrow terminal columns are left out, which -o json has.
+std::string ToTable(const node::v1::StatusReply& status, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::ReloadReply& reload, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::Job& job, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::Quota& quota, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::ListQuotasReply& quotas, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::Pin& pin, size_t columns = SIZE_MAX);  // that was removed
 
 // A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.

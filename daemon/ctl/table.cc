@@ -50,10 +50,15 @@ void Table::Add(std::vector<std::string> cells) {
 std::string Table::Render(size_t width_max) const {
   std::vector<size_t> widths;
   for (size_t i = 0; i < columns_.size(); ++i) {
-    widths.push_back(Width(columns_[i].title));
+    widths.push_back(std::max(Width(columns_[i].title), columns_[i].width_min));
     for (const auto& row : rows_) widths[i] = std::max(widths[i], Width(row[i]));
   }
-  std::vector<bool> dropped(columns_.size(), false);
+  std::vector<bool> dropped;
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    const bool any = std::any_of(rows_.begin(), rows_.end(), [i](const auto& row) { return !row[i].empty(); });
+    dropped.push_back(columns_[i].if_any && !any);
+  }
+  const std::vector<size_t> wanted = widths;
   const auto width = [&] {
     size_t sum = 0;
     for (size_t i = 0; i < columns_.size(); ++i) sum += dropped[i] ? 0 : widths[i] + (sum == 0 ? 0 : 2);
@@ -76,6 +81,16 @@ std::string Table::Render(size_t width_max) const {
     } else {
       break;
     }
+  }
+  // A dropped column may have left more room than was missing: the text that is shortest yet gets it back, a place at a time.
+  for (size_t room = width() < width_max ? width_max - width() : 0; room > 0 && width_max != SIZE_MAX; --room) {
+    size_t shortest = columns_.size();
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (!dropped[i] && widths[i] < wanted[i] && (shortest == columns_.size() || widths[i] < widths[shortest]))
+        shortest = i;
+    }
+    if (shortest == columns_.size()) break;
+    ++widths[shortest];
   }
   std::string text;
   const auto add_line = [&](const auto& cell_of) {

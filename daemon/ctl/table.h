@@ -17,7 +17,9 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::kLeft;
-    int drop = 0;  // when there is no room: the column with the highest goes first; 0 stays
+    int drop = 0;          // when there is no room: the column with the highest goes first; 0 stays
+    size_t width_min = 0;  // places, so that a table that is drawn again and again stands still
+    bool if_any = false;   // left out when all its cells are empty
   };
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
@@ -27,7 +29,7 @@ class Table {
   void Add(std::vector<std::string> cells);
 
   // The title line and a line for each row, each ended by a newline; none ends with blanks, none is wider than `width_max`: text is
-  // cut for that, the longest first, then columns are dropped, and in the end the line is cut.
+  // cut for that, the longest first, then columns are dropped, what is left over goes back to the text, and in the end the line is cut.
   std::string Render(size_t width_max = SIZE_MAX) const;
 
  private:

@@ -4,7 +4,6 @@
 #include <ostream>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "daemon/ctl/node_client.h"
 #include "daemon/ctl/top_screen.h"
@@ -42,11 +41,13 @@ class LiveScreen {
   std::ostream& out_;
 };
 
-std::string Draw(const TopView& view, const std::optional<Terminal::Size>& size, bool live) {
+std::string Draw(const TopView& view, const std::optional<Terminal::Size>& size, bool live, std::string trouble = "") {
   TopScreenOptions screen;
   if (size.has_value()) screen.columns = size->columns;
   if (size.has_value() && live) screen.rows = size->rows;
   screen.colours = size.has_value();
+  screen.live = live;
+  screen.trouble = std::move(trouble);
   return DrawTop(view, screen);
 }
 
@@ -74,8 +75,7 @@ ExitCode RunTop(const TopOptions& options, const Terminal& terminal) {
       before = now;
     }
     if (live) {
-      const std::string trouble = now.ok() ? "" : absl::StrCat(now.status().message(), "\n\n");
-      screen->Draw(absl::StrCat(trouble, Draw(view, size(), live)));
+      screen->Draw(Draw(view, size(), live, now.ok() ? "" : std::string(now.status().message())));
     } else {
       if (!now.ok()) return Fail(now.status(), terminal);
       terminal.out << (options.json ? ToJson(view) : Draw(view, size(), live)) << std::flush;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/table.h"
+#include "daemon/ctl/wrap.h"
 
 namespace kvist::ctl {
 namespace {
@@ -18,6 +19,13 @@ constexpr Table::Align kRight = Table::Align::kRight;
 constexpr size_t kBarMax = 40;
 constexpr size_t kLabel = 10;  // the words before a bar
 constexpr size_t kWords = 40;  // and those behind it; all bars are of one length
+
+// What a figure takes at most as a rule, so that columns stand still from look to look.
+constexpr size_t kCountWidth = 7;  // 999,999
+constexpr size_t kTimeWidth = 7;   // 99.9 us
+constexpr size_t kRateWidth = 9;   // 99.9 MB/s
+constexpr size_t kSizeWidth = 8;   // 99.9 GiB
+constexpr size_t kShareWidth = 5;  // 100 %
 
 constexpr char kBold[] = "\033[1m", kDim[] = "\033[2m", kReverse[] = "\033[7m", kGreen[] = "\033[32m",
                kYellow[] = "\033[33m", kRed[] = "\033[31m", kPlain[] = "\033[0m";
@@ -33,12 +41,27 @@ std::string HitShare(const TopView::Rates& rates) {
   return rates.chunks_asked == 0 ? "-" : absl::StrFormat("%.0f %%", 100 * rates.chunks_hit / rates.chunks_asked);
 }
 
+size_t RequestRows(const TopView& view) { return std::max(view.latencies.size(), view.waits.size()); }
+
 class Screen {
  public:
   explicit Screen(const TopScreenOptions& options) : options_(options) {}
 
   void Line(const std::string& text, const char* style = "") {
     lines_.push_back(Styled(Cut(text, options_.columns), style));
+  }
+
+  // Words at both ends of a line; those to the right only if there is room.
+  void Title(const std::string& left, const std::string& right) {
+    const size_t taken = Width(left) + Width(right);
+    if (taken + 2 > options_.columns) return Line(left, kBold);
+    lines_.push_back(absl::StrCat(Styled(left, kBold), std::string(options_.columns - taken, ' '), Styled(right, kDim)));
+  }
+
+  // A text on as many lines as it takes.
+  void Wrapped(const std::string& text, const char* style) {
+    for (const absl::string_view line : absl::StrSplit(Wrap(text, options_.columns, 0), '\n'))
+      Line(std::string(line), style);
   }
 
   // "pool      ██████░░░░  60.0 %   2.4 GiB of 4 GiB"
@@ -84,14 +107,33 @@ class Screen {
   std::vector<std::string> lines_;
 };
 
+// Hooks, and beside them the queues that their requests have waited in: two lists that share lines.
 Table RequestTable(const TopView& view) {
-  Table table({{"HOOK"}, {"PER S", kRight}, {"THROUGHPUT", kRight}, {"P50", kRight}, {"P99", kRight}});
-  for (const TopView::Latency& latency : view.latencies) {
-    const std::string moved = latency.hook == "load"    ? Rate(view.rates.bytes_loaded)
-                              : latency.hook == "store" ? Rate(view.rates.bytes_stored)
-                                                        : "";
-    const auto shown = [](double seconds) { return seconds == 0 ? std::string("-") : HumanLatency(seconds); };
-    table.Add({latency.hook, Count(latency.per_second), moved, shown(latency.p50_seconds), shown(latency.p99_seconds)});
+  Table table({{"HOOK"},
+               {"PER S", kRight, 0, kCountWidth},
+               {"THROUGHPUT", kRight, 1},
+               {"P50", kRight, 0, kTimeWidth},
+               {"P99", kRight, 0, kTimeWidth},
+               {"QUEUE", Table::Align::kLeft, 2},
+               {"WAIT P50", kRight, 4},
+               {"WAIT P99", kRight, 3}});
+  const auto shown = [](double seconds) { return seconds == 0 ? std::string("-") : HumanLatency(seconds); };
+  for (size_t i = 0; i < RequestRows(view); ++i) {
+    std::vector<std::string> row;
+    if (i < view.latencies.size()) {
+      const TopView::Latency& hook = view.latencies[i];
+      const std::string moved = hook.name == "load"    ? Rate(view.rates.bytes_loaded)
+                                : hook.name == "store" ? Rate(view.rates.bytes_stored)
+                                                       : "";
+      row = {hook.name, Count(hook.per_second), moved, shown(hook.p50_seconds), shown(hook.p99_seconds)};
+    }
+    row.resize(5);
+    if (i < view.waits.size()) {
+      const TopView::Latency& queue = view.waits[i];
+      row.insert(row.end(), {queue.name, shown(queue.p50_seconds), shown(queue.p99_seconds)});
+    }
+    row.resize(8);
+    table.Add(std::move(row));
   }
   return table;
 }
@@ -101,12 +143,12 @@ Table SpaceTable(const TopView& view) {
                {"TENANT", Table::Align::kLeft, 3},
                {"MODEL"},
                {"CHUNKS", kRight, 4},
-               {"BYTES", kRight, 1},
+               {"BYTES", kRight, 1, kSizeWidth},
                {"OF POOL", kRight, 5},
                {"LOOKUPS/S", kRight},
-               {"HIT", kRight},
-               {"LOADS", kRight},
-               {"STORES", kRight}});
+               {"HIT", kRight, 0, kShareWidth},
+               {"LOADS", kRight, 0, kRateWidth},
+               {"STORES", kRight, 0, kRateWidth}});
   for (const TopView::SpaceRow& row : view.spaces) {
     table.Add({row.space.digest().substr(0, 8), row.space.tenant(), row.space.model(), HumanCount(row.space.chunks()),
                HumanBytes({row.space.bytes()}), HumanShare(row.space.bytes(), view.now.pool().capacity_bytes()),
@@ -123,9 +165,9 @@ Table SessionTable(const TopView& view) {
                {"PID", kRight, 3},
                {"COPIES", kRight, 5},
                {"LOOKUPS/S", kRight},
-               {"HIT", kRight},
-               {"LOADS", kRight},
-               {"STORES", kRight},
+               {"HIT", kRight, 0, kShareWidth},
+               {"LOADS", kRight, 0, kRateWidth},
+               {"STORES", kRight, 0, kRateWidth},
                {"ERRORS/S", kRight, 2}});
   for (const TopView::SessionRow& row : view.sessions) {
     const std::string role =
@@ -151,9 +193,10 @@ std::string DrawTop(const TopView& view, const TopScreenOptions& options) {
   const double full = capacity == 0 ? NAN : used / capacity;
   const double hit = view.rates.chunks_asked == 0 ? NAN : view.rates.chunks_hit / view.rates.chunks_asked;
 
-  screen.Line(absl::StrCat("kvistd ", Printable(now.version()), "  pid ", now.pid(), "  up ",
-                           HumanDuration(absl::Seconds(now.uptime_seconds())), "  over ", HumanLatency(view.seconds)),
-              kBold);
+  screen.Title(absl::StrCat("kvistd ", Printable(now.version()), "  pid ", now.pid(), "  up ",
+                            HumanDuration(absl::Seconds(now.uptime_seconds()))),
+               absl::StrCat("the last ", HumanLatency(view.seconds), options.live ? "   ^C ends" : ""));
+  if (!options.trouble.empty()) screen.Wrapped(absl::StrCat("nothing newer: ", Printable(options.trouble)), kRed);
   screen.Line("");
   // A full pool is how a cache should be; only what is evicted all the time is worth a colour.
   screen.Bar("pool", full, view.evictions > 0 ? kYellow : kGreen,
@@ -164,7 +207,7 @@ std::string DrawTop(const TopView& view, const TopScreenOptions& options) {
                  ? "nobody asks"
                  : absl::StrCat(Number(view.rates.chunks_hit), " of ", Number(view.rates.chunks_asked), " chunks/s"));
   screen.Line("");
-  screen.Rows(RequestTable(view), view.latencies.size(), SIZE_MAX, "hooks");
+  screen.Rows(RequestTable(view), RequestRows(view), SIZE_MAX, "hooks");
   screen.Line("");
   screen.Line(absl::StrCat(Plural(now.instances(), "instance"), ", ", Plural(now.sessions(), "session"), ", ",
                            Plural(now.leases(), "lease"), ", ",

@@ -12,6 +12,8 @@ struct TopScreenOptions {
   size_t columns = 100;
   size_t rows = SIZE_MAX;  // lines; tables are cut, and say by how much
   bool colours = false;    // ANSI
+  bool live = false;       // goes on until ^C
+  std::string trouble{};   // why there is nothing newer than the view; "" when there is
 };
 
 // A view as lines for a terminal, each ended by a newline, none wider than `columns`.

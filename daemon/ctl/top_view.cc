@@ -42,7 +42,7 @@ TopView::Latency LatencyOf(const node::v1::Latency* before, const node::v1::Late
   if (before != nullptr) {
     for (const auto& bucket : before->buckets()) buckets[bucket.upper_nanos()] -= bucket.count();
   }
-  return {now.hook(), PerSecond(before == nullptr ? 0 : before->count(), now.count(), seconds), Quantile(buckets, 0.5),
+  return {now.name(), PerSecond(before == nullptr ? 0 : before->count(), now.count(), seconds), Quantile(buckets, 0.5),
           Quantile(buckets, 0.99)};
 }
 
@@ -50,6 +50,23 @@ template <class Row>
 const Row* Find(const google::protobuf::RepeatedPtrField<Row>& rows, const auto& same) {
   const auto found = std::find_if(rows.begin(), rows.end(), same);
   return found == rows.end() ? nullptr : &*found;
+}
+
+std::vector<TopView::Latency> LatenciesOf(const google::protobuf::RepeatedPtrField<node::v1::Latency>& before,
+                                          const google::protobuf::RepeatedPtrField<node::v1::Latency>& now, double seconds) {
+  std::vector<TopView::Latency> latencies;
+  for (const auto& latency : now) {
+    const auto* old = Find(before, [&](const auto& l) { return l.name() == latency.name(); });
+    latencies.push_back(LatencyOf(old, latency, seconds));
+  }
+  return latencies;
+}
+
+Json ToJson(const char* key, const TopView::Latency& latency) {
+  return {{key, latency.name},
+          {"per_second", latency.per_second},
+          {"p50_seconds", latency.p50_seconds},
+          {"p99_seconds", latency.p99_seconds}};
 }
 
 Json ToJson(const TopView::Rates& rates) {
@@ -67,10 +84,8 @@ TopView ViewTop(const TopSample& given, const TopSample& now) {
   view.now = now.status;
   view.rates = RatesOf(before.status.traffic(), now.status.traffic(), view.seconds);
   view.evictions = PerSecond(before.status.evictions(), now.status.evictions(), view.seconds);
-  for (const auto& latency : now.status.latencies()) {
-    const auto* old = Find(before.status.latencies(), [&](const auto& l) { return l.hook() == latency.hook(); });
-    view.latencies.push_back(LatencyOf(old, latency, view.seconds));
-  }
+  view.latencies = LatenciesOf(before.status.latencies(), now.status.latencies(), view.seconds);
+  view.waits = LatenciesOf(before.status.waits(), now.status.waits(), view.seconds);
   for (const auto& space : now.status.spaces()) {
     const auto* old = Find(before.status.spaces(), [&](const auto& s) { return s.digest() == space.digest(); });
     view.spaces.push_back(
@@ -107,14 +122,11 @@ std::string ToJson(const TopView& view) {
                {"per_second", ToJson(view.rates)},
                {"evictions_per_second", view.evictions},
                {"latencies", Json::array()},
+               {"waits", Json::array()},
                {"spaces", Json::array()},
                {"sessions_busiest_first", Json::array()}};
-  for (const TopView::Latency& latency : view.latencies) {
-    json["latencies"].push_back({{"hook", latency.hook},
-                                 {"per_second", latency.per_second},
-                                 {"p50_seconds", latency.p50_seconds},
-                                 {"p99_seconds", latency.p99_seconds}});
-  }
+  for (const TopView::Latency& latency : view.latencies) json["latencies"].push_back(ToJson("hook", latency));
+  for (const TopView::Latency& wait : view.waits) json["waits"].push_back(ToJson("queue", wait));
   for (const TopView::SpaceRow& row : view.spaces) {
     json["spaces"].push_back({{"digest", row.space.digest()},
                               {"tenant", row.space.tenant()},

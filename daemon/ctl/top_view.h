@@ -28,7 +28,7 @@ struct TopView {
     double bytes() const { return bytes_loaded + bytes_stored; }
   };
   struct Latency {
-    std::string hook;
+    std::string name;
     double per_second = 0;
     double p50_seconds = 0;  // 0 when there was none
     double p99_seconds = 0;
@@ -45,7 +45,8 @@ struct TopView {
   node::v1::StatusReply now;
   Rates rates;
   double evictions = 0;
-  std::vector<Latency> latencies;
+  std::vector<Latency> latencies;    // of hooks
+  std::vector<Latency> waits;        // in queues
   std::vector<SpaceRow> spaces;      // the busiest first: by bytes, lookups, then what they hold
   std::vector<SessionRow> sessions;  // the busiest first: by bytes, lookups, then their number
 };

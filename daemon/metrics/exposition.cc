@@ -126,6 +126,13 @@ void AddRequests(const Traffic& total, const session::Latencies& latencies, Fami
                        "Time from a " + name + "'s leaving the session's ring to its answer.")
                  .Add({}, latencies.hooks[static_cast<size_t>(hook)]));
   }
+  Series waits =
+      Histogram("kvist_queue_wait_duration_seconds",
+                "Time for which nobody worked on what was asked for: ring, from an engine's call until the reactor "
+                "takes the request; copy_load and copy_store, from a copy's submission until a copy thread begins.");
+  for (const session::Queue queue : session::kAllQueues)
+    waits.Add({{"queue", NameOf(queue)}}, latencies.waits[static_cast<size_t>(queue)]);
+  out->Add(waits);
   out->Add(
       Histogram("kvist_copy_duration_seconds", "Time from a copy's submission to its end, with its wait for a copy thread.")
           .Add({{"direction", "load"}}, latencies.copy_load)

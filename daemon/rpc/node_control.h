@@ -12,7 +12,7 @@
 
 namespace kvist::rpc {
 
-// What the admin API needs of a node; wiring implements it over the reactor. Plain data: no protobuf here, no core types.
+// What the admin API needs of a node; daemon/node.h implements it over the reactor. Plain data: no protobuf here, no core types.
 struct Traffic {  // counts since the start
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_loaded = 0, chunks_stored = 0, failed = 0;
   Bytes bytes_loaded{}, bytes_stored{};
@@ -28,7 +28,7 @@ struct NodeStatus {
     Traffic traffic{};
   };
   struct Latency {
-    std::string hook;
+    std::string name;
     LatencyHistogram durations;
   };
   std::string engine_socket;
@@ -43,7 +43,8 @@ struct NodeStatus {
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;
   Traffic traffic{};
-  std::vector<Latency> latencies;
+  std::vector<Latency> latencies;  // of hooks
+  std::vector<Latency> waits;      // in queues
 };
 
 struct SessionStatus {
@@ -87,7 +88,7 @@ struct QuotaStatus {
 
 // A prompt that an engine wants kept.
 struct PinStatus {
-  std::string id;  // names it while this daemon lives
+  uint64_t id = 0;  // names it while this daemon lives
   std::string owner;
   std::string tenant;
   std::string space;  // 64 hex digits
@@ -96,6 +97,15 @@ struct PinStatus {
   Bytes bytes{};
   uint64_t count = 0;
   absl::Duration age;
+};
+
+// A part of a list that may be long: so much costs the reactor about 100 us (tests/e2e/pins_test.cc prints it), and is far below gRPC's 4 MiB
+// a message, for names of engines and models end at 255 bytes.
+inline constexpr size_t kPageRows = 256;
+template <class Row>
+struct Page {
+  std::vector<Row> rows;  // by their numbers, the lowest first
+  uint64_t next = 0;      // ask for the rest after this number; 0: there is none
 };
 
 // Keys of the configuration (section.key) that a reload found different.
@@ -110,7 +120,8 @@ class NodeControl {
  public:
   virtual ~NodeControl() = default;
   virtual absl::StatusOr<NodeStatus> Status(absl::Time deadline) = 0;
-  virtual absl::StatusOr<std::vector<SessionStatus>> Sessions(absl::Time deadline) = 0;
+  // The sessions whose number is above `after`, kPageRows at most.
+  virtual absl::StatusOr<Page<SessionStatus>> Sessions(uint64_t after, absl::Time deadline) = 0;
   // Starts to clear the space with this digest (64 hex digits), or everything when it is empty; or finds the job that was started for
   // this request, when it has a name.
   // Errors also: NotFound  no such space.  ResourceExhausted  as many jobs run as may.
@@ -128,9 +139,10 @@ class NodeControl {
   // Sets a quota until the next reload, or ends it (0).
   // Errors also: InvalidArgument  no engine can be of that tenant, or a quota can't be so small or large.
   virtual absl::StatusOr<QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) = 0;
-  virtual absl::StatusOr<std::vector<PinStatus>> Pins(absl::Time deadline) = 0;
+  // The pins whose number is above `after`, kPageRows at most, perhaps none although more follow.
+  virtual absl::StatusOr<Page<PinStatus>> Pins(uint64_t after, absl::Time deadline) = 0;
   // Ends a pin; what it was. Errors also: NotFound  no such pin.
-  virtual absl::StatusOr<PinStatus> RemovePin(const std::string& id, absl::Time deadline) = 0;
+  virtual absl::StatusOr<PinStatus> RemovePin(uint64_t id, absl::Time deadline) = 0;
 };
 
 }  // namespace kvist::rpc

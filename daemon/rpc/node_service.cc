@@ -51,9 +51,10 @@ class NodeService final : public node::v1::Node::Service {
     return ToGrpc(status.status());
   }
 
-  grpc::Status Sessions(grpc::ServerContext* context, const node::v1::SessionsRequest*,
+  grpc::Status Sessions(grpc::ServerContext* context, const node::v1::SessionsRequest* request,
                         node::v1::SessionsReply* reply) override {
-    const absl::StatusOr<std::vector<SessionStatus>> sessions = control_->Sessions(DeadlineOf(*context, kQuestionTime));
+    const absl::StatusOr<Page<SessionStatus>> sessions =
+        control_->Sessions(request->after(), DeadlineOf(*context, kQuestionTime));
     if (sessions.ok()) *reply = ToReply(*sessions);
     return ToGrpc(sessions.status());
   }
@@ -127,9 +128,9 @@ class NodeService final : public node::v1::Node::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status ListPins(grpc::ServerContext* context, const node::v1::ListPinsRequest*,
+  grpc::Status ListPins(grpc::ServerContext* context, const node::v1::ListPinsRequest* request,
                         node::v1::ListPinsReply* reply) override {
-    const absl::StatusOr<std::vector<PinStatus>> pins = control_->Pins(DeadlineOf(*context, kQuestionTime));
+    const absl::StatusOr<Page<PinStatus>> pins = control_->Pins(request->after(), DeadlineOf(*context, kQuestionTime));
     if (pins.ok()) *reply = ToReply(*pins);
     return ToGrpc(pins.status());
   }

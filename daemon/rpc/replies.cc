@@ -7,26 +7,10 @@
 #include "absl/strings/escaping.h"
 #include "absl/time/time.h"
 #include "daemon/rpc/space_prefix.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::rpc {
 namespace {
-
-// Well-formed UTF-8 (RFC 3629), without overlong forms and surrogates.
-bool IsUtf8(const std::string& text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    for (size_t j = 1; j < length; ++j) {
-      const auto next = static_cast<unsigned char>(text[i + j]);
-      const unsigned char min = j > 1 ? 0x80 : lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-      const unsigned char max = j > 1 ? 0xbf : lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-      if (next < min || next > max) return false;
-    }
-    i += length;
-  }
-  return true;
-}
 
 void Put(const Traffic& from, node::v1::Traffic* to) {
   to->set_lookups(from.lookups);
@@ -40,7 +24,7 @@ void Put(const Traffic& from, node::v1::Traffic* to) {
 }
 
 void Put(const NodeStatus::Latency& from, node::v1::Latency* to) {
-  to->set_hook(from.hook);
+  to->set_name(from.name);
   to->set_count(from.durations.count());
   to->set_seconds(static_cast<double>(from.durations.sum_nanos()) * 1e-9);
   for (uint32_t i = 0; i < LatencyHistogram::kBuckets; ++i) {
@@ -99,12 +83,14 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_evictions(status.evictions);
   Put(status.traffic, reply.mutable_traffic());
   for (const NodeStatus::Latency& latency : status.latencies) Put(latency, reply.add_latencies());
+  for (const NodeStatus::Latency& wait : status.waits) Put(wait, reply.add_waits());
   return reply;
 }
 
-node::v1::SessionsReply ToReply(const std::vector<SessionStatus>& sessions) {
+node::v1::SessionsReply ToReply(const Page<SessionStatus>& sessions) {
   node::v1::SessionsReply reply;
-  for (const SessionStatus& from : sessions) {
+  reply.set_next(sessions.next);
+  for (const SessionStatus& from : sessions.rows) {
     node::v1::SessionsReply::Session& session = *reply.add_sessions();
     session.set_id(from.id);
     session.set_instance(Text(from.instance));
@@ -181,9 +167,10 @@ node::v1::Pin ToReply(const PinStatus& pin) {
   return reply;
 }
 
-node::v1::ListPinsReply ToReply(const std::vector<PinStatus>& pins) {
+node::v1::ListPinsReply ToReply(const Page<PinStatus>& pins) {
   node::v1::ListPinsReply reply;
-  for (const PinStatus& pin : pins) *reply.add_pins() = ToReply(pin);
+  reply.set_next(pins.next);
+  for (const PinStatus& pin : pins.rows) *reply.add_pins() = ToReply(pin);
   return reply;
 }
 

@@ -13,6 +13,15 @@ const char* NameOf(Hook hook) {
   return "";
 }
 
+const char* NameOf(Queue queue) {
+  switch (queue) {
+    case Queue::kRing: return "ring";
+    case Queue::kCopyLoad: return "copy_load";
+    case Queue::kCopyStore: return "copy_store";
+  }
+  return "";
+}
+
 Traffic& Traffic::operator+=(const Traffic& other) {
   lookups_hit += other.lookups_hit;
   lookups_partial += other.lookups_partial;

@@ -21,6 +21,17 @@ inline constexpr std::array<Hook, kHooks> kAllHooks = {Hook::kLookup, Hook::kLoa
 
 const char* NameOf(Hook hook);  // as in DESIGN.md: lookup, load, store
 
+// Where a request can wait before anybody works on it.
+enum class Queue : uint8_t {
+  kRing,       // for the reactor to take it: from the engine's call
+  kCopyLoad,   // a copy, for a copy thread: from its submission to its first byte's turn
+  kCopyStore,  // the same
+};
+inline constexpr size_t kQueues = 3;
+inline constexpr std::array<Queue, kQueues> kAllQueues = {Queue::kRing, Queue::kCopyLoad, Queue::kCopyStore};
+
+const char* NameOf(Queue queue);  // ring, copy_load, copy_store
+
 // What was asked for and moved, since the start of whoever counts it. Chunks and bytes are one rank's shards.
 struct Traffic {
   uint64_t lookups_hit = 0;      // all chunks that were asked for
@@ -47,6 +58,8 @@ struct Traffic {
 struct Latencies {
   std::array<LatencyHistogram, kHooks> hooks;  // from a request's leaving the ring to its answer
   LatencyHistogram copy_load, copy_store;      // from a copy's submission to its being quiet
+  // The ring's: of requests that get an answer, from connectors that say when they asked. Copies': of those that began.
+  std::array<LatencyHistogram, kQueues> waits;
 };
 
 // What all sessions have done, those that are gone among them.

@@ -83,7 +83,8 @@ EngineSession::EngineSession(Identity identity, Registration registration, shm::
       memory_(std::make_shared<const shm::SessionMemory>(std::move(memory))),
       doorbell_(std::move(doorbell)),
       ring_(memory_.get()),
-      pending_(shm::kCells) {}
+      pending_(shm::kCells),
+      opened_nanos_(MonotonicNanos()) {}
 
 void EngineSession::Accepted(SpaceId space, Latencies* latencies) {
   space_ = space;
@@ -131,6 +132,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   if (pending.busy)
     return absl::InvalidArgumentError(absl::StrCat("an entry names cell ", entry.cell, ", whose operation hasn't ended"));
 
+  pending.taken_nanos = now_nanos;
   absl::Status status = ReadArguments(entry, &pending);
   if (status.ok() && entry.deadline_nanos < now_nanos) {
     status = absl::DeadlineExceededError("the deadline had passed when kvistd came to it");
@@ -143,7 +145,6 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   }
   pending.opcode = entry.opcode;
   pending.keys = entry.keys;
-  pending.taken_nanos = now_nanos;
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
@@ -345,7 +346,16 @@ void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Stat
     std::memcpy(cell->message, status.message().data(), n);
     cell->message[n] = '\0';
   }
+  // Before the answer, whose first word has brought this line: behind it the client's core would have to be asked for it.
+  const int64_t asked_nanos = cell->asked_nanos.load(std::memory_order_relaxed);
   Publish(cell, shm::PackProgress(sequence, shm::Phase::kEnded, status.ok() ? pending.layers : 0));
+  RecordWait(asked_nanos, pending);
+}
+
+// A request that came after the last look at the clock has waited for nothing.
+void EngineSession::RecordWait(int64_t asked_nanos, const Pending& pending) {
+  if (latencies_ == nullptr || asked_nanos < opened_nanos_) return;  // it doesn't say, or makes no sense
+  latencies_->waits[static_cast<size_t>(Queue::kRing)].Record(pending.taken_nanos - asked_nanos);
 }
 
 }  // namespace kvist::session

@@ -101,6 +101,8 @@ class EngineSession {
   absl::Status ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending);
   // Hands a request that was read to the core.
   void Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out);
+  // How long an operation that has ended waited to be taken, if the client says when it asked.
+  void RecordWait(int64_t asked_nanos, const Pending& pending);
   void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
            uint64_t handle);
 
@@ -113,6 +115,7 @@ class EngineSession {
   std::vector<ChunkKey> keys_;           // scratch of one entry
   core::Hint hint_;                      // of the entry that is at the ring's end while hint_left_ isn't empty
   std::span<const ChunkKey> hint_left_;  // keys_ that it hasn't been told of
+  const int64_t opened_nanos_;           // nothing was asked before
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
   Traffic traffic_;

@@ -224,8 +224,13 @@ bool Reactor::TakeInbox() {
     const auto copy = in_flight_.extract(op.Pack());
     KVIST_CHECK(!copy.empty());
     const InFlight& of = copy.mapped();
-    (of.direction == core::Direction::kLoad ? activity_.latencies.copy_load : activity_.latencies.copy_store)
-        .Record(quiet_nanos - of.submitted_nanos);
+    const bool load = of.direction == core::Direction::kLoad;
+    Latencies& latencies = activity_.latencies;
+    (load ? latencies.copy_load : latencies.copy_store).Record(quiet_nanos - of.submitted_nanos);
+    if (end.began_nanos != 0) {
+      latencies.waits[static_cast<size_t>(load ? Queue::kCopyLoad : Queue::kCopyStore)].Record(end.began_nanos -
+                                                                                               of.submitted_nanos);
+    }
     EngineSession* session = Find(of.session);
     if (of.direction == core::Direction::kStore && session != nullptr && session->Abandoned(of.tag)) {
       end.status = absl::CancelledError("the engine gave the store up");

@@ -136,6 +136,9 @@ TEST_CASE("Counters move by what an engine did, also after it is gone") {
       {"kvist_load_duration_seconds_count", 1},
       {"kvist_copy_duration_seconds_count{direction=\"store\"}", 1},
       {"kvist_copy_duration_seconds_count{direction=\"load\"}", 1},
+      {"kvist_queue_wait_duration_seconds_count{queue=\"ring\"}", 7},  // each call above
+      {"kvist_queue_wait_duration_seconds_count{queue=\"copy_store\"}", 1},
+      {"kvist_queue_wait_duration_seconds_count{queue=\"copy_load\"}", 1},
       {"kvist_requests_failed_total{op=\"store\"}", 1},
       {"kvist_requests_failed_total{op=\"load\"}", 0},
       {"kvist_deadline_exceeded_total{op=\"store\"}", 0},
@@ -148,8 +151,11 @@ TEST_CASE("Counters move by what an engine did, also after it is gone") {
     INFO(series);
     CHECK(At(now, series) == value);
   }
-  for (const char* series : {"kvist_lookup_duration_seconds_sum", "kvist_load_duration_seconds_sum",
-                             "kvist_store_duration_seconds_sum", "kvist_copy_duration_seconds_sum{direction=\"load\"}"}) {
+  for (const char* series :
+       {"kvist_lookup_duration_seconds_sum", "kvist_load_duration_seconds_sum", "kvist_store_duration_seconds_sum",
+        "kvist_copy_duration_seconds_sum{direction=\"load\"}", "kvist_queue_wait_duration_seconds_sum{queue=\"ring\"}",
+        "kvist_queue_wait_duration_seconds_sum{queue=\"copy_load\"}",
+        "kvist_queue_wait_duration_seconds_sum{queue=\"copy_store\"}"}) {
     INFO(series);
     CHECK(At(now, series) > 0);
     CHECK(At(now, series) < 60);

@@ -210,8 +210,8 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
   CHECK(pins[0]["chunks"] == 8);
   SECTION("the engine takes its pin back") { CHECK(engine.scheduler().Unpin(pinned).ok()); }
   SECTION("an operator removes it") {
-    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"]}).first == 0);
-    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"]}).first != 0);  // gone
+    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"].dump()}).first == 0);
+    CHECK(CtlSays(daemon, {"pins", "remove", pins[0]["id"].dump()}).first != 0);  // gone
   }
   flood();
   CHECK(engine.LoadAll(pinned, &wrong) == 0);

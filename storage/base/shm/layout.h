@@ -95,11 +95,15 @@ struct Cell {
   uint32_t skipped;
   uint32_t refused;
   uint64_t lease;  // lookup: packed LeaseId or 0; allocate: packed AllocationId
-  uint8_t reserved[24];
+  // Connector: when the engine called (monotonic), so that the daemon can tell how long the request waited to be taken; 0: it doesn't say.
+  // For figures only.
+  std::atomic<int64_t> asked_nanos;
+  uint8_t reserved[16];
   char message[192];  // of an error; ends with a zero
 };
 static_assert(sizeof(Cell) == 256 && offsetof(Cell, message) == 64, "four cache lines");
-static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
+                  std::atomic<uint32_t>::is_always_lock_free,
               "shared between processes");
 
 enum class Phase : uint32_t { kPending = 0, kEnded = 1 };

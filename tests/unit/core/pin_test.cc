@@ -99,6 +99,44 @@ TEST_CASE("A clear ends pins: at once invisible, their slots free in slices") {
   CHECK(Pin(f, session, {KeyOf(1)}).chunks == 1);
 }
 
+TEST_CASE("Pins are listed by their numbers, a few at a time, and those that a clear has taken are not among them") {
+  CoreFixture::Options options;
+  options.core.slice_chunks = 1;
+  CoreFixture f(options);
+  const SessionId red = f.Worker("red", SpaceNamed("red", {KiB(4)}));
+  const SessionId blue = f.Worker("blue", SpaceNamed("blue", {KiB(4)}));
+  for (uint64_t n = 1; n <= 3; ++n) {  // 1, 3, 5 are red's, 2, 4, 6 blue's
+    for (const SessionId session : {red, blue}) {
+      REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
+      REQUIRE(Pin(f, session, {KeyOf(n)}).chunks == 1);
+    }
+  }
+  const auto numbers = [&](uint64_t after, size_t looks, uint64_t next) {
+    const PinPage page = f.core->PinsAfter(after, looks);
+    CHECK(page.next == next);
+    std::vector<uint64_t> found;
+    for (const PinRow& row : page.rows) found.push_back(row.number);
+    return found;
+  };
+  using Numbers = std::vector<uint64_t>;
+  CHECK(numbers(0, 2, 2) == Numbers{1, 2});
+  CHECK(numbers(2, 2, 4) == Numbers{3, 4});
+  CHECK(numbers(4, 2, 0) == Numbers{5, 6});
+  CHECK(numbers(6, 2, 0) == Numbers{});
+  Pin(f, blue, {KeyOf(2)});  // once more: the same pin
+  Unpin(f, red, {KeyOf(3)});
+  CHECK(numbers(0, 100, 0) == Numbers{1, 2, 3, 4, 6});
+
+  f.Do(ClearAsked{{1}, f.core->pins().front().space});  // red's
+  CHECK(numbers(0, 1, 1) == Numbers{});                 // looked at 1 in vain, and there is more
+  CHECK(numbers(1, 100, 0) == Numbers{2, 4, 6});
+  REQUIRE(f.Keep(red, {KeyOf(1)}) == 1);
+  REQUIRE(Pin(f, red, {KeyOf(1)}).chunks == 1);
+  CHECK(numbers(0, 100, 0) == Numbers{2, 4, 6, 7});
+  for (int slice = 0; slice < 100 && f.core->has_work(); ++slice) f.PassTime(absl::Milliseconds(1));
+  CHECK(numbers(0, 4, 0) == Numbers{2, 4, 6, 7});  // and nothing is looked at in vain any more
+}
+
 TEST_CASE("An operator removes a pin, however often it was pinned") {
   CoreFixture f;
   const SessionId session = f.Worker("engine", kSpace);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "storage/base/clock.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -117,6 +118,34 @@ TEST_CASE("SharedMemoryEngine does loads before stores, and each in order of com
   gate->Open();
   ends.WaitForCount(4);
   CHECK(ends.order() == std::vector<OpId>{{3, 1}, {4, 1}, {1, 1}, {2, 1}});
+}
+
+TEST_CASE("SharedMemoryEngine says when a copy's turn came, and nothing of one that was cancelled before") {
+  const NamedLayout named = KnownLayouts()[12];
+  KvWorld world(named, Seal::kShrink, 4, 1);
+  Rng rng(1);
+  Ends ends;
+  const auto engine = MakeSharedMemoryEngine({.threads = 1, .cpus = {}}, ends.Listener());
+  Copy first = world.MakeCopy({1, 1}, Direction::kStore, {0}, rng);
+  const auto gate = std::make_shared<Gate>(1);
+  first.progress = gate;
+  const int64_t start = MonotonicNanos();
+  engine->Submit(std::move(first));
+  gate->WaitUntilReached();  // the only thread is in the middle of copy 1
+  engine->Submit(world.MakeCopy({2, 1}, Direction::kStore, {1}, rng));
+  engine->Submit(world.MakeCopy({3, 1}, Direction::kStore, {2}, rng));
+  engine->Cancel({3, 1});
+  const int64_t opened = MonotonicNanos();
+  gate->Open();
+  const int64_t first_began = ends.WaitForEnd({1, 1}).began_nanos;
+  CHECK(first_began >= start);
+  CHECK(first_began <= opened);
+  const int64_t second_began = ends.WaitForEnd({2, 1}).began_nanos;
+  CHECK(second_began >= opened);
+  CHECK(second_began <= MonotonicNanos());
+  const CopyEnd cancelled = ends.WaitForEnd({3, 1});
+  CHECK(absl::IsCancelled(cancelled.status));
+  CHECK(cancelled.began_nanos == 0);
 }
 
 TEST_CASE("SharedMemoryEngine lets go of the memory before it says that a copy has ended") {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "daemon/ctl/node_client.h"
+#include "daemon/ctl/table.h"
 #include "daemon/rpc/admin_server.h"
 #include "storage/base/unique_fd.h"
 #include "tests/support/temp_dir.h"
@@ -64,8 +65,8 @@ TEST_CASE("kvistctl status shows the node to people") {
   CHECK(outcome.err.empty());
   CHECK_THAT(outcome.out, StartsWith("kvistd "));
   CHECK_THAT(outcome.out, Contains(", up 1 h 2 min, serving engines on /run/kvist/engine.sock\n"));
-  CHECK_THAT(outcome.out, Contains(" POOL   USED           SLOTS  TOUCHED  LOCKED  PAGES   SLABS  REGIONS  INDEX\n"
-                                   "4 GiB  1 GiB  25.0 %  12,345   50.0 %  yes     2 MiB  64 MiB        1    0 B\n"));
+  CHECK_THAT(outcome.out, Contains(" POOL   USED    FULL   SLOTS  TOUCHED  LOCKED  PAGES   SLABS  REGIONS  INDEX\n"
+                                   "4 GiB  1 GiB  25.0 %  12,345   50.0 %     yes  2 MiB  64 MiB        1    0 B\n"));
   CHECK_THAT(outcome.out, Contains("aaaa111111111111  blue      llama"));
   CHECK_THAT(outcome.out, Contains("9,007,199,254,740,993  512 MiB   12.5 %\n"));
   CHECK_THAT(outcome.out, Contains("25.0 %"));
@@ -83,7 +84,7 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
                                           "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "traffic",       "latencies"});
+                                          "allocations",   "traffic",       "latencies",      "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);
@@ -168,7 +169,7 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
   CHECK(late.code == kUnavailable);
   CHECK_THAT(late.err, Contains("job 2 goes on in the daemon"));
   CHECK(Ctl({"jobs", "list", "--socket", served.socket}).out ==
-        "JOB  KIND   SPACE             STATE       DONE  CHUNKS  REQUEST\n"
+        "JOB  KIND   SPACE             STATE       DONE  CHUNKS\n"
         "  1  clear  aaaa111111111111  done     100.0 %      17\n"
         "  2  clear  all               running   75.0 %      75\n");
 
@@ -197,23 +198,58 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
     CHECK(Ctl(wrong).code == kUsage);
 }
 
+TEST_CASE("kvistctl's tables and help fit the terminal; without one nothing is left out") {
+  Served served;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"status"}, {"sessions"}, {"quota"}, {"pins"}, {"--help"}, {"jobs", "--help"}}) {
+    INFO(command[0]);
+    std::ostringstream out, err;
+    const Terminal terminal{.out = out, .err = err, .ask = nullptr, .size = [] { return Terminal::Size{60, 24}; }};
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--socket", served.socket});
+    REQUIRE(Run(arguments, terminal) == kOk);
+    std::istringstream lines(out.str());
+    size_t tables = 0;
+    for (std::string line; std::getline(lines, line); ++tables) { CHECK(Width(line) <= 60); }
+    CHECK(tables > 1);
+  }
+  CHECK_THAT(Ctl({"sessions", "--socket", served.socket}).out, Contains("SPACE") && Contains("REQUESTS"));
+}
+
 TEST_CASE("kvistctl pins lists what engines have pinned, and removes a pin") {
   Served served;
   const Outcome list = Ctl({"pins", "--socket", served.socket});
   REQUIRE(list.code == kOk);
-  CHECK_THAT(list.out, Catch::Contains("PIN") && Catch::Contains("00000000000000aa") && Catch::Contains("llama-0") &&
+  CHECK_THAT(list.out, Catch::Contains("PIN") && Catch::Contains("\n  3  ") && Catch::Contains("llama-0") &&
                            Catch::Contains("48 MiB"));
   CHECK(Ctl({"pins", "list", "--socket", served.socket}).out == list.out);
   const auto json = nlohmann::json::parse(Ctl({"pins", "-o", "json", "--socket", served.socket}).out);
   CHECK(json["pins"][0]["chunks"] == 12);
   CHECK(json["pins"][0]["asked"] == 16);
   CHECK(json["pins"][0]["age_seconds"] == 5400.0);
-  const Outcome removed = Ctl({"pins", "remove", "00000000000000aa", "--socket", served.socket});
+  const Outcome removed = Ctl({"pins", "remove", "3", "--socket", served.socket});
   CHECK(removed.code == kOk);
   CHECK_THAT(removed.out, Catch::StartsWith("removed: 12 chunks of llama-0"));
-  const Outcome unknown = Ctl({"pins", "remove", "zz", "--socket", served.socket});
-  CHECK(unknown.code != kOk);
-  CHECK_THAT(unknown.err, Catch::Contains("no pin \"zz\""));
+  const Outcome unknown = Ctl({"pins", "remove", "4", "--socket", served.socket});
+  CHECK(unknown.code == kRefused);
+  CHECK_THAT(unknown.err, Catch::Contains("no pin 4"));
+  const Outcome wrong = Ctl({"pins", "remove", "zz", "--socket", served.socket});
+  CHECK(wrong.code == kUsage);
+  CHECK_THAT(wrong.err, Catch::Contains("\"zz\"; allowed: the number of a pin"));
+}
+
+TEST_CASE("kvistctl lists more pins and sessions than a message of gRPC holds, each once and in order") {
+  Served served;
+  constexpr uint64_t kRows = 25'000;
+  served.node.Crowd(kRows);
+  for (const std::string list : {"pins", "sessions"}) {
+    INFO(list);
+    const Outcome all = Ctl({list, "-o", "json", "--timeout", "60s", "--socket", served.socket});
+    REQUIRE(all.code == kOk);
+    const auto rows = nlohmann::json::parse(all.out)[list];
+    REQUIRE(rows.size() == kRows);
+    for (uint64_t i = 1; i < kRows; ++i) REQUIRE(rows[i]["id"] > rows[i - 1]["id"]);
+  }
 }
 
 TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas") {
@@ -221,9 +257,9 @@ TEST_CASE("kvistctl quota lists what each tenant has, and sets and ends quotas")
   const Outcome list = Ctl({"quota", "--socket", served.socket});
   CHECK(list.code == kOk);
   CHECK(list.out ==
-        "TENANT  QUOTA   USED          EVICTED  SET BY         NOTE\n"
-        "blue    2 GiB  1 GiB  50.0 %    1,234  configuration\n"
-        "uid:7    none  3 MiB       -        0\n");
+        "TENANT  QUOTA   USED  OF QUOTA  EVICTED  SET BY\n"
+        "blue    2 GiB  1 GiB    50.0 %    1,234  configuration\n"
+        "uid:7    none  3 MiB         -        0\n");
   CHECK(Ctl({"quota", "list", "--socket", served.socket}).out == list.out);
   const auto json = nlohmann::json::parse(Ctl({"quota", "list", "-o", "json", "--socket", served.socket}).out);
   CHECK(json["quotas"][0]["bytes"] == GiB(2).value);

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "daemon/config_text.h"
 
 namespace kvist::daemon {

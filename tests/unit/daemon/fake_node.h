@@ -51,8 +51,8 @@ class FakeNode : public rpc::NodeControl {
   }
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override { return Answer(status_, deadline); }
-  absl::StatusOr<std::vector<rpc::SessionStatus>> Sessions(absl::Time deadline) override {
-    return Answer(sessions_, deadline);
+  absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override {
+    return Answer(PageOf(sessions_, after), deadline);
   }
   absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override {
     rpc::JobStatus job;
@@ -104,24 +104,26 @@ class FakeNode : public rpc::NodeControl {
                                    .note = bytes > status_.pool_capacity ? "more than the pool" : ""},
                   deadline);
   }
-  absl::StatusOr<std::vector<rpc::PinStatus>> Pins(absl::Time deadline) override {
-    return Answer(std::vector<rpc::PinStatus>{{.id = "00000000000000aa",
-                                               .owner = "llama-0",
-                                               .tenant = "blue",
-                                               .space = std::string(64, 'a'),
-                                               .model = "llama",
-                                               .chunks = 12,
-                                               .asked = 16,
-                                               .bytes = MiB(48),
-                                               .count = 2,
-                                               .age = absl::Minutes(90)}},
-                  deadline);
+  absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override {
+    return Answer(PageOf(pins_, after), deadline);
   }
-  absl::StatusOr<rpc::PinStatus> RemovePin(const std::string& id, absl::Time deadline) override {
-    const absl::StatusOr<std::vector<rpc::PinStatus>> pins = Pins(deadline);
-    if (!pins.ok()) return pins.status();
-    if (id != pins->front().id) return absl::NotFoundError("no pin \"" + id + "\"");
-    return pins->front();
+  absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override {
+    const auto pin = std::find_if(pins_.begin(), pins_.end(), [id](const auto& row) { return row.id == id; });
+    if (pin == pins_.end()) return absl::NotFoundError("no pin " + std::to_string(id));
+    return Answer(*pin, deadline);
+  }
+  // Before it is asked: so many of each, their names as long as may be.
+  void Crowd(uint64_t rows) {
+    pins_.resize(1);
+    sessions_.resize(1);
+    for (uint64_t id = 10; pins_.size() < rows; ++id) {
+      pins_.push_back(pins_.front());
+      pins_.back().id = id;
+      pins_.back().owner = pins_.back().model = std::string(255, '\xff');
+      sessions_.push_back(sessions_.front());
+      sessions_.back().id = id;
+      sessions_.back().instance = sessions_.back().model = pins_.back().owner;
+    }
   }
   // Clears don't end by themselves from now on.
   void ClearsGoOn() {
@@ -175,6 +177,20 @@ class FakeNode : public rpc::NodeControl {
     return jobs_[id - 1];
   }
 
+  template <class Row>
+  static rpc::Page<Row> PageOf(const std::vector<Row>& rows, uint64_t after) {
+    rpc::Page<Row> page;
+    for (const Row& row : rows) {
+      if (row.id <= after) continue;
+      if (page.rows.size() == rpc::kPageRows) {
+        page.next = page.rows.back().id;
+        break;
+      }
+      page.rows.push_back(row);
+    }
+    return page;
+  }
+
   template <class T>
   absl::StatusOr<T> Answer(const T& answer, absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
@@ -189,6 +205,16 @@ class FakeNode : public rpc::NodeControl {
 
   rpc::NodeStatus status_;
   std::vector<rpc::SessionStatus> sessions_;
+  std::vector<rpc::PinStatus> pins_{{.id = 3,
+                                     .owner = "llama-0",
+                                     .tenant = "blue",
+                                     .space = std::string(64, 'a'),
+                                     .model = "llama",
+                                     .chunks = 12,
+                                     .asked = 16,
+                                     .bytes = MiB(48),
+                                     .count = 2,
+                                     .age = absl::Minutes(90)}};
   rpc::ReloadResult reloaded_;
   mutable absl::Mutex mutex_;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);

@@ -1,4 +1,5 @@
 #include "daemon/ctl/human.h"
+#include "daemon/ctl/wrap.h"
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -71,9 +72,30 @@ TEST_CASE("Table cuts text, then drops columns, then cuts lines, to fit") {
   table.Add({"a name that is long", "123", "7"});
   CHECK(table.Render(28) == "NAME                 LESS  N\na name that is long   123  7\n");
   CHECK(table.Render(24) == "NAME             LESS  N\na name that is\u2026   123  7\n");
-  CHECK(table.Render(16) == "NAME          N\na name that\u2026  7\n");
+  CHECK(table.Render(16) == "NAME           N\na name that \u2026  7\n");  // what LESS has left over is the name's
   CHECK(table.Render(6) == "NAME \u2026\na nam\u2026\n");
   CHECK(Cut("m\xc3\xa5lare", 3) == "m\xc3\xa5\u2026");
+}
+
+TEST_CASE("Table leaves out a column that says nothing, and keeps one as wide as it shall be") {
+  Table table({{"NAME"}, {.title = "NOTE", .if_any = true}, {"N", Table::Align::kRight, 0, 4}});
+  table.Add({"a", "", "7"});
+  CHECK(table.Render() == "NAME     N\na        7\n");
+  table.Add({"b", "odd", "8"});
+  CHECK(table.Render() == "NAME  NOTE     N\na              7\nb     odd      8\n");
+}
+
+TEST_CASE("WrapHelp breaks lines between words and goes on below the description") {
+  const std::string option = "  --socket PATH         Where it is that engines connect, by a path\n";
+  CHECK(WrapHelp(option, 200) == option);
+  CHECK(WrapHelp(option, 50) ==
+        "  --socket PATH         Where it is that engines\n"
+        "                        connect, by a path\n");
+  CHECK(WrapHelp("exit status: 0 done; 1 refused by the daemon, 2 wrong", 40) ==
+        "exit status: 0 done; 1 refused by the\ndaemon, 2 wrong");
+  const std::string word(60, 'x');
+  CHECK(WrapHelp(word + " y", 40) == word + "\ny");
+  CHECK(WrapHelp("  " + word, 40) == "  " + word);
 }
 
 TEST_CASE("Table shows no control characters") {

@@ -32,7 +32,7 @@ TopSample After(double seconds, int sessions) {
   sample.status.mutable_traffic()->set_chunks_asked(done * 10);
   sample.status.mutable_traffic()->set_chunks_hit(done * 4);
   auto& latency = *sample.status.add_latencies();
-  latency.set_hook("lookup");
+  latency.set_name("lookup");
   latency.set_count(done);
   auto& quick = *latency.add_buckets();
   quick.set_upper_nanos(1000);
@@ -40,6 +40,9 @@ TopSample After(double seconds, int sessions) {
   auto& slow = *latency.add_buckets();
   slow.set_upper_nanos(5'000'000);
   slow.set_count(1);
+  auto& wait = *sample.status.add_waits() = latency;
+  wait.set_name("ring");
+  wait.mutable_buckets(0)->set_upper_nanos(300);
   auto& space = *sample.status.add_spaces();
   space.set_digest("aaaa111122223333");
   space.set_model("a model whose name is so long that no terminal of a usual width could ever hold it");
@@ -64,6 +67,12 @@ TEST_CASE("ViewTop says what happened between two looks, by the second, the busi
   REQUIRE(view.latencies.size() == 1);
   CHECK(view.latencies[0].p50_seconds == Approx(1e-6));
   CHECK(view.latencies[0].p99_seconds == Approx(1e-6));  // the slow one was before
+  REQUIRE(view.waits.size() == 1);
+  CHECK(view.waits[0].p99_seconds == Approx(300e-9));
+  const auto json = nlohmann::json::parse(ToJson(view));
+  CHECK(json["latencies"][0]["hook"] == "lookup");
+  CHECK(json["waits"][0]["queue"] == "ring");
+  CHECK(json["waits"][0]["per_second"] == Approx(100));
   SECTION("a session that is new did what it did since") {
     CHECK(ViewTop(After(10, 0), After(12, 1)).sessions[0].rates.bytes_loaded == Approx(6e9));
   }
@@ -84,7 +93,10 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   for (const size_t columns : {20, 40, 80, 100, 250}) {
     for (const size_t rows : {5, 12, 24, 60}) {
       INFO(columns << " x " << rows);
-      const std::string text = DrawTop(view, {.columns = columns, .rows = rows, .colours = false});
+      const std::string trouble =
+          GENERATE("", "no kvistd behind a path that is very long: it has ended. Start it again\033[2J");
+      const std::string text =
+          DrawTop(view, {.columns = columns, .rows = rows, .colours = false, .live = true, .trouble = trouble});
       const std::vector<std::string> lines = absl::StrSplit(text, '\n', absl::SkipEmpty());
       CHECK(std::count(text.begin(), text.end(), '\n') <= static_cast<long>(rows));
       for (const std::string& line : lines) CHECK(Width(line) <= columns);
@@ -95,7 +107,11 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   INFO(text);
   CHECK_THAT(text, Contains("25.0 %   1 GiB of 4 GiB"));
   CHECK_THAT(text, Contains("40.0 %   400 of 1,000 chunks/s"));
+  CHECK_THAT(text, Catch::StartsWith("kvistd 0.1.0  pid 42  up 12 s") && Contains("  the last 2 s\n"));
+  CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = false, .live = false, .trouble = "it is away"}),
+             Contains("\nnothing newer: it is away\n\npool "));
   CHECK_THAT(text, Contains("50 GB/s"));
+  CHECK_THAT(text, Contains("  ring     300 ns    300 ns\n"));
   CHECK_THAT(text, Contains(" more sessions\n"));
   CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = true}), Contains("\033[32m"));
 }

@@ -39,12 +39,16 @@ TEST_CASE("Expose shows the same series before and after something has happened"
   traffic.bytes_loaded = KiB(8);
   figures.traffic.Add("blue", SpaceId{3}, traffic);
   figures.latencies.hooks[0].Record(1000, 5);
+  figures.latencies.waits[static_cast<size_t>(session::Queue::kCopyStore)].Record(1000, 2);
   figures.core.chunks_corrupt = 3;
   const auto after = Expose(figures);
   CHECK(SeriesIn(before) == SeriesIn(after));
   const std::string text = Text(after);
   CHECK_THAT(text, Contains("kvist_lookups_total{tier=\"dram\",result=\"partial\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"} 3\n"));
+  CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"ring\"} 0\n"));
+  CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_load\"} 0\n"));
+  CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_store\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_lookup_chunks_total{tier=\"dram\",result=\"miss\"} 6\n"));
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"blue\"} 8192\n"));
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"other\"} 0\n"));

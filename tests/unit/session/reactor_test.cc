@@ -1,5 +1,6 @@
 #include "daemon/session/reactor.h"
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -44,6 +45,45 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   CHECK(quiet.Ask(kHung));
   stop.store(true);
   noise.join();
+}
+
+TEST_CASE("Reactor tells how long requests waited in their ring, and believes no client that says nonsense") {
+  Served served({});
+  const int64_t before = MonotonicNanos();
+  Client client(served, 1);
+  const auto waits = [&] {
+    LatencyHistogram found;
+    std::atomic<uint32_t> answered{0};
+    served.reactor->Run([&] {
+      found = served.reactor->latencies().waits[static_cast<size_t>(Queue::kRing)];
+      answered.store(1);
+      shm::FutexWakeAll(&answered);
+    });
+    while (answered.load() == 0) shm::FutexWait(&answered, 0, INT64_MAX);
+    return found;
+  };
+  const int64_t nonsense = GENERATE_COPY(int64_t{0}, int64_t{1}, int64_t{-1}, INT64_MIN, before);
+  REQUIRE(client.Ask(kHung, nonsense));
+  CHECK(waits().count() == 0);
+  REQUIRE(client.Ask(kHung, MonotonicNanos()));
+  const LatencyHistogram one = waits();
+  CHECK(one.count() == 1);
+  CHECK(one.sum_nanos() < uint64_t{10'000'000'000});
+  // It dawdles between the call and the ring. Once in a while the reactor loses its core between its look at the clock and its look at the
+  // ring, and takes the wait for shorter.
+  uint64_t longest = 0;
+  for (int attempt = 0; attempt < 100 && longest < 2'900'000; ++attempt) {
+    const uint64_t sum = waits().sum_nanos();
+    const int64_t asked = MonotonicNanos();
+    while (MonotonicNanos() - asked < 3'000'000) {}
+    REQUIRE(client.Ask(kHung, asked));
+    longest = std::max(longest, waits().sum_nanos() - sum);
+  }
+  CHECK(longest >= 2'900'000);
+  const LatencyHistogram all = waits();
+  REQUIRE(client.Ask(kHung, INT64_MAX));  // the future: a wait of nothing
+  CHECK(waits().count() == all.count() + 1);
+  CHECK(waits().sum_nanos() == all.sum_nanos());
 }
 
 TEST_CASE("Reactor runs every task of every thread") {

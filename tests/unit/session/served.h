@@ -87,9 +87,10 @@ class Client {
  public:
   Client(Served& served, uint64_t id) : end_(served, id), ring_(&end_.memory, end_.bell.get()) {}
 
-  // Submits it.
-  void Ask() {
+  // Submits it, said to have been asked for at `asked_nanos`.
+  void Ask(int64_t asked_nanos = 0) {
     shm::Cell* cell = end_.memory.cell(0);
+    cell->asked_nanos.store(asked_nanos);
     cell->progress.store(shm::PackProgress(++sequence_, shm::Phase::kPending, 0));
     cell->waiters.store(1);
     shm::Entry entry{};
@@ -101,8 +102,8 @@ class Client {
   }
   bool Answered() const { return shm::PhaseOf(end_.memory.cell(0)->progress.load()) == shm::Phase::kEnded; }
   // Asks; whether it was answered in time.
-  bool Ask(std::chrono::nanoseconds timeout) {
-    Ask();
+  bool Ask(std::chrono::nanoseconds timeout, int64_t asked_nanos = 0) {
+    Ask(asked_nanos);
     shm::Cell* cell = end_.memory.cell(0);
     const int64_t deadline = MonotonicNanos() + timeout.count();
     while (true) {

@@ -39,6 +39,7 @@ TEST_CASE("The layout is what connectors of this version were built against") {
   CHECK(offsetof(shm::Cell, waiters) == 8);
   CHECK(offsetof(shm::Cell, status) == 16);
   CHECK(offsetof(shm::Cell, lease) == 32);
+  CHECK(offsetof(shm::Cell, asked_nanos) == 40);  // 0 from connectors that don't know of it
 }
 
 TEST_CASE("Probe patterns differ by nonce, layer and page, and are the same everywhere") {

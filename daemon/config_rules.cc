@@ -1,0 +1,54 @@
+#include "daemon/config_rules.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "daemon/config_keys.h"
+#include "daemon/listen_address.h"
+#include "storage/base/byte_text.h"
+
+namespace kvist::daemon {
+
+std::optional<ConfigProblem> FindContradiction(const Options& options) {
+  const Options::Pool& pool = options.pool;
+  if (pool.bytes != Bytes{} && pool.slab_bytes > pool.bytes) {
+    return ConfigProblem{
+        "pool", "slab_bytes",
+        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most pool.bytes, ", PrintBytes(pool.bytes))};
+  }
+  if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
+    return ConfigProblem{"admin", "socket",
+                         absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket")};
+  }
+  for (const auto& [tenant, quota] : options.quotas) {
+    if (IsTenant(tenant, options.tenants)) continue;
+    return ConfigProblem{"quotas", tenant,
+                         absl::StrCat("no engine can be of this tenant; allowed: one that [tenants] gives to a uid, or "
+                                      "\"uid:N\" in quotes for a uid that it doesn't name")};
+  }
+  const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
+  if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
+    return ConfigProblem{
+        "metrics", "listen",
+        absl::StrCat(Quoted(options.metrics.listen),
+                     "; allowed: a loopback address, because whoever reaches it may read without a password; "
+                     "metrics.allow_remote = true allows others")};
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string> ConfigWarnings(const Options& options) {
+  std::vector<std::string> warnings;
+  for (const auto& [tenant, quota] : options.quotas) {
+    const absl::string_view uid = absl::StripPrefix(tenant, "uid:");
+    if (const auto other = options.tenants.find(std::string(uid)); uid != tenant && other != options.tenants.end()) {
+      warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": uid ", uid, " is of tenant ", other->second,
+                                      ", so nobody is of this one"));
+    }
+    if (quota <= options.pool.bytes) continue;
+    warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": ", PrintBytes(quota), " is more than the whole pool, ",
+                                    PrintBytes(options.pool.bytes), ", and limits nothing"));
+  }
+  return warnings;
+}
+
+}  // namespace kvist::daemon

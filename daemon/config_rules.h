@@ -1,0 +1,25 @@
+#ifndef KVIST_DAEMON_CONFIG_RULES_H_
+#define KVIST_DAEMON_CONFIG_RULES_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "daemon/options.h"
+
+namespace kvist::daemon {
+
+// What keys say about each other.
+struct ConfigProblem {
+  absl::string_view section;
+  absl::string_view name;
+  std::string text;  // what was found, and what is allowed
+};
+std::optional<ConfigProblem> FindContradiction(const Options& options);
+// What may stand there, but does not what its author seems to want, a line each. `options` have their defaults filled in.
+std::vector<std::string> ConfigWarnings(const Options& options);
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_CONFIG_RULES_H_

@@ -1,0 +1,258 @@
+#include "daemon/node.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "daemon/config_keys.h"
+#include "daemon/core/core.h"
+#include "daemon/node_rows.h"
+#include "storage/base/byte_text.h"
+
+namespace kvist::daemon {
+namespace {
+
+// Why a tenant's quota does not do what its author seems to want; "" when it does.
+std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatus& core, Bytes pool) {
+  if (quota > pool) return absl::StrCat("more than the pool, ", PrintBytes(pool), ": limits nothing");
+  for (const core::CoreStatus::SpaceRow& space : core.spaces) {
+    if (space.tenant != tenant || space.chunk_bytes <= quota) continue;
+    return absl::StrCat("less than one chunk of ", space.model, ", ", PrintBytes(space.chunk_bytes), ": it can't store");
+  }
+  return "";
+}
+
+}  // namespace
+
+Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const Options& options,
+           ReloadCall reload)
+    : reactor_(*reactor), slots_(*slots), regions_(*regions), options_(options), reload_(std::move(reload)) {}
+
+// Has `question` answered on the reactor's thread, and waits for that; the answer may come after nobody waits any more.
+template <class T, class Question>
+absl::StatusOr<T> Node::Ask(absl::Time deadline, Question question) {
+  struct Waiting {
+    absl::Notification answered;
+    absl::StatusOr<T> answer = absl::UnavailableError("kvistd is stopping");
+  };
+  auto waiting = std::make_shared<Waiting>();
+  reactor_.Run([question = std::move(question), waiting] {
+    waiting->answer = question();
+    waiting->answered.Notify();
+  });
+  if (!waiting->answered.WaitForNotificationWithTimeout(deadline - MonotonicNow()))
+    return absl::DeadlineExceededError("the node didn't answer in time; what it was asked to do goes on");
+  return waiting->answer;
+}
+
+void Node::Configure(const Options& options) {
+  configured_tenants_ = options.tenants;
+  configured_quotas_ = options.quotas;
+  for (const auto& [tenant, quota] : reactor_.core().status().quotas) {
+    if (!options.quotas.contains(tenant)) reactor_.SetQuota(tenant, std::nullopt);
+  }
+  for (const auto& [tenant, quota] : options.quotas) reactor_.SetQuota(tenant, quota);
+}
+
+// ---- From other threads -----------------------------------------------------------------------------------------------------
+
+absl::StatusOr<rpc::NodeStatus> Node::Status(absl::Time deadline) {
+  return Ask<rpc::NodeStatus>(deadline, [this] { return StatusNow(); });
+}
+
+absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, absl::Time deadline) {
+  return Ask<rpc::Page<rpc::SessionStatus>>(deadline, [this, after] { return SessionsNow(after); });
+}
+
+absl::StatusOr<rpc::JobStatus> Node::Clear(const std::string& space, const std::string& request, absl::Time deadline) {
+  return Ask<rpc::JobStatus>(deadline, [this, space, request] { return ClearNow(space, request); });
+}
+
+absl::StatusOr<rpc::ReloadResult> Node::Reload(absl::Time deadline) {
+  if (!reload_) return absl::UnimplementedError("this kvistd can't reload");
+  return reload_(deadline);
+}
+
+absl::StatusOr<std::vector<rpc::JobStatus>> Node::Jobs(absl::Time deadline) {
+  return Ask<std::vector<rpc::JobStatus>>(deadline, [this] {
+    std::vector<rpc::JobStatus> jobs;
+    const core::Core& core = reactor_.core();
+    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, core)); });
+    return jobs;
+  });
+}
+
+absl::StatusOr<rpc::JobStatus> Node::Job(uint64_t id, absl::Time deadline) {
+  return Ask<rpc::JobStatus>(deadline, [this, id] { return JobNow({id}); });
+}
+
+absl::StatusOr<rpc::JobStatus> Node::CancelJob(uint64_t id, absl::Time deadline) {
+  return Ask<rpc::JobStatus>(deadline, [this, id] {
+    reactor_.CancelJob({id});
+    return JobNow({id});
+  });
+}
+
+absl::StatusOr<std::vector<rpc::QuotaStatus>> Node::Quotas(absl::Time deadline) {
+  return Ask<std::vector<rpc::QuotaStatus>>(deadline, [this] { return QuotasNow(); });
+}
+
+absl::StatusOr<rpc::QuotaStatus> Node::SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) {
+  return Ask<rpc::QuotaStatus>(deadline, [this, tenant, bytes] { return SetQuotaNow(tenant, bytes); });
+}
+
+absl::StatusOr<rpc::Page<rpc::PinStatus>> Node::Pins(uint64_t after, absl::Time deadline) {
+  return Ask<rpc::Page<rpc::PinStatus>>(deadline, [this, after] { return PinsNow(after); });
+}
+
+absl::StatusOr<rpc::PinStatus> Node::RemovePin(uint64_t id, absl::Time deadline) {
+  return Ask<rpc::PinStatus>(deadline, [this, id] { return RemovePinNow(id); });
+}
+
+// ---- On the reactor's thread ------------------------------------------------------------------------------------------------
+
+rpc::NodeStatus Node::StatusNow() const {
+  const core::CoreStatus core = reactor_.core().status();
+  rpc::NodeStatus status;
+  status.engine_socket = options_.session.socket;
+  status.uptime = MonotonicNow() - started_;
+  status.pool_capacity = slots_.capacity();
+  status.pool_used = slots_.live_bytes();
+  status.pool_slots = slots_.live_slots();
+  status.slab = slots_.slab_bytes();
+  status.pool_regions = static_cast<uint32_t>(regions_.size());
+  status.pool_locked = !regions_.empty();
+  for (const auto& region : regions_) {
+    status.pool_touched += region->touched();
+    status.pool_page = region->report().page_size;
+    status.pool_locked = status.pool_locked && region->report().locked;
+  }
+  for (const core::CoreStatus::SpaceRow& row : core.spaces)
+    status.spaces.push_back({Hex(row.digest), row.tenant, row.model, row.chunks, row.bytes});
+  status.sessions = core.sessions;
+  status.instances = core.instances;
+  status.leases = core.leases;
+  status.pins = core.pins;
+  status.allocations = core.allocations;
+  status.pool_private = core.private_bytes;
+  status.ops = core.ops;
+  status.filling = core.filling;
+  status.index = core.index_bytes;
+  status.lookups = core.lookups;
+  status.chunks_asked = core.lookup_chunks_asked;
+  status.chunks_hit = core.lookup_chunks_hit;
+  status.chunks_stored = core.chunks_stored;
+  status.chunks_loaded = core.chunks_loaded;
+  status.chunks_refused = core.stores_refused;
+  status.evictions = core.evictions;
+  const session::Activity::Rows traffic = reactor_.Traffics();
+  status.traffic = RowOf(traffic.Total());
+  for (size_t i = 0; i < std::min(status.spaces.size(), traffic.spaces.size()); ++i)
+    status.spaces[i].traffic = RowOf(traffic.spaces[i]);
+  for (const session::Hook hook : session::kAllHooks)
+    status.latencies.push_back({session::NameOf(hook), reactor_.latencies().hooks[static_cast<size_t>(hook)]});
+  for (const session::Queue queue : session::kAllQueues)
+    status.waits.push_back({session::NameOf(queue), reactor_.latencies().waits[static_cast<size_t>(queue)]});
+  return status;
+}
+
+rpc::Page<rpc::SessionStatus> Node::SessionsNow(uint64_t after) const {
+  std::vector<const session::EngineSession*> found;  // at most core::Sessions::kSessionsMax
+  reactor_.ForEachSession([&](const session::EngineSession& session) {
+    if (session.identity().id.value > after) found.push_back(&session);
+  });
+  const size_t shown = std::min(found.size(), rpc::kPageRows);
+  std::partial_sort(found.begin(), found.begin() + static_cast<ptrdiff_t>(shown), found.end(),
+                    [](const auto* a, const auto* b) { return a->identity().id < b->identity().id; });
+  rpc::Page<rpc::SessionStatus> page;
+  for (size_t i = 0; i < shown; ++i) page.rows.push_back(RowOf(*found[i]));
+  if (shown < found.size()) page.next = page.rows.back().id;
+  return page;
+}
+
+absl::StatusOr<rpc::JobStatus> Node::ClearNow(const std::string& space, const std::string& request) {
+  std::optional<SpaceId> id;
+  if (!space.empty()) {
+    const std::vector<core::CoreStatus::SpaceRow> rows = reactor_.core().status().spaces;
+    for (uint32_t i = 0; i < rows.size(); ++i) {
+      if (Hex(rows[i].digest) == space) id = SpaceId{i};
+    }
+    if (!id.has_value()) return absl::NotFoundError(absl::StrCat("no space ", space));
+  }
+  const absl::StatusOr<core::JobId> job = reactor_.Clear(id, request);
+  if (!job.ok()) return job.status();
+  return JobNow(*job);
+}
+
+absl::StatusOr<rpc::JobStatus> Node::JobNow(core::JobId id) const {
+  const core::Job* job = reactor_.core().jobs().Find(id);
+  if (job == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
+  }
+  return RowOf(*job, reactor_.core());
+}
+
+std::vector<rpc::QuotaStatus> Node::QuotasNow() const {
+  const core::CoreStatus core = reactor_.core().status();
+  std::map<std::string, rpc::QuotaStatus> rows;
+  for (const core::CoreStatus::TenantRow& tenant : core.tenants) {
+    rows[tenant.name].used = tenant.used;
+    rows[tenant.name].evictions = tenant.evictions;
+  }
+  for (const auto& [tenant, quota] : core.quotas) {
+    rpc::QuotaStatus& row = rows[tenant];
+    row.bytes = quota;
+    const auto configured = configured_quotas_.find(tenant);
+    row.origin = configured != configured_quotas_.end() && configured->second == quota ? "configuration" : "runtime";
+    row.note = NoteOn(tenant, quota, core, slots_.capacity());
+  }
+  std::vector<rpc::QuotaStatus> list;
+  for (auto& [tenant, row] : rows) {
+    row.tenant = tenant;
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+absl::StatusOr<rpc::QuotaStatus> Node::SetQuotaNow(const std::string& tenant, Bytes bytes) {
+  if (const std::string allowed = CheckQuota(bytes); bytes != Bytes{} && !allowed.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a quota of ", PrintBytes(bytes), "; allowed: ", allowed, "; or unset it"));
+  }
+  const std::vector<rpc::QuotaStatus> before = QuotasNow();
+  const bool known = std::any_of(before.begin(), before.end(), [&](const auto& row) { return row.tenant == tenant; });
+  if (!known && !IsTenant(tenant, configured_tenants_)) {
+    return absl::InvalidArgumentError(absl::StrCat("no engine can be of tenant ", Quoted(tenant),
+                                                   "; allowed: one that [tenants] gives to a uid, or uid:N"));
+  }
+  reactor_.SetQuota(tenant, bytes == Bytes{} ? std::nullopt : std::optional(bytes));
+  rpc::QuotaStatus now;  // as it is when it has none and hasn't come
+  now.tenant = tenant;
+  for (rpc::QuotaStatus& row : QuotasNow()) {
+    if (row.tenant == tenant) now = std::move(row);
+  }
+  return now;
+}
+
+rpc::Page<rpc::PinStatus> Node::PinsNow(uint64_t after) const {
+  const core::Core& core = reactor_.core();
+  const core::PinPage found = core.PinsAfter(after, rpc::kPageRows);
+  rpc::Page<rpc::PinStatus> page{.rows = {}, .next = found.next};
+  for (const core::PinRow& pin : found.rows) page.rows.push_back(RowOf(pin, core));
+  return page;
+}
+
+absl::StatusOr<rpc::PinStatus> Node::RemovePinNow(uint64_t id) {
+  const core::Core& core = reactor_.core();
+  const std::vector<core::PinRow> next = id == 0 ? std::vector<core::PinRow>() : core.PinsAfter(id - 1, 1).rows;
+  if (next.empty() || next.front().number != id)
+    return absl::NotFoundError(absl::StrCat("no pin ", id, ": `kvistctl pins` lists them"));
+  rpc::PinStatus was = RowOf(next.front(), core);
+  reactor_.RemovePin(next.front().space, next.front().name);
+  return was;
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,78 @@
+#ifndef KVIST_DAEMON_NODE_H_
+#define KVIST_DAEMON_NODE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/options.h"
+#include "daemon/rpc/node_control.h"
+#include "daemon/session/reactor.h"
+#include "storage/base/clock.h"
+#include "storage/base/units.h"
+#include "storage/pool/pinned_region.h"
+#include "storage/pool/slot_allocator.h"
+
+namespace kvist::daemon {
+
+// What the admin API's Reload does; called from any thread.
+using ReloadCall = std::function<absl::StatusOr<rpc::ReloadResult>(absl::Time deadline)>;
+
+// The admin API's view of a running kvistd: each question is a task on the reactor, waited for.
+//
+// Threads: those of NodeControl from any, Configure on the reactor's. All that is given here is borrowed, and read on the reactor's thread.
+class Node final : public rpc::NodeControl {
+ public:
+  using Regions = std::vector<std::unique_ptr<pool::PinnedRegion>>;
+
+  // An empty `reload`: Unimplemented.
+  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const Options& options,
+       ReloadCall reload);
+
+  // The tenants and quotas of `options` are in force from now on, and no others.
+  void Configure(const Options& options);
+
+  absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override;
+  absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override;
+  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override;
+  absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override;
+  absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override;
+  absl::StatusOr<rpc::JobStatus> Job(uint64_t id, absl::Time deadline) override;
+  absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override;
+  absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override;
+  absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override;
+  absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
+  absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override;
+
+ private:
+  template <class T, class Question>
+  absl::StatusOr<T> Ask(absl::Time deadline, Question question);
+
+  // On the reactor's thread.
+  rpc::NodeStatus StatusNow() const;
+  rpc::Page<rpc::SessionStatus> SessionsNow(uint64_t after) const;
+  absl::StatusOr<rpc::JobStatus> ClearNow(const std::string& space, const std::string& request);
+  absl::StatusOr<rpc::JobStatus> JobNow(core::JobId id) const;
+  std::vector<rpc::QuotaStatus> QuotasNow() const;
+  absl::StatusOr<rpc::QuotaStatus> SetQuotaNow(const std::string& tenant, Bytes bytes);
+  rpc::Page<rpc::PinStatus> PinsNow(uint64_t after) const;
+  absl::StatusOr<rpc::PinStatus> RemovePinNow(uint64_t id);
+
+  session::Reactor& reactor_;
+  const pool::SlotAllocator& slots_;
+  const Regions& regions_;
+  const Options options_;
+  const ReloadCall reload_;
+  const absl::Time started_ = MonotonicNow();
+  // The reactor thread's own.
+  std::map<std::string, std::string> configured_tenants_ = options_.tenants;
+  std::map<std::string, Bytes> configured_quotas_ = options_.quotas;
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_NODE_H_

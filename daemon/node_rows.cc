@@ -1,0 +1,75 @@
+#include "daemon/node_rows.h"
+
+#include "absl/strings/escaping.h"
+#include "storage/base/clock.h"
+
+namespace kvist::daemon {
+
+std::string Hex(const SpaceDigest& digest) {
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()));
+}
+
+rpc::Traffic RowOf(const session::Traffic& traffic) {
+  rpc::Traffic row;
+  row.lookups = traffic.lookups();
+  row.chunks_asked = traffic.chunks_asked;
+  row.chunks_hit = traffic.chunks_hit;
+  row.chunks_loaded = traffic.chunks_loaded;
+  row.chunks_stored = traffic.chunks_stored;
+  row.bytes_loaded = traffic.bytes_loaded;
+  row.bytes_stored = traffic.bytes_stored;
+  for (const uint64_t failed : traffic.failed) row.failed += failed;
+  return row;
+}
+
+rpc::SessionStatus RowOf(const session::EngineSession& session) {
+  const session::Registration& registration = session.registration();
+  return {.id = session.identity().id.value,
+          .instance = registration.instance,
+          .role = registration.role == core::Role::kScheduler ? "scheduler" : "worker",
+          .rank = registration.rank.value,
+          .tenant = registration.space.tenant,
+          .pid = static_cast<uint32_t>(session.identity().pid),
+          .uid = session.identity().uid,
+          .space = Hex(registration.space.digest),
+          .model = registration.space.model,
+          .age = MonotonicNow() - session.identity().opened,
+          .ops = session.ops_in_flight(),
+          .requests = session.requests(),
+          .traffic = RowOf(session.traffic())};
+}
+
+rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
+  rpc::JobStatus row;
+  row.id = job.id.value;
+  switch (job.kind) {
+    case core::JobKind::kClear: row.kind = "clear"; break;
+  }
+  if (job.space.has_value()) row.space = Hex(core.space(*job.space).digest);
+  switch (job.state) {
+    case core::JobState::kRunning: row.state = "running"; break;
+    case core::JobState::kDone: row.state = "done"; break;
+    case core::JobState::kCancelled: row.state = "cancelled"; break;
+  }
+  row.done = job.done;
+  row.total = job.total;
+  row.chunks = job.chunks;
+  row.request = job.request;
+  return row;
+}
+
+rpc::PinStatus RowOf(const core::PinRow& pin, const core::Core& core) {
+  const core::CoreStatus::SpaceRow space = core.space(pin.space);
+  return {.id = pin.number,  // chunk keys are nobody's business outside the node
+          .owner = pin.name.owner,
+          .tenant = space.tenant,
+          .space = Hex(space.digest),
+          .model = space.model,
+          .chunks = pin.chunks,
+          .asked = pin.name.asked,
+          .bytes = pin.bytes,
+          .count = pin.count,
+          .age = pin.age};
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,110 @@
+// Very many pins of a real kvistd: listed page by page, removed by number, and no engine waits for that.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/campaign.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+
+using kvist::test::DaemonProcess;
+using kvist::test::FakeEngine;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Of two models, because a space has at most 65,536. All keep one chunk each, under names of their own: what else they ask for isn't there.
+void PinOften(FakeEngine& engine, uint32_t pins) {
+  const std::vector<kvist_key> stored = engine.Keys(1, 1);
+  REQUIRE(engine.StoreAll(stored).status == KVIST_OK);
+  for (uint32_t i = 1; i <= pins; ++i) {
+    kvist_key absent{};
+    std::memcpy(&absent, &i, sizeof i);
+    REQUIRE(engine.scheduler().Pin(std::vector<kvist_key>{stored[0], absent}) == 1);
+  }
+}
+
+double Micros(Clock::duration time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+}  // namespace
+
+TEST_CASE("Every one of very many pins is listed once, and any can be removed, while engines are served") {
+  const int pins = kvist::test::Campaign("KVIST_PINS", 24'000);  // each model has half
+  REQUIRE(pins >= 2);
+  kvist::test::TempDir dir;
+  // Pins count all their chunks in the budget, shared or not; memory that is never touched costs nothing.
+  const DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "pool.touch_threads=0", "pool.lock=false", "pin.share=1.0"});
+  const auto engine_of = [&](const std::string& model) {
+    FakeEngine::Options options;
+    options.socket = daemon.socket();
+    options.model = options.instance = model;
+    return FakeEngine(options);
+  };
+  FakeEngine red = engine_of("red"), blue = engine_of("blue");
+  REQUIRE(red.status.message == "");
+  REQUIRE(blue.status.message == "");
+  PinOften(red, static_cast<uint32_t>(pins / 2));
+  PinOften(blue, static_cast<uint32_t>(pins / 2));
+
+  const auto ctl = [&](std::vector<std::string> arguments, std::string* out) {
+    arguments.insert(arguments.begin(), {kvist::test::BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o",
+                                         "json", "--timeout", "2m"});
+    return kvist::test::RunProgram(arguments, out);
+  };
+  const auto list = [&] {
+    std::string out;
+    REQUIRE(ctl({"pins"}, &out) == 0);
+    return nlohmann::json::parse(out).at("pins");
+  };
+  // Lookups one after the other, as an engine's scheduler makes them, for as long as the list is made.
+  std::vector<double> waits;
+  std::atomic<bool> listed{false};
+  std::thread lookups([&] {
+    const std::vector<kvist_key> key = red.Keys(1, 1);
+    do {
+      const auto start = Clock::now();
+      (void)red.scheduler().Lookup(key, 0);
+      waits.push_back(Micros(Clock::now() - start));
+    } while (!listed.load());
+  });
+  const auto start = Clock::now();
+  const nlohmann::json all = list();
+  const double took = Micros(Clock::now() - start);
+  listed.store(true);
+  lookups.join();
+  std::sort(waits.begin(), waits.end());
+  std::printf("%d pins listed in %.0f ms; meanwhile %zu lookups: p50 %.1f us, p99 %.1f us, longest %.0f us\n", pins,
+              took / 1e3, waits.size(), waits[waits.size() / 2], waits[waits.size() * 99 / 100], waits.back());
+
+  REQUIRE(all.size() == static_cast<size_t>(pins / 2 * 2));
+  for (size_t i = 0; i < all.size(); ++i) {
+    REQUIRE(all[i]["id"] == i + 1);  // they were made one after the other
+    REQUIRE(all[i]["owner"] == (i < all.size() / 2 ? "red" : "blue"));
+    REQUIRE(all[i]["chunks"] == 1);
+  }
+  std::string out;
+  for (const size_t removed : {size_t{1}, all.size() / 2, all.size()}) {
+    CHECK(ctl({"pins", "remove", std::to_string(removed)}, &out) == 0);
+    CHECK(ctl({"pins", "remove", std::to_string(removed)}, &out) == 1);  // gone
+  }
+  CHECK(list().size() == all.size() - 3);
+  // A clear takes pins at a stroke and ends them in slices; those of the other space are found behind them.
+  out.clear();
+  REQUIRE(ctl({"status"}, &out) == 0);
+  const auto spaces = nlohmann::json::parse(out).at("spaces");
+  const auto of_red = std::find_if(spaces.begin(), spaces.end(), [](const auto& space) { return space["model"] == "red"; });
+  REQUIRE(of_red != spaces.end());
+  CHECK(ctl({"clear", "--yes", "--space", (*of_red)["digest"]}, &out) == 0);
+  const nlohmann::json left = list();
+  CHECK(left.size() == all.size() / 2 - 1);
+  for (const auto& pin : left) REQUIRE(pin["owner"] == "blue");
+}

@@ -1,0 +1,22 @@
+#include "storage/base/utf8.h"
+
+#include <catch2/catch.hpp>
+
+namespace kvist {
+namespace {
+
+TEST_CASE("IsUtf8 takes every code point once, and no other bytes") {
+  for (const char* right : {"", "plain", "m\xc3\xa5lare", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
+                            "\xf4\x8f\xbf\xbf"}) {
+    INFO(right);
+    CHECK(IsUtf8(right));
+  }
+  for (const char* wrong : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc3", "\xc3(", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xe2\x82",
+                            "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"}) {
+    INFO(wrong);
+    CHECK_FALSE(IsUtf8(wrong));
+  }
+}
+
+}  // namespace
+}  // namespace kvist
