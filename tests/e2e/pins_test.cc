@@ -14,9 +14,11 @@
 #include "tests/support/campaign.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::TempDir;
 
 namespace {
 
@@ -38,9 +40,9 @@ double Micros(Clock::duration time) { return std::chrono::duration<double, std::
 }  // namespace
 
 TEST_CASE("Every one of very many pins is listed once, and any can be removed, while engines are served") {
-  const int pins = kvist::test::Campaign("KVIST_PINS", 24'000);  // each model has half
+  const int pins = kvist::test::Campaign("KVIST_PINS", 24'000, 100'000);  // each model has half
   REQUIRE(pins >= 2);
-  kvist::test::TempDir dir;
+  TempDir dir;
   // Pins count all their chunks in the budget, shared or not; memory that is never touched costs nothing.
   const DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "pool.touch_threads=0", "pool.lock=false", "pin.share=1.0"});
   const auto engine_of = [&](const std::string& model) {

@@ -101,7 +101,7 @@ TEST_CASE("A clear ends pins: at once invisible, their slots free in slices") {
 
 TEST_CASE("Pins are listed by their numbers, a few at a time, and those that a clear has taken are not among them") {
   CoreFixture::Options options;
-  options.core.slice_chunks = 1;
+  options.core.slice_work = 1;
   CoreFixture f(options);
   const SessionId red = f.Worker("red", SpaceNamed("red", {KiB(4)}));
   const SessionId blue = f.Worker("blue", SpaceNamed("blue", {KiB(4)}));
