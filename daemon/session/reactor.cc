@@ -244,8 +244,8 @@ bool Reactor::TakeInbox() {
 
 bool Reactor::DrainSessions() {
   bool worked = false;
-  for (size_t i = 0; i < rounds_.size(); ++i) {
-    Round& round = rounds_[i];
+  for (round_ = 0; round_ < rounds_.size(); ++round_) {
+    Round& round = rounds_[round_];
     const SessionId id = round.id;
     // The latest look at the clock: less than a microsecond ago, for Look spins no longer, and a look here would delay every request.
     const int64_t taken_nanos = read_nanos_ != 0 ? read_nanos_ : now_nanos_;
@@ -263,7 +263,7 @@ bool Reactor::DrainSessions() {
     }
     if (!drained.ok()) {
       std::erase_if(rounds_, [&](const Round& r) { return r.id == id; });
-      --i;
+      --round_;
       draining_.try_emplace(id);  // not polled again
       broken_(id, drained.status());
     }
@@ -279,6 +279,8 @@ bool Reactor::DrainSessions() {
 // ---- Effects ----------------------------------------------------------------------------------------------------------------
 
 EngineSession* Reactor::Find(SessionId id) {
+  if (round_ < rounds_.size() && rounds_[round_].id == id)
+    return rounds_[round_].session;  // whose requests are answered just now
   const auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : found->second.get();
 }

@@ -156,6 +156,7 @@ class Reactor {
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
   std::vector<Round> rounds_;
+  size_t round_ = 0;                   // the one whose requests are handled
   std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;
   uint64_t next_job_ = 1;
