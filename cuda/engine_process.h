@@ -17,7 +17,8 @@ namespace kvist::cuda {
 // These name the process by its pid, which the kernel gives to another one some time after the process has ended. So a copy counts only
 //   if the pidfd says afterwards that the process still runs: then the pid was its own all the time. A write asks before, too, for it
 //   can't be taken back; what remains is a pid that comes round again while one system call runs.
-// Trust: the process has this daemon's uid, so it could stop the daemon anyway; memory that it makes wait (userfaultfd) keeps a copy waiting.
+// Trust: the process has this daemon's uid, so it could stop the daemon anyway; memory that it makes wait (userfaultfd) keeps a
+//   copy waiting.
 // Threads: any.
 class EngineProcess {
  public:

@@ -13,9 +13,9 @@ namespace kvist::daemon {
 // `root` stands before /proc and /sys; for tests.
 Bytes AvailableMemory(const std::string& root = "");
 
-// Whether the limit of this process's address space leaves room for a pool of so many bytes and 1 GiB for kvistd itself: libraries, stacks
-// of threads, the allocator's arenas. Without that room the process would end without a word when gRPC starts its threads. (Measured:
-// 430 MiB on 2 cores; more cores, more threads.)
+// Whether the limit of this process's address space leaves room for a pool of so many bytes and 1 GiB for kvistd itself: libraries,
+// stacks of threads, the allocator's arenas. Without that room the process would end without a word when gRPC starts its threads.
+// (Measured: 430 MiB on 2 cores; more cores, more threads.)
 // Errors: ResourceExhausted  names RLIMIT_AS and pool.bytes.
 absl::Status CheckAddressSpace(Bytes pool);
 

@@ -23,8 +23,8 @@
 #include "storage/base/byte_text.h"
 #include "storage/base/utf8.h"
 
-// The kinds of values that keys have: how each is read from TOML, checked, printed, and what an error says is allowed. Each makes the row of
-// a key of its kind; `field` finds that key's field in Options (KVIST_FIELD). For config_keys.cc, which is the table.
+// The kinds of values that keys have: how each is read from TOML, checked, printed, and what an error says is allowed. Each makes
+// the row of a key of its kind; `field` finds that key's field in Options (KVIST_FIELD). For config_keys.cc, which is the table.
 namespace kvist::daemon {
 
 inline constexpr size_t kGroupNameMax = 32;  // LOGIN_NAME_MAX of shadow's groupadd

@@ -24,7 +24,8 @@ using ReloadCall = std::function<absl::StatusOr<rpc::ReloadResult>(absl::Time de
 
 // The admin API's view of a running kvistd: each question is a task on the reactor, waited for.
 //
-// Threads: those of NodeControl from any, Configure on the reactor's. All that is given here is borrowed, and read on the reactor's thread.
+// Threads: those of NodeControl from any, Configure on the reactor's. All that is given here is borrowed, and read on the reactor's
+// thread.
 class Node final : public rpc::NodeControl {
  public:
   using Regions = std::vector<std::unique_ptr<pool::PinnedRegion>>;

@@ -29,7 +29,8 @@ struct Parts {
 // Threads: Start, Apply and destroy on one; node() and RunOnReactor from any.
 class Daemon {
  public:
-  // `options` must be valid and have its paths filled in (FillDefaults in daemon/config.h). Errors: those of the parts, with the key to change.
+  // `options` must be valid and have its paths filled in (FillDefaults in daemon/config.h). Errors: those of the parts, with the
+  // key to change.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const Options& options, Parts parts = {});
   ~Daemon();
   Daemon(const Daemon&) = delete;

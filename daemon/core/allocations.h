@@ -27,8 +27,9 @@ struct SwapRange {
 
 // What was swapped of an allocation, and what is being.
 //
-// What an engine gets back is what it has taken out: a slot's earlier bytes are somebody else's. So each layer of each shard of each chunk
-// is either written (a swap-out of it was the last that began, and it is complete) or not, and only what is written goes back.
+// What an engine gets back is what it has taken out: a slot's earlier bytes are somebody else's. So each layer of each shard of
+// each chunk is either written (a swap-out of it was the last that began, and it is complete) or not, and only what is written goes
+// back.
 class Swaps {
  public:
   Swaps(uint32_t shards, uint32_t chunks, uint32_t layers)

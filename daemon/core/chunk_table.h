@@ -86,8 +86,9 @@ class ChunkTable {
   void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,
                   std::vector<ChunkIndex>* path) const;
 
-  // The work of an event is counted here: one for each chunk that is looked for or changed, and for each slot that is taken or given back. What isn't
-  // done by this class is charged by who does it. A count, so that what an event may cost is decided and tested without a clock.
+  // The work of an event is counted here: one for each chunk that is looked for or changed, and for each slot that is taken or
+  // given back. What isn't done by this class is charged by who does it. A count, so that what an event may cost is decided and
+  // tested without a clock.
   void Charge(uint64_t units) const { work_ += units; }
   uint64_t work() const { return work_; }
 

@@ -98,8 +98,8 @@ void Core::On(const CopyFinished& event, Effects* out) {
   }
 }
 
-// Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time, or when
-// they are stored again.
+// Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time,
+// or when they are stored again.
 uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {
   uint32_t dropped = op.allocation ? static_cast<uint32_t>(slots.size()) : 0;  // nobody else finds those anyway
   if (op.allocation) slots = {};

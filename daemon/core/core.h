@@ -36,18 +36,20 @@ struct CoreOptions {
   absl::Duration fill_timeout = absl::Seconds(30);
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
-  // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of its quota. Larger: a preempting engine can empty others' caches more.
+  // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of its quota. Larger: a
+  // preempting engine can empty others' caches more.
   double private_share = 0.25;
   // What one tenant's pins may keep, as a share of its quota. Larger: less room for what isn't pinned.
   double pin_share = 0.5;
-  // What one Tick does of long work (Core::work): clearing, reaping, ending what dead sessions held. Larger: that is faster, requests behind it
-  // wait longer (10 to 100 ns each).
+  // What one Tick does of long work (Core::work): clearing, reaping, ending what dead sessions held. Larger: that is faster,
+  // requests behind it wait longer (10 to 100 ns each).
   uint32_t slice_work = 512;
-  // What another event does before it refuses the rest or leaves it to Ticks; it comes to at most EventWorkBound. Larger: larger requests are served whole in
-  // hybrid spaces and of many ranks, and others wait longer behind the largest.
+  // What another event does before it refuses the rest or leaves it to Ticks; it comes to at most EventWorkBound. Larger: larger
+  // requests are served whole in hybrid spaces and of many ranks, and others wait longer behind the largest.
   uint32_t event_work = 16384;
   static constexpr uint32_t kEventWorkMin = 16;
-  // Of a tenant: chunks without bytes that stand for their keys because others hang on them (stores that failed). Larger: more memory (100 bytes each).
+  // Of a tenant: chunks without bytes that stand for their keys because others hang on them (stores that failed). Larger: more
+  // memory (100 bytes each).
   uint32_t ghosts_max = 65536;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
   std::map<std::string, Bytes> quotas;
@@ -141,15 +143,16 @@ class Core {
     On(event, out);
   }
 
-  // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which half stores that there
-  // are don't outlive either. The rest stays as it was.
+  // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which
+  // half stores that there are don't outlive either. The rest stays as it was.
   void Retune(const CoreOptions& options);
 
   // How many keys one HintAsked of the session may name: drivers say more in several.
   uint32_t HintKeysMax(SessionId session);
 
-  // What all events so far have cost, in chunks looked at or changed and slots given or taken (ChunkTable::Charge).
-  // Each is 10 to 100 ns, by what it is and where its memory lies (measured, ns: lookups 11, hints 13 to 40, clears 28, stores 80; AMD EPYC, a busy host).
+  // What all events so far have cost, in chunks looked at or changed and slots given or taken (ChunkTable::Charge). Each is 10 to
+  // 100 ns, by what it is and where its memory lies (measured, ns: lookups 11, hints 13 to 40, clears 28, stores 80; AMD EPYC, a
+  // busy host).
   uint64_t work() const { return chunks_.work(); }
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const {

@@ -61,14 +61,14 @@ struct SessionOpened {
   SpaceSpec space;
 };
 
-// It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some Ticks; its copies
-// are cancelled. Answer, when all are quiet: SessionDrained.
+// It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some
+// Ticks; its copies are cancelled. Answer, when all are quiet: SessionDrained.
 struct SessionClosed {
   SessionId session;
 };
 
-// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when lease > 0. Answer:
-// LookupAnswered.
+// How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when
+// lease > 0. Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -93,9 +93,9 @@ struct LoadAsked {
   uint32_t count = 0;
 };
 
-// The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained it says
-// nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for LoadAsked; ResourceExhausted
-// when nothing is stored because the tenant has ghosts_max ghosts.
+// The session's pages into slots for `keys`, which follow `parent` (absent at the start of a chain; in a group that isn't chained
+// it says nothing). More than an event may do (CoreOptions::event_work: slots of all ranks, evictions) is refused. Answers as for
+// LoadAsked; ResourceExhausted when nothing is stored because the tenant has ghosts_max ghosts.
 struct StoreAsked {
   SessionId session;
   RequestTag tag;
@@ -113,9 +113,9 @@ struct PinName {
   auto operator<=>(const PinName&) const = default;
 };
 
-// The position of `keys` (as a lookup finds it) stays until it is unpinned, or cleared: pinned by the session's instance, whose name is the
-// pin's owner, once more if it was already. What of `keys` isn't there is not pinned; pinning again pins what is there then. Answer: Answered
-// with the position; ResourceExhausted when the tenant's pins would take too much.
+// The position of `keys` (as a lookup finds it) stays until it is unpinned, or cleared: pinned by the session's instance, whose
+// name is the pin's owner, once more if it was already. What of `keys` isn't there is not pinned; pinning again pins what is there
+// then. Answer: Answered with the position; ResourceExhausted when the tenant's pins would take too much.
 struct PinAsked {
   SessionId session;
   RequestTag tag;
@@ -135,16 +135,18 @@ struct PinRemoved {
   PinName pin;
 };
 
-// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. At most Core::HintKeysMax keys. No answer.
+// What the engine knows of chunks that are there, in all groups: kept with them until they are hit again. At most Core::HintKeysMax
+// keys. No answer.
 struct HintAsked {
   SessionId session;
   std::span<const ChunkKey> keys;
   Hint hint;
 };
 
-// Slots without keys for `chunks` chunks of one group on all ranks, private to the session's instance: for KV that leaves the engine and
-// returns. They end with the session. Answer: Answered with an AllocationId; ResourceExhausted when there is no room or the instance has
-// its share already, InvalidArgument when it is more than an event may do (CoreOptions::event_work: a unit a chunk and shard): then nothing was allocated.
+// Slots without keys for `chunks` chunks of one group on all ranks, private to the session's instance: for KV that leaves the
+// engine and returns. They end with the session. Answer: Answered with an AllocationId; ResourceExhausted when there is no room or
+// the instance has its share already, InvalidArgument when it is more than an event may do (CoreOptions::event_work: a unit a chunk
+// and shard): then nothing was allocated.
 struct AllocateAsked {
   SessionId session;
   RequestTag tag;
@@ -186,8 +188,8 @@ struct CopyFinished {
   std::vector<uint32_t> corrupt = {};
 };
 
-// Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be new, while
-// there is a place for one (Jobs::full). Answer, when the job has ended: JobEnded.
+// Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be
+// new, while there is a place for one (Jobs::full). Answer, when the job has ended: JobEnded.
 struct ClearAsked {
   JobId job;
   std::optional<SpaceId> space = {};
@@ -200,8 +202,8 @@ struct QuotaSet {
   std::optional<Bytes> bytes;
 };
 
-// A job is to stop where it is. What a clear has not freed by then stays invisible, and goes by eviction like other chunks, or by the next
-// clear. Answer: JobEnded; none when no such job runs.
+// A job is to stop where it is. What a clear has not freed by then stays invisible, and goes by eviction like other chunks, or by
+// the next clear. Answer: JobEnded; none when no such job runs.
 struct JobCancelAsked {
   JobId job;
 };

@@ -17,14 +17,15 @@ namespace kvist::core {
 // Records that sessions hold and that end with them, named by handles of their instance and counted in its budget: leases, private
 // allocations. T has members `instance`, `session` and `bytes`.
 //
-// Lifecycle of a record: Insert -> alive, until its session is closed -> Take, once, at any time. It counts in its instance's budget until it is
-//   taken: what it keeps is in use as long.
+// Lifecycle of a record: Insert -> alive, until its session is closed -> Take, once, at any time. It counts in its instance's
+//   budget until it is taken: what it keeps is in use as long.
 // Threads: one.
 template <class H, class T>
 class OwnedTable {
  public:
-  // `budget`: bytes of one instance's records; `per_session`: how many one session may hold. Handles may outlive the daemon and be shown
-  // to its successor: with a random `first_generation` one is taken for one of ours once in 2^32 times, and only within the same instance.
+  // `budget`: bytes of one instance's records; `per_session`: how many one session may hold. Handles may outlive the daemon and be
+  // shown to its successor: with a random `first_generation` one is taken for one of ours once in 2^32 times, and only within the
+  // same instance.
   OwnedTable(Bytes budget, size_t per_session, uint32_t first_generation)
       : budget_(budget), per_session_(per_session), records_(first_generation) {}
 

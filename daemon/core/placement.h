@@ -22,12 +22,13 @@ class Placement {
   Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, Tenants* tenants)
       : slots_(*slots), chunks_(*chunks), spaces_(*spaces), tenants_(*tenants) {}
 
-  // Slots for all shards of a ghost, evicting least valuable leaves until there is room: the tenant's own while it is at its quota, else
-  // whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling. Its parent is safe: it has this child.
+  // Slots for all shards of a ghost, evicting least valuable leaves until there is room: the tenant's own while it is at its quota,
+  // else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling. Its parent is safe:
+  // it has this child.
   //
-  // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts
-  // at most kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused for that makes
-  // room for the next one.
+  // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts at most
+  // kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused
+  // for that makes room for the next one.
   bool Reserve(ChunkIndex chunk);
   static constexpr uint32_t kEvictionsMax = 64;
 
@@ -35,16 +36,17 @@ class Placement {
   ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent);
   ChunkIndex AddPrivate(SpaceId space, GroupId group);
 
-  // Removes what only waits for it, or else evicts what is worth least of a tenant, one of them: sealed chunks that nobody finds, for they hang on
-  // ghosts, go so at last.
+  // Removes what only waits for it, or else evicts what is worth least of a tenant, one of them: sealed chunks that nobody finds,
+  // for they hang on ghosts, go so at last.
   void MakeFewerGhosts(TenantId tenant);
 
   // Frees the slots of a chunk that isn't held; it is a ghost then.
   void Unreserve(ChunkIndex chunk);
 
-  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only waiting for that:
-  // of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits for CollectRest. Nor does it remove any once
-  // the work that the event may do is done. Tells the policy when a sealed parent has become a leaf.
+  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only
+  // waiting for that: of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits
+  // for CollectRest. Nor does it remove any once the work that the event may do is done. Tells the policy when a sealed parent has
+  // become a leaf.
   void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
   // That is when ChunkTable::work() has come to `until`.
   void SpendUntil(uint64_t until) { until_ = until; }

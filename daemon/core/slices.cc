@@ -74,7 +74,8 @@ void Core::On(const Tick& event, Effects* out) {
   }
 }
 
-// One at a time, whatever it keeps: a lease or an allocation is charged for all its chunks, and goes whole, for its budget is free when they are.
+// One at a time, whatever it keeps: a lease or an allocation is charged for all its chunks, and goes whole, for its budget is free
+// when they are.
 void Core::EndWhatIsOver(uint64_t until) {
   const auto more = [&] { return chunks_.work() < until; };
   while (more()) {

@@ -17,16 +17,17 @@ namespace kvist::core {
 //   window 2  . . # # . # #        the last two before it         -> 4: there all three have what they need
 //   state     . # . # . . #        the one before it
 //
-// Cost: what a prefix search costs per full group, then at most one index probe per key and other group, from the end backwards; usually only those
-//   that are needed. In all at most about the `work` of its options, in ChunkTable::work(): keys beyond Reach are not looked at, and a search that
-//   has cost too much finds nothing. A shorter position is as right as the longest.
+// Cost: what a prefix search costs per full group, then at most one index probe per key and other group, from the end backwards;
+//   usually only those that are needed. In all at most about the `work` of its options, in ChunkTable::work(): keys beyond Reach
+//   are not looked at, and a search that has cost too much finds nothing. A shorter position is as right as the longest.
 // Threads: one. Keeps its memory between searches.
 class UsablePosition {
  public:
   UsablePosition(const ChunkTable* chunks, uint32_t work) : chunks_(*chunks), work_(work) {}
 
-  // How many of `keys` a search in such groups looks at: those whose position needs so few chunks that finding them, leasing them and letting them go
-  // is about three quarters of `work`. All 4,096 of a request with event_work's default, but in spaces of many full groups or of vast windows.
+  // How many of `keys` a search in such groups looks at: those whose position needs so few chunks that finding them, leasing them
+  // and letting them go is about three quarters of `work`. All 4,096 of a request with event_work's default, but in spaces of many
+  // full groups or of vast windows.
   static uint32_t Reach(std::span<const GroupSpec> groups, uint32_t keys, uint32_t work);
 
   // The largest such position, at most Reach; 0 when there is none. `epoch` is the space's: older chunks have been cleared.

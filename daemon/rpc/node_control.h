@@ -99,8 +99,8 @@ struct PinStatus {
   absl::Duration age;
 };
 
-// A part of a list that may be long: so much costs the reactor about 100 us (tests/e2e/pins_test.cc prints it), and is far below gRPC's 4 MiB
-// a message, for names of engines and models end at 255 bytes.
+// A part of a list that may be long: so much costs the reactor about 100 us (tests/e2e/pins_test.cc prints it), and is far below
+// gRPC's 4 MiB a message, for names of engines and models end at 255 bytes.
 inline constexpr size_t kPageRows = 256;
 template <class Row>
 struct Page {

@@ -11,8 +11,8 @@
 
 namespace kvist::session {
 
-// Listens for the sessions that the reactor doesn't look at: those that were quiet for long, and more than one thread can wait for at once.
-// One thread of its own, so that the reactor waits for memory only.
+// Listens for the sessions that the reactor doesn't look at: those that were quiet for long, and more than one thread can wait for
+// at once. One thread of its own, so that the reactor waits for memory only.
 //
 // Threads: Add and Remove from any.
 class Doorbells {

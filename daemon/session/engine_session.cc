@@ -18,7 +18,8 @@ namespace {
 static_assert(shm::kKeysMax == core::Core::kKeysMax, "the session refuses what the core can't take");
 static_assert(shm::kCells <= core::Sessions::kOpsPerSession, "a cell is an operation in flight");
 
-// So many take about as long as one of the core's work does: a key is copied in 1 ns, a page copied and checked in 3 (measured: AMD EPYC).
+// So many take about as long as one of the core's work does: a key is copied in 1 ns, a page copied and checked in 3 (measured: AMD
+// EPYC).
 constexpr uint32_t kKeysPerWork = 32;
 constexpr uint32_t kPagesPerWork = 16;
 
@@ -43,8 +44,8 @@ absl::Duration LeaseOf(int64_t asked_nanos) {
 
 bool IsSwap(shm::Opcode opcode) { return opcode == shm::Opcode::kSwapOut || opcode == shm::Opcode::kSwapIn; }
 
-// Copies arguments out of shared memory, where they may lie at any address. The fence keeps the compiler from reading them there again, as
-// it may with memory that nobody else writes: what is checked is the copy, and so must be what is used.
+// Copies arguments out of shared memory, where they may lie at any address. The fence keeps the compiler from reading them there
+// again, as it may with memory that nobody else writes: what is checked is the copy, and so must be what is used.
 template <class T>
 void CopyOut(const std::byte* from, uint32_t count, std::vector<T>* out) {
   out->resize(count);

@@ -44,8 +44,9 @@ class EngineSession {
   // What one session may have done before the next one's turn.
   struct Turn {
     uint32_t entries = 16;
-    // Of the core (Core::work), and what copying arguments costs, as much as that. No entry is begun past it: a turn comes to so much and what one event may
-    // (CoreOptions::EventWorkBound). Larger: fewer turns for large requests, and others wait longer for theirs.
+    // Of the core (Core::work), and what copying arguments costs, as much as that. No entry is begun past it: a turn comes to so
+    // much and what one event may (CoreOptions::EventWorkBound). Larger: fewer turns for large requests, and others wait longer for
+    // theirs.
     uint64_t work = 4096;
   };
   // Takes a turn's requests off the ring and hands them to the core; its effects are appended. The requests are said to have been taken at `now_nanos`,

@@ -29,8 +29,8 @@ absl::Status CheckBlockBytes(uint64_t block_bytes);
 //
 //   tensor [layer][segment][page][segment_bytes]
 //
-// Blocks don't lie in neighbouring pages: the block tables are a fixed shuffle. The first and the last page are in no block: kvist_connect
-// writes probes to them, and so does a client that connects again.
+// Blocks don't lie in neighbouring pages: the block tables are a fixed shuffle. The first and the last page are in no block:
+// kvist_connect writes probes to them, and so does a client that connects again.
 //
 // Threads: one, but for the copies of the daemon and for probes.
 class PageMemory {

@@ -53,8 +53,8 @@ class Engine {
     int sequences_max = 16;  // running at once
     int threads = 0;         // 0: one for each core
     std::optional<KvistCache::Options> kvist = std::nullopt;  // without, the engine keeps to itself
-    // Of a preempted request what is in no full chunk: swapped out when that is judged cheaper than computing it again, or always (for tests:
-    // the judgement goes by the clock).
+    // Of a preempted request what is in no full chunk: swapped out when that is judged cheaper than computing it again, or always
+    // (for tests: the judgement goes by the clock).
     enum class Swap { kWhenCheaper, kAlways } swap = Swap::kWhenCheaper;
     // Called with pages that a load has just filled. For tests and negative controls, which spoil them.
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;

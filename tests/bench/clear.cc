@@ -1,8 +1,8 @@
-// A clear of a million chunks while an engine asks a thousand times a second: how long its round trips are beside a bare futex's between the
-// same processors, and how long the clear is beside one that nobody disturbs.
+// A clear of a million chunks while an engine asks a thousand times a second: how long its round trips are beside a bare futex's
+// between the same processors, and how long the clear is beside one that nobody disturbs.
 //
-// What is asked for is one key that isn't there, as in `roundtrip`; the futex is asked at the same pace, so that both find their other side
-// asleep as often. Latencies of all slices count together: one clear has some hundred of them, too few for a p99.
+// What is asked for is one key that isn't there, as in `roundtrip`; the futex is asked at the same pace, so that both find their
+// other side asleep as often. Latencies of all slices count together: one clear has some hundred of them, too few for a p99.
 #include <time.h>
 
 #include <algorithm>

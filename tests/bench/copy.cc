@@ -1,8 +1,10 @@
-// Stores and loads through the whole stack beside a hand-written loop that moves the same bytes between the same regions with as many threads.
+// Stores and loads through the whole stack beside a hand-written loop that moves the same bytes between the same regions with as
+// many threads.
 //
-// A store puts chunks of scattered pages into new slots (others are evicted for them); the loop then copies the same pages to the same slots.
-// A load brings them back into the same scattered pages. The loop is given its list of moves, its kernel is the best of several for this page
-// size and direction, and its threads spin in readiness: whatever the product does besides copying is the difference.
+// A store puts chunks of scattered pages into new slots (others are evicted for them); the loop then copies the same pages to the
+// same slots. A load brings them back into the same scattered pages. The loop is given its list of moves, its kernel is the best of
+// several for this page size and direction, and its threads spin in readiness: whatever the product does besides copying is the
+// difference.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>

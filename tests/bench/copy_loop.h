@@ -37,9 +37,10 @@ std::vector<PageKernel> ProcessVmWriteKernels();
 
 // The limit of a copy: threads that do nothing but a list of moves with one kernel.
 //
-// Threads: one calls; `threads - 1` of its own are kept ready: they spin from Ready to the end of the Run that follows, and sleep otherwise.
-//   moves_, size_ and kernel_ are written before round_ (release) and read after it (acquire); next_ is claimed from by all; each
-//   thread ends its part with a store fence and counts itself out of running_ (release), which the caller awaits (acquire).
+// Threads: one calls; `threads - 1` of its own are kept ready: they spin from Ready to the end of the Run that follows, and sleep
+//   otherwise. moves_, size_ and kernel_ are written before round_ (release) and read after it (acquire); next_ is claimed from by
+//   all; each thread ends its part with a store fence and counts itself out of running_ (release), which the caller awaits
+//   (acquire).
 class CopyLoop {
  public:
   explicit CopyLoop(uint32_t threads);

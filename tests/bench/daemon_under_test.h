@@ -10,7 +10,8 @@
 
 namespace kvist::bench {
 
-// A whole kvistd in this process, with its sockets in a temporary directory: so that a benchmark can replace parts of it and see its memory.
+// A whole kvistd in this process, with its sockets in a temporary directory: so that a benchmark can replace parts of it and see
+// its memory.
 //
 // Threads: one.
 class DaemonUnderTest {

@@ -1,5 +1,5 @@
-// A lookup of 512 chunks, all there, in an index of a million, through a real session; the key chain beside plain SHA-256; and the lookup in an
-// index of ten millions beside that of a million.
+// A lookup of 512 chunks, all there, in an index of a million, through a real session; the key chain beside plain SHA-256; and the
+// lookup in an index of ten millions beside that of a million.
 //
 // Chains are looked up at random, so that neither their keys nor their chunks are in the processor's cache.
 #include <openssl/evp.h>

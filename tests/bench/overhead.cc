@@ -1,8 +1,8 @@
 // What kvist costs an engine that never gets anything for it: every prompt is new, so every lookup misses and everything is stored.
 //
-// Two tinyllms in this process, one with a kvistd (a process of its own) and one without, take turns with requests of the same lengths; engine
-// and daemon share all cores. The engine itself must be worth the comparison: a slow one would hide any cost, so its prefill is held against the
-// bare matrix products of it.
+// Two tinyllms in this process, one with a kvistd (a process of its own) and one without, take turns with requests of the same
+// lengths; engine and daemon share all cores. The engine itself must be worth the comparison: a slow one would hide any cost, so
+// its prefill is held against the bare matrix products of it.
 #include <algorithm>
 #include <memory>
 #include <random>

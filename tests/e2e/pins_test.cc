@@ -24,7 +24,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of two models, because a space has at most 65,536. All keep one chunk each, under names of their own: what else they ask for isn't there.
+// Of two models, because a space has at most 65,536. All keep one chunk each, under names of their own: what else they ask for
+// isn't there.
 void PinOften(FakeEngine& engine, uint32_t pins) {
   const std::vector<kvist_key> stored = engine.Keys(1, 1);
   REQUIRE(engine.StoreAll(stored).status == KVIST_OK);

@@ -65,7 +65,8 @@ uint32_t Kept(FakeEngine& engine, uint32_t first, uint32_t count) {
   return chunks;
 }
 
-// An engine of another user, in a process of its own: for each byte that it is sent it stores 125 prompts that nobody has seen, and says so.
+// An engine of another user, in a process of its own: for each byte that it is sent it stores 125 prompts that nobody has seen, and
+// says so.
 class Flooder {
  public:
   explicit Flooder(const std::string& dir) {

@@ -43,8 +43,8 @@ using std::chrono::milliseconds;
 
 namespace {
 
-// What may be left to grow over the time that is fitted, noise and all: of resident memory what the allocators of threads that come and go
-// may take; of descriptors and slots nothing.
+// What may be left to grow over the time that is fitted, noise and all: of resident memory what the allocators of threads that come
+// and go may take; of descriptors and slots nothing.
 constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMost = 0;
 constexpr double kWarmUp = 0.25;  // of the time: first uses of everything
 constexpr size_t kEngines = 4;

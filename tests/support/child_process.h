@@ -11,8 +11,8 @@
 
 namespace kvist::test {
 
-// A process forked from the test: does `work` and exits with what that returns (99 when it throws), or aborts without a core. It ends with this object, and,
-// however the test ends, with the thread that made it: nothing is left behind.
+// A process forked from the test: does `work` and exits with what that returns (99 when it throws), or aborts without a core. It
+// ends with this object, and, however the test ends, with the thread that made it: nothing is left behind.
 //
 // Threads: one. Fork before the test has threads that take locks which `work` needs.
 class ChildProcess {

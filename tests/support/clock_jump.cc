@@ -1,5 +1,5 @@
-// Preloaded into a kvistd: its wall clock is off by as many seconds as the file that $KVIST_CLOCK_JUMP names holds now (8 bytes, as they lie
-// in memory). Its other clocks are left alone, as a step of the real one leaves them.
+// Preloaded into a kvistd: its wall clock is off by as many seconds as the file that $KVIST_CLOCK_JUMP names holds now (8 bytes, as
+// they lie in memory). Its other clocks are left alone, as a step of the real one leaves them.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -23,8 +23,8 @@ std::vector<std::string> KvistdCommand(const std::string& dir, const std::vector
 // A real kvistd in a folder of the test's, found beside the test's own executable (or at $KVISTD).
 class DaemonProcess {
  public:
-  // `settings`: more --set arguments, e.g. "pool.bytes=64MiB"; `config`: a file that stands below them; `before`: what a shell does in the
-  // process before it becomes kvistd, e.g. "ulimit -l 64". Aborts the test when it isn't READY within 20 s.
+  // `settings`: more --set arguments, e.g. "pool.bytes=64MiB"; `config`: a file that stands below them; `before`: what a shell does
+  // in the process before it becomes kvistd, e.g. "ulimit -l 64". Aborts the test when it isn't READY within 20 s.
   DaemonProcess(const std::string& dir, std::vector<std::string> settings = {}, const std::string& config = "",
                 const std::string& before = "");
   ~DaemonProcess();  // SIGKILL

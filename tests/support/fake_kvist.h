@@ -7,9 +7,9 @@
 #include <cstdint>
 
 // The C ABI of kvist in the test's own process, as unpleasant as the contract allows, and beyond it when it is told to lie: where
-// fake_kvist.cc is among a test's sources its definitions take the place of the library's. Forgets nothing by itself. One space, one
-// scheduler, one worker, one cache group. Copies happen as late as they may: a load's bytes come with the poll (or wait) that ends it, and
-// a store's pages are compared then with what they were at its start.
+// fake_kvist.cc is among a test's sources its definitions take the place of the library's. Forgets nothing by itself. One space,
+// one scheduler, one worker, one cache group. Copies happen as late as they may: a load's bytes come with the poll (or wait) that
+// ends it, and a store's pages are compared then with what they were at its start.
 //
 // Threads: one.
 namespace fake_kvist {

@@ -159,8 +159,8 @@ class Client {
     kvist_alloc(client_.get(), group, chunks, deadline_us, &id);
     return Allocation(client_.get(), id, group);
   }
-  // Layers [first_layer, +layer_count) of chunks from the allocation's `first_chunk` on, out of or into pages; layer_count 0: all that follow.
-  // 0 when it could not start.
+  // Layers [first_layer, +layer_count) of chunks from the allocation's `first_chunk` on, out of or into pages; layer_count 0: all
+  // that follow. 0 when it could not start.
   kvist_op SwapOut(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
                    uint32_t first_layer = 0, uint32_t layer_count = 0) {
     const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count);

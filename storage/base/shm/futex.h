@@ -7,7 +7,8 @@
 
 namespace kvist::shm {
 
-// Sleeps while *word == expected, at most until `deadline_nanos` (monotonic, INT64_MAX: for ever). May wake early; the caller looks again.
+// Sleeps while *word == expected, at most until `deadline_nanos` (monotonic, INT64_MAX: for ever). May wake early; the caller looks
+// again.
 void FutexWait(const std::atomic<uint32_t>* word, uint32_t expected, int64_t deadline_nanos);
 // Wakes all that sleep on the word, in any process. True: somebody slept there.
 bool FutexWakeAll(const std::atomic<uint32_t>* word);

@@ -95,8 +95,8 @@ struct Cell {
   uint32_t skipped;
   uint32_t refused;
   uint64_t lease;  // lookup: packed LeaseId or 0; allocate: packed AllocationId
-  // Connector: when the engine called (monotonic), so that the daemon can tell how long the request waited to be taken; 0: it doesn't say.
-  // For figures only.
+  // Connector: when the engine called (monotonic), so that the daemon can tell how long the request waited to be taken; 0: it
+  // doesn't say. For figures only.
   std::atomic<int64_t> asked_nanos;
   uint8_t reserved[16];
   char message[192];  // of an error; ends with a zero

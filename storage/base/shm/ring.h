@@ -13,11 +13,11 @@ namespace kvist::shm {
 
 // The connector's end of the submission ring, with the arena's space.
 //
-// Lock-free between one producer and one consumer. Writers: the producer writes entries and arena; the consumer `head` and,
-// with the producer, `asleep`. Reclamation: an entry and its arena bytes are free when `head` has passed it.
-//   turn: release after the entry and its arguments are written, so that a consumer that acquires it sees them; seq_cst for asleep.
-//   head: release after they are copied, so that the producer overwrites them only then.
-//   asleep: see Submit and RingConsumer::Sleep: store-then-load on both sides needs seq_cst, or both could miss the other. No fences, which
+// Lock-free between one producer and one consumer. Writers: the producer writes entries and arena; the consumer `head` and, with
+//   the producer, `asleep`. Reclamation: an entry and its arena bytes are free when `head` has passed it. turn: release after the
+//   entry and its arguments are written, so that a consumer that acquires it sees them; seq_cst for asleep. head: release after
+//   they are copied, so that the producer overwrites them only then. asleep: see Submit and RingConsumer::Sleep: store-then-load on
+//   both sides needs seq_cst, or both could miss the other. No fences, which
 //     ThreadSanitizer doesn't see: a seq_cst store costs the one locked instruction that a fence would.
 // Threads: one at a time (the connector's submission lock).
 class RingProducer {

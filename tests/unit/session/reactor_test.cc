@@ -69,8 +69,8 @@ TEST_CASE("Reactor tells how long requests waited in their ring, and believes no
   const LatencyHistogram one = waits();
   CHECK(one.count() == 1);
   CHECK(one.sum_nanos() < uint64_t{10'000'000'000});
-  // It dawdles between the call and the ring. Once in a while the reactor loses its core between its look at the clock and its look at the
-  // ring, and takes the wait for shorter.
+  // It dawdles between the call and the ring. Once in a while the reactor loses its core between its look at the clock and its look
+  // at the ring, and takes the wait for shorter.
   uint64_t longest = 0;
   for (int attempt = 0; attempt < 100 && longest < 2'900'000; ++attempt) {
     const uint64_t sum = waits().sum_nanos();
