@@ -25,20 +25,6 @@
 namespace kvist::session {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// Whether it comes to hold; the bound is for what never does, and not for what a sanitizer on a busy machine takes for a hundred
-// thousand chunks.
-template <class Condition>
-bool Soon(Condition holds) {
-  const auto hung = Clock::now() + std::chrono::seconds(120);
-  while (!holds()) {
-    if (Clock::now() > hung) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
 std::shared_ptr<const cuda::KvMemory> OnePage() {
   auto memory = std::make_shared<cuda::KvMemory>();
   cuda::KvLayout layout;

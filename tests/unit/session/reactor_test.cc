@@ -23,8 +23,7 @@ TEST_CASE("Reactor hears every session, with more of them than it can wait for a
     for (size_t i = 0; i < clients.size(); ++i) {
       INFO("words " << words << ", round " << round << ", client " << i);
       REQUIRE(clients[i]->Ask(kHung));
-      if ((round * i) % 7 == 3)
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));  // long enough for it to fall asleep
+      if ((round * i) % 7 == 3) REQUIRE(Soon([&] { return clients[i]->Sleeps(); }));
     }
   }
 }
@@ -39,9 +38,7 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   std::thread noise([&] {
     while (!stop.load() && busy.Ask(kHung)) asked.fetch_add(1);
   });
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // past the doze
-  const uint64_t before = asked.load();
-  CHECK(before > 0);
+  CHECK(Soon([&] { return quiet.Dozes() && asked.load() > 0; }));
   CHECK(quiet.Ask(kHung));
   stop.store(true);
   noise.join();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "daemon/core/core.h"
@@ -22,6 +23,18 @@
 namespace kvist::session {
 
 constexpr auto kHung = std::chrono::seconds(10);  // nobody waits so long but for a lost wake-up
+
+// Whether it comes to hold; the bound is for what never does, and not for what a sanitizer on a busy machine takes for a hundred
+// thousand chunks.
+template <class Condition>
+bool Soon(Condition holds) {
+  const auto hung = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > hung) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
 
 class NoCopies final : public cuda::CopyEngine {
  public:
@@ -113,7 +126,9 @@ class Client {
       shm::FutexWait(reinterpret_cast<std::atomic<uint32_t>*>(&cell->progress), static_cast<uint32_t>(progress), deadline);
     }
   }
-  // Whether the reactor hears of it by its doorbell only.
+  // Whether the reactor has to be woken to hear of it.
+  bool Sleeps() const { return end_.memory.header()->asleep.load() != static_cast<uint32_t>(shm::Asleep::kNo); }
+  // Whether it hears of it by its doorbell only.
   bool Dozes() const { return end_.memory.header()->asleep.load() == static_cast<uint32_t>(shm::Asleep::kOnDoorbell); }
 
  private:
