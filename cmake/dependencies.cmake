@@ -2,8 +2,12 @@
 find_package(Threads REQUIRED)
 find_package(absl REQUIRED)             # absl::...
 find_package(OpenSSL REQUIRED)          # OpenSSL::Crypto
-find_package(ZLIB REQUIRED)             # ZLIB::ZLIB, for traces
 find_package(Protobuf REQUIRED)         # protobuf::libprotobuf
+if(KVIST_CONNECTOR_ONLY)
+  return()
+endif()
+
+find_package(ZLIB REQUIRED)             # ZLIB::ZLIB, for traces
 find_package(spdlog REQUIRED)           # spdlog::spdlog
 find_package(tomlplusplus REQUIRED)     # tomlplusplus::tomlplusplus
 find_package(CLI11 REQUIRED)            # CLI11::CLI11

@@ -120,6 +120,22 @@ kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t co
   return Report(client->impl->Lookup({Keys(keys), count}, lease_us, deadline_us, hit));
 }
 
+kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
+                                int64_t deadline_us, kvist_op* op) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
+  return Started(client->impl->LookupStart({Keys(keys), count}, lease_us, deadline_us), op);
+}
+
+kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit) {
+  if (hit == nullptr) return Missing("hit");
+  *hit = kvist_hit{};
+  if (client == nullptr) return Missing("client");
+  const std::optional<absl::Status> answer = client->impl->LookupResult(op, timeout_us, hit);
+  return answer.has_value() ? Report(*answer) : KVIST_PENDING;
+}
+
 uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks) {
   return client == nullptr ? 0 : client->impl->FirstNeeded(group, chunks);
 }

@@ -69,6 +69,7 @@ Client::~Client() {
     }
   }
   for (const Op& op : ops) {
+    if (op.kind == Kind::kLookup) continue;  // touches no pages; its lease ends with the session
     if (op.kind == Kind::kStore) {
       op.link->Abandon(op.ticket);
     } else {

@@ -33,6 +33,9 @@ class Client {
   ~Client();
 
   absl::Status Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
+  absl::StatusOr<kvist_op> LookupStart(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us);
+  // nullopt: not known yet.
+  std::optional<absl::Status> LookupResult(kvist_op op, int64_t timeout_us, kvist_hit* hit);
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const;
   absl::Status Release(kvist_lease lease);
   absl::StatusOr<kvist_op> Load(const kvist_load_args& args);
@@ -52,7 +55,7 @@ class Client {
   absl::Status WaitConnected(int64_t timeout_us) const;
 
  private:
-  enum class Kind : uint8_t { kLoad, kStore };  // into the engine's pages, or out of them
+  enum class Kind : uint8_t { kLookup, kLoad, kStore };  // the latter two: into the engine's pages, or out of them
   // How an operation was ended by this side, before the daemon did.
   enum class GivenUp : uint8_t { kNo, kCancelled, kLate };
   struct Op {
@@ -75,6 +78,9 @@ class Client {
     uint32_t chunks = 0;
     uint64_t handle = 0;
   };
+  // Reads the answer of a request that has ended, and gives its cell back.
+  static Reply Read(Link& link, Link::Ticket ticket);
+  static absl::Status NoAnswer();
   // Asks and waits for the answer.
   Reply Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us);
   // Says what has no answer, if there is somebody to hear it.

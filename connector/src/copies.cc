@@ -44,7 +44,7 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<co
   const int64_t asked_nanos = MonotonicNanos();
   entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys), std::as_bytes(pages)};
-  KVIST_ASSIGN_OR_RETURN(const Link::Ticket ticket, link->Begin(entry, arguments, asked_nanos));
+  KVIST_ASSIGN_OR_RETURN(const Link::Ticket ticket, link->Begin(entry, arguments, asked_nanos, Link::Room::kNow));
   return Remember({link, ticket, kind, GivenUp::kNo, entry.deadline_nanos});
 }
 

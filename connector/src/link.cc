@@ -132,7 +132,7 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
 }
 
 absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments,
-                                         int64_t asked_nanos) {
+                                         int64_t asked_nanos, Room room) {
   while (true) {
     {
       MutexLock lock(&mutex_);
@@ -157,7 +157,8 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
         return Ticket{index, sequence};
       }
     }
-    // The ring is full: the daemon is behind by a thousand requests. Rare; look again soon, up to the deadline.
+    if (room == Room::kNow) return absl::ResourceExhaustedError("kvistd doesn't keep up: its ring is full");
+    // Rare; look again soon, up to the deadline.
     if (MonotonicNanos() >= entry.deadline_nanos)
       return absl::DeadlineExceededError("kvistd doesn't keep up: no room in the ring in time");
     const timespec pause{0, 50'000};

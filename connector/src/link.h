@@ -37,10 +37,12 @@ class Link {
     uint32_t cell = 0;
     uint32_t sequence = 0;
   };
-  // Submits a request with its arguments in order. Waits for room in the ring until `entry.deadline_nanos`. The daemon is told that the
-  // engine asked at `asked_nanos`.
-  // Errors: ResourceExhausted  all cells are in use.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
-  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos);
+  enum class Room { kNow, kWait };  // what to do while the ring is full: the daemon is behind by a thousand requests, or stopped
+  // Submits a request with its arguments in order; waits for room in the ring until `entry.deadline_nanos`, or not at all. The daemon is
+  // told that the engine asked at `asked_nanos`.
+  // Errors: ResourceExhausted  all cells are in use, or no room now.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
+  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
+                               Room room);
   // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 

@@ -60,6 +60,10 @@ void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
 absl::Status Client::Cancel(kvist_op handle) {
   std::optional<Op> op = FindOp(handle);
   if (!op.has_value()) return absl::OkStatus();  // it has ended and was asked for
+  if (op->kind == Kind::kLookup) {  // has no pages: nobody need ask for it again
+    if (TakeOp(handle)) op->link->Forget(op->ticket, shm::Opcode::kLookup);
+    return absl::OkStatus();
+  }
   if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX))
     GiveUp(handle, &*op, GivenUp::kCancelled);
   return absl::OkStatus();
@@ -72,7 +76,7 @@ absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, 
     return absl::InvalidArgumentError("no such operation: it has ended and its result was given out, or it never began");
   };
   const std::optional<Op> found = FindOp(handle);
-  if (!found.has_value()) return unknown();
+  if (!found.has_value() || found->kind == Kind::kLookup) return unknown();
   Op op = *found;
   uint64_t progress = op.link->Progress(op.ticket);
   const auto over = [&] { return Link::Over(op.ticket, progress, layers); };

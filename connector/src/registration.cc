@@ -62,6 +62,7 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   KVIST_RETURN_IF_ERROR(Text("space.model", space.model, true, &r.model_));
   KVIST_RETURN_IF_ERROR(Text("space.revision", space.revision, false, &r.revision_));
   KVIST_RETURN_IF_ERROR(Text("space.kv_dtype", space.kv_dtype, true, &r.kv_dtype_));
+  KVIST_RETURN_IF_ERROR(Text("space.layout", space.layout, false, &r.layout_));
   KVIST_RETURN_IF_ERROR(Positive("space.page_tokens", space.page_tokens));
   KVIST_RETURN_IF_ERROR(Positive("space.chunk_tokens", space.chunk_tokens));
   if (space.slot_order != KVIST_LAYER_MAJOR) return absl::InvalidArgumentError("space.slot_order is not KVIST_LAYER_MAJOR");
@@ -211,6 +212,7 @@ void Registration::FillHello(session::v1::Hello* hello) const {
   space.set_model(model_);
   space.set_revision(revision_);
   space.set_kv_dtype(kv_dtype_);
+  space.set_layout(layout_);
   space.set_page_tokens(page_tokens_);
   space.set_chunk_tokens(chunk_tokens_);
   space.set_tensor_parallel(tensor_parallel_);

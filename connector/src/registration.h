@@ -67,7 +67,7 @@ class Registration {
   // Whether the bytes [at, at + size) of a region could be read into `out`.
   bool ReadRegion(uint32_t region, uint64_t at, std::byte* out, size_t size) const;
 
-  std::string socket_, instance_, model_, revision_, kv_dtype_;
+  std::string socket_, instance_, model_, revision_, kv_dtype_, layout_;
   kvist_role role_ = KVIST_SCHEDULER;
   uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, tensor_parallel_ = 1, pipeline_parallel_ = 1;
   std::vector<Group> groups_;

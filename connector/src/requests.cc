@@ -7,6 +7,20 @@
 #include "connector/src/client.h"
 
 namespace kvist::connector {
+namespace {
+
+shm::Entry LookupEntry(int64_t lease_us) {
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kLookup;
+  entry.lease_nanos = std::clamp<int64_t>(lease_us, 0, int64_t{3600} * 1'000'000) * 1000;
+  return entry;
+}
+
+std::span<const ChunkKey> AsManyAsFit(std::span<const ChunkKey> keys) {
+  return keys.first(std::min<size_t>(keys.size(), shm::kKeysMax));
+}
+
+}  // namespace
 
 Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us) {
   Reply reply;
@@ -19,7 +33,7 @@ Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int
   const int64_t asked_nanos = MonotonicNanos();
   entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys)};
-  const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments, asked_nanos);
+  const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments, asked_nanos, Link::Room::kWait);
   if (!ticket.ok()) {
     reply.status = ticket.status();
     return reply;
@@ -27,10 +41,15 @@ Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int
   const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry.deadline_nanos, Link::Spin::kBriefly);
   if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
     link->Forget(*ticket, entry.opcode);
-    reply.status = absl::DeadlineExceededError("kvistd didn't answer in time: this is a miss");
+    reply.status = NoAnswer();
     return reply;
   }
-  const shm::Cell& cell = link->cell(*ticket);
+  return Read(*link, *ticket);
+}
+
+Client::Reply Client::Read(Link& link, Link::Ticket ticket) {
+  Reply reply;
+  const shm::Cell& cell = link.cell(ticket);
   const auto code = static_cast<absl::StatusCode>(cell.status);
   if (code == absl::StatusCode::kOk) {
     reply.chunks = cell.copied;
@@ -38,9 +57,11 @@ Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int
   } else {
     reply.status = absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message)));
   }
-  link->Finish(*ticket);
+  link.Finish(ticket);
   return reply;
 }
+
+absl::Status Client::NoAnswer() { return absl::DeadlineExceededError("kvistd didn't answer in time: this is a miss"); }
 
 void Client::Tell(shm::Entry entry, std::span<const ChunkKey> keys) {
   const std::shared_ptr<Link> link = this->link();
@@ -53,12 +74,38 @@ void Client::Tell(shm::Entry entry, std::span<const ChunkKey> keys) {
 absl::Status Client::Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit) {
   *hit = kvist_hit{};
   if (keys.empty()) return absl::OkStatus();
-  keys = keys.first(std::min<size_t>(keys.size(), shm::kKeysMax));
-  shm::Entry entry{};
-  entry.opcode = shm::Opcode::kLookup;
-  entry.lease_nanos = std::clamp<int64_t>(lease_us, 0, int64_t{3600} * 1'000'000) * 1000;
-  Reply reply = Call(entry, keys, deadline_us);
-  hit->chunks = std::min<uint32_t>(reply.chunks, static_cast<uint32_t>(keys.size()));
+  Reply reply = Call(LookupEntry(lease_us), AsManyAsFit(keys), deadline_us);
+  hit->chunks = std::min(reply.chunks, static_cast<uint32_t>(keys.size()));
+  hit->lease = reply.handle;
+  return std::move(reply.status);
+}
+
+absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us) {
+  if (keys.empty()) return kvist_op{0};
+  return Begin(LookupEntry(lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us);
+}
+
+std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {
+  *hit = kvist_hit{};
+  if (handle == 0) return absl::OkStatus();
+  const std::optional<Op> op = FindOp(handle);
+  if (!op.has_value() || op->kind != Kind::kLookup)
+    return absl::InvalidArgumentError("no lookup under way: it was answered or given up, or this is another operation");
+  uint64_t progress = op->link->Progress(op->ticket);
+  const auto over = [&] { return Link::Over(op->ticket, progress, UINT32_MAX); };
+  if (!over() && timeout_us > 0) {
+    const int64_t until = std::min(DeadlineNanos(timeout_us), op->deadline_nanos);
+    progress = op->link->Await(op->ticket, UINT32_MAX, until, Link::Spin::kBriefly);
+  }
+  const bool late = !over() && MonotonicNanos() >= op->deadline_nanos;
+  if (!over() && !late) return std::nullopt;
+  if (!TakeOp(handle)) return absl::InvalidArgumentError("another thread has heard the answer to this lookup");
+  if (late) {
+    op->link->Forget(op->ticket, shm::Opcode::kLookup);
+    return NoAnswer();
+  }
+  Reply reply = Read(*op->link, op->ticket);
+  hit->chunks = reply.chunks;
   hit->lease = reply.handle;
   return std::move(reply.status);
 }

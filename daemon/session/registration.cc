@@ -84,6 +84,7 @@ absl::Status CheckSpace(const v1::Space& space) {
   KVIST_RETURN_IF_ERROR(Name("model", space.model(), true));
   KVIST_RETURN_IF_ERROR(Name("revision", space.revision(), false));
   KVIST_RETURN_IF_ERROR(Name("kv_dtype", space.kv_dtype(), true));
+  KVIST_RETURN_IF_ERROR(Name("layout", space.layout(), false));
   KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, kTokensMax));
   KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, kTokensMax));
   KVIST_RETURN_IF_ERROR(InRange("tensor_parallel", space.tensor_parallel(), 1, 64));
@@ -126,6 +127,7 @@ SpaceDigest DigestOf(const v1::Space& space, const std::string& tenant) {
   w.Text(space.model());
   w.Text(space.revision());
   w.Text(space.kv_dtype());
+  w.Text(space.layout());
   w.Number(space.page_tokens());
   w.Number(space.chunk_tokens());
   w.Number(space.tensor_parallel());

@@ -28,8 +28,8 @@ struct Registration {
 };
 
 // Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:
-//   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | page_tokens | chunk_tokens | tensor_parallel
-//           | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
+//   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | layout | page_tokens | chunk_tokens
+//           | tensor_parallel | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
 // with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
 // Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
 //   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion.

@@ -122,6 +122,7 @@ const Field kFields[] = {
     {"model", [](session::Hello* h, const std::string& v) { h->mutable_space()->set_model(v); }, true},
     {"revision", [](session::Hello* h, const std::string& v) { h->mutable_space()->set_revision(v); }, true},
     {"kv_dtype", [](session::Hello* h, const std::string& v) { h->mutable_space()->set_kv_dtype(v); }, true},
+    {"layout", [](session::Hello* h, const std::string& v) { h->mutable_space()->set_layout(v); }, true},
 };
 
 // A name is 1 to 255 bytes, a revision may be empty.

@@ -109,6 +109,17 @@ class Client {
     const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &hit);
     return {hit.chunks, Lease(client_.get(), hit.lease), status};
   }
+  // For schedulers that never wait. Returns 0 when it could not start: a miss.
+  kvist_op StartLookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
+    kvist_op op = 0;
+    return kvist_lookup_start(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &op) == KVIST_OK ? op : 0;
+  }
+  // Of a started lookup; its status is KVIST_PENDING while the answer isn't known.
+  Hit LookupResult(kvist_op op, int64_t timeout_us = 0) {
+    kvist_hit hit{};
+    const kvist_status status = kvist_lookup_result(client_.get(), op, timeout_us, &hit);
+    return {hit.chunks, Lease(client_.get(), hit.lease), status};
+  }
   // Which chunks of a hit a group needs: [this, chunks).
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const { return kvist_first_needed(client_.get(), group, chunks); }
   // Returns 0 when the load could not start (kvist_error() says why): compute instead.

@@ -112,6 +112,7 @@ typedef struct kvist_space {
   const char* model;          /* name of the model; required */
   const char* revision;       /* of the weights; NULL is "" */
   const char* kv_dtype;       /* e.g. "bf16"; required */
+  const char* layout;         /* what the bytes of a page mean beyond their sizes: engine, backend, version; NULL is "" */
   uint32_t layers;            /* attention layers on one rank */
   uint32_t page_tokens;       /* tokens of a page (vLLM: block size) */
   uint32_t chunk_tokens;      /* tokens of a chunk, a multiple of page_tokens; kvist_default_chunk_tokens() when in doubt */
@@ -223,6 +224,13 @@ typedef struct kvist_hit {
 KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
                                     int64_t deadline_us, kvist_hit* hit);
 
+/* The two halves of kvist_lookup, for schedulers that never wait: the first asks, the second hears the answer, at most timeout_us later
+ * (0: what is known now). PENDING: ask again; `hit` says 0 chunks meanwhile. Any other answer ends the op; past the deadline that is
+ * DEADLINE_EXCEEDED, a miss. kvist_cancel gives the question up, and the lease with it. */
+KVIST_API kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
+                                          int64_t deadline_us, kvist_op* op);
+KVIST_API kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit);
+
 /* Which chunks of a hit a group needs, and a load of it may name: [this, chunks). 0 for full groups. */
 KVIST_API uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks);
 
@@ -246,14 +254,17 @@ typedef struct kvist_load_args {
 
 #define KVIST_NO_PAGE UINT32_MAX
 
+/* What begins an operation (lookup_start, load, store, swap) doesn't wait for anything: RESOURCE_EXHAUSTED says that kvistd is behind. */
+
 /* Starts copying chunks into pages, first layer first. Until the op has ended with pages_released the pages belong to the daemon. */
 KVIST_API kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op);
 
 typedef struct kvist_store_args {
   size_t struct_size;
-  const kvist_key* keys; /* the chain from the first chunk of the request */
+  /* The chain from the first chunk of the request; the end of it will do, from the chunk before the first that is stored. */
+  const kvist_key* keys;
   size_t key_count;
-  uint32_t first_chunk; /* chunks [first_chunk, key_count) are stored */
+  uint32_t first_chunk; /* chunks [first_chunk, key_count) are stored; above 0 when there is one before them */
   /* (key_count - first_chunk) * (chunk_tokens / page_tokens) page ids (KVIST_STATE: one a chunk). A chunk is stored whole, so
    * KVIST_NO_PAGE is refused. */
   const uint32_t* pages;

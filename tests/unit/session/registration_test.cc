@@ -55,6 +55,7 @@ TEST_CASE("CheckHello gives every description that differs a digest of its own")
   add([](v1::Space* s) { s->set_model("m2"); });
   add([](v1::Space* s) { s->set_revision("r2"); });
   add([](v1::Space* s) { s->set_kv_dtype("fp8"); });
+  add([](v1::Space* s) { s->set_layout("HND"); });
   add([](v1::Space* s) { s->set_page_tokens(32); });
   add([](v1::Space* s) { s->set_chunk_tokens(512); });
   add([](v1::Space* s) { s->set_tensor_parallel(4); });

@@ -1,0 +1,31 @@
+"""kvist for Python: a thin face of the C ABI in kvist.h, which has the promises and says what each call means.
+
+`kvist.vllm` and `kvist.sglang` are the connectors of those engines; they import their engine, this module imports nothing.
+"""
+
+from kvist.chain import Chain
+from kvist.client import NO_PAGE, Client, Connection, ExpectedReuse, Hit, Result, StopReason
+from kvist.describe import Group, GroupKind, GroupPages, Memory, Role, Space, WritePage
+from kvist.library import default_chunk_tokens
+from kvist.status import KvistError, Status
+
+__all__ = [
+    "NO_PAGE",
+    "Chain",
+    "Client",
+    "Connection",
+    "ExpectedReuse",
+    "Group",
+    "GroupKind",
+    "GroupPages",
+    "Hit",
+    "KvistError",
+    "Memory",
+    "Result",
+    "Role",
+    "Space",
+    "Status",
+    "StopReason",
+    "WritePage",
+    "default_chunk_tokens",
+]
