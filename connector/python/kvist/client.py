@@ -82,8 +82,10 @@ class Client:
         socket: str | None = None,
         deadline_s: float = 0.0,
         connect_timeout_s: float = 0.0,
+        ask_again: bool = False,
     ) -> None:
-        """Opens the session; succeeds also while the daemon is away, and everything is a miss until it is there."""
+        """Opens the session; succeeds also while the daemon is away, and everything is a miss until it is there. With `ask_again` a
+        daemon that refuses (another version, another user's) is like one that is away; wait_connected says why."""
         self._client = ctypes.c_void_p()
         self._lib = library()
         self.space = space
@@ -98,6 +100,7 @@ class Client:
             memory=ctypes.pointer(c_memory(memory, writer)) if memory is not None else None,
             deadline_us=_us(deadline_s),
             connect_timeout_us=_us(connect_timeout_s),
+            ask_again=ask_again,
         )
         status = self._lib.connect(options, self._client)
         if status != Status.OK:

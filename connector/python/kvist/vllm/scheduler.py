@@ -1,0 +1,405 @@
+"""The scheduler's side: what is asked, loaded and stored for each request, and which blocks are busy with it.
+
+A request's life here:
+
+  on_new_request        keys of its prompt, lookup begins
+  get_num_new_matched   the answer, as often as asked; None while it isn't known. After a preemption the lookup begins anew
+  update_state_after_alloc   load planned, or the lease given back
+  build_connector_meta  loads of this step; stores of chunks that this step fills
+  update_connector_output    loads and stores that have ended
+  request_finished      load given up, lease given back, hints
+
+Blocks: a block that a store reads, or that a late load may still write, has a reference of ours. vLLM frees, preempts and aborts as it
+  likes; nobody gets such a block before it is quiet. So no step waits for kvistd, and no freeing is delayed by request.
+Leases: from the answer until the load has ended, the blocks are found to be there already, or the request is gone.
+Threads: the scheduler's.
+"""
+
+import operator
+import time
+from array import array
+from itertools import takewhile
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request, RequestStatus
+
+import kvist
+from kvist.vllm.groups import EngineGroup
+from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
+from kvist.vllm.prompt import Prompt
+from kvist.vllm.settings import Settings
+from kvist.vllm.stats import Counters
+
+logger = init_logger(__name__)
+
+_BLOCK_ID = operator.attrgetter("block_id")
+_MISS = kvist.Hit(0, 0)
+_KEY = 32
+# A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
+_PATIENCE_S = 50e-6
+# After a lookup that wasn't answered in time, so long everything is a miss: a daemon that hangs delays one request a second.
+_HUNG_S = 1.0
+# Blocks busy with stores come back within a step or two; then vLLM needn't preempt. From a daemon that hangs they don't.
+_STORE_SOON_S = 0.02
+
+_STOPPED = {
+    RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
+    RequestStatus.FINISHED_LENGTH_CAPPED: kvist.StopReason.LENGTH,
+    RequestStatus.FINISHED_ABORTED: kvist.StopReason.ABORTED,
+}
+
+
+class _Loading:
+    """A load that was planned. blocks: all that it may write."""
+
+    __slots__ = ("blocks", "job", "lease")
+
+    def __init__(self, job: int, lease: int, blocks: list[KVCacheBlock]) -> None:
+        self.job = job
+        self.lease = lease
+        self.blocks = blocks
+
+
+class _Tracked:
+    """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
+
+    __slots__ = ("asked_at", "computed", "hit", "loading", "may_load", "next_store", "next_store_tokens", "op", "preemptions", "prompt", "request",
+                 "stored_first")
+
+    def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
+        self.request = request
+        self.prompt = prompt
+        self.op = 0
+        self.hit: kvist.Hit | None = None
+        self.asked_at = 0.0
+        self.computed = 0  # the local hit that the last answer was about
+        self.may_load = True
+        self.loading: _Loading | None = None
+        self.preemptions = request.num_preemptions
+        self.next_store = 0  # chunks before it are in kvistd, or on their way there
+        self.next_store_tokens = chunk_tokens
+        self.stored_first: int | None = None
+
+
+class SchedulerSide:
+    def __init__(self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int) -> None:
+        self._settings = settings
+        self._groups = {group.table: group for group in groups}
+        self._chunk_tokens = chunk_tokens
+        self._ranks = ranks
+        self._client: kvist.Client | None = None
+        self._tables: tuple[int, ...] = ()  # [kvist's group] its block table
+        self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
+        self._manager: KVCacheManager | None = None
+        self._pool: BlockPool | None = None
+        self._requests: dict[str, _Tracked] = {}
+        self._loading: dict[str, _Loading] = {}  # [request] until all ranks have ended, also when the request is gone
+        self._planned: list[Load] = []
+        self._give_up: list[int] = []
+        self._storing: dict[int, tuple[list[KVCacheBlock], int, float, str]] = {}  # [job] blocks, ranks still at it, begin, request
+        self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
+        self._jobs = 0
+        self._hung_until = 0.0
+        self._generation = ""
+        self.counters = Counters()
+
+    # ---- set-up ----
+
+    def connect(self, handshakes: list[Handshake]) -> None:
+        """Opens the scheduler's session with what the workers described. Raises ValueError where they differ."""
+        first = handshakes[0]
+        for rank, other in enumerate(handshakes):
+            if other != first:
+                raise ValueError(
+                    f"kvist needs the same pages on all ranks: rank 0 has {first.space.groups}, rank {rank} {other.space.groups}; "
+                    "pipeline stages must have the same number of layers"
+                )
+        self._tables = first.tables
+        self._blocks_per_chunk = tuple(self._chunk_tokens // self._groups[table].block_tokens for table in first.tables)
+        self._client = kvist.Client(
+            role=kvist.Role.SCHEDULER, instance=first.instance, space=first.space, socket=self._settings.socket, ask_again=True
+        )
+
+    def bind(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        self._pool = manager.block_pool
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ---- lookup ----
+
+    def new_request(self, request: Request) -> None:
+        # What can change under a chain's feet, or has content that no key could bind, is left to vLLM.
+        if self._client is None or request.resumable or request.prompt_embeds is not None or "\0" in (request.cache_salt or ""):
+            return
+        prompt = Prompt(request, self._chunk_tokens, self._generation)
+        tracked = self._requests[request.request_id] = _Tracked(request, prompt, self._chunk_tokens)
+        self._ask(tracked)
+
+    def _ask(self, tracked: _Tracked) -> None:
+        tracked.hit = _MISS
+        now = time.monotonic()
+        keys = tracked.prompt.keys()
+        if not keys or now < self._hung_until:
+            return
+        try:
+            tracked.op = self._client.lookup_start(keys, lease_s=self._settings.lease_s, deadline_s=self._settings.lookup_timeout_s)
+        except kvist.KvistError as error:
+            self.counters.lookup(error.status)
+            return
+        tracked.hit = None
+        tracked.asked_at = now
+
+    def _answer(self, tracked: _Tracked) -> kvist.Hit | None:
+        if tracked.hit is not None:
+            return tracked.hit
+        hit = self._client.lookup_result(tracked.op)
+        if hit is None and time.monotonic() - tracked.asked_at < _PATIENCE_S:
+            hit = self._client.lookup_result(tracked.op, _PATIENCE_S)
+        if hit is None:
+            return None
+        tracked.op = 0
+        tracked.hit = hit
+        self.counters.lookup(hit.status)
+        if hit.status == kvist.Status.DEADLINE_EXCEEDED:
+            self._hung_until = time.monotonic() + _HUNG_S
+        self._stored_until(tracked, hit.chunks)
+        return hit
+
+    def _stored_until(self, tracked: _Tracked, chunks: int) -> None:
+        tracked.next_store = chunks
+        tracked.next_store_tokens = (chunks + 1) * self._chunk_tokens
+
+    def _forget_hit(self, tracked: _Tracked) -> None:
+        """Gives back the lease, or the question."""
+        if tracked.op:
+            self._client.cancel(tracked.op)
+            tracked.op = 0
+        if tracked.hit is not None and tracked.hit.lease:
+            self._client.release(tracked.hit.lease)
+            tracked.hit = tracked.hit._replace(lease=0)
+
+    def matched_tokens(self, request: Request, computed: int) -> int | None:
+        """Tokens beyond `computed` that can be loaded. Changes nothing that asking again would not."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or tracked.loading is not None:
+            return 0
+        if tracked.preemptions != request.num_preemptions:  # its blocks are gone, its answer so far has become part of the prompt
+            tracked.preemptions = request.num_preemptions
+            tracked.may_load = True
+            self._forget_hit(tracked)
+            tracked.prompt.extend(request.num_tokens)
+            self._ask(tracked)
+        if not tracked.may_load:
+            return 0
+        if tracked.hit is not None and tracked.hit.lease and time.monotonic() - tracked.asked_at > self._settings.lease_s / 2:
+            self._forget_hit(tracked)
+            self._ask(tracked)
+        hit = self._answer(tracked)
+        if hit is None:
+            return None
+        tracked.computed = computed
+        tokens = hit.chunks * self._chunk_tokens - computed
+        return tokens if hit.lease and tokens >= self._settings.load_min_tokens and self._settings.load != "never" else 0
+
+    # ---- load ----
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return
+        if external == 0:  # nothing to load, or loaded already
+            if tracked.loading is None and tracked.hit is not None:
+                self._forget_hit(tracked)
+            return
+        hit = tracked.hit
+        self._jobs += 1
+        parts, touched = self._load_parts(tracked, blocks, external)
+        loading = tracked.loading = _Loading(self._jobs, hit.lease, touched)
+        tracked.hit = hit._replace(lease=0)  # the load's from here on
+        self._loading[request.request_id] = loading
+        self._planned.append(Load(loading.job, request.request_id, hit.lease, parts))
+        self.counters.asked_tokens += external
+
+    def _load_parts(self, tracked: _Tracked, blocks: KVCacheBlocks, external: int) -> tuple[list[LoadPart], list[KVCacheBlock]]:
+        chunks = tracked.hit.chunks
+        begin, end = tracked.computed, tracked.computed + external
+        if end != chunks * self._chunk_tokens:
+            return [], []  # vLLM took less: windows that end elsewhere need other chunks than the lease keeps
+        parts: list[LoadPart] = []
+        touched: list[KVCacheBlock] = []
+        for group, table in enumerate(self._tables):
+            block_tokens = self._groups[table].block_tokens
+            per_chunk = self._blocks_per_chunk[group]
+            first_chunk = max(begin // self._chunk_tokens, self._client.first_needed(group, chunks))
+            at = first_chunk * per_chunk
+            wanted = blocks.blocks[table][at : chunks * per_chunk]
+            pages = array("I", map(_BLOCK_ID, wanted))
+            skip = max(0, begin // block_tokens - at)  # vLLM's own hit: not to be written over
+            while skip < len(wanted) and wanted[skip].is_null:
+                skip += 1  # outside the window
+            pages[:skip] = array("I", [kvist.NO_PAGE]) * skip
+            if len(pages) != (chunks - first_chunk) * per_chunk:
+                return [], []
+            touched += wanted[skip:]
+            parts.append(LoadPart(group, first_chunk, chunks - first_chunk, pages))
+        return parts, touched
+
+    # ---- store ----
+
+    def plan(self, output: SchedulerOutput) -> Plan:
+        plan = Plan(self._planned, [], self._give_up)
+        if self._planned:
+            self._planned = []
+        if self._give_up:
+            self._give_up = []
+        if self._settings.store == "eager":
+            requests = self._requests
+            for request_id, scheduled in output.num_scheduled_tokens.items():
+                tracked = requests.get(request_id)
+                if tracked is None:
+                    continue
+                request = tracked.request
+                # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
+                ready = min(request.num_computed_tokens + scheduled, request.num_tokens)
+                if ready >= tracked.next_store_tokens:
+                    self._store(tracked, ready // self._chunk_tokens, plan)
+        return plan
+
+    def _store(self, tracked: _Tracked, until: int, plan: Plan) -> None:
+        """Stores the request's full chunks from the first that kvistd hasn't up to `until`."""
+        if tracked.hit is None and self._answer(tracked) is None:
+            return  # kvistd hasn't said yet what it has: with the next chunk
+        if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
+            self._forget_hit(tracked)
+        first = tracked.next_store
+        if first >= until:
+            return
+        tracked.prompt.extend(until * self._chunk_tokens)
+        request_id = tracked.request.request_id
+        tables = self._manager.get_blocks(request_id).blocks
+        parent = 1 if first else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group, table in enumerate(self._tables):
+            per_chunk = self._blocks_per_chunk[group]
+            blocks = tables[table][first * per_chunk : until * per_chunk]
+            gone = sum(1 for _ in takewhile(lambda block: block.is_null, blocks))  # out of the window already
+            skip = -(-gone // per_chunk)
+            blocks = blocks[skip * per_chunk :]
+            if not blocks or len(blocks) != (until - first - skip) * per_chunk:
+                continue
+            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
+            touched += blocks
+        self._stored_until(tracked, until)
+        if not parts:
+            return
+        if tracked.stored_first is None:
+            tracked.stored_first = first
+        self._jobs += 1
+        self._pool.touch(touched)
+        self._storing[self._jobs] = (touched, self._ranks, time.monotonic(), request_id)
+        plan.stores.append(Store(self._jobs, tracked.prompt.keys(first - parent, until), parts))
+
+    def pending_frees(self) -> bool:
+        """Whether blocks that a store reads come back so soon that nobody need be preempted for want of them."""
+        if not self._storing:
+            return False
+        _, _, oldest, _ = next(iter(self._storing.values()))
+        return time.monotonic() - oldest < _STORE_SOON_S
+
+    def busy(self) -> bool:
+        """Whether steps must go on although no request runs: blocks are given back in them."""
+        return bool(self._storing or self._late or self._loading)
+
+    # ---- what came of it ----
+
+    def update(self, output: KVConnectorOutput) -> None:
+        report = output.kv_connector_worker_meta
+        if isinstance(report, Report):
+            self._take(report)
+        failed = output.failed_recving
+        for request_id in output.finished_recving or ():
+            loading = self._loading.pop(request_id, None)
+            if loading is None:
+                continue
+            if self._client is not None:
+                self._client.release(loading.lease)
+            tracked = self._requests.get(request_id)
+            if tracked is not None and tracked.loading is loading:
+                tracked.loading = None
+                if request_id in failed:  # computed instead; vLLM asks again and is told so
+                    tracked.may_load = False
+                    self._stored_until(tracked, 0)
+
+    def _take(self, report: Report) -> None:
+        for job, ranks in report.late.items():
+            blocks, writing = self._late.get(job) or (self._blocks_of(job), 0)
+            if not writing:
+                self._pool.touch(blocks)
+            self._late[job] = (blocks, writing + ranks)
+        for job, ranks in report.quiet.items():
+            blocks, writing = self._late[job]
+            if writing > ranks:
+                self._late[job] = (blocks, writing - ranks)
+            else:
+                del self._late[job]
+                self._pool.free_blocks(reversed(blocks))
+        for job, ranks in report.stored.items():
+            blocks, left, begun, request_id = self._storing[job]
+            if left > ranks:
+                self._storing[job] = (blocks, left - ranks, begun, request_id)
+                continue
+            del self._storing[job]
+            self._pool.free_blocks(reversed(blocks))
+        for job in report.refused:
+            self.counters.refused_stores += 1
+
+    def _blocks_of(self, job: int) -> list[KVCacheBlock]:
+        return next(loading.blocks for loading in self._loading.values() if loading.job == job)
+
+    def finished(self, request: Request) -> None:
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None or self._client is None:
+            return
+        self._forget_hit(tracked)
+        if tracked.loading is not None:
+            self._give_up.append(tracked.loading.job)
+        elif tracked.stored_first is not None:
+            self._hint(tracked, request)
+
+    def _hint(self, tracked: _Tracked, request: Request) -> None:
+        """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""
+        told: Any = (request.kv_transfer_params or {}).get("kvist") or {}
+        stop = _STOPPED.get(request.status, kvist.StopReason.UNKNOWN)
+        try:
+            reuse = kvist.ExpectedReuse[str(told.get("expected_reuse", "unknown")).upper()]
+            stop = kvist.StopReason[str(told["stop_reason"]).upper()] if "stop_reason" in told else stop
+        except (KeyError, AttributeError):
+            logger.warning_once("kv_transfer_params.kvist holds a hint that kvist doesn't know: %s", told)
+            return
+        keys = tracked.prompt.keys(tracked.stored_first, tracked.next_store)
+        self._client.hint(keys, session_ended=bool(told.get("session_ended")), expected_reuse=reuse, stop_reason=stop)
+
+    def reset(self) -> None:
+        """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by
+        others, who can't know of them."""
+        import uuid
+
+        self._generation = uuid.uuid4().hex
+        for tracked in list(self._requests.values()):
+            self._forget_hit(tracked)
+            tracked.hit = _MISS
+            del self._requests[tracked.request.request_id]
+
+    def connected(self) -> bool:
+        return self._client is not None and self._client.connection == kvist.Connection.CONNECTED
