@@ -60,8 +60,8 @@ def engine_groups(config: KVCacheConfig, tensor_parallel: int) -> list[EngineGro
             if spec.tokens_per_state != 1 or spec.prefix_replay_tokens:
                 raise ValueError(f"kvist doesn't keep the KV of layer {name}: its pages hold {spec.tokens_per_state} tokens a state, "
                                  f"{spec.prefix_replay_tokens} of a hit are replayed (supported: 1 and 0)")
-            if not spec.prefix_cacheable or spec.dcp_sharded:
-                raise ValueError(f"kvist doesn't keep the KV of layer {name}: vLLM doesn't cache its prefixes, or splits it over context ranks")
+            if not spec.prefix_cacheable:
+                raise ValueError(f"kvist doesn't keep the KV of layer {name}: vLLM doesn't cache its prefixes")
             window = 0
             if isinstance(spec, SlidingWindowSpec):
                 window = spec.sliding_window + spec.extra_retained_tokens
