@@ -126,7 +126,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        return ()
+        return self._scheduler.take_events()
 
     # ---- a worker's ----
 

@@ -72,7 +72,8 @@ class Report(KVConnectorWorkerMetadata):
     """Of one step, from the workers: [job] -> how many ranks.
 
     stored    the store has ended: the pages are not read any more
-    refused   of those: some chunk was refused because the one before it isn't there any more
+    refused   of those: some chunk had no room, or the one before it isn't there any more
+    unstored  of those: it failed
     late      the load was given up, but kvistd may still write into the pages
     quiet     of those: it doesn't any more
     inside    a load inside a step has ended
@@ -81,6 +82,7 @@ class Report(KVConnectorWorkerMetadata):
 
     stored: dict[int, int] = dataclasses.field(default_factory=dict)
     refused: dict[int, int] = dataclasses.field(default_factory=dict)
+    unstored: dict[int, int] = dataclasses.field(default_factory=dict)
     late: dict[int, int] = dataclasses.field(default_factory=dict)
     quiet: dict[int, int] = dataclasses.field(default_factory=dict)
     inside: dict[int, int] = dataclasses.field(default_factory=dict)

@@ -30,6 +30,7 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 import kvist
+from kvist.vllm import events
 from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import EngineGroup
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
@@ -99,6 +100,9 @@ class SchedulerSide:
         blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
         self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
         self._layerwise = settings.load == "layerwise"
+        self._hash_tokens = 0  # of vLLM's block hashes, where it publishes KV events
+        self._events: dict[int, events.BlockStored] = {}  # [store]
+        self._to_publish: list[events.BlockStored] = []
         self._client: kvist.Client | None = None
         self._tables: tuple[int, ...] = ()  # [kvist's group] its block table
         self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
@@ -142,6 +146,8 @@ class SchedulerSide:
             if not self._pool.enable_caching:
                 raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
             self._on_eviction = EvictionStores(self._pool, self._evict_ahead)
+        if self._pool.enable_kv_cache_events:
+            self._hash_tokens = self._pool.hash_block_size
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -324,6 +330,10 @@ class SchedulerSide:
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
             touched += blocks
         self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
+        if self._hash_tokens and parts:
+            event = events.stored(tracked.request, first * self._chunk_tokens, until * self._chunk_tokens, self._hash_tokens)
+            if event is not None:
+                self._events[self._jobs] = event
 
     def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> None:
         if not parts:
@@ -426,6 +436,8 @@ class SchedulerSide:
             else:
                 del self._late[job]
                 self._pool.free_blocks(reversed(blocks))
+        for job in (*report.refused, *report.unstored):
+            self._events.pop(job, None)
         for job, ranks in report.stored.items():
             blocks, left, begun = self._storing[job]
             if left > ranks:
@@ -433,6 +445,8 @@ class SchedulerSide:
                 continue
             del self._storing[job]
             self._give_back(blocks)
+            if job in self._events:
+                self._to_publish.append(self._events.pop(job))
         self.counters.refused_stores += len(report.refused)
         for job, ranks in report.inside.items():
             self._inside[job] = self._inside.get(job, 0) + ranks
@@ -445,6 +459,10 @@ class SchedulerSide:
 
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
+
+    def take_events(self) -> list[events.BlockStored]:
+        taken, self._to_publish = self._to_publish, []
+        return taken
 
     def finished(self, request: Request) -> None:
         tracked = self._requests.pop(request.request_id, None)

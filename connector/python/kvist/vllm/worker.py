@@ -246,6 +246,7 @@ class WorkerSide:
         self._report.stored[store.job] = 1
         if store.failed:
             self.counters.stores_failed += 1
+            self._report.unstored[store.job] = 1
         else:
             self.counters.stores += 1
         return True
