@@ -14,6 +14,7 @@ from kvist.library import check, error, library
 from kvist.status import KvistError, Status
 
 NO_PAGE = _abi.NO_PAGE
+ALL_LAYERS = _abi.ALL_LAYERS
 _CALLERS_FAULTS = (Status.INVALID_ARGUMENT, Status.FAILED_PRECONDITION, Status.INTERNAL)
 
 
@@ -215,7 +216,7 @@ class Client:
         check(self._lib.store(self._client, args, op))
         return op.value
 
-    def wait(self, op: int, timeout_s: float, *, layers: int = _abi.ALL_LAYERS) -> Result:
+    def wait(self, op: int, timeout_s: float, *, layers: int = ALL_LAYERS) -> Result:
         """The result as it is when the first `layers` layers are there, the op has ended, or the time is over (then PENDING)."""
         result = _abi.Result(ctypes.sizeof(_abi.Result))
         return self._result(self._lib.wait(self._client, op, layers, _us(timeout_s), result), result)
@@ -307,4 +308,4 @@ def _table(pages: array | Iterable[int]) -> tuple[int, int, array]:
     return (*pages.buffer_info(), pages)
 
 
-__all__ = ["NO_PAGE", "Client", "Connection", "ExpectedReuse", "Hit", "KvistError", "Result", "StopReason"]
+__all__ = ["ALL_LAYERS", "NO_PAGE", "Client", "Connection", "ExpectedReuse", "Hit", "KvistError", "Result", "StopReason"]

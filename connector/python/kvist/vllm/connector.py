@@ -49,6 +49,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
             if getattr(parallel, name, 1) > 1:
                 raise ValueError(f"kvist doesn't serve context parallelism: {name} is {getattr(parallel, name)} (supported: 1)")
         groups = engine_groups(kv_cache_config, parallel.tensor_parallel_size)
+        if self._settings.load == "layerwise" and len(groups) > 1:
+            raise ValueError(f"load is layerwise, and the model has {len(groups)} cache groups: vLLM knows no failed blocks of those; use async")
+        if self._settings.load == "layerwise" and vllm_config.scheduler_config.async_scheduling:
+            raise ValueError("load is layerwise, and vLLM schedules a step before it knows how the last one went: use --no-async-scheduling")
         tokens = chunk_tokens(groups, self._settings.chunk_tokens)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
@@ -60,7 +64,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                     "--kv-transfer-config: then it is computed, as without kvist.",
                     transfer.kv_load_failure_policy,
                 )
-            self._scheduler = SchedulerSide(self._settings, groups, tokens, parallel.world_size)
+            step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
+            self._scheduler = SchedulerSide(self._settings, groups, tokens, parallel.world_size, step_tokens)
         else:
             self._worker = WorkerSide(self._settings, vllm_config, kv_cache_config, groups, tokens)
 
@@ -91,7 +96,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens: int) -> tuple[int | None, bool]:
         tokens = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return tokens, bool(tokens)
+        return tokens, bool(tokens) and self._settings.load == "async"
 
     def update_state_after_alloc(self, request, blocks, num_external_tokens: int) -> None:
         self._scheduler.allocated(request, blocks, num_external_tokens)
@@ -121,7 +126,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def take_events(self) -> Iterable[KVCacheEvent]:
-        return ()
+        return self._scheduler.take_events()
 
     # ---- a worker's ----
 
@@ -138,16 +143,20 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.begin_loads(self._get_connector_metadata())
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass
+        self._worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata, **kwargs: Any) -> None:
         pass
 
     def wait_for_save(self) -> None:
+        self._worker.wait_for_layers()
         self._worker.begin_stores(self._get_connector_metadata())
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         return self._worker.results()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.failed_blocks()
 
     def build_connector_worker_meta(self) -> KVConnectorWorkerMetadata | None:
         return self._worker.report()

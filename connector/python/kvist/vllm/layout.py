@@ -62,6 +62,7 @@ class RankMemory:
     groups: tuple[kvist.Group, ...]
     tables: tuple[int, ...]
     memory: kvist.Memory
+    layers: dict[str, tuple[int, int]]  # [name] its group, and how many of the group's layers there are up to it
 
 
 def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], num_blocks: int) -> RankMemory:
@@ -69,18 +70,27 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
     places: list[tuple[int, int]] = []
     layers: list[LayerPages] = []
     described, tables, pages = [], [], []
+    names: dict[str, tuple[int, int]] = {}
     regions: dict[int, tuple[int, int]] = {}  # address of a storage -> its number and length
     for group in groups:
         alike: dict[tuple, list[LayerPages]] = {}
-        seen: set[tuple[int, int]] = set()
+        seen: dict[tuple, str] = {}
+        twins: dict[str, str] = {}  # shares its KV with an earlier layer
         for name in group.layer_names:
             if name not in tensors:
                 raise ValueError(f"vLLM registered no KV cache for layer {name}; it registered {', '.join(sorted(tensors))}")
             layer = describe_layer(name, tensors[name], num_blocks)
-            if (where := (layer.pages.data_ptr(), layer.page_stride)) in seen:
-                continue  # shares its KV with an earlier layer
-            seen.add(where)
-            alike.setdefault((layer.run_bytes, layer.dims, layer.page_stride), []).append(layer)
+            where = (layer.pages.data_ptr(), layer.page_stride)
+            if where in seen:
+                twins[name] = seen[where]
+                continue
+            seen[where] = name
+            form = (layer.run_bytes, layer.dims, layer.page_stride)
+            same = alike.setdefault(form, [])
+            same.append(layer)
+            names[name] = (len(described) + list(alike).index(form), len(same))
+        for name, twin in twins.items():
+            names[name] = names[twin]
         for (run_bytes, dims, page_stride), same in alike.items():
             described.append(
                 kvist.Group(
@@ -106,4 +116,4 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
         process_regions=[(address, length) for address, (_, length) in regions.items()],
         write_page=lambda layer, page, data: layers[layer].write(page, data),
     )
-    return RankMemory(tuple(described), tuple(tables), memory)
+    return RankMemory(tuple(described), tuple(tables), memory, names)

@@ -32,12 +32,13 @@ class LoadPart(NamedTuple):
 
 
 class Load(NamedTuple):
-    """KV of a leased hit into a request's pages. Without parts it has failed already."""
+    """KV of a leased hit into a request's pages. Without parts it has failed already. inside: the step itself needs it."""
 
     job: int
     request_id: str
     lease: int
     parts: list[LoadPart]
+    inside: bool
 
 
 class StorePart(NamedTuple):
@@ -52,6 +53,7 @@ class Store(NamedTuple):
     """Full chunks out of a request's pages. keys: those of the chunks, and before them that of the first one's parent if there is one."""
 
     job: int
+    request_id: str  # whose step fills the chunks; "": full before
     keys: bytes
     parts: list[StorePart]
 
@@ -70,15 +72,21 @@ class Report(KVConnectorWorkerMetadata):
     """Of one step, from the workers: [job] -> how many ranks.
 
     stored    the store has ended: the pages are not read any more
-    refused   of those: some chunk was refused because the one before it isn't there any more
+    refused   of those: some chunk had no room, or the one before it isn't there any more
+    unstored  of those: it failed
     late      the load was given up, but kvistd may still write into the pages
     quiet     of those: it doesn't any more
+    inside    a load inside a step has ended
+    inside_failed   of those: not well; vLLM has been told the blocks
     """
 
     stored: dict[int, int] = dataclasses.field(default_factory=dict)
     refused: dict[int, int] = dataclasses.field(default_factory=dict)
+    unstored: dict[int, int] = dataclasses.field(default_factory=dict)
     late: dict[int, int] = dataclasses.field(default_factory=dict)
     quiet: dict[int, int] = dataclasses.field(default_factory=dict)
+    inside: dict[int, int] = dataclasses.field(default_factory=dict)
+    inside_failed: dict[int, int] = dataclasses.field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "Report":
         assert isinstance(other, Report)
@@ -91,4 +99,4 @@ class Report(KVConnectorWorkerMetadata):
         return merged
 
     def __bool__(self) -> bool:
-        return bool(self.stored or self.refused or self.late or self.quiet)
+        return any(getattr(self, field.name) for field in dataclasses.fields(Report))

@@ -30,6 +30,8 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 import kvist
+from kvist.vllm import events
+from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import EngineGroup
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
 from kvist.vllm.prompt import Prompt
@@ -69,8 +71,8 @@ class _Loading:
 class _Tracked:
     """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
 
-    __slots__ = ("asked_at", "computed", "hit", "loading", "may_load", "next_store", "next_store_tokens", "op", "preemptions", "prompt", "request",
-                 "stored_first")
+    __slots__ = ("asked_at", "computed", "hit", "last_kept", "loading", "may_load", "next_store", "next_store_tokens", "op", "preemptions", "prompt",
+                 "request", "stored_first")
 
     def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
         self.request = request
@@ -85,14 +87,22 @@ class _Tracked:
         self.next_store = 0  # chunks before it are in kvistd, or on their way there
         self.next_store_tokens = chunk_tokens
         self.stored_first: int | None = None
+        self.last_kept: Chunk | None = None  # on eviction: of chunk next_store - 1
 
 
 class SchedulerSide:
-    def __init__(self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int) -> None:
+    def __init__(self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int) -> None:
+        """step_tokens: as many as vLLM computes in one step at most."""
         self._settings = settings
         self._groups = {group.table: group for group in groups}
         self._chunk_tokens = chunk_tokens
         self._ranks = ranks
+        blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
+        self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
+        self._layerwise = settings.load == "layerwise"
+        self._hash_tokens = 0  # of vLLM's block hashes, where it publishes KV events
+        self._events: dict[int, events.BlockStored] = {}  # [store]
+        self._to_publish: list[events.BlockStored] = []
         self._client: kvist.Client | None = None
         self._tables: tuple[int, ...] = ()  # [kvist's group] its block table
         self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
@@ -102,8 +112,11 @@ class SchedulerSide:
         self._loading: dict[str, _Loading] = {}  # [request] until all ranks have ended, also when the request is gone
         self._planned: list[Load] = []
         self._give_up: list[int] = []
-        self._storing: dict[int, tuple[list[KVCacheBlock], int, float, str]] = {}  # [job] blocks, ranks still at it, begin, request
+        self._on_eviction: EvictionStores | None = None
+        self._storing: dict[int, tuple[list[KVCacheBlock], int, float]] = {}  # [job] blocks, ranks still at it, begin
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
+        self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
+        self._inside_failed: set[int] = set()
         self._jobs = 0
         self._hung_until = 0.0
         self._generation = ""
@@ -129,6 +142,12 @@ class SchedulerSide:
     def bind(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._pool = manager.block_pool
+        if self._settings.store == "on_eviction":
+            if not self._pool.enable_caching:
+                raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
+            self._on_eviction = EvictionStores(self._pool, self._evict_ahead)
+        if self._pool.enable_kv_cache_events:
+            self._hash_tokens = self._pool.hash_block_size
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -148,7 +167,8 @@ class SchedulerSide:
     def _ask(self, tracked: _Tracked) -> None:
         tracked.hit = _MISS
         now = time.monotonic()
-        keys = tracked.prompt.keys()
+        # A load inside the step must leave a token to compute.
+        keys = tracked.prompt.keys(0, (tracked.request.num_tokens - 1) // self._chunk_tokens if self._layerwise else None)
         if not keys or now < self._hung_until:
             return
         try:
@@ -173,6 +193,7 @@ class SchedulerSide:
         if hit.status == kvist.Status.DEADLINE_EXCEEDED:
             self._hung_until = time.monotonic() + _HUNG_S
         self._stored_until(tracked, hit.chunks)
+        tracked.last_kept = None  # what comes next follows on a chunk that kvistd has
         return hit
 
     def _stored_until(self, tracked: _Tracked, chunks: int) -> None:
@@ -227,7 +248,7 @@ class SchedulerSide:
         loading = tracked.loading = _Loading(self._jobs, hit.lease, touched)
         tracked.hit = hit._replace(lease=0)  # the load's from here on
         self._loading[request.request_id] = loading
-        self._planned.append(Load(loading.job, request.request_id, hit.lease, parts))
+        self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
         self.counters.asked_tokens += external
 
     def _load_parts(self, tracked: _Tracked, blocks: KVCacheBlocks, external: int) -> tuple[list[LoadPart], list[KVCacheBlock]]:
@@ -262,7 +283,7 @@ class SchedulerSide:
             self._planned = []
         if self._give_up:
             self._give_up = []
-        if self._settings.store == "eager":
+        if self._settings.store != "never":
             requests = self._requests
             for request_id, scheduled in output.num_scheduled_tokens.items():
                 tracked = requests.get(request_id)
@@ -272,11 +293,14 @@ class SchedulerSide:
                 # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
                 ready = min(request.num_computed_tokens + scheduled, request.num_tokens)
                 if ready >= tracked.next_store_tokens:
-                    self._store(tracked, ready // self._chunk_tokens, plan)
+                    self._filled(tracked, ready // self._chunk_tokens, plan)
+            if self._on_eviction is not None:
+                for run in self._on_eviction.due():
+                    self._store_run(run, plan)
         return plan
 
-    def _store(self, tracked: _Tracked, until: int, plan: Plan) -> None:
-        """Stores the request's full chunks from the first that kvistd hasn't up to `until`."""
+    def _filled(self, tracked: _Tracked, until: int, plan: Plan) -> None:
+        """The request's chunks up to `until` are full with this step: stores those that kvistd hasn't, or remembers them."""
         if tracked.hit is None and self._answer(tracked) is None:
             return  # kvistd hasn't said yet what it has: with the next chunk
         if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
@@ -285,8 +309,13 @@ class SchedulerSide:
         if first >= until:
             return
         tracked.prompt.extend(until * self._chunk_tokens)
-        request_id = tracked.request.request_id
-        tables = self._manager.get_blocks(request_id).blocks
+        tables = self._manager.get_blocks(tracked.request.request_id).blocks
+        self._stored_until(tracked, until)
+        if tracked.stored_first is None:
+            tracked.stored_first = first
+        if self._on_eviction is not None:
+            self._keep(tracked, tables, first, until)
+            return
         parent = 1 if first else 0
         parts: list[StorePart] = []
         touched: list[KVCacheBlock] = []
@@ -300,21 +329,69 @@ class SchedulerSide:
                 continue
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
             touched += blocks
-        self._stored_until(tracked, until)
+        self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
+        if self._hash_tokens and parts:
+            event = events.stored(tracked.request, first * self._chunk_tokens, until * self._chunk_tokens, self._hash_tokens)
+            if event is not None:
+                self._events[self._jobs] = event
+
+    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> None:
         if not parts:
             return
-        if tracked.stored_first is None:
-            tracked.stored_first = first
         self._jobs += 1
-        self._pool.touch(touched)
-        self._storing[self._jobs] = (touched, self._ranks, time.monotonic(), request_id)
-        plan.stores.append(Store(self._jobs, tracked.prompt.keys(first - parent, until), parts))
+        self._pool.touch(blocks)
+        self._storing[self._jobs] = (blocks, self._ranks, time.monotonic())
+        plan.stores.append(Store(self._jobs, request_id, keys, parts))
+
+    def _give_back(self, blocks: list[KVCacheBlock]) -> None:
+        if self._on_eviction is not None:
+            self._on_eviction.give_back(blocks)
+        else:
+            self._pool.free_blocks(reversed(blocks))
+
+    def _keep(self, tracked: _Tracked, tables: tuple[Any, ...], first: int, until: int) -> None:
+        """Remembers chunks [first, until) until their blocks are about to be reused."""
+        keys = tracked.prompt.keys(max(first - 1, 0), until)
+        keys = keys if first else bytes(_KEY) + keys
+        chunk = tracked.last_kept
+        for number in range(first, until):
+            at = (number - first + 1) * _KEY
+            key, parent_key = keys[at : at + _KEY], keys[at - _KEY : at] if number else b""
+            blocks: list[list[KVCacheBlock]] = []
+            for group, table in enumerate(self._tables):
+                per_chunk = self._blocks_per_chunk[group]
+                own = tables[table][number * per_chunk : (number + 1) * per_chunk]
+                blocks.append([] if len(own) < per_chunk or any(block.is_null for block in own) else list(own))
+            anchor = next((own[0] for own in blocks if own), None)
+            if anchor is None:
+                return
+            known = self._on_eviction.find(anchor, key)  # another request's, shared
+            if known is None:
+                known = Chunk(key, parent_key, chunk, blocks)
+                self._on_eviction.add(known)
+            chunk = known
+        tracked.last_kept = chunk
+
+    def _store_run(self, run: list[Chunk], plan: Plan) -> None:
+        """Stores consecutive chunks, in each group those that still have their blocks there."""
+        keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
+        parent = 1 if run[0].parent_key else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group in range(len(self._tables)):
+            skip = sum(1 for _ in takewhile(lambda chunk: not chunk.blocks[group], run))
+            if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
+                continue
+            blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
+            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
+            touched += blocks
+        self._store("", keys, parts, touched, plan)
 
     def pending_frees(self) -> bool:
         """Whether blocks that a store reads come back so soon that nobody need be preempted for want of them."""
         if not self._storing:
             return False
-        _, _, oldest, _ = next(iter(self._storing.values()))
+        _, _, oldest = next(iter(self._storing.values()))
         return time.monotonic() - oldest < _STORE_SOON_S
 
     def busy(self) -> bool:
@@ -329,17 +406,22 @@ class SchedulerSide:
             self._take(report)
         failed = output.failed_recving
         for request_id in output.finished_recving or ():
-            loading = self._loading.pop(request_id, None)
-            if loading is None:
-                continue
-            if self._client is not None:
-                self._client.release(loading.lease)
-            tracked = self._requests.get(request_id)
-            if tracked is not None and tracked.loading is loading:
-                tracked.loading = None
-                if request_id in failed:  # computed instead; vLLM asks again and is told so
-                    tracked.may_load = False
-                    self._stored_until(tracked, 0)
+            self._loaded(request_id, request_id not in failed)
+
+    def _loaded(self, request_id: str, well: bool) -> None:
+        """All ranks have ended this request's load."""
+        loading = self._loading.pop(request_id, None)
+        if loading is None:
+            return
+        if self._client is not None:
+            self._client.release(loading.lease)
+        tracked = self._requests.get(request_id)
+        if tracked is not None and tracked.loading is loading:
+            tracked.loading = None
+            if not well:  # computed instead; vLLM asks again and is told so
+                tracked.may_load = False
+                self._stored_until(tracked, 0)
+                tracked.last_kept = None
 
     def _take(self, report: Report) -> None:
         for job, ranks in report.late.items():
@@ -354,18 +436,33 @@ class SchedulerSide:
             else:
                 del self._late[job]
                 self._pool.free_blocks(reversed(blocks))
+        for job in (*report.refused, *report.unstored):
+            self._events.pop(job, None)
         for job, ranks in report.stored.items():
-            blocks, left, begun, request_id = self._storing[job]
+            blocks, left, begun = self._storing[job]
             if left > ranks:
-                self._storing[job] = (blocks, left - ranks, begun, request_id)
+                self._storing[job] = (blocks, left - ranks, begun)
                 continue
             del self._storing[job]
-            self._pool.free_blocks(reversed(blocks))
-        for job in report.refused:
-            self.counters.refused_stores += 1
+            self._give_back(blocks)
+            if job in self._events:
+                self._to_publish.append(self._events.pop(job))
+        self.counters.refused_stores += len(report.refused)
+        for job, ranks in report.inside.items():
+            self._inside[job] = self._inside.get(job, 0) + ranks
+            self._inside_failed |= {job} if job in report.inside_failed else set()
+            if self._inside[job] == self._ranks:
+                del self._inside[job]
+                request_id = next(request_id for request_id, loading in self._loading.items() if loading.job == job)
+                self._loaded(request_id, job not in self._inside_failed)
+                self._inside_failed.discard(job)
 
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
+
+    def take_events(self) -> list[events.BlockStored]:
+        taken, self._to_publish = self._to_publish, []
+        return taken
 
     def finished(self, request: Request) -> None:
         tracked = self._requests.pop(request.request_id, None)

@@ -18,7 +18,8 @@ class Settings:
     load_timeout_s    a load that takes longer is given up and computed instead
     store_timeout_s   a store that takes longer is given up
     lease_s           how long a hit stays while its request waits to be scheduled; asked again after half of it
-    evict_ahead       on_eviction: blocks at the head of the pool's free queue that are stored before they can be reused
+    evict_ahead       on_eviction: blocks at the head of the pool's free queue that are stored before they can be reused; more cost the
+                      scheduler time (0: two steps' worth, at most 512)
     weights           names the model's weights where the files can't tell (other replicas with copies of them); else their names, sizes
                       and times do
     """
@@ -32,7 +33,7 @@ class Settings:
     load_timeout_s: float = 5.0
     store_timeout_s: float = 2.0
     lease_s: float = 30.0
-    evict_ahead: int = 256
+    evict_ahead: int = 0
     weights: str | None = None
 
     @staticmethod
@@ -48,7 +49,7 @@ class Settings:
 
 _CHOICES = {"store": ("eager", "on_eviction", "never"), "load": ("async", "layerwise", "never")}
 _TEXTS = ("socket", "weights")
-_LEAST = {"chunk_tokens": 0, "load_min_tokens": 1, "evict_ahead": 1}
+_LEAST = {"chunk_tokens": 0, "load_min_tokens": 1, "evict_ahead": 0}
 
 
 def _check(name: str, value: Any) -> None:

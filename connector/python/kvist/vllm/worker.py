@@ -32,6 +32,7 @@ class _Copy:
     ops: list[int]
     request_id: str = ""
     failed: bool = False
+    pages: list[int] = dataclasses.field(default_factory=list)  # of a load inside a step
 
 
 class WorkerSide:
@@ -46,6 +47,10 @@ class WorkerSide:
         self._loads: list[_Copy] = []
         self._stores: list[_Copy] = []
         self._late: list[_Copy] = []  # given up, but kvistd may still write
+        self._inside: list[_Copy] = []  # loads that this step itself needs
+        self._layers: dict[str, tuple[int, int]] = {}  # kvist's group and how many of its layers a layer needs
+        self._failed_blocks: set[int] = set()
+        self._misled: set[str] = set()  # requests whose load inside this step failed
         self._report = Report()
         self._was_connected = True
         self._pages = None  # keeps the tensors mapped
@@ -82,6 +87,7 @@ class WorkerSide:
             ask_again=True,
         )
         self._handshake = Handshake(instance, space, rank.tables)
+        self._layers = rank.layers
         self._watch_connection()
 
     def handshake(self) -> Handshake | None:
@@ -105,7 +111,12 @@ class WorkerSide:
 
     def begin_loads(self, plan: Plan) -> None:
         for load in plan.loads:
-            self._loads.append(self._load(load))
+            copy = self._load(load)
+            if load.inside:
+                copy.pages = [page for part in load.parts for page in part.pages if page != kvist.NO_PAGE]
+                self._inside.append(copy)
+            else:
+                self._loads.append(copy)
         for job in plan.give_up:
             for copy in self._loads:
                 if copy.job == job:
@@ -134,9 +145,60 @@ class WorkerSide:
                 break
         return copy
 
+    def wait_for_layer(self, name: str) -> None:
+        """Waits until the layer's pages are there in all loads inside this step; those that fail are told at the step's end."""
+        if not self._inside:
+            return
+        group, layers = self._layers[name]
+        for load in self._inside:
+            if not load.failed and load.ops[group]:
+                result = self._wait_inside(load, group, layers)
+                load.failed |= result.status == kvist.Status.PENDING and result.layers < layers
+
+    def _wait_inside(self, load: _Copy, group: int, layers: int) -> kvist.Result:
+        """Of one operation; when it has ended, its place in `ops` becomes 0."""
+        result = self._client.wait(load.ops[group], 0.0 if load.failed else self._settings.load_timeout_s, layers=layers)
+        if result.status != kvist.Status.PENDING:
+            load.failed |= result.status != kvist.Status.OK
+            if result.pages_released:
+                load.ops[group] = 0
+        return result
+
+    def wait_for_layers(self) -> None:
+        """Ends this step's own loads, as its forward pass has ended."""
+        for load in self._inside:
+            for group, op in enumerate(load.ops):
+                if op and not load.failed:
+                    load.failed |= self._wait_inside(load, group, kvist.ALL_LAYERS).status == kvist.Status.PENDING
+            if load.failed:
+                for group, op in enumerate(load.ops):
+                    if op:
+                        self._client.cancel(op)
+                        self._wait_inside(load, group, kvist.ALL_LAYERS)
+            load.ops = writing = [op for op in load.ops if op]
+            self._report.inside[load.job] = 1
+            if load.failed:
+                self.counters.loads_failed += 1
+                self._report.inside_failed[load.job] = 1
+                self._failed_blocks.update(load.pages)
+                self._misled.add(load.request_id)
+            else:
+                self.counters.loads += 1
+            if writing:
+                self.counters.loads_late += 1
+                self._report.late[load.job] = 1
+                self._late.append(load)
+        self._inside = []
+
+    def failed_blocks(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
     def begin_stores(self, plan: Plan) -> None:
         for store in plan.stores:
-            self._stores.append(self._store(store))
+            # What was computed on KV that didn't come must not be kept.
+            self._stores.append(_Copy(store.job, [], failed=True) if store.request_id in self._misled else self._store(store))
+        self._misled.clear()
 
     def _store(self, store: Store) -> _Copy:
         copy = _Copy(store.job, [])
@@ -184,6 +246,7 @@ class WorkerSide:
         self._report.stored[store.job] = 1
         if store.failed:
             self.counters.stores_failed += 1
+            self._report.unstored[store.job] = 1
         else:
             self.counters.stores += 1
         return True
