@@ -9,6 +9,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
+pytest.register_assert_rewrite("scenarios", "histories", "engine", "daemon", "ledger")
+
 import settings
 from daemon import Daemon
 from engine import Engine

@@ -49,6 +49,10 @@ class Names:
                 name = _mix(name ^ image)
         return name
 
+    @property
+    def known(self) -> list[int]:
+        return self._names
+
     def of(self, tokens: list[int]) -> list[int]:
         """Names of all of `tokens`, which begin with what was named before or differ from it (a rejected draft)."""
         same = len(self._names)

@@ -8,6 +8,7 @@
 What it finds, at once: a wrong byte that attention would read; a write into a block that nobody has; a leaked or doubly freed block.
 """
 
+import collections
 import copy
 import dataclasses
 import pickle
@@ -110,8 +111,20 @@ class Worker:
             block = blocks[wrong[0] // self.engine.shape.block]
             raise WrongBytes(
                 f"rank {self.rank} {request_id}: group {group} layer {layer} tokens {wrong[0]}..{wrong[-1]} ({len(wrong)} of "
-                f"{len(positions)}), the first in block {block}, begin with {[hex(x & 0xFFFFFFFF) for x in got[wrong[0] - first][:4]]}"
+                f"{len(positions)}), the first in block {block}, hold {self._whose(got[wrong[0] - first])}"
             )
+
+    def _whose(self, row: np.ndarray) -> str:
+        """Of which computation these bytes are, for the message."""
+        if (row == JUNK).all():
+            return "nothing written since the block was given out"
+        for request_id, names in self.engine.names.items():
+            known = np.array(names.known, dtype=np.uint64)
+            for g in range(len(self.engine.shape.windows)):
+                for i in range(self.engine.shape.layers):
+                    if len(known) and (same := (self._expected(g, i, known)[:, 0] == row[0]).nonzero()[0]).size:
+                        return f"token {int(same[0])} of {request_id} in group {g} layer {i}"
+        return f"what nobody computed: {row[:4]}"
 
     def write(self, request_id: str, group: int, layer: int, names: np.ndarray, first: int) -> None:
         positions = np.arange(first, len(names))
@@ -189,11 +202,12 @@ class Worker:
             for i in range(engine.shape.layers):
                 name = settings.layer_name(g, i)
                 self.connector.wait_for_layer_load(name)
-                for request_id, first, names in work:
-                    self.check(request_id, g, i, names[:first], max(0, first - window + 1) if window else 0)
+                # As attention does: first all new KV is written (a request may hit blocks that another one fills in this very step).
                 for request_id, first, names in work:
                     self._junk(request_id, g, i, first, len(names), fresh.get(request_id))
                     self.write(request_id, g, i, names, first)
+                for request_id, first, names in work:
+                    self.check(request_id, g, i, names[:first], max(0, first - window + 1) if window else 0)
                 self.connector.save_kv_layer(name, self.caches[name], None)
 
     def _junk(self, request_id: str, group: int, layer: int, first: int, last: int, fresh) -> None:
@@ -251,6 +265,9 @@ class Engine:
         self.scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=1 << 20)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.connector = self.scheduler.connector
+        handshakes = {(0, worker.rank): worker.connector.get_handshake_metadata() for worker in self.workers}
+        if all(handshake is not None for handshake in handshakes.values()):
+            self.connector.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(handshakes)))
         self.aggregator = KVOutputAggregator.from_connector(self.connector, shape.tp)
         self.requests: dict[str, Request] = {}
         self.names: dict[str, Names] = {}
@@ -258,6 +275,8 @@ class Engine:
         self.make_draft = None  # (request, right tokens) -> drafts
         self.outputs: dict[str, list[int]] = {}
         self._loaded = 0
+        self.steps = 0
+        self.story: collections.deque[str] = collections.deque(maxlen=4000)
         self._numbers = 0
 
     # ---- what clients do ----
@@ -339,9 +358,11 @@ class Engine:
     # ---- steps ----
 
     def step(self) -> SchedulerOutput:
+        self.steps += 1
         for worker in self.workers:
             worker.check_free_blocks()
         output = self.scheduler.schedule()
+        self._note(output)
         results = [worker.execute(output) for worker in self.workers]
         result = self.aggregator.aggregate(results)
         for outputs in self.scheduler.update_from_output(output, result).values():
@@ -355,7 +376,21 @@ class Engine:
         for worker in self.workers:
             worker.note_free_blocks()
         self.last_connector_output = result.kv_connector_output
+        if not self.last_connector_output.is_empty():
+            self.story.append(f"{self.steps}: {self.last_connector_output}")
         return output
+
+    def _note(self, output: SchedulerOutput) -> None:
+        """For the story of a block, told when something is wrong."""
+        for request_id, count in output.num_scheduled_tokens.items():
+            table = self.scheduler.kv_cache_manager.get_block_ids(request_id)
+            self.story.append(f"{self.steps}: {request_id} computes {self.computed_before(output, request_id)}+{count} in {table}")
+        for request_id in output.preempted_req_ids or ():
+            self.story.append(f"{self.steps}: {request_id} is preempted")
+        for request_id in output.finished_req_ids:
+            self.story.append(f"{self.steps}: {request_id} is finished, {self.status(request_id).name}")
+        if output.kv_connector_metadata is not None:
+            self.story.append(f"{self.steps}: {output.kv_connector_metadata}")
 
     def _draft(self, output: SchedulerOutput) -> None:
         ids, drafts = [], []
@@ -401,7 +436,7 @@ class Engine:
         self.until(lambda: not self.scheduler.requests, limit_s)
         if ledger is not None:
             ledger.settle(self.step, limit_s)
-        self.step()
+        self.until(lambda: not self.scheduler.has_requests(), limit_s)
         self.check_clean()
 
     def check_clean(self) -> None:

@@ -24,17 +24,19 @@ class Ledger:
     ops      {(client, op): its call} begun, and not yet asked for until the end
     leases   {lease: the call that gave it}
     calls    all calls of load and store, in order
+    lookups  how many have been begun
     """
 
     def __init__(self) -> None:
         self.ops: dict[tuple[int, int], Call] = {}
         self.leases: dict[int, Call] = {}
         self.calls: list[Call] = []
+        self.lookups = 0
         self._lock = threading.Lock()
         self._real: dict[str, object] = {}
 
     def __enter__(self) -> "Ledger":
-        for name in ("load", "store", "lookup", "lookup_start", "lookup_result", "poll", "wait", "release", "close"):
+        for name in ("load", "store", "lookup", "lookup_start", "lookup_result", "poll", "wait", "cancel", "release", "close"):
             self._real[name] = real = getattr(Client, name)
             setattr(Client, name, self._watched(name, real))
         return self
@@ -63,7 +65,9 @@ class Ledger:
         self.calls.append(call)
 
     _store = _load
-    _lookup_start = _begun
+    def _lookup_start(self, client, call: Call) -> None:
+        self._begun(client, call)
+        self.lookups += 1
 
     def _leased(self, call: Call) -> None:
         if call.result is not None and call.result.lease:
@@ -71,6 +75,7 @@ class Ledger:
 
     def _lookup(self, _client, call: Call) -> None:
         self._leased(call)
+        self.lookups += 1
 
     def _lookup_result(self, client, call: Call) -> None:
         if call.result is not None:
@@ -82,6 +87,12 @@ class Ledger:
             self.ops.pop((id(client), call.arguments["positional"][0]), None)
 
     _wait = _poll
+
+    def _cancel(self, client, call: Call) -> None:
+        """A lookup is over then; a copy is still asked for."""
+        key = (id(client), call.arguments["positional"][0])
+        if key in self.ops and self.ops[key].name == "lookup_start":
+            del self.ops[key]
 
     def _release(self, _client, call: Call) -> None:
         self.leases.pop(call.arguments["positional"][0], None)

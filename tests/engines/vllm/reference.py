@@ -40,7 +40,7 @@ class Plan(KVConnectorMetadata):
     loads: list = dataclasses.field(default_factory=list)  # (request id, [(keys' tail, group, blocks)])
     stores: list = dataclasses.field(default_factory=list)  # (key, group, blocks)
     aborted: set = dataclasses.field(default_factory=set)
-    given: set = dataclasses.field(default_factory=set)  # blocks that have a new owner
+    given: set = dataclasses.field(default_factory=set)  # blocks that have a new owner, or none
 
 
 class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
@@ -65,7 +65,7 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self.reads: list = []  # [steps left, key, group, blocks]
             self.writes: list = []  # [steps left, request id, parts]
-            self.failed: set[str] = set()
+            self.loads_begun: list[str] = []
 
     # ---- scheduler ----
 
@@ -148,11 +148,9 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _plan_stores(self, plan, request, known, tables, output, count):
         before = self._computed(output, request.request_id)
-        drafts = output.scheduled_spec_decode_tokens.get(request.request_id, [])
         tokens = list(request.all_token_ids)
-        if self.broken == "drafts_stored":
-            tokens += drafts
-            end = before + count
+        if self.broken == "drafts_stored":  # what the last step computed, at the begin of this one
+            end, known.computed = min(known.computed, len(tokens)), before + count
         else:
             end = min(before + count, len(tokens))
         names = known.names.of(tokens[:end])
@@ -207,6 +205,9 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
                         page[block] = data[i]
 
     def handle_preemptions(self, plan):
+        if self.broken == "drafts_stored":
+            for store in plan.stores:
+                self._read(*store)
         left = []
         for read in self.reads:
             if self.broken != "store_reads_given_pages" and plan.given & set(read[3]):
@@ -218,6 +219,7 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
     def start_load_kv(self, forward_context, **kwargs):
         for request_id, parts in self._get_connector_metadata().loads:
             self.writes.append([self.slow, request_id, parts])
+            self.loads_begun.append(request_id)
 
     def wait_for_layer_load(self, layer_name):
         pass
@@ -263,6 +265,7 @@ class Known:
     request: object
     hit: int = 0
     stored: int = 0
+    computed: int = 0
     loaded: bool = False
     loading: bool = False
     failed: bool = False
