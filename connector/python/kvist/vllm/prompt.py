@@ -28,7 +28,9 @@ class Prompt:
         """Takes in the request's first `num_tokens` tokens."""
         if num_tokens <= self._hashed:
             return
-        tokens = array("I", self._request._all_token_ids[self._hashed : num_tokens])
+        known = self._request._all_token_ids
+        # The list itself where all of it is meant: a prompt of 131,072 tokens takes 0.3 ms to slice.
+        tokens = array("I", known if self._hashed == 0 and num_tokens == len(known) else known[self._hashed : num_tokens])
         at = 0
         while self._features and self._features[-1][0] < num_tokens:
             offset, identifier = self._features.pop()
