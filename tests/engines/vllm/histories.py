@@ -109,9 +109,9 @@ class History:
             engine.abort(rng.choice(live).request_id)
             self.counts["aborted"] += 1
         if rng.random() < 0.02:
-            waiting_for_kv = any(r.status.name == "WAITING_FOR_REMOTE_KVS" or r.is_finished() for r in live)
-            # With loads under way vLLM itself raises when it can't reset.
-            engine.scheduler.reset_prefix_cache(reset_running_requests=not waiting_for_kv and not engine.connector.has_pending_push_work())
+            # vLLM itself raises when requests that don't run have blocks: loads under way, or done and not yet resumed.
+            idle = not engine.scheduler.kv_holding_waiting and len(live) == len(engine.scheduler.running) + len(engine.scheduler.waiting)
+            engine.scheduler.reset_prefix_cache(reset_running_requests=idle and not engine.connector.has_pending_push_work())
             self.counts["resets"] += 1
 
     def _accidents(self, number: int) -> None:
