@@ -84,7 +84,9 @@ TEST_CASE("A question that was given up keeps no lease") {
   CHECK(NoLeases(daemon));
 }
 
-TEST_CASE("Questions to a kvistd that stands still are refused at once when there is no room for more, and are misses when it dies") {
+TEST_CASE(
+    "Questions to a kvistd that stands still are refused at once when there is no room for more, and are misses when it "
+    "dies") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   FakeEngine engine(FakeEngine::On(daemon.socket()));

@@ -40,7 +40,8 @@ struct Engine {
     options.socket = "/nonexistent/kvist.sock";
     options.instance = "e";
     options.role = KVIST_WORKER;
-    options.space = {sizeof(kvist_space), "m", nullptr, "u8", nullptr, 1, 16, 16, kBytes, 1, 0, 0, KVIST_LAYER_MAJOR, nullptr, 0};
+    options.space = {sizeof(kvist_space), "m",     nullptr, "u8", nullptr, 1, 16, 16, kBytes, 1, 0, 0,
+                     KVIST_LAYER_MAJOR,   nullptr, 0};
     options.memory = &memory;
     options.connect_timeout_us = 1000;
   }

@@ -109,17 +109,11 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler.finished(request)
-        return False, None  # what is being read has a reference of ours
+        return False, None
 
     def request_finished_all_groups(self, request, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         self._scheduler.finished(request)
         return False, None
-
-    def has_pending_block_frees(self) -> bool:
-        return self._scheduler.pending_frees()
-
-    def has_pending_push_work(self) -> bool:
-        return self._scheduler.busy()
 
     def reset_cache(self) -> bool:
         self._scheduler.reset()
@@ -137,7 +131,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return self._worker.handshake()
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        pass  # a block that is still read has a reference, so nobody writes into it
+        self._worker.stop_stores(kv_connector_metadata)
 
     def start_load_kv(self, forward_context, **kwargs: Any) -> None:
         self._worker.begin_loads(self._get_connector_metadata())

@@ -4,8 +4,7 @@ What stays in the engine's own prefix cache needn't be written anywhere. Each fu
 head of the pool's free queue, and a chunk that has a block there is stored, with those before it that aren't yet: without them nobody would
 find it. vLLM frees a request's last blocks first, so those before it are still there.
 
-While a chunk is read its blocks have a reference of ours; afterwards they go back to the head of the queue, where they were: storing a chunk
-doesn't make it recent.
+Its blocks stay where they are in the queue: storing a chunk doesn't make it recent.
 """
 
 from collections.abc import Iterator
@@ -77,12 +76,3 @@ class EvictionStores:
         while block is not None and block is not queue.fake_free_list_tail:
             yield block
             block = block.next_free_block
-
-    def give_back(self, blocks: list[KVCacheBlock]) -> None:
-        """Drops our references; who has no other goes to the head of the free queue."""
-        free = []
-        for block in blocks:
-            block.ref_cnt -= 1
-            if block.ref_cnt == 0:
-                free.append(block)
-        self._pool.free_block_queue.prepend_n(free[::-1])

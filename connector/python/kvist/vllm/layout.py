@@ -50,8 +50,13 @@ def describe_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> LayerPag
     run = size
     while walk and walk[-1][1] == run:  # contiguous: one piece with what lies inside it
         run *= walk.pop()[0]
-    if any(stride < run for _, stride in walk) or len(walk) > 4:
-        raise ValueError(f"{seen}: its pages overlap themselves, or have more than 4 dimensions of pieces")
+    if len(walk) > 4:
+        raise ValueError(f"{seen}: its pages have more than 4 dimensions of pieces")
+    span = run
+    for count, stride in sorted([*walk, (num_blocks, pages.stride(0) * size)], key=lambda dim: dim[1]):
+        if stride < span:
+            raise ValueError(f"{seen}: its pages overlap")
+        span = stride * count
     return LayerPages(pages, pages.stride(0) * size, run, tuple(walk))
 
 

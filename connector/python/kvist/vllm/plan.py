@@ -60,11 +60,12 @@ class Store(NamedTuple):
 
 @dataclasses.dataclass
 class Plan(KVConnectorMetadata):
-    """Of one step, to all workers. give_up: jobs of loads whose requests are gone."""
+    """Of one step, to all workers. give_up: loads whose requests are gone; stop: stores that read blocks which this step writes."""
 
     loads: list[Load] = dataclasses.field(default_factory=list)
     stores: list[Store] = dataclasses.field(default_factory=list)
     give_up: list[int] = dataclasses.field(default_factory=list)
+    stop: list[int] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass

@@ -9,8 +9,8 @@ A request's life here:
   update_connector_output    loads and stores that have ended
   request_finished      load given up, lease given back, hints
 
-Blocks: a block that a store reads, or that a late load may still write, has a reference of ours. vLLM frees, preempts and aborts as it
-  likes; nobody gets such a block before it is quiet. So no step waits for kvistd, and no freeing is delayed by request.
+Blocks: a store that reads a block which vLLM gives to somebody else is stopped before that one writes (`Readers`); a block that a late load
+  may still write has a reference of ours, so nobody gets it before it is quiet. So no step waits for kvistd, and no freeing is delayed.
 Leases: from the answer until the load has ended, the blocks are found to be there already, or the request is gone.
 Threads: the scheduler's.
 """
@@ -35,6 +35,7 @@ from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import EngineGroup
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
 from kvist.vllm.prompt import Prompt
+from kvist.vllm.readers import Readers
 from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
 
@@ -47,8 +48,6 @@ _KEY = 32
 _PATIENCE_S = 50e-6
 # After a lookup that wasn't answered in time, so long everything is a miss: a daemon that hangs delays one request a second.
 _HUNG_S = 1.0
-# Blocks busy with stores come back within a step or two; then vLLM needn't preempt. From a daemon that hangs they don't.
-_STORE_SOON_S = 0.02
 
 _STOPPED = {
     RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
@@ -71,7 +70,7 @@ class _Loading:
 class _Tracked:
     """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
 
-    __slots__ = ("asked_at", "computed", "hit", "last_kept", "loading", "may_load", "next_store", "next_store_tokens", "op", "preemptions", "prompt",
+    __slots__ = ("asked_at", "computed", "hit", "last_kept", "loading", "may_load", "next_store", "next_store_tokens", "offers_left", "op", "preemptions", "prompt",
                  "request", "stored_first")
 
     def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
@@ -88,6 +87,7 @@ class _Tracked:
         self.next_store_tokens = chunk_tokens
         self.stored_first: int | None = None
         self.last_kept: Chunk | None = None  # on eviction: of chunk next_store - 1
+        self.offers_left = 2  # how often the whole chain may be offered again
 
 
 class SchedulerSide:
@@ -108,12 +108,13 @@ class SchedulerSide:
         self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
         self._manager: KVCacheManager | None = None
         self._pool: BlockPool | None = None
+        self._readers: Readers | None = None
         self._requests: dict[str, _Tracked] = {}
         self._loading: dict[str, _Loading] = {}  # [request] until all ranks have ended, also when the request is gone
         self._planned: list[Load] = []
         self._give_up: list[int] = []
         self._on_eviction: EvictionStores | None = None
-        self._storing: dict[int, tuple[list[KVCacheBlock], int, float]] = {}  # [job] blocks, ranks still at it, begin
+        self._storing: dict[int, tuple[list[KVCacheBlock], int, str]] = {}  # [job] blocks, ranks still at it, request
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
@@ -142,6 +143,7 @@ class SchedulerSide:
     def bind(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._pool = manager.block_pool
+        self._readers = Readers(self._pool)
         if self._settings.store == "on_eviction":
             if not self._pool.enable_caching:
                 raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
@@ -278,7 +280,7 @@ class SchedulerSide:
     # ---- store ----
 
     def plan(self, output: SchedulerOutput) -> Plan:
-        plan = Plan(self._planned, [], self._give_up)
+        plan = Plan(self._planned, [], self._give_up, self._readers.take_stopped())
         if self._planned:
             self._planned = []
         if self._give_up:
@@ -339,15 +341,12 @@ class SchedulerSide:
         if not parts:
             return
         self._jobs += 1
-        self._pool.touch(blocks)
-        self._storing[self._jobs] = (blocks, self._ranks, time.monotonic())
-        plan.stores.append(Store(self._jobs, request_id, keys, parts))
-
-    def _give_back(self, blocks: list[KVCacheBlock]) -> None:
-        if self._on_eviction is not None:
-            self._on_eviction.give_back(blocks)
+        if self._on_eviction is None:
+            self._readers.begin(self._jobs, blocks)
         else:
-            self._pool.free_blocks(reversed(blocks))
+            self._readers.begin_free(self._jobs, blocks)
+        self._storing[self._jobs] = (blocks, self._ranks, request_id)
+        plan.stores.append(Store(self._jobs, request_id, keys, parts))
 
     def _keep(self, tracked: _Tracked, tables: tuple[Any, ...], first: int, until: int) -> None:
         """Remembers chunks [first, until) until their blocks are about to be reused."""
@@ -387,17 +386,6 @@ class SchedulerSide:
             touched += blocks
         self._store("", keys, parts, touched, plan)
 
-    def pending_frees(self) -> bool:
-        """Whether blocks that a store reads come back so soon that nobody need be preempted for want of them."""
-        if not self._storing:
-            return False
-        _, _, oldest = next(iter(self._storing.values()))
-        return time.monotonic() - oldest < _STORE_SOON_S
-
-    def busy(self) -> bool:
-        """Whether steps must go on although no request runs: blocks are given back in them."""
-        return bool(self._storing or self._late or self._loading)
-
     # ---- what came of it ----
 
     def update(self, output: KVConnectorOutput) -> None:
@@ -436,15 +424,16 @@ class SchedulerSide:
             else:
                 del self._late[job]
                 self._pool.free_blocks(reversed(blocks))
-        for job in (*report.refused, *report.unstored):
+        for job in {*report.refused, *report.unstored}:
             self._events.pop(job, None)
+            self._offer_again(self._requests.get(self._storing[job][2]))
         for job, ranks in report.stored.items():
-            blocks, left, begun = self._storing[job]
+            blocks, left, request_id = self._storing[job]
             if left > ranks:
-                self._storing[job] = (blocks, left - ranks, begun)
+                self._storing[job] = (blocks, left - ranks, request_id)
                 continue
             del self._storing[job]
-            self._give_back(blocks)
+            self._readers.end(job, blocks)
             if job in self._events:
                 self._to_publish.append(self._events.pop(job))
         self.counters.refused_stores += len(report.refused)
@@ -456,6 +445,13 @@ class SchedulerSide:
                 request_id = next(request_id for request_id, loading in self._loading.items() if loading.job == job)
                 self._loaded(request_id, job not in self._inside_failed)
                 self._inside_failed.discard(job)
+
+    def _offer_again(self, tracked: _Tracked | None) -> None:
+        """Without its first chunks nobody finds the later ones: with its next full chunk the request offers all of them."""
+        if tracked is not None and tracked.offers_left > 0 and tracked.loading is None:
+            tracked.offers_left -= 1
+            self._stored_until(tracked, 0)
+            tracked.next_store_tokens = tracked.request.num_tokens // self._chunk_tokens * self._chunk_tokens + self._chunk_tokens
 
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
@@ -498,5 +494,3 @@ class SchedulerSide:
             tracked.hit = _MISS
             del self._requests[tracked.request.request_id]
 
-    def connected(self) -> bool:
-        return self._client is not None and self._client.connection == kvist.Connection.CONNECTED

@@ -1,7 +1,7 @@
 """A worker's side: describes its pages to kvistd, begins what the plan says, and tells what has ended.
 
-Order in a step: `begin` behind the forward pass (before it for loads that the pass itself needs), then `results`. A store reads pages that
-its step has filled; a load's pages are nobody's until it is reported. Bytes are moved by kvistd: nothing here touches them.
+Order in a step: `stop_stores`; the forward pass; loads and stores begin (before the pass those loads that it needs itself); `results`. A store
+reads pages that its step has filled; a load's pages are nobody's until it is reported. Bytes are moved by kvistd: nothing here touches them.
 Threads: the model runner's.
 """
 
@@ -108,6 +108,13 @@ class WorkerSide:
             logger.warning("no kvistd serves this engine, which computes all KV itself until one does: %s", error.message)
 
     # ---- a step ----
+
+    def stop_stores(self, plan: Plan) -> None:
+        """Comes before anything of the step writes. When it returns nothing reads those blocks, or what was read won't be seen."""
+        for store in self._stores:
+            if store.job in plan.stop:
+                for op in store.ops:
+                    self._client.cancel(op)
 
     def begin_loads(self, plan: Plan) -> None:
         for load in plan.loads:
