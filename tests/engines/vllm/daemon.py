@@ -32,6 +32,8 @@ class Daemon:
             "metrics.listen": "",
             "log.level": "warn",
             "pool.bytes": "64MiB",
+            "pool.touch_threads": "0",
+            "lease.half_store": "2s",  # a rank that never comes
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         self._process: subprocess.Popen | None = None
