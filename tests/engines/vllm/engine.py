@@ -43,7 +43,9 @@ JUNK = 0x0BADF00D
 
 
 class WrongBytes(AssertionError):
-    """Attention would have read bytes that are not this prefix's."""
+    """Attention would have read bytes that are not this prefix's; `blocks` hold them."""
+
+    blocks: set[int] = set()
 
 
 class StrayWrite(AssertionError):
@@ -80,6 +82,7 @@ class Worker:
         with self.as_rank():
             self.connector = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, engine.cache_config)
             self.connector.register_kv_caches(self.caches)
+        self._wrong: list[tuple[str, int, int, WrongBytes]] = []
         self._free_before: tuple[list[int], list[torch.Tensor]] | None = None
 
     def as_rank(self):
@@ -109,10 +112,12 @@ class Worker:
         if not np.array_equal(got, wanted):
             wrong = [int(p) for p in positions[(got != wanted).any(axis=1)]]
             block = blocks[wrong[0] // self.engine.shape.block]
-            raise WrongBytes(
+            error = WrongBytes(
                 f"rank {self.rank} {request_id}: group {group} layer {layer} tokens {wrong[0]}..{wrong[-1]} ({len(wrong)} of "
                 f"{len(positions)}), the first in block {block}, hold {self._whose(got[wrong[0] - first])}"
             )
+            error.blocks = {blocks[p // self.engine.shape.block] for p in wrong}
+            raise error
 
     def _whose(self, row: np.ndarray) -> str:
         """Of which computation these bytes are, for the message."""
@@ -165,6 +170,11 @@ class Worker:
                     KVConnectorModelRunnerMixin._get_kv_connector_output(output) as connector_output,
                 ):
                     self._forward(output, fresh)
+        # A load inside the step may fail, if it says so in this very step: then vLLM drops what the step computed.
+        for _, _, _, error in self._wrong:
+            if connector_output is None or not error.blocks <= connector_output.invalid_block_ids:
+                raise error
+        self._wrong.clear()
         if connector_output is not None:
             connector_output.kv_connector_worker_meta = pickle.loads(pickle.dumps(connector_output.kv_connector_worker_meta))
         result = self.engine.sample(output)
@@ -207,8 +217,18 @@ class Worker:
                     self._junk(request_id, g, i, first, len(names), fresh.get(request_id))
                     self.write(request_id, g, i, names, first)
                 for request_id, first, names in work:
-                    self.check(request_id, g, i, names[:first], max(0, first - window + 1) if window else 0)
+                    try:
+                        self.check(request_id, g, i, names[:first], max(0, first - window + 1) if window else 0)
+                    except WrongBytes as error:
+                        if not output.has_sync_kv_loads:
+                            raise
+                        self._wrong.append((request_id, first, len(names), error))
                 self.connector.save_kv_layer(name, self.caches[name], None)
+        for request_id, first, last, _ in self._wrong:  # so are all keys and values computed from it
+            for g in range(len(engine.shape.windows)):
+                for view in self.views:
+                    positions = np.arange(first, last)
+                    view[self._index(self.tables[request_id].blocks[g], positions)] = JUNK
 
     def _junk(self, request_id: str, group: int, layer: int, first: int, last: int, fresh) -> None:
         """What a new block held is gone when its first token is written."""
@@ -289,6 +309,7 @@ class Engine:
         identity: Identity = Identity(),
         skip_reading: bool | None = None,
         request_id: str | None = None,
+        priority: int = 0,
     ) -> str:
         self._numbers += 1
         request_id = request_id or f"r{self._numbers}"
@@ -306,6 +327,7 @@ class Engine:
             lora_request=lora,
             cache_salt=identity.salt or None,
             block_hasher=self.hasher,
+            priority=priority,
         )
         self.requests[request_id] = request
         self.names[request_id] = Names(identity)

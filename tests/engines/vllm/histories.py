@@ -63,14 +63,13 @@ class Tokens:
 
 
 class History:
-    """Plays `steps` steps on an engine (or several that share one kvistd) and brings it to rest.
+    """Plays `steps` steps on an engine (or several that share one kvistd) and brings it to rest: then no request said anything else than
+    the same prompt did another time, and nothing is left anywhere."""
 
-    answers  {prompt and identity: its output}: greedy outputs must not depend on what was cached
-    """
-
-    def __init__(self, seed: int, engines: list[Engine], daemon=None, faults: Faults = Faults(), longest: int = 300) -> None:
+    def __init__(self, seed: int, engines: list[Engine], ledger, daemon, faults: Faults = Faults(), longest: int = 300) -> None:
         self.rng = random.Random(seed)
         self.engines = engines
+        self.ledger = ledger
         self.daemon = daemon
         self.faults = faults
         self.tokens = Tokens(self.rng, longest)
@@ -103,7 +102,7 @@ class History:
         if rng.random() < 0.35 and len(live) < 12:
             tokens, identity = self.tokens.prompt()
             skip = True if rng.random() < 0.05 else None
-            self.asked.append((engine, engine.add(tokens, identity=identity, max_tokens=rng.choice((1, 4, 30)), skip_reading=skip)))
+            self.asked.append((engine, self._add(engine, tokens, identity, skip)))
             self.counts["added"] += 1
         if live and rng.random() < 0.06:
             engine.abort(rng.choice(live).request_id)
@@ -111,13 +110,18 @@ class History:
         if rng.random() < 0.02:
             # vLLM itself raises when requests that don't run have blocks: loads under way, or done and not yet resumed.
             idle = not engine.scheduler.kv_holding_waiting and len(live) == len(engine.scheduler.running) + len(engine.scheduler.waiting)
-            engine.scheduler.reset_prefix_cache(reset_running_requests=idle and not engine.connector.has_pending_push_work())
+            idle = idle and not any(call.name == "load" for call in self.ledger.ops.values())
+            engine.scheduler.reset_prefix_cache(reset_running_requests=idle)
             self.counts["resets"] += 1
+
+    def _add(self, engine: Engine, tokens: list[int], identity: Identity, skip: bool | None) -> str:
+        rng = self.rng
+        return engine.add(
+            tokens, identity=identity, max_tokens=rng.choice((1, 4, 30)), skip_reading=skip, priority=rng.randrange(3)
+        )
 
     def _accidents(self, number: int) -> None:
         daemon, rng = self.daemon, self.rng
-        if daemon is None:
-            return
         if self._resume_at and number >= self._resume_at:
             daemon.resume()
             self._resume_at = 0
@@ -138,7 +142,7 @@ class History:
         elif die < self.faults.pause + self.faults.kill + self.faults.clear:
             daemon.clear()
 
-    def rest(self, ledger=None) -> None:
+    def rest(self) -> None:
         """Everything mended, everything finished, nothing owed."""
         if self._resume_at:
             self.daemon.resume()
@@ -148,10 +152,9 @@ class History:
         for engine in self.engines:
             engine.run()
         for engine in self.engines:
-            engine.settle(ledger)
+            engine.settle(self.ledger)
             self.counts["loaded"] += engine.loaded_tokens()
-        if self.daemon is not None:
-            self.daemon.wait_idle()
+        self.daemon.wait_idle()
         self._compare_answers()
 
     def _compare_answers(self) -> None:

@@ -56,6 +56,7 @@ class Shape:
     replicated: bool = False
     drafts: int = 0
     prefix_caching: bool = True
+    policy: str = "fcfs"  # or priority
 
 
 def model_dir(under: pathlib.Path) -> str:
@@ -88,6 +89,7 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
         enable_prefix_caching=shape.prefix_caching,
         tensor_parallel_size=shape.tp,
         async_scheduling=False,
+        scheduling_policy=shape.policy,
         generation_config="vllm",
         load_format="dummy",
     )

@@ -22,6 +22,10 @@ KINDS = {
     "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
     "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),
     "tp replicated": (Shape(blocks=40, tp=2, replicated=True, layout=Layout("mla")), Faults(pause=30, kill=10)),
+    "priorities": (Shape(blocks=40, policy="priority"), Faults(pause=40)),
+    "stores on eviction": (SMALL, Faults(pause=30, kill=5), {"store": "on_eviction", "evict_ahead": 8}),
+    "hybrid, stores on eviction": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30), {"store": "on_eviction", "evict_ahead": 8}),
+    "loads inside the step": (SMALL, Faults(pause=10, kill=5), {"load": "layerwise", "load_timeout_s": 0.2}),
     "blocks of 64, chunks of 64": (Shape(blocks=20, block=64, chunk=64), Faults(pause=30)),
 }
 
@@ -29,13 +33,13 @@ KINDS = {
 @pytest.mark.parametrize("seed", seeds())
 @pytest.mark.parametrize("kind", KINDS)
 def test_history(kind, seed, daemon, ledger, start):
-    shape, faults = KINDS[kind]
+    shape, faults, *extra = KINDS[kind]
     print(f"KVIST_SEED={seed} kind: {kind}")
-    engine = start(daemon, shape, load_timeout_s=1.0)
-    history = History(seed, [engine], daemon, faults)
+    engine = start(daemon, shape, **{"load_timeout_s": 1.0, **dict(*extra)})
+    history = History(seed, [engine], ledger, daemon, faults)
     try:
         history.play(250)
-        history.rest(ledger)
+        history.rest()
     except AssertionError:
         print(history.counts)
         if "KVIST_STORY" in os.environ:
@@ -53,7 +57,7 @@ def test_two_engines_share(seed, daemon, ledger, start):
     """Data parallel replicas, or two engines of one machine: one's chunks are the other's hits."""
     print(f"KVIST_SEED={seed}")
     engines = [start(daemon, SMALL, instance=f"replica_dp{i}") for i in range(2)]
-    history = History(seed, engines, daemon, Faults(pause=20, clear=5))
+    history = History(seed, engines, ledger, daemon, Faults(pause=20, clear=5))
     history.play(200)
-    history.rest(ledger)
+    history.rest()
     print(history.counts)
