@@ -232,6 +232,23 @@ def salt_ignored(world) -> None:
     world.settle(engine)
 
 
+def pages_of_late_loads_are_kept(world, begun=lambda: None) -> None:
+    """Until kvistd is through with them, also when it was given up, nobody gets the pages of a load."""
+    engine = world.start(Shape(blocks=32, step_tokens=192))
+    tokens = prompt(1, 160)
+    stored(engine, world, tokens)
+    with world.late():
+        (loads,) = asked(engine, world, tokens + prompt(2, 10))
+        begun()
+        (blocks,) = engine.scheduler.kv_cache_manager.get_block_ids(loads)
+        engine.abort(loads)
+        for _ in range(30):
+            engine.step()
+            free = [b for b in blocks[:10] if engine.pool.blocks[b].ref_cnt == 0]
+            assert not free, f"blocks {free} are free while kvistd may write into them"
+    world.settle(engine)
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (

@@ -10,8 +10,9 @@ import time
 import pytest
 
 from daemon import Daemon
-from scenarios import asked, prompt, steps, stored
+from scenarios import asked, pages_of_late_loads_are_kept, prompt, steps, stored
 from settings import Shape
+from test_preemption_rules import KvistWorld
 
 RETURN_S = 5.0  # "back within 5 s"
 
@@ -117,6 +118,14 @@ def test_killed_while_loading_touches_no_other(daemon, ledger, start):
     assert engine.status(loads).name == "FINISHED_LENGTH_CAPPED"
     assert len(engine.outputs[loads]) == 4
     engine.settle(ledger)
+
+
+@pytest.mark.parametrize("load_timeout_s", [0.05, 5.0])
+def test_pages_of_late_loads_are_kept(load_timeout_s, daemon, ledger, start):
+    """Also past the load's deadline."""
+    world = KvistWorld(daemon, ledger, start)
+    world.start = lambda shape: start(daemon, shape, lookup_timeout_s=2.0, load_timeout_s=load_timeout_s)
+    pages_of_late_loads_are_kept(world)
 
 
 def test_late_load_is_computed(daemon, ledger, start):
