@@ -65,6 +65,7 @@ class Worker:
     def __init__(self, engine: "Engine", rank: int) -> None:
         self.engine = engine
         self.rank = rank
+        self.stage, self.tp_rank = divmod(rank, engine.shape.tp)
         shape = engine.shape
         self.config = copy.deepcopy(engine.config)
         self.config.parallel_config.rank = rank
@@ -77,10 +78,12 @@ class Worker:
         for view in self.views:
             view.fill_(JUNK)
         self.caches = {
-            settings.layer_name(g, i): tensors[i] for g in range(len(shape.windows)) for i in range(shape.layers)
+            settings.layer_name(g, i, self.stage): tensors[i] for g in range(len(shape.windows)) for i in range(shape.layers)
         }
         with self.as_rank():
-            self.connector = KVConnectorFactory.create_connector(self.config, KVConnectorRole.WORKER, engine.cache_config)
+            self.connector = KVConnectorFactory.create_connector(
+                self.config, KVConnectorRole.WORKER, settings.kv_cache_config(shape, self.stage)
+            )
             self.connector.register_kv_caches(self.caches)
         self._wrong: list[tuple[str, int, int, WrongBytes]] = []
         self._free_before: tuple[list[int], list[torch.Tensor]] | None = None
@@ -98,7 +101,7 @@ class Worker:
         return block, within // part, within % part
 
     def _expected(self, group: int, layer: int, names: np.ndarray) -> np.ndarray:
-        place = group * 100 + layer + (0 if self.engine.shape.replicated else self.rank * 1000)
+        place = group * 50 + layer + 1000 * self.stage + (0 if self.engine.shape.replicated else 200 * self.tp_rank)
         return page_bytes(names, place, self.engine.shape.layout.words)
 
     def check(self, request_id: str, group: int, layer: int, names: np.ndarray, first: int) -> None:
@@ -210,7 +213,7 @@ class Worker:
             work.append((request_id, first, np.array(names[: first + count], dtype=np.uint64)))
         for g, window in enumerate(engine.shape.windows):
             for i in range(engine.shape.layers):
-                name = settings.layer_name(g, i)
+                name = settings.layer_name(g, i, self.stage)
                 self.connector.wait_for_layer_load(name)
                 # As attention does: first all new KV is written (a request may hit blocks that another one fills in this very step).
                 for request_id, first, names in work:
@@ -253,10 +256,11 @@ class _AsRank:
         self.before = (kv_transfer_state._KV_CONNECTOR_AGENT, parallel_state._TP, parallel_state._PP)
         kv_transfer_state._KV_CONNECTOR_AGENT = getattr(self.worker, "connector", None)
         parallel_state._TP = types.SimpleNamespace(
-            rank_in_group=self.worker.rank, world_size=self.worker.engine.shape.tp, rank=self.worker.rank
+            rank_in_group=self.worker.tp_rank, world_size=self.worker.engine.shape.tp, rank=self.worker.rank
         )
+        stages, stage = self.worker.engine.shape.pp, self.worker.stage
         parallel_state._PP = types.SimpleNamespace(
-            rank_in_group=0, world_size=1, rank=0, is_first_rank=True, is_last_rank=True
+            rank_in_group=stage, world_size=stages, rank=self.worker.rank, is_first_rank=stage == 0, is_last_rank=stage == stages - 1
         )
 
     def __exit__(self, *_):
@@ -272,7 +276,7 @@ class Engine:
         self.cache_config = settings.kv_cache_config(shape)
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(shape.block, sha256)
-        self.workers = [Worker(self, rank) for rank in range(shape.tp)]  # before the scheduler's, as in vLLM
+        self.workers = [Worker(self, rank) for rank in range(shape.tp * shape.pp)]  # before the scheduler's, as in vLLM
         self.scheduler = Scheduler(
             self.config,
             self.cache_config,
@@ -285,10 +289,10 @@ class Engine:
         self.scheduler.encoder_cache_manager = EncoderCacheManager(cache_size=1 << 20)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.connector = self.scheduler.connector
-        handshakes = {(0, worker.rank): worker.connector.get_handshake_metadata() for worker in self.workers}
+        handshakes = {(worker.stage, worker.tp_rank): worker.connector.get_handshake_metadata() for worker in self.workers}
         if all(handshake is not None for handshake in handshakes.values()):
             self.connector.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(handshakes)))
-        self.aggregator = KVOutputAggregator.from_connector(self.connector, shape.tp)
+        self.aggregator = KVOutputAggregator.from_connector(self.connector, len(self.workers))
         self.requests: dict[str, Request] = {}
         self.names: dict[str, Names] = {}
         self.drafted: dict[str, list[int]] = {}

@@ -53,6 +53,7 @@ class Shape:
     step_tokens: int = 96
     max_model_len: int = 1024
     tp: int = 1
+    pp: int = 1  # each stage has `layers` of each group
     replicated: bool = False
     drafts: int = 0
     prefix_caching: bool = True
@@ -88,6 +89,7 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
         max_num_batched_tokens=shape.step_tokens,
         enable_prefix_caching=shape.prefix_caching,
         tensor_parallel_size=shape.tp,
+        pipeline_parallel_size=shape.pp,
         async_scheduling=False,
         scheduling_policy=shape.policy,
         generation_config="vllm",
@@ -102,11 +104,12 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
     return config
 
 
-def layer_name(group: int, layer: int) -> str:
-    return f"model.layers.{group * 100 + layer}.self_attn.attn"
+def layer_name(group: int, layer: int, stage: int = 0) -> str:
+    return f"model.layers.{stage * 1000 + group * 100 + layer}.self_attn.attn"
 
 
-def kv_cache_config(shape: Shape) -> KVCacheConfig:
+def kv_cache_config(shape: Shape, stage: int = 0) -> KVCacheConfig:
+    """Of the workers of a pipeline stage."""
     groups = []
     for g, window in enumerate(shape.windows):
         common = dict(block_size=shape.block, num_kv_heads=shape.layout.heads, head_size=shape.layout.head_size, dtype=torch.float32)
@@ -116,13 +119,13 @@ def kv_cache_config(shape: Shape) -> KVCacheConfig:
             spec = SlidingWindowSpec(**common, sliding_window=window)
         else:
             spec = FullAttentionSpec(**common)
-        groups.append(KVCacheGroupSpec([layer_name(g, i) for i in range(shape.layers)], spec))
+        groups.append(KVCacheGroupSpec([layer_name(g, i, stage) for i in range(shape.layers)], spec))
     page = groups[0].kv_cache_spec.page_size_bytes
     # Layer i of every group lies in the same memory: a block belongs to one group at a time.
     tensors = [
         KVCacheTensor(
             size=page * shape.blocks * shape.layers,
-            layers=[layer_name(g, i) for i in range(shape.layers)],
+            layers=[layer_name(g, i, stage) for i in range(shape.layers)],
             layer_stride=page * shape.blocks,
             block_stride=page,
         )

@@ -63,6 +63,19 @@ def test_tensor_parallel(replicated, daemon, ledger, start):
     assert daemon.status()["pool"]["slots"] == (6 if replicated else 12)
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_pipeline_parallel(tp, daemon, ledger, start):
+    engine = start(daemon, Shape(tp=tp, pp=2))
+    stored(engine, KvistWorld(daemon, ledger, start), prompt(1, 200))
+    for worker in engine.workers:
+        for view in worker.views:
+            view.fill_(0)
+        worker.note_free_blocks()
+    engine.prefill(prompt(1, 200) + prompt(2, 20))
+    assert engine.loaded_tokens() == 192
+    engine.settle(ledger)
+
+
 def test_data_parallel_engines_share(daemon, ledger, start):
     one, other = (start(daemon, instance=f"replica_dp{i}") for i in range(2))
     one.prefill(prompt(1, 200))

@@ -22,6 +22,8 @@ KINDS = {
     "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
     "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),
     "tp replicated": (Shape(blocks=40, tp=2, replicated=True, layout=Layout("mla")), Faults(pause=30, kill=10)),
+    "pp": (Shape(blocks=40, pp=2), Faults(pause=30, kill=10)),
+    "tp and pp, hybrid": (Shape(blocks=64, tp=2, pp=2, windows=(0, 64)), Faults(pause=30, kill=10)),
     "priorities": (Shape(blocks=40, policy="priority"), Faults(pause=40)),
     "stores on eviction": (SMALL, Faults(pause=30, kill=5), {"store": "on_eviction", "evict_ahead": 8}),
     "hybrid, stores on eviction": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30), {"store": "on_eviction", "evict_ahead": 8}),

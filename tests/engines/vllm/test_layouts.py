@@ -1,9 +1,12 @@
 """Every layout of engines.md A.4 is carried right; what isn't known is refused at the start, with what was seen and what is supported."""
 
 import dataclasses
+import importlib
+import sys
 
 import pytest
 import torch
+import vllm
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, MambaSpec
@@ -78,6 +81,16 @@ def test_pages_that_overlap_are_refused(model, daemon):
     first = settings.layer_name(0, 0)
     overlapping = torch.zeros(48 * 2 * 16 * 16).as_strided((48, 2, 16, 16), (16, 256, 16, 1))
     assert first in refused(model, daemon, change_tensors=lambda t: {**t, first: overlapping})
+
+
+def test_other_vllm_is_refused(monkeypatch):
+    """One whose connectors can't report failed loads by request: at import, with the version that was seen and the one that is needed."""
+    base = "vllm.distributed.kv_transfer.kv_connector.v1.base"
+    monkeypatch.delattr(f"{base}.KVConnectorTransferResults")
+    for name in [name for name in sys.modules if name.startswith("kvist.vllm")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(ImportError, match=f"0\\.32.*{vllm.__version__}"):
+        importlib.import_module("kvist.vllm")
 
 
 def test_misspelt_setting_is_refused(model, daemon):
