@@ -5,7 +5,8 @@ argv: answers' fd, the LLM's arguments as JSON. Orders:
     {"do": "reset"}                                             -> whether vLLM forgot its prefix cache
     {"do": "empty_steps", "count": n}                           -> seconds of each engine step that has nothing to schedule
     {"do": "corrupt", "page": p}                                -> from here on page p of what is stored is another page's (p < 0: no more)
-    {"do": "stats"}                                             -> what the connector counted
+    {"do": "watch"}, then {"do": "took"}                        -> seconds of each lookup and load, and engine steps, since the last
+    {"do": "settle"}                                            -> whether the engine has nothing left to do
 """
 
 import json
@@ -83,6 +84,58 @@ def empty_steps(llm, count):
         core.scheduler.update_from_output(output, result)
         took.append(time.perf_counter() - begin)
     return took
+
+
+_took = {"lookup": [], "load": [], "steps": 0}
+
+
+@order
+def watch(llm):
+    """From here on `took` knows seconds from the begin of each lookup and load to its answer, and how many steps the engine made."""
+    import kvist
+
+    begun = {}
+
+    def begins(kind, real):
+        def call(self, *arguments, **how):
+            begin = time.perf_counter()
+            op = real(self, *arguments, **how)
+            begun[id(self), op] = kind, begin
+            return op
+
+        return call
+
+    def ends(real, over):
+        def call(self, op, *arguments):
+            result = real(self, op, *arguments)
+            if over(result) and (id(self), op) in begun:
+                kind, begin = begun.pop((id(self), op))
+                _took[kind].append(time.perf_counter() - begin)
+            return result
+
+        return call
+
+    client = kvist.Client
+    client.lookup_start = begins("lookup", client.lookup_start)
+    client.load = begins("load", client.load)
+    client.lookup_result = ends(client.lookup_result, lambda hit: hit is not None)
+    client.poll = ends(client.poll, lambda result: result.status != kvist.Status.PENDING)
+    scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+    schedule = scheduler.schedule
+
+    def counted(*arguments, **how):
+        _took["steps"] += 1
+        return schedule(*arguments, **how)
+
+    scheduler.schedule = counted
+    return True
+
+
+@order
+def took(llm):
+    answer = {"lookup": list(_took["lookup"]), "load": list(_took["load"]), "steps": _took["steps"]}
+    _took.update(lookup=[], load=[], steps=0)
+    return answer
 
 
 @order

@@ -210,9 +210,10 @@ def speed(engine: Llm, kvistd) -> None:
     step = statistics.median(engine.order("empty_steps", count=100))
     print(f"\nempty engine step {1e3 * step:.2f} ms, kvist-bench copy {rate / 1e9:.1f} GB/s")
     ratios = []
+    engine.order("watch")
     for length in (512, 1024, 1984):
         tokens = prompt(300 + length, length + 1)
-        own, warm, cold = [], [], []
+        own, warm, cold, parts = [], [], [], []
         for turn in range(7):
             tokens[0] = 3 + turn  # another prompt each turn: nowhere yet
             cold.append(engine.generate([tokens], 1)[0]["seconds"])
@@ -221,15 +222,19 @@ def speed(engine: Llm, kvistd) -> None:
             assert answer["cached"] == length // BLOCK * BLOCK
             own.append(answer["seconds"])
             engine.reset()
+            engine.order("took")
             (answer,) = engine.generate([tokens], 1)
             assert answer["cached"] == length // CHUNK * CHUNK
             warm.append(answer["seconds"])
+            parts.append(engine.order("took"))
         cold, own, warm = (1e3 * statistics.median(times) for times in (cold, own, warm))
         copying = 1e3 * layers * kv_bytes * length / rate
         wanted = own + 1e3 * step + copying
         ratios.append(warm / wanted)
         print(f"{length:5} tokens to the first one: computed {cold:.1f} ms, from kvist {warm:.2f}, from vLLM's own cache {own:.2f} + step "
-              f"{1e3 * step:.2f} + copy {copying:.2f}: {warm / wanted:.2f} times that (wanted: 1.2)")  # fmt: skip
+              f"{1e3 * step:.2f} + copy {copying:.2f}: {warm / wanted:.2f} times that (wanted: 1.2); of it the lookup took "
+              f"{1e3 * statistics.median(p['lookup'][0] for p in parts):.2f} and the load {1e3 * statistics.median(p['load'][0] for p in parts):.2f}, "
+              f"in {statistics.median(p['steps'] for p in parts):.0f} steps")  # fmt: skip
     assert min(ratios) < 3, "far slower than the engine's own cache"
 
 
