@@ -151,8 +151,9 @@ class History:
         self._resume_at = self._start_at = 0
         for engine in self.engines:
             engine.run()
+        self.ledger.settle(lambda: [engine.step() for engine in self.engines])
         for engine in self.engines:
-            engine.settle(self.ledger)
+            engine.settle()
             self.counts["loaded"] += engine.loaded_tokens()
         self.daemon.wait_idle()
         self._compare_answers()
