@@ -328,7 +328,7 @@ class Engine:
             sequence.computed += count
             self._name_filled_pages(sequence)
             if sequence.kvist:
-                self.kvist.store_filled(sequence.kvist, sequence.tokens[: sequence.computed], sequence.pages)
+                self.kvist.store_filled(sequence.kvist, sequence.tokens, sequence.computed, sequence.pages)
             if sequence.remaining == 0:
                 self._add_token(sequence, of_last)
 

@@ -254,12 +254,12 @@ class KvistCache:
 
     # ---- store ----
 
-    def store_filled(self, request: KvistRequest, tokens: Sequence[int], pages: Sequence[int]) -> None:
-        """Starts copying the chunks that have become full. `tokens`: those whose KV is in `pages`, and final: no drafts."""
-        filled = len(tokens) // self.chunk_tokens
+    def store_filled(self, request: KvistRequest, tokens: Sequence[int], computed: int, pages: Sequence[int]) -> None:
+        """Starts copying the chunks that have become full: the KV of tokens[:computed] is in `pages`, and final: no drafts."""
+        filled = computed // self.chunk_tokens
         if filled <= request.offered or len(self._copies) >= _COPIES_MAX:
             return
-        self._extend(request, tokens)  # the answer's tokens join the chain when their chunk is full
+        self._extend(request, tokens[:computed])  # the answer's tokens join the chain when their chunk is full
         pages_per_chunk = self.chunk_tokens // PAGE_TOKENS
         source = list(pages[request.offered * pages_per_chunk : filled * pages_per_chunk])
         try:

@@ -4,6 +4,7 @@ import array
 import hashlib
 import random
 import struct
+from collections.abc import Sequence
 
 import pytest
 from kvist import Chain, KvistError, Status
@@ -14,7 +15,7 @@ def root(salt: str = "", lora: str = "") -> bytes:
     return hashlib.sha256(b"kvist.chunk.1\0" + prefixed).digest()
 
 
-def key(parent: bytes, tokens: list[int], extra: list[bytes] = []) -> bytes:
+def key(parent: bytes, tokens: list[int], extra: Sequence[bytes] = ()) -> bytes:
     bound = b"".join(struct.pack("<I", len(one)) + one for one in extra)
     if extra:
         bound += struct.pack("<I", len(extra))
