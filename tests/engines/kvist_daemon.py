@@ -1,5 +1,6 @@
 """A kvistd of one test: its own runtime directory, killed with the test. And where this checkout's build is."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -14,12 +15,12 @@ REPO = pathlib.Path(__file__).resolve().parents[2]
 _BUILD = REPO / "build/release"
 
 
-def use_checkout(*folders: str) -> None:
-    """Makes importable what lies below `folders` of the checkout, and names its libkvist to the package, unless
-    $KVIST_LIBRARY does."""
-    for folder in folders:
-        sys.path.insert(0, str(REPO / folder))
-    os.environ.setdefault("KVIST_LIBRARY", str(_BUILD / "lib/libkvist.so.1"))
+def use_checkout() -> None:
+    """Makes the examples importable, and kvist: the installed one, else this checkout's with the library that its build has made."""
+    sys.path.insert(0, str(REPO / "examples"))
+    if importlib.util.find_spec("kvist") is None:
+        sys.path.insert(0, str(REPO / "connector/python"))
+        os.environ.setdefault("KVIST_LIBRARY", str(_BUILD / "lib/libkvist.so.1"))
 
 
 def binary(name: str) -> str:

@@ -207,5 +207,5 @@ def test_all_miss_throughput(daemon):
                     rates[engine is connected].append(2 * 616 / seconds)
         assert connected.kvist.stats.chunks_stored == 6 * 2 * (615 // 256)
     ratio = statistics.median(rates[True]) / statistics.median(rates[False])
-    print(f"\nall-miss throughput with kvist / without: {ratio:.3f}; {statistics.median(rates[True]):.0f} tokens/s with")
+    print(f"\nall-miss throughput with kvist / without: {ratio:.3f} (wanted 0.97 on a quiet machine)")
     assert ratio > 0.6

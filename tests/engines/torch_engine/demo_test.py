@@ -14,7 +14,7 @@ SMALL = ["--document-bytes", "300", "--rounds", "2", "--answer-tokens", "3", "--
 
 def demo(*arguments):
     """Exit status, stdout, stderr."""
-    environment = os.environ | {"PYTHONPATH": str(REPO / "connector/python")}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, REPO / "examples/torch_engine", "demo", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     return done.returncode, done.stdout, done.stderr
