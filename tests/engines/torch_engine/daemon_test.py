@@ -190,9 +190,10 @@ def test_an_instance_with_another_space_is_refused(daemon):
 
 
 def test_all_miss_throughput(daemon):
-    """Two engines in this process take turns with prompts that nobody has seen; ends of stores are part of the time. The
-    goal is 0.97 on a
-    quiet machine; what fails here is an engine that waits for kvist."""
+    """Two engines in this process take turns with prompts that nobody has seen; ends of stores are part of the time.
+
+    0.97 is wanted of a quiet machine; what fails here is an engine that waits for kvist.
+    """
     rates = {True: [], False: []}
     with engine_at(daemon, kvist={"chunk_tokens": 256}) as connected, Engine(small_model(), EngineOptions()) as bare:
         for turn in range(6):
