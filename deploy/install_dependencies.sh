@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that kvist needs. Says what it installs, asks nothing; does nothing when all is there.
 #
-# usage: deploy/install_dependencies.sh [build|test] [--missing]
+# usage: deploy/install_dependencies.sh [build|test|engines] [--missing]
 #   build      what kvistd, kvistctl and the examples need (the default)
 #   test       that, and what the tests, benchmarks and checks need
+#   engines    what kvistd and tests/engines need; Python packages come from pip
 #   --missing  only prints which of them are not installed
 # Works as root or through sudo.
 set -euo pipefail
@@ -23,11 +24,15 @@ test_packages=(
   systemd                            # its programs check deploy/systemd; none is started
   prometheus                         # promtool, which judges /metrics; with systemd, apt starts its server, too
 )
+engines_packages=(
+  python3 python3-venv
+)
 
 case "${1:-build}" in
   build) wanted=("${build_packages[@]}") ;;
   test) wanted=("${build_packages[@]}" "${test_packages[@]}") ;;
-  *) sed -n '2,8p' "$0"; exit 2 ;;
+  engines) wanted=("${build_packages[@]}" "${engines_packages[@]}") ;;
+  *) sed -n '2,9p' "$0"; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then

@@ -1,0 +1,65 @@
+"""Histories from a printed seed. KVIST_SEED=... replays one; KVIST_HISTORIES=... plays more of each kind."""
+
+import os
+
+import pytest
+
+from histories import Faults, History, seeds
+from layouts import Layout
+from settings import Shape
+
+SMALL = Shape(blocks=40)
+KINDS = {
+    "calm": (SMALL, Faults()),
+    "slow": (SMALL, Faults(pause=60)),
+    "deadly": (SMALL, Faults(kill=20, pause=20, clear=10)),
+    "roomy": (Shape(blocks=160, max_seqs=16, step_tokens=256), Faults(pause=20, clear=10)),
+    "drafts": (Shape(blocks=48, drafts=3), Faults(pause=30)),
+    "hybrid": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30)),
+    "hybrid deadly": (Shape(blocks=64, windows=(0, 48, 96)), Faults(kill=20, pause=20, clear=10)),
+    "windows": (Shape(blocks=64, windows=(64,)), Faults(pause=30, kill=10)),
+    "no local cache": (Shape(blocks=40, prefix_caching=False), Faults(pause=30, kill=10)),
+    "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
+    "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),
+    "tp replicated": (Shape(blocks=40, tp=2, replicated=True, layout=Layout("mla")), Faults(pause=30, kill=10)),
+    "pp": (Shape(blocks=40, pp=2), Faults(pause=30, kill=10)),
+    "tp and pp, hybrid": (Shape(blocks=64, tp=2, pp=2, windows=(0, 64)), Faults(pause=30, kill=10)),
+    "priorities": (Shape(blocks=40, policy="priority"), Faults(pause=40)),
+    "stores on eviction": (SMALL, Faults(pause=30, kill=5), {"store": "on_eviction", "evict_ahead": 8}),
+    "hybrid, stores on eviction": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30), {"store": "on_eviction", "evict_ahead": 8}),
+    "loads inside the step": (SMALL, Faults(pause=10, kill=5), {"load": "layerwise", "load_timeout_s": 0.2}),
+    "blocks of 64, chunks of 64": (Shape(blocks=20, block=64, chunk=64), Faults(pause=30)),
+}
+
+
+@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("kind", KINDS)
+def test_history(kind, seed, daemon, ledger, start):
+    shape, faults, *extra = KINDS[kind]
+    print(f"KVIST_SEED={seed} kind: {kind}")
+    engine = start(daemon, shape, **{"load_timeout_s": 1.0, **dict(*extra)})
+    history = History(seed, [engine], ledger, daemon, faults)
+    try:
+        history.play(250)
+        history.rest()
+    except AssertionError:
+        print(history.counts)
+        if "KVIST_STORY" in os.environ:
+            print(*engine.story, sep="\n")
+        raise
+    print(history.counts)
+    if daemon.running:
+        daemon.wait_idle()
+    engine.close()
+    daemon.wait_idle(sessions=0)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_two_engines_share(seed, daemon, ledger, start):
+    """Data parallel replicas, or two engines of one machine: one's chunks are the other's hits."""
+    print(f"KVIST_SEED={seed}")
+    engines = [start(daemon, SMALL, instance=f"replica_dp{i}") for i in range(2)]
+    history = History(seed, engines, ledger, daemon, Faults(pause=20, clear=5))
+    history.play(200)
+    history.rest()
+    print(history.counts)
