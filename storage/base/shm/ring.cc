@@ -13,6 +13,10 @@ namespace {
 // Arguments begin on cache lines.
 constexpr uint64_t ArenaBytes(uint64_t size) { return (size + 63) & ~uint64_t{63}; }
 
+// From here on the arena's start is used again though its end isn't reached: few enough lines for the caches of both sides, and room enough
+// for what follows.
+constexpr uint64_t kTurnFrom = kArenaBytes.value / 16;
+
 std::atomic_ref<uint32_t> TurnOf(Entry* entry) { return std::atomic_ref<uint32_t>(entry->turn); }
 constexpr uint32_t Turn(uint64_t position) { return static_cast<uint32_t>(position + 1); }
 
@@ -34,8 +38,9 @@ std::optional<uint64_t> RingProducer::Place(uint64_t size) const {
   const uint64_t begin = arena_begin_ % kArenaBytes.value;
   uint64_t at = arena_end_;
   // Arguments are contiguous: what doesn't fit at the end of the arena goes to its start. So does what fits there anyhow, to use the
-  // same few lines again and again.
-  const bool fits_at_start = tail_ == head_seen_ || (begin < end && ArenaBytes(size) <= begin);
+  // same few lines again and again; but with requests under way only when there is much room at the start: what is behind them is lost
+  // to those that follow.
+  const bool fits_at_start = tail_ == head_seen_ || (begin < end && begin >= kTurnFrom && ArenaBytes(size) <= begin);
   if (end != 0 && (fits_at_start || end + size > kArenaBytes.value)) at += kArenaBytes.value - end;
   const uint64_t in_use_from = tail_ == head_seen_ ? at : arena_begin_;
   if (at + ArenaBytes(size) - in_use_from > kArenaBytes.value) return std::nullopt;
