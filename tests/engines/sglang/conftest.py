@@ -81,7 +81,8 @@ def daemon(tmp_path):
 
 @pytest.fixture
 def small_daemon(tmp_path):
-    running = Daemon(tmp_path, pool_bytes="4MiB")
+    (tmp_path / "small").mkdir()
+    running = Daemon(tmp_path / "small", pool_bytes="4MiB")
     yield running
     running.kill()
 
