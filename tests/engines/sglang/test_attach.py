@@ -9,7 +9,6 @@ import types
 
 import pytest
 import sglang
-import torch
 from conftest import LAUNCH, ROOT, config, mha_pool, mla_pool, pages_of
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.mem_cache.storage import StorageBackendFactory
@@ -49,7 +48,7 @@ def test_sglangs_own_injector_of_failures_wraps_it(daemon, monkeypatch):
         ({"deadline_s": True}, "wanted is seconds"),
         ({"namespace": 7}, "wanted is a text"),
         ({"weights": "x" * 201}, "at most 200 bytes"),
-        ({"allocator": "default"}, '"allocator" in SGLang\'s extra config is \'default\''),
+        ({"allocator": "default"}, "\"allocator\" in SGLang's extra config is 'default'"),
     ],
 )
 def test_wrong_settings_stop_the_start(daemon, setting, says):
@@ -58,7 +57,12 @@ def test_wrong_settings_stop_the_start(daemon, setting, says):
 
 
 def test_sglangs_own_settings_are_let_through():
-    extra = {"prefetch_threshold": 1, "prefetch_timeout_base": 1.0, "hicache_storage_pass_prefix_keys": True, "tp_lcm_size": 8}
+    extra = {
+        "prefetch_threshold": 1,
+        "prefetch_timeout_base": 1.0,
+        "hicache_storage_pass_prefix_keys": True,
+        "tp_lcm_size": 8,
+    }
     assert Settings.of({**LAUNCH, **extra}) == Settings()
 
 
@@ -70,7 +74,9 @@ def test_a_pool_outside_shared_memory_is_refused_with_what_to_say(daemon):
 
 def test_pools_that_cannot_be_described_are_refused_by_name(daemon, monkeypatch):
     storage = KvistStorage(config(daemon), {})
-    with pytest.raises(layout.Unsupported, match="MHATokenToKVPoolHost of layout page_unified .*kvist supports the layouts layer_first"):
+    with pytest.raises(
+        layout.Unsupported, match="MHATokenToKVPoolHost of layout page_unified .*kvist supports the layouts layer_first"
+    ):
         storage.register_mem_pool_host(mha_pool("page_unified"))
     more = mha_pool()
     monkeypatch.setattr(more, "get_size_per_token", lambda: 1000)  # scales beside K and V
@@ -131,7 +137,9 @@ def test_the_space_names_what_changes_the_bytes(daemon, tmp_path, monkeypatch):
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     (adapter / "adapter.safetensors").write_bytes(b"a")
-    args = types.SimpleNamespace(model_path=str(tmp_path), enable_lora=False, lora_paths=[f"a={adapter}"], kv_cache_dtype="auto")
+    args = types.SimpleNamespace(
+        model_path=str(tmp_path), enable_lora=False, lora_paths=[f"a={adapter}"], kv_cache_dtype="auto"
+    )
     monkeypatch.setattr(identity, "server_args", lambda: args)
     pool = mha_pool()
     described = layout.describe(pool)
@@ -139,7 +147,9 @@ def test_the_space_names_what_changes_the_bytes(daemon, tmp_path, monkeypatch):
 
     def space(**changes):
         made = config(daemon, **{key: value for key, value in changes.items() if key in ("tp_rank", "tp_size", "mla")})
-        return identity.space_of(made, pool, changes.get("name", "kv"), described, changes.get("replicated", False), settings, "")
+        return identity.space_of(
+            made, pool, changes.get("name", "kv"), described, changes.get("replicated", False), settings, ""
+        )
 
     base = space(tp_size=2)
     assert base == space(tp_size=2) and base.page_tokens == base.chunk_tokens == 4
@@ -166,7 +176,7 @@ def test_the_space_names_what_changes_the_bytes(daemon, tmp_path, monkeypatch):
 
 def commands():
     """[command] of the guide's shell blocks, joined at backslashes."""
-    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.S)
+    blocks = re.findall(r"```sh\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     joined = [re.sub(r"\\\n\s*", " ", block) for block in blocks]
     return [line.split("  #")[0].strip() for block in joined for line in block.splitlines() if line.strip()]
 
@@ -198,6 +208,11 @@ def test_the_guide_explains_each_setting():
 def test_the_guides_other_commands_name_what_is_there():
     for command in commands():
         for word in shlex.split(command):
-            if "/" in word and not word.startswith(("-", "http", "/")) and "=" not in word and pathlib.PurePath(word).suffix == ".sh":
+            if (
+                "/" in word
+                and not word.startswith(("-", "http", "/"))
+                and "=" not in word
+                and pathlib.PurePath(word).suffix == ".sh"
+            ):
                 assert (ROOT / word).exists(), command
     assert any(command.startswith("pip install") for command in commands())

@@ -172,9 +172,7 @@ def test_reset_detach_and_attach_again(controller, daemon):
     controller.detach_storage_backend()
     untouched = fill(pool, PAGES - 1, 77)
     with get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_dcp_rank=0):
-        controller.attach_storage_backend(
-            "dynamic", PAGE, "toy", {**LAUNCH, "socket": daemon.socket, "weights": "toy"}
-        )
+        controller.attach_storage_backend("dynamic", PAGE, "toy", {**LAUNCH, "socket": daemon.socket, "weights": "toy"})
     assert torch.equal(read(pool, PAGES - 1), untouched) and torch.equal(read(pool, 0), content[0])
     assert prefetch(controller, tokens, 200)[1] == 10 * PAGE
     assert all(torch.equal(read(pool, 200 + n), content[n]) for n in range(10))

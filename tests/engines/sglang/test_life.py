@@ -314,3 +314,38 @@ def test_two_daemons_share_nothing(tmp_path, attach, daemon):
         assert attach(pool, at=other).batch_exists([key(1)]) == 0
     finally:
         other.kill()
+
+
+def test_pages_come_back_only_when_nothing_writes_into_them(attach, daemon):
+    """kvistd stops in the middle of loads that are late at once: what SGLang is given back stays as SGLang leaves it."""
+    pool = mha_pool(pages=260, heads=8, width=128, layers=8)  # 128 KiB a page
+    storage = attach(pool, deadline_s=0.02)
+    patient = attach(pool)
+    keys = [key(n) for n in range(100)]
+    assert all(patient.batch_set_v1(keys, pages_of(*range(100))))
+    pool.kv_buffer.zero_()
+    stop = threading.Event()
+
+    def stutter():
+        rng = random.Random(6)
+        while not stop.is_set():
+            daemon.signal(signal.SIGSTOP)
+            stop.wait(0.05)
+            daemon.signal(signal.SIGCONT)
+            stop.wait(rng.uniform(0.0, 0.02))
+
+    thread = threading.Thread(target=stutter)
+    thread.start()
+    late = 0
+    try:
+        for turn in range(60):
+            got = storage.batch_get_v1(keys, pages_of(*range(130, 230)))
+            late += not all(got)
+            pool.kv_buffer.view(torch.uint8).fill_(turn + 1)  # SGLang uses its pages for something else
+            assert patient.batch_exists(keys) >= 0  # kvistd has come round in between
+            assert bool((pool.kv_buffer.view(torch.uint8) == turn + 1).all()), "written after it was given back"
+            storage._main.pages._paused_until = 0.0
+    finally:
+        stop.set()
+        thread.join(30)
+    assert late > 0
