@@ -45,7 +45,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
       break;
     }
     const bool away = absl::IsUnavailable(link.status()) || absl::IsDeadlineExceeded(link.status());
-    if (!away) return link.status();
+    if (!away && options.ask_again == 0) return link.status();
+    if (!away) {
+      MutexLock lock(&client->mutex_);
+      client->state_ = KVIST_REFUSED;
+      client->refusal_ = link.status();
+      break;
+    }
     if (MonotonicNanos() + pause >= deadline) break;
     client->Pause(pause);
   }

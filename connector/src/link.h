@@ -37,7 +37,10 @@ class Link {
     uint32_t cell = 0;
     uint32_t sequence = 0;
   };
-  enum class Room { kNow, kWait };  // what to do while the ring is full: the daemon is behind by a thousand requests, or stopped
+  enum class Room {
+    kNow,
+    kWait
+  };  // what to do while the ring is full: the daemon is behind by a thousand requests, or stopped
   // Submits a request with its arguments in order; waits for room in the ring until `entry.deadline_nanos`, or not at all. The daemon is
   // told that the engine asked at `asked_nanos`.
   // Errors: ResourceExhausted  all cells are in use, or no room now.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.

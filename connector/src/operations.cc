@@ -60,7 +60,7 @@ void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
 absl::Status Client::Cancel(kvist_op handle) {
   std::optional<Op> op = FindOp(handle);
   if (!op.has_value()) return absl::OkStatus();  // it has ended and was asked for
-  if (op->kind == Kind::kLookup) {  // has no pages: nobody need ask for it again
+  if (op->kind == Kind::kLookup) {               // has no pages: nobody need ask for it again
     if (TakeOp(handle)) op->link->Forget(op->ticket, shm::Opcode::kLookup);
     return absl::OkStatus();
   }

@@ -18,8 +18,6 @@ using kvist::test::FakeEngine;
 using kvist::test::InChild;
 using kvist::test::TempDir;
 
-namespace {}  // namespace
-
 TEST_CASE("An engine loads what it stored, bit for bit") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});

@@ -95,6 +95,7 @@ class Options(Structure):
         ("memory", POINTER(Memory)),
         ("deadline_us", c_int64),
         ("connect_timeout_us", c_int64),
+        ("ask_again", c_int32),
     ]
 
 

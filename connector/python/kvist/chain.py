@@ -26,6 +26,8 @@ class Chain:
     def __init__(self, chunk_tokens: int, *, salt: str = "", lora: str = "") -> None:
         self._chain = ctypes.c_void_p()
         self._lib = library()
+        if "\0" in salt or "\0" in lora:
+            raise ValueError("salt and lora can't hold NUL: C ends there, and what differs behind it would be shared")
         options = _abi.ChainOptions(ctypes.sizeof(_abi.ChainOptions), chunk_tokens, salt.encode(), lora.encode())
         check(self._lib.chain_create(options, self._chain))
 

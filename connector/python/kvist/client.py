@@ -14,6 +14,7 @@ from kvist.library import check, error, library
 from kvist.status import KvistError, Status
 
 NO_PAGE = _abi.NO_PAGE
+ALL_LAYERS = _abi.ALL_LAYERS
 _CALLERS_FAULTS = (Status.INVALID_ARGUMENT, Status.FAILED_PRECONDITION, Status.INTERNAL)
 
 
@@ -82,8 +83,10 @@ class Client:
         socket: str | None = None,
         deadline_s: float = 0.0,
         connect_timeout_s: float = 0.0,
+        ask_again: bool = False,
     ) -> None:
-        """Opens the session; succeeds also while the daemon is away, and everything is a miss until it is there."""
+        """Opens the session; succeeds also while the daemon is away, and everything is a miss until it is there. With `ask_again` a
+        daemon that refuses (another version, another user's) is like one that is away; wait_connected says why."""
         self._client = ctypes.c_void_p()
         self._lib = library()
         self.space = space
@@ -98,6 +101,7 @@ class Client:
             memory=ctypes.pointer(c_memory(memory, writer)) if memory is not None else None,
             deadline_us=_us(deadline_s),
             connect_timeout_us=_us(connect_timeout_s),
+            ask_again=ask_again,
         )
         status = self._lib.connect(options, self._client)
         if status != Status.OK:
@@ -212,7 +216,7 @@ class Client:
         check(self._lib.store(self._client, args, op))
         return op.value
 
-    def wait(self, op: int, timeout_s: float, *, layers: int = _abi.ALL_LAYERS) -> Result:
+    def wait(self, op: int, timeout_s: float, *, layers: int = ALL_LAYERS) -> Result:
         """The result as it is when the first `layers` layers are there, the op has ended, or the time is over (then PENDING)."""
         result = _abi.Result(ctypes.sizeof(_abi.Result))
         return self._result(self._lib.wait(self._client, op, layers, _us(timeout_s), result), result)
@@ -304,4 +308,4 @@ def _table(pages: array | Iterable[int]) -> tuple[int, int, array]:
     return (*pages.buffer_info(), pages)
 
 
-__all__ = ["NO_PAGE", "Client", "Connection", "ExpectedReuse", "Hit", "KvistError", "Result", "StopReason"]
+__all__ = ["ALL_LAYERS", "NO_PAGE", "Client", "Connection", "ExpectedReuse", "Hit", "KvistError", "Result", "StopReason"]

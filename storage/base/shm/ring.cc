@@ -13,10 +13,6 @@ namespace {
 // Arguments begin on cache lines.
 constexpr uint64_t ArenaBytes(uint64_t size) { return (size + 63) & ~uint64_t{63}; }
 
-// From here on the arena's start is used again though its end isn't reached: few enough lines for the caches of both sides, and room enough
-// for what follows.
-constexpr uint64_t kTurnFrom = kArenaBytes.value / 16;
-
 std::atomic_ref<uint32_t> TurnOf(Entry* entry) { return std::atomic_ref<uint32_t>(entry->turn); }
 constexpr uint32_t Turn(uint64_t position) { return static_cast<uint32_t>(position + 1); }
 
@@ -31,18 +27,22 @@ void RingProducer::Reclaim() {
   }
 }
 
+// Fits into a core's second-level cache (1 MiB and more on servers).
+constexpr uint64_t kNearBytes = MiB(1).value;
+
 std::optional<uint64_t> RingProducer::Place(uint64_t size) const {
   if (tail_ - head_seen_ >= kEntries) return std::nullopt;
   if (size > kArenaBytes.value) return std::nullopt;
   const uint64_t end = arena_end_ % kArenaBytes.value;
-  const uint64_t begin = arena_begin_ % kArenaBytes.value;
   uint64_t at = arena_end_;
-  // Arguments are contiguous: what doesn't fit at the end of the arena goes to its start. So does what fits there anyhow, to use the
-  // same few lines again and again; but with requests under way only when there is much room at the start: what is behind them is lost
-  // to those that follow.
-  const bool fits_at_start = tail_ == head_seen_ || (begin < end && begin >= kTurnFrom && ArenaBytes(size) <= begin);
-  if (end != 0 && (fits_at_start || end + size > kArenaBytes.value)) at += kArenaBytes.value - end;
-  const uint64_t in_use_from = tail_ == head_seen_ ? at : arena_begin_;
+  // Arguments are contiguous: what doesn't fit at the end of the arena goes to its start. So does what is past the part that caches hold, or
+  // finds the ring empty: the same lines are used again and again. But what lies behind those entries that aren't known to be consumed is
+  // out of reach then until they are, so there must be nearly as much before them.
+  const bool empty = tail_ == head_seen_;
+  const uint64_t begin = arena_begin_ % kArenaBytes.value;
+  const bool again = begin < end && end > kNearBytes && ArenaBytes(size) + kNearBytes / 4 * 3 <= begin;
+  if (end != 0 && (empty || again || end + size > kArenaBytes.value)) at += kArenaBytes.value - end;
+  const uint64_t in_use_from = empty ? at : arena_begin_;
   if (at + ArenaBytes(size) - in_use_from > kArenaBytes.value) return std::nullopt;
   return at;
 }

@@ -40,7 +40,8 @@ struct Engine {
     options.socket = "/nonexistent/kvist.sock";
     options.instance = "e";
     options.role = KVIST_WORKER;
-    options.space = {sizeof(kvist_space), "m", nullptr, "u8", 1, 16, 16, kBytes, 1, 0, 0, KVIST_LAYER_MAJOR, nullptr, 0};
+    options.space = {sizeof(kvist_space), "m",     nullptr, "u8", nullptr, 1, 16, 16, kBytes, 1, 0, 0,
+                     KVIST_LAYER_MAJOR,   nullptr, 0};
     options.memory = &memory;
     options.connect_timeout_us = 1000;
   }
@@ -63,6 +64,8 @@ TEST_CASE("Client without a daemon misses at once and says so") {
     REQUIRE(!hit.lease);
   }
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(60));  // waiting for each would take a thousand
+  CHECK(client.StartLookup(keys, 1'000'000) == 0);
+  CHECK(std::string(kvist_error()).find("away") != std::string::npos);
   const std::vector<uint32_t> pages(4);
   CHECK(client.Store(keys, 0, pages) == 0);
   CHECK(std::string(kvist_error()).find("away") != std::string::npos);

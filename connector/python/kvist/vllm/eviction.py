@@ -1,0 +1,78 @@
+"""Stores on eviction: only what the block pool is about to reuse, ahead of need.
+
+What stays in the engine's own prefix cache needn't be written anywhere. Each full chunk is remembered with its blocks; each step looks at the
+head of the pool's free queue, and a chunk that has a block there is stored, with those before it that aren't yet: without them nobody would
+find it. vLLM frees a request's last blocks first, so those before it are still there.
+
+Its blocks stay where they are in the queue: storing a chunk doesn't make it recent.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+
+class Chunk:
+    """A full chunk in the engine's blocks. blocks: [kvist's group], empty where it is out of the window. Valid while all its blocks hold what
+    they held."""
+
+    __slots__ = ("_hashes", "blocks", "key", "parent", "parent_key", "stored")
+
+    def __init__(self, key: bytes, parent_key: bytes, parent: "Chunk | None", blocks: list[list[KVCacheBlock]]) -> None:
+        self.key = key
+        self.parent_key = parent_key
+        self.parent = parent
+        self.blocks = blocks
+        self._hashes = [block.block_hash for block in self.all_blocks()]
+        self.stored = False
+
+    def all_blocks(self) -> Iterator[KVCacheBlock]:
+        for blocks in self.blocks:
+            yield from blocks
+
+    def holds(self) -> bool:
+        return all(block.block_hash == known and known is not None for block, known in zip(self.all_blocks(), self._hashes))
+
+
+class EvictionStores:
+    def __init__(self, pool: BlockPool, ahead: int) -> None:
+        self._pool = pool
+        self._ahead = ahead
+        self._chunks: dict[int, Chunk] = {}  # [block]
+
+    def find(self, block: KVCacheBlock, key: bytes) -> Chunk | None:
+        """The chunk of this key that has this block."""
+        chunk = self._chunks.get(block.block_id)
+        return chunk if chunk is not None and chunk.key == key and chunk.holds() else None
+
+    def add(self, chunk: Chunk) -> None:
+        for block in chunk.all_blocks():
+            self._chunks[block.block_id] = chunk
+
+    def due(self) -> list[list[Chunk]]:
+        """Runs of chunks to store now, each from its first unstored one on."""
+        runs = []
+        for block in list(islice(self._free(), self._ahead)):
+            chunk = self._chunks.pop(block.block_id, None)
+            if chunk is None or chunk.stored:
+                continue
+            run = []
+            while chunk is not None and not chunk.stored and chunk.holds():
+                run.append(chunk)
+                chunk = chunk.parent
+            if chunk is not None and not chunk.stored:
+                continue  # something before it is gone, so nobody could find it
+            for kept in run:
+                kept.stored = True
+                kept.parent = None  # a chain ends at what is stored: nothing keeps a whole conversation's chunks alive
+            runs.append(run[::-1])
+        return runs
+
+    def _free(self) -> Iterator[KVCacheBlock]:
+        queue = self._pool.free_block_queue
+        block = queue.fake_free_list_head.next_free_block
+        while block is not None and block is not queue.fake_free_list_tail:
+            yield block
+            block = block.next_free_block

@@ -1,0 +1,73 @@
+"""What must be equal for KV bytes to be reusable: the weights, and what a page's bytes mean."""
+
+import hashlib
+import os
+import platform
+
+import torch
+import vllm
+from vllm.config import VllmConfig
+from vllm.lora.request import LoRARequest
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\0".join(str(part) for part in parts).encode()).hexdigest()[:32]
+
+
+def _files(path: str) -> str:
+    """Digest of the names, sizes and times of the files in a directory (or of the one file) that hold weights."""
+    names = [path] if os.path.isfile(path) else sorted(entry.path for entry in os.scandir(path) if entry.name.endswith(_WEIGHTS))
+    parts = []
+    for name in names:
+        status = os.stat(name)
+        parts += [os.path.basename(name), status.st_size, status.st_mtime_ns]
+    return _digest(*parts)
+
+
+def weights(config: VllmConfig, named: str | None) -> tuple[str, str]:
+    """(model, revision): two engines share KV only if both are equal.
+
+    A local model is named by its files, one of a hub by its commit; `named` (the setting `weights`) overrides both. Besides: what else
+    changes what the same tokens compute to.
+    """
+    model = config.model_config
+    hf_config = model.hf_config
+    commit = getattr(hf_config, "_commit_hash", None)
+    if named is not None:
+        revision = f"named {named}"
+    elif os.path.exists(model.model):
+        revision = f"files {_files(model.model)}"
+    else:
+        revision = f"commit {commit or model.revision or 'unknown'}"
+    numbers = _digest(
+        model.dtype,
+        model.quantization,
+        config.load_config.load_format,
+        model.seed if config.load_config.load_format == "dummy" else "",
+        hf_config.to_json_string() if hasattr(hf_config, "to_json_string") else hf_config,
+    )
+    name = os.path.basename(model.model.rstrip("/")) if os.path.exists(model.model) else model.model
+    return name[-255:], f"{revision} {numbers}"
+
+
+def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
+    """What a page's bytes mean beyond their sizes: vLLM's version, the attention backends, and for CPUs the instruction set that KV is
+    packed for."""
+    contexts = config.compilation_config.static_forward_context
+    backends = sorted({backend.__name__ for layer in contexts.values() if (backend := getattr(layer, "attn_backend", None))})
+    specs = _digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups))
+    isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
+    return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {isa}"[:255]
+
+
+def lora(request: LoRARequest | None) -> str:
+    """The adapter's name and revision. Its files' sizes and times stand for the latter: an adapter can be loaded anew in its place."""
+    if request is None:
+        return ""
+    try:
+        files = _files(request.lora_path)
+    except OSError:
+        files = ""  # in no directory: of a hub
+    return f"{len(request.lora_name)}:{request.lora_name}{len(request.lora_path)}:{request.lora_path}{files}"

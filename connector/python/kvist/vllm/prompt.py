@@ -1,0 +1,46 @@
+"""A request's chunk keys, extended as its tokens become known."""
+
+from array import array
+
+from vllm.v1.request import Request
+
+import kvist
+from kvist.vllm import identity
+
+
+class Prompt:
+    """Binds all that vLLM's own prefix cache binds: LoRA adapter, salt, images and the like where they begin."""
+
+    __slots__ = ("_chain", "_chunk_tokens", "_features", "_hashed", "_request")
+
+    def __init__(self, request: Request, chunk_tokens: int, generation: str) -> None:
+        """`generation`: "" or, since the cache was reset, what tells this engine's chunks from all that were stored before."""
+        self._request = request
+        self._chunk_tokens = chunk_tokens
+        self._chain = kvist.Chain(chunk_tokens, salt=request.cache_salt or "", lora=identity.lora(request.lora_request))
+        if generation:
+            self._chain.bind(f"generation {generation}".encode())
+        self._hashed = 0
+        self._features = sorted(((f.mm_position.offset, f.identifier) for f in request.mm_features), reverse=True)
+        self.extend(request.num_tokens)
+
+    def extend(self, num_tokens: int) -> None:
+        """Takes in the request's first `num_tokens` tokens."""
+        if num_tokens <= self._hashed:
+            return
+        known = self._request._all_token_ids
+        # The list itself where all of it is meant: a prompt of 131,072 tokens takes 0.3 ms to slice.
+        tokens = array("I", known if self._hashed == 0 and num_tokens == len(known) else known[self._hashed : num_tokens])
+        at = 0
+        while self._features and self._features[-1][0] < num_tokens:
+            offset, identifier = self._features.pop()
+            # Bound to the chunk in which it begins, before the append that completes that chunk.
+            begin = max(offset - offset % self._chunk_tokens - self._hashed, at)
+            self._chain.append(tokens[at:begin])
+            at = begin
+            self._chain.bind(f"feature {offset} {identifier}".encode())
+        self._chain.append(tokens[at:] if at else tokens)
+        self._hashed = num_tokens
+
+    def keys(self, first: int = 0, last: int | None = None) -> bytes:
+        return self._chain.keys(first, last)

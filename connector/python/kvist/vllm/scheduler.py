@@ -1,0 +1,496 @@
+"""The scheduler's side: what is asked, loaded and stored for each request, and which blocks are busy with it.
+
+A request's life here:
+
+  on_new_request        keys of its prompt, lookup begins
+  get_num_new_matched   the answer, as often as asked; None while it isn't known. After a preemption the lookup begins anew
+  update_state_after_alloc   load planned, or the lease given back
+  build_connector_meta  loads of this step; stores of chunks that this step fills
+  update_connector_output    loads and stores that have ended
+  request_finished      load given up, lease given back, hints
+
+Blocks: a store that reads a block which vLLM gives to somebody else is stopped before that one writes (`Readers`); a block that a late load
+  may still write has a reference of ours, so nobody gets it before it is quiet. So no step waits for kvistd, and no freeing is delayed.
+Leases: from the answer until the load has ended, the blocks are found to be there already, or the request is gone.
+Threads: the scheduler's.
+"""
+
+import operator
+import time
+from array import array
+from itertools import takewhile
+from typing import Any
+
+from vllm.logger import init_logger
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import KVConnectorOutput
+from vllm.v1.request import Request, RequestStatus
+
+import kvist
+from kvist.vllm import events
+from kvist.vllm.eviction import Chunk, EvictionStores
+from kvist.vllm.groups import EngineGroup
+from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
+from kvist.vllm.prompt import Prompt
+from kvist.vllm.readers import Readers
+from kvist.vllm.settings import Settings
+from kvist.vllm.stats import Counters
+
+logger = init_logger(__name__)
+
+_BLOCK_ID = operator.attrgetter("block_id")
+_MISS = kvist.Hit(0, 0)
+_KEY = 32
+# A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
+_PATIENCE_S = 50e-6
+# After a lookup that wasn't answered in time, so long everything is a miss: a daemon that hangs delays one request a second.
+_HUNG_S = 1.0
+
+_STOPPED = {
+    RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
+    RequestStatus.FINISHED_LENGTH_CAPPED: kvist.StopReason.LENGTH,
+    RequestStatus.FINISHED_ABORTED: kvist.StopReason.ABORTED,
+}
+
+
+class _Loading:
+    """A load that was planned. blocks: all that it may write."""
+
+    __slots__ = ("blocks", "job", "lease")
+
+    def __init__(self, job: int, lease: int, blocks: list[KVCacheBlock]) -> None:
+        self.job = job
+        self.lease = lease
+        self.blocks = blocks
+
+
+class _Tracked:
+    """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
+
+    __slots__ = ("asked_at", "computed", "hit", "last_kept", "loading", "may_load", "next_store", "next_store_tokens", "offers_left", "op", "preemptions", "prompt",
+                 "request", "stored_first")
+
+    def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
+        self.request = request
+        self.prompt = prompt
+        self.op = 0
+        self.hit: kvist.Hit | None = None
+        self.asked_at = 0.0
+        self.computed = 0  # the local hit that the last answer was about
+        self.may_load = True
+        self.loading: _Loading | None = None
+        self.preemptions = request.num_preemptions
+        self.next_store = 0  # chunks before it are in kvistd, or on their way there
+        self.next_store_tokens = chunk_tokens
+        self.stored_first: int | None = None
+        self.last_kept: Chunk | None = None  # on eviction: of chunk next_store - 1
+        self.offers_left = 2  # how often the whole chain may be offered again
+
+
+class SchedulerSide:
+    def __init__(self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int) -> None:
+        """step_tokens: as many as vLLM computes in one step at most."""
+        self._settings = settings
+        self._groups = {group.table: group for group in groups}
+        self._chunk_tokens = chunk_tokens
+        self._ranks = ranks
+        blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
+        self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
+        self._layerwise = settings.load == "layerwise"
+        self._hash_tokens = 0  # of vLLM's block hashes, where it publishes KV events
+        self._events: dict[int, events.BlockStored] = {}  # [store]
+        self._to_publish: list[events.BlockStored] = []
+        self._client: kvist.Client | None = None
+        self._tables: tuple[int, ...] = ()  # [kvist's group] its block table
+        self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
+        self._manager: KVCacheManager | None = None
+        self._pool: BlockPool | None = None
+        self._readers: Readers | None = None
+        self._requests: dict[str, _Tracked] = {}
+        self._loading: dict[str, _Loading] = {}  # [request] until all ranks have ended, also when the request is gone
+        self._planned: list[Load] = []
+        self._give_up: list[int] = []
+        self._on_eviction: EvictionStores | None = None
+        self._storing: dict[int, tuple[list[KVCacheBlock], int, str]] = {}  # [job] blocks, ranks still at it, request
+        self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
+        self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
+        self._inside_failed: set[int] = set()
+        self._jobs = 0
+        self._hung_until = 0.0
+        self._generation = ""
+        self.counters = Counters()
+
+    # ---- set-up ----
+
+    def connect(self, handshakes: list[Handshake]) -> None:
+        """Opens the scheduler's session with what the workers described. Raises ValueError where they differ."""
+        first = handshakes[0]
+        for rank, other in enumerate(handshakes):
+            if other != first:
+                raise ValueError(
+                    f"kvist needs the same pages on all ranks: rank 0 has {first.space.groups}, rank {rank} {other.space.groups}; "
+                    "pipeline stages must have the same number of layers"
+                )
+        self._tables = first.tables
+        self._blocks_per_chunk = tuple(self._chunk_tokens // self._groups[table].block_tokens for table in first.tables)
+        self._client = kvist.Client(
+            role=kvist.Role.SCHEDULER, instance=first.instance, space=first.space, socket=self._settings.socket, ask_again=True
+        )
+
+    def bind(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        self._pool = manager.block_pool
+        self._readers = Readers(self._pool)
+        if self._settings.store == "on_eviction":
+            if not self._pool.enable_caching:
+                raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
+            self._on_eviction = EvictionStores(self._pool, self._evict_ahead)
+        if self._pool.enable_kv_cache_events:
+            self._hash_tokens = self._pool.hash_block_size
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    # ---- lookup ----
+
+    def new_request(self, request: Request) -> None:
+        # What can change under a chain's feet, or has content that no key could bind, is left to vLLM.
+        if self._client is None or request.resumable or request.prompt_embeds is not None or "\0" in (request.cache_salt or ""):
+            return
+        prompt = Prompt(request, self._chunk_tokens, self._generation)
+        tracked = self._requests[request.request_id] = _Tracked(request, prompt, self._chunk_tokens)
+        self._ask(tracked)
+
+    def _ask(self, tracked: _Tracked) -> None:
+        tracked.hit = _MISS
+        now = time.monotonic()
+        # A load inside the step must leave a token to compute.
+        keys = tracked.prompt.keys(0, (tracked.request.num_tokens - 1) // self._chunk_tokens if self._layerwise else None)
+        if not keys or now < self._hung_until:
+            return
+        try:
+            tracked.op = self._client.lookup_start(keys, lease_s=self._settings.lease_s, deadline_s=self._settings.lookup_timeout_s)
+        except kvist.KvistError as error:
+            self.counters.lookup(error.status)
+            return
+        tracked.hit = None
+        tracked.asked_at = now
+
+    def _answer(self, tracked: _Tracked) -> kvist.Hit | None:
+        if tracked.hit is not None:
+            return tracked.hit
+        hit = self._client.lookup_result(tracked.op)
+        if hit is None and time.monotonic() - tracked.asked_at < _PATIENCE_S:
+            hit = self._client.lookup_result(tracked.op, _PATIENCE_S)
+        if hit is None:
+            return None
+        tracked.op = 0
+        tracked.hit = hit
+        self.counters.lookup(hit.status)
+        if hit.status == kvist.Status.DEADLINE_EXCEEDED:
+            self._hung_until = time.monotonic() + _HUNG_S
+        self._stored_until(tracked, hit.chunks)
+        tracked.last_kept = None  # what comes next follows on a chunk that kvistd has
+        return hit
+
+    def _stored_until(self, tracked: _Tracked, chunks: int) -> None:
+        tracked.next_store = chunks
+        tracked.next_store_tokens = (chunks + 1) * self._chunk_tokens
+
+    def _forget_hit(self, tracked: _Tracked) -> None:
+        """Gives back the lease, or the question."""
+        if tracked.op:
+            self._client.cancel(tracked.op)
+            tracked.op = 0
+        if tracked.hit is not None and tracked.hit.lease:
+            self._client.release(tracked.hit.lease)
+            tracked.hit = tracked.hit._replace(lease=0)
+
+    def matched_tokens(self, request: Request, computed: int) -> int | None:
+        """Tokens beyond `computed` that can be loaded. Changes nothing that asking again would not."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or tracked.loading is not None:
+            return 0
+        if tracked.preemptions != request.num_preemptions:  # its blocks are gone, its answer so far has become part of the prompt
+            tracked.preemptions = request.num_preemptions
+            tracked.may_load = True
+            self._forget_hit(tracked)
+            tracked.prompt.extend(request.num_tokens)
+            self._ask(tracked)
+        if not tracked.may_load:
+            return 0
+        if tracked.hit is not None and tracked.hit.lease and time.monotonic() - tracked.asked_at > self._settings.lease_s / 2:
+            self._forget_hit(tracked)
+            self._ask(tracked)
+        hit = self._answer(tracked)
+        if hit is None:
+            return None
+        tracked.computed = computed
+        tokens = hit.chunks * self._chunk_tokens - computed
+        return tokens if hit.lease and tokens >= self._settings.load_min_tokens and self._settings.load != "never" else 0
+
+    # ---- load ----
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, external: int) -> None:
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return
+        if external == 0:  # nothing to load, or loaded already
+            if tracked.loading is None and tracked.hit is not None:
+                self._forget_hit(tracked)
+            return
+        hit = tracked.hit
+        self._jobs += 1
+        parts, touched = self._load_parts(tracked, blocks, external)
+        loading = tracked.loading = _Loading(self._jobs, hit.lease, touched)
+        tracked.hit = hit._replace(lease=0)  # the load's from here on
+        self._loading[request.request_id] = loading
+        self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
+        self.counters.asked_tokens += external
+
+    def _load_parts(self, tracked: _Tracked, blocks: KVCacheBlocks, external: int) -> tuple[list[LoadPart], list[KVCacheBlock]]:
+        chunks = tracked.hit.chunks
+        begin, end = tracked.computed, tracked.computed + external
+        if end != chunks * self._chunk_tokens:
+            return [], []  # vLLM took less: windows that end elsewhere need other chunks than the lease keeps
+        parts: list[LoadPart] = []
+        touched: list[KVCacheBlock] = []
+        for group, table in enumerate(self._tables):
+            block_tokens = self._groups[table].block_tokens
+            per_chunk = self._blocks_per_chunk[group]
+            first_chunk = max(begin // self._chunk_tokens, self._client.first_needed(group, chunks))
+            at = first_chunk * per_chunk
+            wanted = blocks.blocks[table][at : chunks * per_chunk]
+            pages = array("I", map(_BLOCK_ID, wanted))
+            skip = max(0, begin // block_tokens - at)  # vLLM's own hit: not to be written over
+            while skip < len(wanted) and wanted[skip].is_null:
+                skip += 1  # outside the window
+            pages[:skip] = array("I", [kvist.NO_PAGE]) * skip
+            if len(pages) != (chunks - first_chunk) * per_chunk:
+                return [], []
+            touched += wanted[skip:]
+            parts.append(LoadPart(group, first_chunk, chunks - first_chunk, pages))
+        return parts, touched
+
+    # ---- store ----
+
+    def plan(self, output: SchedulerOutput) -> Plan:
+        plan = Plan(self._planned, [], self._give_up, self._readers.take_stopped())
+        if self._planned:
+            self._planned = []
+        if self._give_up:
+            self._give_up = []
+        if self._settings.store != "never":
+            requests = self._requests
+            for request_id, scheduled in output.num_scheduled_tokens.items():
+                tracked = requests.get(request_id)
+                if tracked is None:
+                    continue
+                request = tracked.request
+                # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
+                ready = min(request.num_computed_tokens + scheduled, request.num_tokens)
+                if ready >= tracked.next_store_tokens:
+                    self._filled(tracked, ready // self._chunk_tokens, plan)
+            if self._on_eviction is not None:
+                for run in self._on_eviction.due():
+                    self._store_run(run, plan)
+        return plan
+
+    def _filled(self, tracked: _Tracked, until: int, plan: Plan) -> None:
+        """The request's chunks up to `until` are full with this step: stores those that kvistd hasn't, or remembers them."""
+        if tracked.hit is None and self._answer(tracked) is None:
+            return  # kvistd hasn't said yet what it has: with the next chunk
+        if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
+            self._forget_hit(tracked)
+        first = tracked.next_store
+        if first >= until:
+            return
+        tracked.prompt.extend(until * self._chunk_tokens)
+        tables = self._manager.get_blocks(tracked.request.request_id).blocks
+        self._stored_until(tracked, until)
+        if tracked.stored_first is None:
+            tracked.stored_first = first
+        if self._on_eviction is not None:
+            self._keep(tracked, tables, first, until)
+            return
+        parent = 1 if first else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group, table in enumerate(self._tables):
+            per_chunk = self._blocks_per_chunk[group]
+            blocks = tables[table][first * per_chunk : until * per_chunk]
+            gone = sum(1 for _ in takewhile(lambda block: block.is_null, blocks))  # out of the window already
+            skip = -(-gone // per_chunk)
+            blocks = blocks[skip * per_chunk :]
+            if not blocks or len(blocks) != (until - first - skip) * per_chunk:
+                continue
+            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
+            touched += blocks
+        self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
+        if self._hash_tokens and parts:
+            event = events.stored(tracked.request, first * self._chunk_tokens, until * self._chunk_tokens, self._hash_tokens)
+            if event is not None:
+                self._events[self._jobs] = event
+
+    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> None:
+        if not parts:
+            return
+        self._jobs += 1
+        if self._on_eviction is None:
+            self._readers.begin(self._jobs, blocks)
+        else:
+            self._readers.begin_free(self._jobs, blocks)
+        self._storing[self._jobs] = (blocks, self._ranks, request_id)
+        plan.stores.append(Store(self._jobs, request_id, keys, parts))
+
+    def _keep(self, tracked: _Tracked, tables: tuple[Any, ...], first: int, until: int) -> None:
+        """Remembers chunks [first, until) until their blocks are about to be reused."""
+        keys = tracked.prompt.keys(max(first - 1, 0), until)
+        keys = keys if first else bytes(_KEY) + keys
+        chunk = tracked.last_kept
+        for number in range(first, until):
+            at = (number - first + 1) * _KEY
+            key, parent_key = keys[at : at + _KEY], keys[at - _KEY : at] if number else b""
+            blocks: list[list[KVCacheBlock]] = []
+            for group, table in enumerate(self._tables):
+                per_chunk = self._blocks_per_chunk[group]
+                own = tables[table][number * per_chunk : (number + 1) * per_chunk]
+                blocks.append([] if len(own) < per_chunk or any(block.is_null for block in own) else list(own))
+            anchor = next((own[0] for own in blocks if own), None)
+            if anchor is None:
+                return
+            known = self._on_eviction.find(anchor, key)  # another request's, shared
+            if known is None:
+                known = Chunk(key, parent_key, chunk, blocks)
+                self._on_eviction.add(known)
+            chunk = known
+        tracked.last_kept = chunk
+
+    def _store_run(self, run: list[Chunk], plan: Plan) -> None:
+        """Stores consecutive chunks, in each group those that still have their blocks there."""
+        keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
+        parent = 1 if run[0].parent_key else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group in range(len(self._tables)):
+            skip = sum(1 for _ in takewhile(lambda chunk: not chunk.blocks[group], run))
+            if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
+                continue
+            blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
+            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
+            touched += blocks
+        self._store("", keys, parts, touched, plan)
+
+    # ---- what came of it ----
+
+    def update(self, output: KVConnectorOutput) -> None:
+        report = output.kv_connector_worker_meta
+        if isinstance(report, Report):
+            self._take(report)
+        failed = output.failed_recving
+        for request_id in output.finished_recving or ():
+            self._loaded(request_id, request_id not in failed)
+
+    def _loaded(self, request_id: str, well: bool) -> None:
+        """All ranks have ended this request's load."""
+        loading = self._loading.pop(request_id, None)
+        if loading is None:
+            return
+        if self._client is not None:
+            self._client.release(loading.lease)
+        tracked = self._requests.get(request_id)
+        if tracked is not None and tracked.loading is loading:
+            tracked.loading = None
+            if not well:  # computed instead; vLLM asks again and is told so
+                tracked.may_load = False
+                self._stored_until(tracked, 0)
+                tracked.last_kept = None
+
+    def _take(self, report: Report) -> None:
+        for job, ranks in report.late.items():
+            blocks, writing = self._late.get(job) or (self._blocks_of(job), 0)
+            if not writing:
+                self._pool.touch(blocks)
+            self._late[job] = (blocks, writing + ranks)
+        for job, ranks in report.quiet.items():
+            blocks, writing = self._late[job]
+            if writing > ranks:
+                self._late[job] = (blocks, writing - ranks)
+            else:
+                del self._late[job]
+                self._pool.free_blocks(reversed(blocks))
+        for job in {*report.refused, *report.unstored}:
+            self._events.pop(job, None)
+            self._offer_again(self._requests.get(self._storing[job][2]))
+        for job, ranks in report.stored.items():
+            blocks, left, request_id = self._storing[job]
+            if left > ranks:
+                self._storing[job] = (blocks, left - ranks, request_id)
+                continue
+            del self._storing[job]
+            self._readers.end(job, blocks)
+            if job in self._events:
+                self._to_publish.append(self._events.pop(job))
+        self.counters.refused_stores += len(report.refused)
+        for job, ranks in report.inside.items():
+            self._inside[job] = self._inside.get(job, 0) + ranks
+            self._inside_failed |= {job} if job in report.inside_failed else set()
+            if self._inside[job] == self._ranks:
+                del self._inside[job]
+                request_id = next(request_id for request_id, loading in self._loading.items() if loading.job == job)
+                self._loaded(request_id, job not in self._inside_failed)
+                self._inside_failed.discard(job)
+
+    def _offer_again(self, tracked: _Tracked | None) -> None:
+        """Without its first chunks nobody finds the later ones: with its next full chunk the request offers all of them."""
+        if tracked is not None and tracked.offers_left > 0 and tracked.loading is None:
+            tracked.offers_left -= 1
+            self._stored_until(tracked, 0)
+            tracked.next_store_tokens = tracked.request.num_tokens // self._chunk_tokens * self._chunk_tokens + self._chunk_tokens
+
+    def _blocks_of(self, job: int) -> list[KVCacheBlock]:
+        return next(loading.blocks for loading in self._loading.values() if loading.job == job)
+
+    def take_events(self) -> list[events.BlockStored]:
+        taken, self._to_publish = self._to_publish, []
+        return taken
+
+    def finished(self, request: Request) -> None:
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None or self._client is None:
+            return
+        self._forget_hit(tracked)
+        if tracked.loading is not None:
+            self._give_up.append(tracked.loading.job)
+        elif tracked.stored_first is not None:
+            self._hint(tracked, request)
+
+    def _hint(self, tracked: _Tracked, request: Request) -> None:
+        """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""
+        told: Any = (request.kv_transfer_params or {}).get("kvist") or {}
+        stop = _STOPPED.get(request.status, kvist.StopReason.UNKNOWN)
+        try:
+            reuse = kvist.ExpectedReuse[str(told.get("expected_reuse", "unknown")).upper()]
+            stop = kvist.StopReason[str(told["stop_reason"]).upper()] if "stop_reason" in told else stop
+        except (KeyError, AttributeError):
+            logger.warning_once("kv_transfer_params.kvist holds a hint that kvist doesn't know: %s", told)
+            return
+        keys = tracked.prompt.keys(tracked.stored_first, tracked.next_store)
+        self._client.hint(keys, session_ended=bool(told.get("session_ended")), expected_reuse=reuse, stop_reason=stop)
+
+    def reset(self) -> None:
+        """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by
+        others, who can't know of them."""
+        import uuid
+
+        self._generation = uuid.uuid4().hex
+        for tracked in list(self._requests.values()):
+            self._forget_hit(tracked)
+            tracked.hit = _MISS
+            del self._requests[tracked.request.request_id]
+

@@ -1,0 +1,124 @@
+// kvist_lookup in two halves, for schedulers that never wait: what the halves answer, and what becomes of questions that nobody hears the
+// answer to, with a kvistd that answers, stands still, and dies.
+#include <catch2/catch.hpp>
+
+#include <signal.h>
+
+#include <chrono>
+#include <vector>
+
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
+
+using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
+using kvist::test::TempDir;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int64_t kLeaseUs = 60'000'000;
+constexpr int64_t kSoonUs = 5'000'000;
+
+bool NoLeases(const DaemonProcess& daemon) {
+  return Eventually([&] { return StatusOf(daemon)["leases"] == 0; });
+}
+
+}  // namespace
+
+TEST_CASE("A lookup in two halves finds what a lookup finds") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const kvist_op op = engine.scheduler().StartLookup(engine.Keys(1, 12), kLeaseUs);
+  REQUIRE(op != 0);
+  kvist::Hit hit = engine.scheduler().LookupResult(op, kSoonUs);
+  CHECK(hit.status == KVIST_OK);
+  CHECK(hit.chunks == 8);
+  CHECK(hit.lease);
+  CHECK(StatusOf(daemon)["leases"] == 1);
+  hit.lease.Release();
+  CHECK(NoLeases(daemon));
+
+  SECTION("its answer is heard once") {
+    CHECK(engine.scheduler().LookupResult(op).status == KVIST_INVALID_ARGUMENT);
+    CHECK(engine.scheduler().Cancel(op).ok());
+  }
+  SECTION("it is no copy, and a copy is no lookup") {
+    const kvist_op asked = engine.scheduler().StartLookup(keys, 0);
+    CHECK(engine.scheduler().Poll(asked).status == KVIST_INVALID_ARGUMENT);
+    CHECK(engine.scheduler().LookupResult(asked, kSoonUs).chunks == 8);
+    const kvist_op store = engine.worker(0).Store(engine.Keys(1, 9), 8, engine.Pages(0, 1));
+    CHECK(engine.worker(0).LookupResult(store).status == KVIST_INVALID_ARGUMENT);
+    CHECK(engine.worker(0).Wait(store, kSoonUs).pages_released == 1);
+  }
+  SECTION("a lookup of nothing finds nothing") {
+    CHECK(engine.scheduler().StartLookup({}, kLeaseUs) == 0);
+    CHECK(engine.scheduler().LookupResult(0).status == KVIST_OK);
+  }
+}
+
+TEST_CASE("A question that was given up keeps no lease") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  daemon.Signal(SIGSTOP);
+  const kvist_op given_up = engine.scheduler().StartLookup(keys, kLeaseUs);
+  const kvist_op late = engine.scheduler().StartLookup(keys, kLeaseUs, 20'000);
+  CHECK(engine.scheduler().LookupResult(given_up).status == KVIST_PENDING);
+  CHECK(engine.scheduler().LookupResult(given_up, 1000).status == KVIST_PENDING);
+  CHECK(engine.scheduler().Cancel(given_up).ok());
+  CHECK(engine.scheduler().LookupResult(given_up).status == KVIST_INVALID_ARGUMENT);
+  CHECK(engine.scheduler().LookupResult(late, kSoonUs).status == KVIST_DEADLINE_EXCEEDED);
+  daemon.Signal(SIGCONT);
+  CHECK(engine.scheduler().Lookup(keys, 0).chunks == 8);  // behind both on the ring: they have been answered
+  CHECK(NoLeases(daemon));
+}
+
+TEST_CASE(
+    "Questions to a kvistd that stands still are refused at once when there is no room for more, and are misses when it "
+    "dies") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  daemon.Signal(SIGSTOP);
+  constexpr int64_t kDeadlineUs = 60'000'000;
+  const auto begin = Clock::now();
+  std::vector<kvist_op> ops;
+  int refused = 0;
+  for (int i = 0; i < 2000; ++i) {
+    kvist_op op = 0;
+    const kvist_status status =
+        kvist_lookup_start(engine.scheduler().get(), keys.data(), keys.size(), kLeaseUs, kDeadlineUs, &op);
+    if (status == KVIST_OK) ops.push_back(op);
+    refused += status == KVIST_RESOURCE_EXHAUSTED;
+  }
+  CHECK(refused == 2000 - static_cast<int>(ops.size()));
+  CHECK(ops.size() >= 1000);
+  CHECK(refused >= 900);
+  CHECK(Clock::now() - begin < std::chrono::microseconds(kDeadlineUs));  // waiting for room would take one each
+  daemon.Signal(SIGCONT);
+  SECTION("it goes on") {
+    for (const kvist_op op : ops) REQUIRE(engine.scheduler().LookupResult(op, kSoonUs).status == KVIST_OK);
+    CHECK(NoLeases(daemon));
+  }
+  SECTION("it dies") {
+    daemon.Kill();
+    for (const kvist_op op : ops) {
+      const kvist::Hit hit = engine.scheduler().LookupResult(op, kSoonUs);
+      REQUIRE((hit.status == KVIST_UNAVAILABLE || hit.status == KVIST_OK));
+    }
+    CHECK(engine.scheduler().StartLookup(keys, kLeaseUs) == 0);
+  }
+}
