@@ -148,7 +148,7 @@ def test_the_space_names_what_changes_the_bytes(daemon, tmp_path, monkeypatch):
     def space(**changes):
         made = config(daemon, **{key: value for key, value in changes.items() if key in ("tp_rank", "tp_size", "mla")})
         return identity.space_of(
-            made, pool, changes.get("name", "kv"), described, changes.get("replicated", False), settings, ""
+            made, pool, changes.get("name", "kv"), described, changes.get("replicated", False), settings
         )
 
     base = space(tp_size=2)
@@ -163,6 +163,18 @@ def test_the_space_names_what_changes_the_bytes(daemon, tmp_path, monkeypatch):
     (adapter / "adapter.safetensors").write_bytes(b"bb")
     adapted = space(tp_size=2)
     assert len({base.revision, fp8.revision, changed.revision, adapted.revision}) == 4
+    args.load_format, args.random_seed = "dummy", 1
+    dummy = space(tp_size=2).revision
+    args.random_seed = 2
+    assert dummy != space(tp_size=2).revision
+    args.model_path = "someone/model"  # of a hub: the commit that lies in the cache
+    commits = []
+    monkeypatch.setattr(
+        "huggingface_hub.try_to_load_from_cache", lambda *_, **__: f"/hub/snapshots/{commits[-1]}/config.json"
+    )
+    for commit in ("aaa", "bbb"):
+        commits.append(commit)
+        assert space(tp_size=2).revision.startswith(f"commit {commit} ")
     monkeypatch.setattr(sglang, "__version__", "0.0.0")
     assert space(tp_size=2).layout != base.layout
     settings = Settings(namespace="x" * 200)

@@ -349,3 +349,26 @@ def test_pages_come_back_only_when_nothing_writes_into_them(attach, daemon):
         stop.set()
         thread.join(30)
     assert late > 0
+
+
+def test_close_is_bounded_though_a_call_never_returns(attach):
+    """As when kvistd stands still in the middle of a load."""
+    storage = attach(mha_pool(), deadline_s=0.1)
+    pages = storage._main.pages
+    entered, leave = threading.Event(), threading.Event()
+
+    def call():
+        with pages._using():
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    assert entered.wait(30)
+    start = time.monotonic()
+    storage.close()
+    assert time.monotonic() - start < 30
+    assert storage.batch_exists([key(1)]) == 0
+    leave.set()
+    thread.join(30)  # its session was left open, so it returns as it went
+    assert not thread.is_alive()

@@ -113,7 +113,7 @@ def _adapters(args: Any | None) -> list[str]:
     return [_path_or_files(path.split("=", 1)[-1]) for path in paths]
 
 
-def _revision(args: Any | None, settings: Settings, generation: str) -> str:
+def _revision(args: Any | None, settings: Settings) -> str:
     if settings.weights is not None:
         weights = f"named {settings.weights}"
     elif args is None or getattr(args, "model_path", None) is None:
@@ -126,8 +126,9 @@ def _revision(args: Any | None, settings: Settings, generation: str) -> str:
     else:
         weights = f"commit {_commit(args.model_path, getattr(args, 'revision', None))}"
     names = ("dtype", "quantization", "kv_cache_dtype", "load_format", "json_model_override_args", "quantization_param_path")
-    numbers = _digest(*(f"{name}={getattr(args, name, None)}" for name in names), *_adapters(args))
-    return _fit(f"{weights} {numbers} {generation}".strip())
+    seed = getattr(args, "random_seed", None) if getattr(args, "load_format", None) == "dummy" else ""
+    numbers = _digest(*(f"{name}={getattr(args, name, None)}" for name in names), seed, *_adapters(args))
+    return _fit(f"{weights} {numbers}")
 
 
 def _fit(text: str) -> str:
@@ -138,15 +139,12 @@ def _fit(text: str) -> str:
     return encoded[:180].decode(errors="ignore") + " " + hashlib.sha256(encoded).hexdigest()
 
 
-def space_of(
-    config: Any, pool: Any, name: str, layout: PageLayout, replicated: bool, settings: Settings, generation: str
-) -> Space:
+def space_of(config: Any, pool: Any, name: str, layout: PageLayout, replicated: bool, settings: Settings) -> Space:
     """The space of one rank's pages in one pool: each rank is an engine of its own to kvistd.
 
     config      SGLang's HiCacheStorageConfig
     name        of the pool: "kv", or that of a side pool
     replicated  all tensor-parallel ranks hold the same bytes (MLA), so they share them; data-parallel ranks always do
-    generation  what a clear changes
     """
     args = server_args()
     at = [
@@ -174,7 +172,7 @@ def space_of(
     )
     return Space(
         model=_fit(config.model_name or "unnamed"),
-        revision=_revision(args, settings, generation),
+        revision=_revision(args, settings),
         kv_dtype=str(layout.dtype).removeprefix("torch."),
         layout=_fit(f"sglang {name} {getattr(pool, 'layout', '')} {' '.join(at)} {meaning} namespace={settings.namespace}"),
         page_tokens=layout.page_tokens,

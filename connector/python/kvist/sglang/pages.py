@@ -20,6 +20,8 @@ LOOKUP_KEYS = 1024
 _PAUSE_S = 1.0
 _SAY_AGAIN_S = 30.0
 
+_left_open: list[Client] = []  # sessions that a call still uses
+
 
 class Pages:
     """One session with kvistd, and how SGLang's calls become its hooks.
@@ -101,13 +103,20 @@ class Pages:
     # ---- lifecycle ----
 
     def close(self) -> None:
-        """Waits for calls under way, which are bounded unless kvistd is stopped in the middle of a load. Calls that follow are misses."""
+        """Ends the session when the calls under way have returned; those that follow are misses.
+
+        A load that a stopped kvistd doesn't end keeps the session open, for the process's end to close.
+        """
         with self._idle:
             client, self._client = self._client, None
-            while self._callers > 0:
-                self._idle.wait()
-        if client is not None:
+            quiet = self._idle.wait_for(lambda: self._callers == 0, 2 * self._deadline_s + _PAUSE_S)
+        if client is None:
+            return
+        if quiet:
             client.close()
+        else:
+            _left_open.append(client)
+            logger.warning("kvist: a load hasn't ended, for kvistd has stopped in the middle of it; its session stays open")
 
     @property
     def connected(self) -> bool:

@@ -4,10 +4,8 @@ import functools
 import hashlib
 import logging
 import os
-import socket
 import threading
 import time
-import uuid
 from typing import Any
 
 import torch
@@ -19,10 +17,8 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
-from kvist.client import Client
-from kvist.describe import Role
 from kvist.sglang import identity
-from kvist.sglang.layout import PageLayout, PageWriter, describe
+from kvist.sglang.host_pool import HostPool, open_session
 from kvist.sglang.pages import KEY_BYTES, Pages
 from kvist.sglang.settings import WANTED, Settings
 from kvist.sglang.staging import Staging
@@ -59,51 +55,6 @@ def _none_of_each(transfers, *_, **__):
     return {transfer.name: [False] * len(transfer.keys or []) for transfer in transfers}
 
 
-class _Pool:
-    """A host pool and its session."""
-
-    def __init__(
-        self, name: str, pool: Any, config: HiCacheStorageConfig, settings: Settings, main_replicated: bool
-    ) -> None:
-        self.pool = pool
-        self.layout = describe(pool)
-        # What has heads is split over the tensor-parallel ranks also beside MLA.
-        replicated = main_replicated and (name == PoolName.KV or not hasattr(pool, "head_num"))
-        self.space = identity.space_of(config, pool, name, self.layout, replicated, settings, "")
-        with PageWriter(pool, self.layout) as write_page:
-            self.pages = _open(name, config, self.space, self.layout, write_page, settings)
-
-    def page_numbers(self, host_indices: torch.Tensor | None, keys: list[str]) -> list[int]:
-        """The pages that SGLang's token indices [keys * page_tokens] name. Raises ValueError where they name no whole pages."""
-        tokens = self.layout.page_tokens
-        if host_indices is None or host_indices.numel() != len(keys) * tokens:
-            found = 0 if host_indices is None else host_indices.numel()
-            raise ValueError(f"{len(keys)} pages of {tokens} tokens need {len(keys) * tokens} host indices, not {found}")
-        by_page = host_indices.reshape(-1, tokens)
-        firsts = by_page[:, :1]
-        whole = torch.equal(by_page, firsts + torch.arange(tokens, dtype=by_page.dtype, device=by_page.device))
-        numbers = firsts.flatten().tolist()
-        if not whole or any(n % tokens != 0 or not 0 <= n < self.layout.pages * tokens for n in numbers):
-            raise ValueError(
-                f"the host indices are not those of whole pages of {tokens} tokens in a pool of {self.layout.pages}"
-            )
-        return [n // tokens for n in numbers]
-
-
-def _open(name: str, config: HiCacheStorageConfig, space, layout: PageLayout, write_page, settings: Settings) -> Pages:
-    ranks = f"tp{config.tp_rank} pp{config.pp_rank} dp{getattr(config, 'dp_rank', 0)}"
-    client = Client(
-        role=Role.WORKER,
-        instance=f"sglang {socket.gethostname()[:64]} {os.getpid()} {ranks} {name} {uuid.uuid4().hex[:8]}",
-        space=space,
-        memory=layout.memory(write_page),
-        socket=settings.socket,
-        deadline_s=settings.deadline_s,
-        connect_timeout_s=settings.connect_timeout_s,
-    )
-    return Pages(client, deadline_s=settings.deadline_s, lookup_s=settings.lookup_s)
-
-
 class KvistStorage(HiCacheStorage):
     """One rank's third cache level in kvistd.
 
@@ -138,7 +89,7 @@ class KvistStorage(HiCacheStorage):
             storage_config.pp_rank,
             getattr(storage_config, "dp_rank", 0),
         )
-        self._pools: dict[str, _Pool] = {}
+        self._pools: dict[str, HostPool] = {}
         self._staging: Staging | None = None
         self._staging_pages: Pages | None = None
         self._staging_lock = threading.Lock()
@@ -163,7 +114,7 @@ class KvistStorage(HiCacheStorage):
             self._close_staging()
         if known is not None:
             known.pages.close()
-        self._pools[name] = _Pool(name, pool, self._config, self._settings, self._config.is_mla_model)
+        self._pools[name] = HostPool(name, pool, self._config, self._settings, self._config.is_mla_model)
         layout = self._pools[name].layout
         logger.info(
             "kvist: serving the host pool %s: %d pages of %d tokens, %d bytes in %d pieces each",
@@ -175,7 +126,7 @@ class KvistStorage(HiCacheStorage):
         )
 
     @property
-    def _main(self) -> _Pool:
+    def _main(self) -> HostPool:
         return self._pools[PoolName.KV.value]
 
     # ---- keys ----
@@ -208,14 +159,14 @@ class KvistStorage(HiCacheStorage):
     def batch_set_v1(self, keys: list[str], host_indices: torch.Tensor, extra_info: Any | None = None) -> list[bool]:
         return self._set(self._main, keys, host_indices, extra_info)
 
-    def _get(self, pool: _Pool, keys: list[str], host_indices: torch.Tensor | None, extra_info: Any | None) -> list[bool]:
+    def _get(self, pool: HostPool, keys: list[str], host_indices: torch.Tensor | None, extra_info: Any | None) -> list[bool]:
         pages = pool.page_numbers(host_indices, keys)
         start = time.monotonic()
         got = pool.pages.load(self._keys(keys), pages, self._before(extra_info))
         self._stats.loaded(sum(got), pool.layout.page_bytes, time.monotonic() - start)
         return got
 
-    def _set(self, pool: _Pool, keys: list[str], host_indices: torch.Tensor | None, extra_info: Any | None) -> list[bool]:
+    def _set(self, pool: HostPool, keys: list[str], host_indices: torch.Tensor | None, extra_info: Any | None) -> list[bool]:
         pages = pool.page_numbers(host_indices, keys)
         start = time.monotonic()
         done = pool.pages.store(self._keys(keys), pages, self._before(extra_info))
@@ -339,7 +290,7 @@ class KvistStorage(HiCacheStorage):
         with self._staging_lock:
             if self._staging_pages is None:
                 staging = Staging(self._main.layout)
-                self._staging_pages = _open(
+                self._staging_pages = open_session(
                     "staging", self._config, self._main.space, staging.layout, staging.write_page, self._settings
                 )
                 self._staging = staging
@@ -394,10 +345,12 @@ def _lengths_of_trailing(there: list[bool], trailing: int) -> set[int]:
 
 @functools.cache
 def _launch() -> str:
-    """Names this launch of SGLang, equally in all its ranks on this machine: its parent process, which is not named so again."""
-    parent = os.getppid()
+    """Names this launch of SGLang, equally in all its ranks on this machine: by their parent process, which is never named so again."""
+    parent = os.getppid() or os.getpid()  # 0: a container's first process
     with (
         open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as boot,
         open(f"/proc/{parent}/stat", encoding="utf-8") as stat,
     ):
-        return f"{boot.read().strip()} {parent} {stat.read().rsplit(')', 1)[1].split()[19]}"
+        return (
+            f"{boot.read().strip()} {os.readlink('/proc/self/ns/pid')} {parent} {stat.read().rsplit(')', 1)[1].split()[19]}"
+        )
