@@ -7,15 +7,16 @@
 #
 # Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
 # reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads; a minute
-# of fuzzing; clang build with -Werror=thread-safety and clang-tidy; clang-format. The layering test is one of the tests.
+# of fuzzing; clang build with -Werror=thread-safety and clang-tidy; clang-format; the real engines (tests/engines/run.sh, which keeps 7 GB of
+# Python packages in ~/.cache/kvist). The layering test is one of the tests.
 # Each step's output goes to build/test_logs/ and is shown when it fails. The last line is "N passed, N failed": steps and tests.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 
-presets=(release asan tsan); clang=yes; fuzz_seconds=60
+presets=(release asan tsan); clang=yes; engines=yes; fuzz_seconds=60
 for option in "$@"; do
   case "$option" in
-    --quick) presets=(release); clang=no; fuzz_seconds=0 ;;
+    --quick) presets=(release); clang=no; engines=no; fuzz_seconds=0 ;;
     --full) export KVIST_CAMPAIGN=full; fuzz_seconds=3600 ;;
     *) sed -n '2,11p' "$0"; exit 2 ;;
   esac
@@ -109,6 +110,20 @@ run_tests() {  # preset
   finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
 }
 
+run_engines() {
+  local started=$SECONDS log=$logs/engines.log counts
+  printf '== engines ...\n'
+  run "$log" tests/engines/run.sh || true  # the last line tells
+  if ! [[ "$(tail -n 1 "$log")" =~ ^([0-9]+)\ passed,\ ([0-9]+)\ failed$ ]]; then
+    tail -n 60 "$log"
+    finish engines "$started" "FAILED to run, see ${log#"$PWD"/}" 0 1
+    return
+  fi
+  counts=("${BASH_REMATCH[@]}")
+  grep -vE '^[0-9]+ passed' "$log"
+  finish engines "$started" "${counts[1]} passed, ${counts[2]} failed" "${counts[1]}" "${counts[2]}"
+}
+
 if step dependencies deploy/install_dependencies.sh test; then  # not in a group of its own: sudo may ask for a password
   set -m
   for preset in "${presets[@]}"; do
@@ -117,6 +132,7 @@ if step dependencies deploy/install_dependencies.sh test; then  # not in a group
   if [ $fuzz_seconds != 0 ]; then step fuzz tests/fuzz/run.sh $fuzz_seconds; fi
   if [ $clang = yes ]; then step "clang and clang-tidy" build clang; fi
   step format tests/check/format.sh
+  if [ $engines = yes ]; then run_engines; fi
 fi
 
 echo

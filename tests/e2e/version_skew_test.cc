@@ -14,12 +14,14 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/bystander.h"
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
@@ -30,6 +32,7 @@ namespace shm = kvist::shm;
 using kvist::UniqueFd;
 using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::kProvoked;
 using kvist::test::RawClient;
@@ -199,4 +202,32 @@ TEST_CASE("Row 36: the connector refuses a session memory of every other layout"
     CHECK_THAT(engine.status.message, Catch::Contains(c.what));
   }
   std::printf("row 36: %zu session memories of other layouts refused by the connector\n", cases.size());
+}
+
+TEST_CASE("Row 36: an engine that asks again runs without a kvistd of another version, and is served by the next one") {
+  TempDir dir;
+  FakeEngine::Options options = FakeEngine::On(dir.path() + "/engine.sock");
+  options.ask_again = true;
+  std::optional<OtherDaemon> other;
+  other.emplace(options.socket, [] { return MemoryOfVersion(shm::kMagic, shm::kVersion + 1); });
+  FakeEngine engine(options);
+  CHECK(engine.status.message == "");
+  CHECK(engine.scheduler().connection() == KVIST_REFUSED);
+  CHECK_THAT(engine.scheduler().WaitConnected(1000).message, Catch::Contains("version"));
+  CHECK(engine.scheduler().Lookup(engine.Keys(1, 4), 0).status == KVIST_UNAVAILABLE);
+  SECTION("but not with memory that isn't as it was described") {
+    options.wrong_stride = true;
+    FakeEngine wrong(options);
+    CHECK(wrong.status.code == KVIST_FAILED_PRECONDITION);
+    CHECK_THAT(wrong.status.message, Catch::Contains("page 63 of layer 0"));
+  }
+  other.reset();
+  REQUIRE(::unlink(options.socket.c_str()) == 0);
+  DaemonProcess daemon(dir.path(), kProvoked);
+  CHECK(Eventually([&] { return engine.scheduler().connection() == KVIST_CONNECTED; }));
+  CHECK(Eventually([&] { return engine.worker(0).connection() == KVIST_CONNECTED; }));
+  std::string wrong;
+  CHECK(engine.StoreAll(engine.Keys(1, 4)).chunks_copied == 4);
+  CHECK(engine.LoadAll(engine.Keys(1, 4), &wrong) == 4);
+  CHECK(wrong == "");
 }

@@ -97,6 +97,7 @@ kvist_options FakeEngine::CommonOptions() const {
   o.socket = options_.socket.c_str();
   o.instance = options_.instance.c_str();
   o.connect_timeout_us = options_.connect_timeout_us;
+  o.ask_again = options_.ask_again;
   o.deadline_us = options_.deadline_us;
   o.space.struct_size = sizeof o.space;
   o.space.model = options_.model.c_str();

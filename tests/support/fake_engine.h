@@ -29,6 +29,7 @@ class FakeEngine {
     bool in_process = false;        // no memfd at all: kvistd goes through the process
     bool scheduler = true;
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
+    bool ask_again = false;     // goes on asking a kvistd that refuses it
     int64_t connect_timeout_us = 5'000'000;
     int64_t deadline_us =
         0;  // of loads and stores; 0: the connector's default, which a busy machine may miss when they are large

@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 3;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 4;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
