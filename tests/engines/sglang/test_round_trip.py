@@ -5,6 +5,7 @@ import hashlib
 import pytest
 import torch
 from conftest import PAGE, fill, mha_pool, mla_pool, pages_of, read
+from kvist.status import KvistError, Status
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
 
@@ -139,6 +140,38 @@ def test_wrong_input_is_a_miss_and_never_raises(attach):
     assert storage.batch_exists([7, None]) == 0
     for page, content in before.items():
         assert torch.equal(read(pool, page), content)
+
+
+def test_a_page_named_twice(attach):
+    pool = mha_pool()
+    storage = attach(pool)
+    content = fill(pool, 1, 1)
+    fill(pool, 2, 1)
+    assert storage.batch_set_v1([key(1), key(1)], pages_of(1, 2)) == [True, True]
+    assert storage.batch_exists([key(1), key(1)]) == 2
+    assert storage.batch_get_v1([key(1), key(1)], pages_of(7, 8)) == [True, True]
+    assert torch.equal(read(pool, 7), content) and torch.equal(read(pool, 8), content)
+
+
+def test_what_kvist_raises_is_a_miss(attach, monkeypatch):
+    pool = mha_pool()
+    storage = attach(pool)
+    storage.batch_set_v1([key(1)], pages_of(1))
+    client = storage._main.pages._client
+
+    def fails(*_, **__):
+        raise KvistError(Status.INTERNAL, "as if there were a bug")
+
+    for call in ("lookup", "load", "store"):
+        with monkeypatch.context() as patched:
+            patched.setattr(client, call, fails)
+            found = storage.batch_exists([key(1)])
+            assert found == (0 if call == "lookup" else 1)
+            assert storage.batch_get_v1([key(1)], pages_of(2)) == [call == "store"]
+            assert storage.batch_set_v1([key(2)], pages_of(1)) == [call != "store"]
+            transfers = [PoolTransfer(PoolName.KV, keys=[key(1)], hit_policy=PoolHitPolicy.TRAILING_PAGES)]
+            assert storage.batch_exists_v2([key(1)], transfers).kv_hit_pages == found
+    assert storage.batch_exists([key(1)]) == 1
 
 
 def test_side_pools(attach):

@@ -49,13 +49,13 @@ class Pages:
 
     def present(self, keys: list[bytes], before: list[bytes]) -> int:
         """How many of `keys` are there, from the first on. `before`: the pages of the prompt before them, as far as known."""
+        count = 0
         with self._using() as client:
-            if client is None:
-                return 0
-            count = self._find(client, keys)
+            if client is not None:
+                count = self._find(client, keys)
             if count > 0:
                 self._touch(client, before + keys[:count])
-            return count
+        return count
 
     def present_each(self, keys: list[bytes]) -> list[bool]:
         """Which of `keys` are there; those not asked for within the deadline are not."""
@@ -151,8 +151,7 @@ class Pages:
             part = keys[first : first + LOOKUP_KEYS]
             hit = client.lookup(b"".join(part), deadline_s=self._lookup_s)
             if hit.status != Status.OK:
-                self._failed(hit.status, "a lookup")
-                break
+                raise KvistError(hit.status, "a lookup failed")
             count += hit.chunks
             if hit.chunks < len(part):
                 break
@@ -169,8 +168,7 @@ class Pages:
                 b"".join(reversed(keys[:count])), lease_s=self._deadline_s + self._lookup_s, deadline_s=self._lookup_s
             )
             if hit.status != Status.OK:
-                self._failed(hit.status, "a lookup")
-                return 0
+                raise KvistError(hit.status, "a lookup failed")
             if hit.lease != 0 and hit.chunks == count:
                 break
             if hit.lease != 0:
@@ -186,7 +184,7 @@ class Pages:
         finally:
             client.release(hit.lease)
         if result.status != Status.OK:
-            self._failed(result.status, f"a load of {count} pages")
+            self._failed(result.status, f"a load of {count} pages failed")
             return 0
         return count
 
@@ -211,7 +209,7 @@ class Pages:
         while result.status == Status.PENDING or not result.pages_released:
             result = client.wait(op, 1.0)
         if result.status != Status.OK:
-            self._failed(result.status, f"a store of {len(keys)} pages")
+            self._failed(result.status, f"a store of {len(keys)} pages failed")
         return result.status == Status.OK and result.chunks_refused == 0
 
     def _failed(self, status: Status, what: str) -> None:
@@ -224,7 +222,7 @@ class Pages:
             if say:
                 self._last_complaint = now
         if say:
-            logger.warning("kvist: %s ended with %s: SGLang goes on without", what, status.name)
+            logger.warning("kvist: %s (%s): SGLang goes on without", what, status.name)
 
     def _report(self, client: Client) -> None:
         """Says once that kvistd is away, and once that it is back."""
