@@ -93,6 +93,7 @@ class Daemon:
         while not wanted(status := self.ctl("status")):
             if time.monotonic() > end:
                 raise AssertionError(f"kvistd's status stays {status}")
+            time.sleep(0.02)
         return status
 
     def wait_idle(self) -> dict:

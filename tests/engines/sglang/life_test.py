@@ -2,12 +2,12 @@
 
 import hashlib
 import random
-import signal
 import threading
 import time
 
 import torch
-from conftest import Daemon, config, fill, mha_pool, mla_pool, pages_of, read, wait_for
+from kvist_daemon import Daemon
+from pools import config, fill, mha_pool, mla_pool, pages_of, read, wait_for
 
 from kvist.sglang import KvistStorage
 
@@ -283,7 +283,7 @@ def test_a_stopped_kvistd_holds_nothing_up_for_longer_than_the_deadline(attach, 
     storage = attach(pool, deadline_s=0.3)
     fill(pool, 1, 1)
     assert storage.batch_set_v1([key(1)], pages_of(1)) == [True]
-    daemon.signal(signal.SIGSTOP)
+    daemon.pause()
     try:
         start = time.monotonic()
         assert storage.batch_exists([key(1)]) == 0
@@ -291,7 +291,7 @@ def test_a_stopped_kvistd_holds_nothing_up_for_longer_than_the_deadline(attach, 
         assert storage.batch_get_v1([key(1)], pages_of(1)) == [False]
         assert time.monotonic() - start < 10
     finally:
-        daemon.signal(signal.SIGCONT)
+        daemon.resume()
     wait_for(lambda: storage.batch_exists([key(1)]) == 1)
 
 
@@ -305,15 +305,11 @@ def test_close_ends_it(attach):
     storage.close()
 
 
-def test_two_daemons_share_nothing(tmp_path, attach, daemon):
-    (tmp_path / "other").mkdir()
-    other = Daemon(tmp_path / "other")
-    try:
+def test_two_daemons_share_nothing(attach, daemon):
+    with Daemon() as other:
         pool = mha_pool()
         assert attach(pool).batch_set_v1([key(1)], pages_of(1)) == [True]
         assert attach(pool, at=other).batch_exists([key(1)]) == 0
-    finally:
-        other.kill()
 
 
 def test_pages_come_back_only_when_nothing_writes_into_them(attach, daemon):
@@ -329,9 +325,9 @@ def test_pages_come_back_only_when_nothing_writes_into_them(attach, daemon):
     def stutter():
         rng = random.Random(6)
         while not stop.is_set():
-            daemon.signal(signal.SIGSTOP)
+            daemon.pause()
             stop.wait(0.05)
-            daemon.signal(signal.SIGCONT)
+            daemon.resume()
             stop.wait(rng.uniform(0.0, 0.02))
 
     thread = threading.Thread(target=stutter)

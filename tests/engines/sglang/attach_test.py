@@ -9,7 +9,8 @@ import types
 
 import pytest
 import sglang
-from conftest import LAUNCH, ROOT, config, mha_pool, mla_pool, pages_of
+from kvist_daemon import REPO
+from pools import LAUNCH, config, mha_pool, mla_pool, pages_of
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.server_args import prepare_server_args
@@ -18,7 +19,7 @@ from kvist.sglang import KvistStorage, identity, layout
 from kvist.sglang.settings import Settings
 from kvist.status import KvistError
 
-GUIDE = ROOT / "examples/sglang/README.md"
+GUIDE = REPO / "examples/sglang/README.md"
 
 
 def test_sglangs_factory_makes_it(daemon):
@@ -226,5 +227,5 @@ def test_the_guides_other_commands_name_what_is_there():
                 and "=" not in word
                 and pathlib.PurePath(word).suffix == ".sh"
             ):
-                assert (ROOT / word).exists(), command
+                assert (REPO / word).exists(), command
     assert any(command.startswith("pip install") for command in commands())

@@ -7,7 +7,7 @@ from array import array
 
 import torch
 import torch.distributed as dist
-from conftest import LAUNCH, PAGE, fill, mha_pool, pages_of, read
+from pools import LAUNCH, PAGE, fill, mha_pool, pages_of, read
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.utils import get_storage_hash_str

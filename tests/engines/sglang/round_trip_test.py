@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 import torch
-from conftest import PAGE, fill, mha_pool, mla_pool, pages_of, read
+from pools import PAGE, fill, mha_pool, mla_pool, pages_of, read
 from kvist.status import KvistError, Status
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 

@@ -8,7 +8,7 @@ from array import array
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import LAUNCH, LAYERS, PAGE, fill, mha_pool, pages_of, read, wait_for
+from pools import LAUNCH, LAYERS, PAGE, fill, mha_pool, pages_of, read, wait_for
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.hicache_storage import PoolName
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController
