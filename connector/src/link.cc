@@ -24,6 +24,8 @@ namespace {
 // As long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us): spinning so long never costs more than it may save.
 constexpr int64_t kSpinNanos = 50'000;
 constexpr uint32_t kSpinPaysMax = 8;
+// So many entries lie in the ring unheard at most: the rest is for those who want an answer now.
+constexpr uint32_t kUnheardMax = shm::kEntries / 8;
 
 const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) {
   return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress);
@@ -127,7 +129,14 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
     if (!part.empty()) std::memcpy(out, part.data(), part.size());
     out += part.size();
   }
-  ring_->Submit(*entry);
+  const bool has_time = entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint;
+  if (has_time && unheard_ < kUnheardMax) {
+    ring_->Leave(*entry);
+    ++unheard_;
+  } else {
+    ring_->Submit(*entry);
+    unheard_ = 0;
+  }
   return true;
 }
 
@@ -240,6 +249,8 @@ bool Link::has_forgotten() const {
 void Link::Sweep() {
   MutexLock lock(&mutex_);
   SweepLocked();
+  if (unheard_ > 0 && !failed()) ring_->Wake();
+  unheard_ = 0;
 }
 
 void Link::SweepLocked() {

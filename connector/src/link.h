@@ -47,6 +47,7 @@ class Link {
   absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
                                Room room);
   // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
+  // Releases and hints have time: they wake nobody, and are heard with the next request, or the next Sweep.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
   enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question
@@ -80,6 +81,7 @@ class Link {
  private:
   Link() = default;
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether there was room.
   bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -102,6 +104,7 @@ class Link {
   };
   std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
   std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees and releases
+  uint32_t unheard_ ABSL_GUARDED_BY(mutex_) = 0;            // entries left in the ring since the daemon was last woken
 };
 
 }  // namespace kvist::connector

@@ -237,7 +237,8 @@ KVIST_API kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, in
 /* Which chunks of a hit a group needs, and a load of it may name: [this, chunks). 0 for full groups. */
 KVIST_API uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks);
 
-/* Ends a lease; loads under way keep what they need. Any session of the instance may. Unknown and ended leases are ignored. */
+/* Ends a lease, within a second; loads under way keep what they need. Any session of the instance may. Unknown and ended leases are
+ * ignored. */
 KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
 
 typedef struct kvist_load_args {

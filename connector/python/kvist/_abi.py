@@ -1,4 +1,4 @@
-"""The C ABI of libkvist (kvist.h) as ctypes sees it: structs, constants, functions. `tests/engines/abi_test.py` compares them with C."""
+"""The C ABI of libkvist (kvist.h) as ctypes sees it: structs, constants, functions. `tests/engines/client/abi_test.py` compares them with C."""
 
 import ctypes
 import os

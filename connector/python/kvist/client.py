@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvist import _abi
 from kvist.chain import as_u32
-from kvist.describe import Memory, Role, Space, Writer, c_memory, c_space
+from kvist.describe import Memory, Role, Space, Writer, c_memory, c_space, c_text
 from kvist.library import check, error, library
 from kvist.status import KvistError, Status
 
@@ -62,6 +62,14 @@ def _us(seconds: float) -> int:
     return int(seconds * 1e6)
 
 
+def _count(keys: bytes) -> int:
+    """How many keys these are. A key that is cut is a mistake of the caller's, and not a shorter prompt."""
+    count, rest = divmod(len(keys), _abi.KEY_BYTES)
+    if rest:
+        raise ValueError(f"keys have {len(keys)} bytes: each has {_abi.KEY_BYTES}")
+    return count
+
+
 _STATUS = tuple(Status)  # by number: quicker than Status(number)
 
 
@@ -93,8 +101,8 @@ class Client:
         writer = Writer(memory.write_page) if memory is not None else None
         options = _abi.Options(
             struct_size=ctypes.sizeof(_abi.Options),
-            socket=socket.encode() if socket is not None else None,
-            instance=instance.encode(),
+            socket=c_text("socket", socket) if socket is not None else None,
+            instance=c_text("instance", instance),
             role=role,
             rank=rank,
             space=c_space(space),
@@ -141,7 +149,7 @@ class Client:
 
     def lookup(self, keys: bytes, *, lease_s: float = 0.0, deadline_s: float = 0.0) -> Hit:
         hit = _abi.Hit()
-        status = self._lib.lookup(self._client, keys, len(keys) // _abi.KEY_BYTES, _us(lease_s), _us(deadline_s), hit)
+        status = self._lib.lookup(self._client, keys, _count(keys), _us(lease_s), _us(deadline_s), hit)
         return self._hit(status, hit)
 
     @contextlib.contextmanager
@@ -157,9 +165,7 @@ class Client:
     def lookup_start(self, keys: bytes, *, lease_s: float = 0.0, deadline_s: float = 0.0) -> int:
         """Asks; lookup_result hears the answer. Never waits. Raises when it could not be asked, which is a miss."""
         op = ctypes.c_uint64()
-        check(
-            self._lib.lookup_start(self._client, keys, len(keys) // _abi.KEY_BYTES, _us(lease_s), _us(deadline_s), op)
-        )
+        check(self._lib.lookup_start(self._client, keys, _count(keys), _us(lease_s), _us(deadline_s), op))
         return op.value
 
     def lookup_result(self, op: int, timeout_s: float = 0.0) -> Hit | None:
@@ -210,7 +216,7 @@ class Client:
         """Starts copying pages into new slots; the pages must stay as they are until the op has ended or cancel has returned."""
         address, count, _alive = _table(pages)
         args = _abi.StoreArgs(
-            ctypes.sizeof(_abi.StoreArgs), keys, len(keys) // _abi.KEY_BYTES, first_chunk, address, count, _us(deadline_s), group
+            ctypes.sizeof(_abi.StoreArgs), keys, _count(keys), first_chunk, address, count, _us(deadline_s), group
         )
         op = ctypes.c_uint64()
         check(self._lib.store(self._client, args, op))
@@ -247,11 +253,11 @@ class Client:
     def pin(self, keys: bytes, *, deadline_s: float = 0.0) -> int:
         """How many chunks are pinned."""
         chunks = ctypes.c_uint32()
-        check(self._lib.pin(self._client, keys, len(keys) // _abi.KEY_BYTES, _us(deadline_s), chunks))
+        check(self._lib.pin(self._client, keys, _count(keys), _us(deadline_s), chunks))
         return chunks.value
 
     def unpin(self, keys: bytes, *, deadline_s: float = 0.0) -> None:
-        check(self._lib.unpin(self._client, keys, len(keys) // _abi.KEY_BYTES, _us(deadline_s)))
+        check(self._lib.unpin(self._client, keys, _count(keys), _us(deadline_s)))
 
     def hint(
         self,
@@ -262,7 +268,7 @@ class Client:
         stop_reason: StopReason = StopReason.UNKNOWN,
     ) -> None:
         args = _abi.HintArgs(ctypes.sizeof(_abi.HintArgs), session_ended, expected_reuse, stop_reason)
-        check(self._lib.hint(self._client, keys, len(keys) // _abi.KEY_BYTES, args))
+        check(self._lib.hint(self._client, keys, _count(keys), args))
 
     def alloc(self, chunk_count: int, *, group: int = 0, deadline_s: float = 0.0) -> int:
         allocation = ctypes.c_uint64()

@@ -78,6 +78,13 @@ class Memory:
     process_regions: Sequence[tuple[int, int]] = ()
 
 
+def c_text(name: str, value: str) -> bytes:
+    """`value` as a C string, which ends at a NUL: what differs behind it would be taken for the same."""
+    if "\0" in value:
+        raise ValueError(f"{name} can't hold NUL: {value!r}")
+    return value.encode()
+
+
 def c_array(kind: type, items: Sequence):
     return (kind * len(items))(*items)
 
@@ -94,10 +101,10 @@ def c_space(space: Space) -> _abi.Space:
     )
     return _abi.Space(
         struct_size=ctypes.sizeof(_abi.Space),
-        model=space.model.encode(),
-        revision=space.revision.encode(),
-        kv_dtype=space.kv_dtype.encode(),
-        layout=space.layout.encode(),
+        model=c_text("space.model", space.model),
+        revision=c_text("space.revision", space.revision),
+        kv_dtype=c_text("space.kv_dtype", space.kv_dtype),
+        layout=c_text("space.layout", space.layout),
         page_tokens=space.page_tokens,
         chunk_tokens=space.chunk_tokens,
         tensor_parallel=space.tensor_parallel,

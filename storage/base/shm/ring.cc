@@ -58,8 +58,7 @@ std::optional<std::span<std::byte>> RingProducer::Reserve(uint64_t size, Entry* 
   return std::span<std::byte>(memory_.arena() + *at % kArenaBytes.value, size);
 }
 
-void RingProducer::Submit(const Entry& entry) {
-  Header* header = memory_.header();
+void RingProducer::Write(const Entry& entry) {
   const uint64_t size = uint64_t{entry.keys} * 32 + uint64_t{entry.pages} * 4;
   if (tail_ == head_seen_) arena_begin_ = entry.arena;
   arena_end_ = entry.arena + ArenaBytes(size);
@@ -71,13 +70,30 @@ void RingProducer::Submit(const Entry& entry) {
               sizeof entry - kBehind);
   // seq_cst, also the load: pairs with RingConsumer::Sleep. Either it sees this entry, or this sees that it sleeps.
   TurnOf(place).store(Turn(tail_++), std::memory_order_seq_cst);
+}
+
+void RingProducer::Leave(const Entry& entry) {
+  Write(entry);
+  in_ring_.push_back(arena_end_);
+}
+
+void RingProducer::Submit(const Entry& entry) {
+  Write(entry);
+  Header* header = memory_.header();
   const uint32_t asleep = header->asleep.load(std::memory_order_seq_cst);
   // What the daemon needs less urgently than the entry.
   in_ring_.push_back(arena_end_);
   if (const uint32_t cpu = CurrentCpu(); header->client_cpu.load(std::memory_order_relaxed) != cpu)
     header->client_cpu.store(cpu, std::memory_order_relaxed);
   Reclaim();  // here, not in Reserve: `head` is beside `asleep`, in a line that the daemon has just written
+  Wake(asleep);
+}
+
+void RingProducer::Wake() { Wake(memory_.header()->asleep.load(std::memory_order_seq_cst)); }
+
+void RingProducer::Wake(uint32_t asleep) {
   if (asleep == static_cast<uint32_t>(Asleep::kNo)) return;
+  Header* header = memory_.header();
   switch (static_cast<Asleep>(header->asleep.exchange(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed))) {
     case Asleep::kNo: return;
     case Asleep::kOnWord: FutexWakeAll(&header->asleep); return;

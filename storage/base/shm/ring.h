@@ -30,12 +30,18 @@ class RingProducer {
   std::optional<std::span<std::byte>> Reserve(uint64_t size, Entry* entry);
   // Publishes the entry, and wakes the daemon if it sleeps.
   void Submit(const Entry& entry);
+  // Publishes an entry that has time: who sleeps sleeps on, until Wake or the next Submit.
+  void Leave(const Entry& entry);
+  // Wakes the daemon if it sleeps.
+  void Wake();
 
  private:
   // Where arguments of `size` go now, as far as it is known what the daemon has consumed.
   std::optional<uint64_t> Place(uint64_t size) const;
   // Learns what the daemon has consumed.
   void Reclaim();
+  void Write(const Entry& entry);
+  void Wake(uint32_t asleep);
 
   const SessionMemory& memory_;
   int doorbell_;

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import vllm
 from vllm.config import VllmConfig
 from vllm.distributed.kv_events import KVCacheEvent
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -12,11 +11,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvist.vllm.groups import chunk_tokens, engine_groups
 from kvist.vllm.plan import Handshake, Plan
@@ -26,13 +27,6 @@ from kvist.vllm.stats import KvistPromMetrics, KvistStats
 from kvist.vllm.worker import WorkerSide
 
 logger = init_logger(__name__)
-
-try:
-    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
-except ImportError as error:
-    raise ImportError(f"kvist needs vLLM 0.32, where a connector reports failed loads by request; this is {vllm.__version__}") from error
-
-from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 
 class KvistConnector(KVConnectorBase_V1, SupportsHMA):

@@ -5,51 +5,56 @@ reads, the store is stopped at the beginning of that very step, before anybody w
 That is rare: freed blocks are handed out last, and a store takes a step or two.
 """
 
-from collections.abc import Iterable
-
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
 
+class _Reader:
+    """A store, as one of a block's readers; `then`: the one that was there before it. The pool calls it once, when it hands the block out."""
+
+    __slots__ = ("job", "stopped", "then")
+
+    def __init__(self, job: int, stopped: set[int], then: "_Reader | None" = None) -> None:
+        self.job = job
+        self.stopped: set[int] | None = stopped  # None: it has ended
+        self.then = then
+
+    def __call__(self, block: KVCacheBlock) -> None:
+        if self.stopped is not None:
+            self.stopped.add(self.job)
+        if self.then is not None:
+            self.then(block)
+
+
 class Readers:
     def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
-        self._stores: dict[int, set[int]] = {}  # [block] jobs that read it
+        self._watchers = pool._reuse_watchers  # [block] called when the pool hands it out, and forgotten then
+        self._readers: dict[int, list[_Reader]] = {}  # [job]
         self._stopped: set[int] = set()
 
     def begin(self, job: int, blocks: list[KVCacheBlock]) -> None:
-        """The blocks have a request's reference, which stays its own."""
-        self._pool.touch(blocks)
-        self._pool.unpin_blocks(blocks, self._reused)  # drops the reference again, and watches the block
-        self._read(job, blocks)
-
-    def begin_free(self, job: int, blocks: list[KVCacheBlock]) -> None:
-        """Blocks that may have no reference at all: they stay where they are in the pool's free queue."""
+        """The blocks may have references or none: they stay where they are in the pool's queue."""
+        watchers = self._watchers
+        reader = _Reader(job, self._stopped)
+        mine = self._readers[job] = [reader]
         for block in blocks:
-            self._pool._reuse_watchers[block.block_id] = self._reused
-        self._read(job, blocks)
+            before = watchers.get(block.block_id)
+            if before is None or (type(before) is _Reader and before.stopped is None and before.then is None):
+                watchers[block.block_id] = reader
+            else:  # another store reads it, too
+                both = _Reader(job, self._stopped, before)
+                mine.append(both)
+                watchers[block.block_id] = both
 
-    def _read(self, job: int, blocks: Iterable[KVCacheBlock]) -> None:
-        stores = self._stores
-        for block in blocks:
-            stores.setdefault(block.block_id, set()).add(job)
-
-    def end(self, job: int, blocks: Iterable[KVCacheBlock]) -> None:
-        for block in blocks:
-            jobs = self._stores.get(block.block_id)
-            if jobs is not None:
-                jobs.discard(job)
-                if not jobs:
-                    del self._stores[block.block_id]
+    def end(self, job: int) -> None:
+        for reader in self._readers.pop(job):
+            reader.stopped = None
         self._stopped.discard(job)
-
-    def _reused(self, block: KVCacheBlock) -> None:
-        """The pool hands the block out, or forgets what is in it."""
-        self._stopped |= self._stores.pop(block.block_id, set())
 
     def take_stopped(self) -> list[int]:
         """Stores to stop before this step writes."""
         if not self._stopped:
             return []
-        stopped, self._stopped = list(self._stopped), set()
+        stopped = list(self._stopped)
+        self._stopped.clear()
         return stopped

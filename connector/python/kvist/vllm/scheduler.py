@@ -114,7 +114,7 @@ class SchedulerSide:
         self._planned: list[Load] = []
         self._give_up: list[int] = []
         self._on_eviction: EvictionStores | None = None
-        self._storing: dict[int, tuple[list[KVCacheBlock], int, str]] = {}  # [job] blocks, ranks still at it, request
+        self._storing: dict[int, tuple[int, str]] = {}  # [job] ranks still at it, request
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
@@ -341,11 +341,8 @@ class SchedulerSide:
         if not parts:
             return
         self._jobs += 1
-        if self._on_eviction is None:
-            self._readers.begin(self._jobs, blocks)
-        else:
-            self._readers.begin_free(self._jobs, blocks)
-        self._storing[self._jobs] = (blocks, self._ranks, request_id)
+        self._readers.begin(self._jobs, blocks)
+        self._storing[self._jobs] = (self._ranks, request_id)
         plan.stores.append(Store(self._jobs, request_id, keys, parts))
 
     def _keep(self, tracked: _Tracked, tables: tuple[Any, ...], first: int, until: int) -> None:
@@ -426,14 +423,14 @@ class SchedulerSide:
                 self._pool.free_blocks(reversed(blocks))
         for job in {*report.refused, *report.unstored}:
             self._events.pop(job, None)
-            self._offer_again(self._requests.get(self._storing[job][2]))
+            self._offer_again(self._requests.get(self._storing[job][1]))
         for job, ranks in report.stored.items():
-            blocks, left, request_id = self._storing[job]
+            left, request_id = self._storing[job]
             if left > ranks:
-                self._storing[job] = (blocks, left - ranks, request_id)
+                self._storing[job] = (left - ranks, request_id)
                 continue
             del self._storing[job]
-            self._readers.end(job, blocks)
+            self._readers.end(job)
             if job in self._events:
                 self._to_publish.append(self._events.pop(job))
         self.counters.refused_stores += len(report.refused)

@@ -176,6 +176,28 @@ TEST_CASE("RingProducer wakes the consumer only when it sleeps, and in the way t
   CHECK(ends.consumer.word().word->load() != ends.consumer.word().expected);
 }
 
+TEST_CASE("RingProducer leaves what has time to the next that wakes") {
+  Ends ends;
+  shm::Entry entry = EntryOf(0, 0);
+  REQUIRE(ends.consumer.Sleep(shm::Asleep::kOnDoorbell));
+  for (int i = 0; i < 3; ++i) {
+    REQUIRE(ends.producer.Reserve(0, &entry).has_value());
+    ends.producer.Leave(entry);
+  }
+  CHECK(!ends.Rang());
+  SECTION("a request") {
+    REQUIRE(ends.producer.Reserve(0, &entry).has_value());
+    ends.producer.Submit(entry);
+  }
+  SECTION("a word") { ends.producer.Wake(); }
+  CHECK(ends.Rang());
+  ends.producer.Wake();
+  CHECK(!ends.Rang());  // once is enough
+  int heard = 0;
+  for (; ends.consumer.Next(&entry); ++heard) ends.consumer.Consumed();
+  CHECK(heard >= 3);
+}
+
 TEST_CASE("No wake-up is lost between a producer and a consumer that sleeps whenever it can") {
   const shm::Asleep how = GENERATE(shm::Asleep::kOnWord, shm::Asleep::kOnDoorbell);
   Ends ends;
