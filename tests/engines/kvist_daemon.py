@@ -44,6 +44,7 @@ class Daemon:
             "log.level": "warn",
             "pool.bytes": "64MiB",
             "pool.touch_threads": "0",
+            "lease.half_store": "2s",  # of a rank that never comes
             **{key.replace("__", "."): value for key, value in settings.items()},
         }
         self._process: subprocess.Popen | None = None
@@ -87,18 +88,26 @@ class Daemon:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         return json.loads(done.stdout) if done.stdout.strip() else {}
 
+    def status(self) -> dict:
+        return self.ctl("status")
+
+    def clear(self) -> None:
+        self.ctl("clear", "--yes")
+
     def wait_status(self, wanted, limit_s: float = 20.0) -> dict:
         """kvistctl's status once `wanted(status)` holds; raises with the last one after `limit_s`."""
         end = time.monotonic() + limit_s
-        while not wanted(status := self.ctl("status")):
+        while not wanted(status := self.status()):
             if time.monotonic() > end:
                 raise AssertionError(f"kvistd's status stays {status}")
             time.sleep(0.02)
         return status
 
-    def wait_idle(self) -> dict:
-        """Nothing leased, nothing under way."""
-        return self.wait_status(lambda s: s["leases"] == 0 and s["ops"] == 0 and s["filling"] == 0)
+    def wait_idle(self, *, sessions: int | None = None) -> dict:
+        """Nothing leased, nothing under way; so many sessions."""
+        return self.wait_status(
+            lambda s: s["leases"] == 0 and s["ops"] == 0 and s["filling"] == 0 and (sessions is None or s["sessions"] == sessions)
+        )
 
     def __enter__(self) -> "Daemon":
         return self

@@ -9,10 +9,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-pytest.register_assert_rewrite("scenarios", "histories", "engine", "daemon", "ledger")
+pytest.register_assert_rewrite("scenarios", "histories", "engine", "ledger")
 
 import settings
-from daemon import Daemon
+from kvist_daemon import Daemon
 from engine import Engine
 from ledger import Ledger
 
@@ -22,12 +22,6 @@ _numbers = itertools.count()
 @pytest.fixture(scope="session")
 def model(tmp_path_factory):
     return settings.model_dir(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def daemon():
-    with Daemon() as daemon:
-        yield daemon
 
 
 @pytest.fixture

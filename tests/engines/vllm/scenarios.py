@@ -1,6 +1,6 @@
 """The preemption rules of issue 4, one scenario each, for any connector: `world` starts engines and makes copies late.
 
-Each scenario fails when its rule is broken: test_preemption_rules.py shows it with the planted bugs of reference.py.
+Each scenario fails when its rule is broken: preemption_rules_test.py shows it with the planted bugs of reference.py.
 """
 
 import random

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from daemon import Daemon
+from kvist_daemon import Daemon
 from scenarios import asked, pages_of_late_loads_are_kept, prompt, steps, stored
 from settings import Shape
-from test_preemption_rules import KvistWorld
+from preemption_rules_test import KvistWorld
 
 RETURN_S = 5.0  # "back within 5 s"
 
@@ -154,6 +154,23 @@ def test_late_load_is_computed_in_hybrid_models(daemon, ledger, start):
     daemon.resume()
     engine.settle(ledger)
     assert len(engine.outputs[loads]) == 4
+
+
+def test_failed_load_inside_the_step_leaves_no_hits(daemon, ledger, start):
+    """vLLM 0.32 keeps the hashes of blocks whose load inside a step failed, for the request to compute them anew: if that one is aborted
+    (or preempted) first, nobody may hit them."""
+    engine = start(daemon, Shape(blocks=64, step_tokens=256), load="layerwise", load_timeout_s=0.05, lookup_timeout_s=2.0)
+    tokens = prompt(1, 200)
+    world = World(daemon, ledger)
+    stored(engine, world, tokens)
+    loads = engine.add(tokens + prompt(2, 20))
+    world.hold()
+    engine.until(lambda: engine.status(loads).name == "RUNNING")
+    assert engine.last_connector_output.invalid_block_ids
+    engine.abort(loads)
+    daemon.resume()
+    engine.prefill(tokens + prompt(3, 20))
+    engine.settle(ledger)
 
 
 def test_full_pool_stores_what_fits(ledger, start):

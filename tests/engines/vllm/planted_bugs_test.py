@@ -7,7 +7,7 @@ from engine import WrongBytes
 from kvist.status import Status
 from scenarios import SCENARIOS, asked, pages_of_late_loads_are_kept, prompt, stored
 from settings import Shape
-from test_preemption_rules import KvistWorld
+from preemption_rules_test import KvistWorld
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import time
 import pytest
 
 import checkpoint
-from daemon import Daemon, binary
+from kvist_daemon import Daemon, binary
 from llm_process import BLOCK, CHUNK, Llm, transfer
 
 LENGTHS = (64, 100, 256, 333, 700, 1100)

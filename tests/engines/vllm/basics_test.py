@@ -7,7 +7,7 @@ import pytest
 from layouts import Layout
 from scenarios import prompt, steps, stored
 from settings import Shape
-from test_preemption_rules import KvistWorld
+from preemption_rules_test import KvistWorld
 
 
 def test_a_prompt_is_loaded_after_reset(daemon, ledger, start):
