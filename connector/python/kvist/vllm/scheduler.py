@@ -57,14 +57,15 @@ _STOPPED = {
 
 
 class _Loading:
-    """A load that was planned. blocks: all that it may write."""
+    """A load that was planned. blocks: all that it may write; if_failed: ids of those that are wrong when one inside the step fails."""
 
-    __slots__ = ("blocks", "job", "lease")
+    __slots__ = ("blocks", "if_failed", "job", "lease")
 
-    def __init__(self, job: int, lease: int, blocks: list[KVCacheBlock]) -> None:
+    def __init__(self, job: int, lease: int, blocks: list[KVCacheBlock], if_failed: set[int]) -> None:
         self.job = job
         self.lease = lease
         self.blocks = blocks
+        self.if_failed = if_failed
 
 
 class _Tracked:
@@ -247,7 +248,12 @@ class SchedulerSide:
         hit = tracked.hit
         self._jobs += 1
         parts, touched = self._load_parts(tracked, blocks, external)
-        loading = tracked.loading = _Loading(self._jobs, hit.lease, touched)
+        if_failed: set[int] = set()
+        if self._layerwise:  # also those that the step computes from what it loads
+            for table in self._tables:
+                first = tracked.computed // self._groups[table].block_tokens
+                if_failed.update(block.block_id for block in blocks.blocks[table][first:] if not block.is_null)
+        loading = tracked.loading = _Loading(self._jobs, hit.lease, touched, if_failed)
         tracked.hit = hit._replace(lease=0)  # the load's from here on
         self._loading[request.request_id] = loading
         self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
@@ -439,9 +445,23 @@ class SchedulerSide:
             self._inside_failed |= {job} if job in report.inside_failed else set()
             if self._inside[job] == self._ranks:
                 del self._inside[job]
-                request_id = next(request_id for request_id, loading in self._loading.items() if loading.job == job)
+                request_id, loading = next(item for item in self._loading.items() if item[1].job == job)
+                if job in self._inside_failed:
+                    self._hide(loading.if_failed)
                 self._loaded(request_id, job not in self._inside_failed)
                 self._inside_failed.discard(job)
+
+    def _hide(self, wrong: set[int]) -> None:
+        """Takes blocks whose load inside the step failed, and all that was computed from them, out of vLLM's prefix cache. vLLM leaves them
+        there for their requests to compute them anew; but those may be preempted or aborted before they have."""
+        hidden = set(wrong)
+        for request_id in self._requests:  # others may have hit them in the same step
+            for blocks in self._manager.get_blocks(request_id).blocks:
+                ids = [block.block_id for block in blocks]
+                first = next((i for i, block in enumerate(ids) if block in wrong), len(ids))
+                hidden.update(ids[first:])
+        hidden.discard(self._pool.null_block.block_id)
+        self._manager.evict_blocks(hidden)
 
     def _offer_again(self, tracked: _Tracked | None) -> None:
         """Without its first chunks nobody finds the later ones: with its next full chunk the request offers all of them."""
