@@ -71,7 +71,7 @@ cached() {  # name, digest, command that makes it...: prints where it is
   exec 9>"$venv.lock"
   flock 9
   if [ ! -e "$venv/complete" ]; then
-    said "making $venv; with nothing in pip's cache this takes a quarter of an hour" >&2
+    said "making $venv; the common one takes 5 to 15 minutes with nothing in pip's cache" >&2
     rm -rf "$venv"
     quietly "$logs/engines_venv.log" "$@" "$venv"
     touch "$venv/complete"

@@ -55,11 +55,11 @@ def generate(llm, prompts, max_tokens):
 def reset(llm):
     """Steps first until what was left to do without a request is done, as a server's loop does by itself."""
     end = time.monotonic() + 10
-    core = llm.llm_engine.engine_core.engine_core
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)  # none: it is in another process, and steps by itself
     at_once = llm.reset_prefix_cache()
     done = at_once
     while not done and time.monotonic() < end:
-        core.step_fn()
+        core.step_fn() if core is not None else time.sleep(0.01)
         done = llm.reset_prefix_cache()
     return {"done": bool(done), "at_once": bool(at_once)}
 

@@ -17,7 +17,7 @@ BLOCK = 32
 class Llm:
     """A context manager. `order` waits for the answer; `begin` and `answer` are its halves."""
 
-    def __init__(self, model: str, transfer: dict | None, log: pathlib.Path, **arguments) -> None:
+    def __init__(self, model: str, transfer: dict | None, log: pathlib.Path, *, in_process: bool = True, **arguments) -> None:
         arguments = dict(
             model=model,
             load_format="auto",
@@ -42,6 +42,7 @@ class Llm:
                 stdout=out,
                 stderr=out,
                 pass_fds=[theirs],
+                env={**os.environ, "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if in_process else "1"},
             )
         os.close(theirs)
         self._answers = os.fdopen(answers)

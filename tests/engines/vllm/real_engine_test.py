@@ -238,6 +238,19 @@ def speed(engine: Llm, kvistd) -> None:
     assert min(ratios) < 3, "far slower than the engine's own cache"
 
 
+def test_two_ranks(truth, model, log, kvistd):
+    """Tensor parallel, the engine and its workers in processes of their own: each gets its half back."""
+    with Llm(model, transfer(kvistd.socket), log / "two_ranks.log", in_process=False, tensor_parallel_size=2) as engine:
+        cold = engine.one_by_one(PROMPTS)
+        assert cached(cold) == [0] * len(PROMPTS)
+        assert distance(cold, truth[0]) < 1e-3  # other sums
+        kvistd.wait_idle()
+        engine.reset()
+        warm = engine.one_by_one(PROMPTS)
+        assert cached(warm) == pytest.approx(hits(), abs=1)
+        assert distance(warm, cold) <= 2 * truth[1]
+
+
 def test_throughput_when_all_misses(plain, model, log, kvistd):
     """Prompts that nobody has seen, with kvist and without, in turns on one machine."""
     with Llm(model, transfer(kvistd.socket), log / "throughput.log") as engine:
