@@ -106,7 +106,9 @@ class Daemon:
     def wait_idle(self, *, sessions: int | None = None) -> dict:
         """Nothing leased, nothing under way; so many sessions."""
         return self.wait_status(
-            lambda s: s["leases"] == 0 and s["ops"] == 0 and s["filling"] == 0 and (sessions is None or s["sessions"] == sessions)
+            lambda s: (
+                s["leases"] == 0 and s["ops"] == 0 and s["filling"] == 0 and (sessions is None or s["sessions"] == sessions)
+            )
         )
 
     def __enter__(self) -> "Daemon":

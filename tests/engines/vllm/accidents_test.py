@@ -8,11 +8,10 @@ import threading
 import time
 
 import pytest
-
 from kvist_daemon import Daemon
+from preemption_rules_test import KvistWorld
 from scenarios import asked, pages_of_late_loads_are_kept, prompt, steps, stored
 from settings import Shape
-from preemption_rules_test import KvistWorld
 
 RETURN_S = 5.0  # "back within 5 s"
 
@@ -69,7 +68,11 @@ def logs(caplog):
 
 def told(logs) -> list[str]:
     """Distinct records: a handler on a parent hears them, too."""
-    return [message for _, message in dict.fromkeys((id(r), r.getMessage()) for r in logs.records if r.levelno >= logging.WARNING) if "kvistd" in message]
+    return [
+        message
+        for _, message in dict.fromkeys((id(r), r.getMessage()) for r in logs.records if r.levelno >= logging.WARNING)
+        if "kvistd" in message
+    ]
 
 
 def test_absent_at_start(daemon, ledger, start, logs):
@@ -260,4 +263,8 @@ def test_load_failure_policy_is_warned_of(daemon, model, logs):
     transfer = {**settings.transfer_config(daemon.socket, 32), "kv_load_failure_policy": "fail"}
     with Engine(model, Shape(), transfer, "policy"):
         pass
-    assert any("kv_load_failure_policy" in r.getMessage() and "recompute" in r.getMessage() for r in logs.records if r.levelno >= logging.WARNING)
+    assert any(
+        "kv_load_failure_policy" in r.getMessage() and "recompute" in r.getMessage()
+        for r in logs.records
+        if r.levelno >= logging.WARNING
+    )

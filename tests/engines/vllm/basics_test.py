@@ -3,11 +3,10 @@
 import time
 
 import pytest
-
 from layouts import Layout
+from preemption_rules_test import KvistWorld
 from scenarios import prompt, steps, stored
 from settings import Shape
-from preemption_rules_test import KvistWorld
 
 
 def test_a_prompt_is_loaded_after_reset(daemon, ledger, start):

@@ -8,7 +8,6 @@ import statistics
 import time
 
 import pytest
-
 from scenarios import prompt
 from settings import Shape
 
@@ -52,7 +51,9 @@ class Clock:
         rows = []
         for name, times in self.times.items():
             if times:
-                rows.append(f"  {name:32} {len(times):6} calls  p50 {1e6 * quantile(times, 0.5):7.1f} us  p99 {1e6 * quantile(times, 0.99):7.1f} us")
+                rows.append(
+                    f"  {name:32} {len(times):6} calls  p50 {1e6 * quantile(times, 0.5):7.1f} us  p99 {1e6 * quantile(times, 0.99):7.1f} us"
+                )
         return "\n".join(rows)
 
 
@@ -107,7 +108,9 @@ def test_every_other_call(busy, daemon, start):
             engine.add(prompt(100 + i // 6, 300), max_tokens=3)
         engine.step()
     loop = calibrated()
-    print(f"scheduler's calls (wanted: p99 100 us where 1,000 turns of a loop take 50 us; here {1e6 * loop:.0f}):\n{scheduler.table()}")
+    print(
+        f"scheduler's calls (wanted: p99 100 us where 1,000 turns of a loop take 50 us; here {1e6 * loop:.0f}):\n{scheduler.table()}"
+    )
     print(f"worker's calls:\n{worker.table()}")
     # Where others compute, the worst calls are those that were interrupted: the median shows what the code takes.
     wanted = (4 * 100e-6 if busy else 4 * 10e-6) * max(1.0, loop / 50e-6)

@@ -12,8 +12,8 @@ import pytest
 pytest.register_assert_rewrite("scenarios", "histories", "engine", "ledger")
 
 import settings
-from kvist_daemon import Daemon
 from engine import Engine
+from kvist_daemon import Daemon
 from ledger import Ledger
 
 _numbers = itertools.count()

@@ -16,9 +16,11 @@ import time
 import types
 
 import numpy as np
+import settings
 import torch
 import vllm.distributed.kv_transfer.kv_transfer_state as kv_transfer_state
 import vllm.distributed.parallel_state as parallel_state
+from contents import Identity, Names, next_token, page_bytes
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -35,9 +37,6 @@ from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
-
-import settings
-from contents import Identity, Names, next_token, page_bytes
 
 JUNK = 0x0BADF00D
 
@@ -260,7 +259,11 @@ class _AsRank:
         )
         stages, stage = self.worker.engine.shape.pp, self.worker.stage
         parallel_state._PP = types.SimpleNamespace(
-            rank_in_group=stage, world_size=stages, rank=self.worker.rank, is_first_rank=stage == 0, is_last_rank=stage == stages - 1
+            rank_in_group=stage,
+            world_size=stages,
+            rank=self.worker.rank,
+            is_first_rank=stage == 0,
+            is_last_rank=stage == stages - 1,
         )
 
     def __exit__(self, *_):
@@ -319,7 +322,9 @@ class Engine:
         request_id = request_id or f"r{self._numbers}"
         lora = LoRARequest(identity.lora, abs(hash(identity.lora)) % 1000 + 1, "/nowhere") if identity.lora else None
         features = [
-            MultiModalFeatureSpec(data=None, modality="image", identifier=i, mm_position=PlaceholderRange(offset=first, length=count))
+            MultiModalFeatureSpec(
+                data=None, modality="image", identifier=i, mm_position=PlaceholderRange(offset=first, length=count)
+            )
             for i, first, count in identity.images
         ]
         request = Request(
@@ -410,7 +415,9 @@ class Engine:
         """For the story of a block, told when something is wrong."""
         for request_id, count in output.num_scheduled_tokens.items():
             table = self.scheduler.kv_cache_manager.get_block_ids(request_id)
-            self.story.append(f"{self.steps}: {request_id} computes {self.computed_before(output, request_id)}+{count} in {table}")
+            self.story.append(
+                f"{self.steps}: {request_id} computes {self.computed_before(output, request_id)}+{count} in {table}"
+            )
         for request_id in output.preempted_req_ids or ():
             self.story.append(f"{self.steps}: {request_id} is preempted")
         for request_id in output.finished_req_ids:
@@ -467,7 +474,9 @@ class Engine:
 
     def check_clean(self) -> None:
         scheduler = self.scheduler
-        assert not scheduler.requests and not scheduler.running and not scheduler.waiting and not scheduler.kv_holding_waiting
+        assert (
+            not scheduler.requests and not scheduler.running and not scheduler.waiting and not scheduler.kv_holding_waiting
+        )
         assert not scheduler.finished_recving_kv_req_ids and not scheduler.failed_recving_kv_req_ids
         assert not scheduler._inflight_prefills and not scheduler.deferred_waiting
         for manager in scheduler.kv_cache_manager.coordinator.single_type_managers:

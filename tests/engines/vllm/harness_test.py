@@ -2,12 +2,7 @@
 
 import random
 
-import pytest
-
 import reference
-from contents import Identity
-from engine import Engine, StrayWrite, WrongBytes
-from settings import Shape
 
 
 def prompt(seed: int, length: int) -> list[int]:

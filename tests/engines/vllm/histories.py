@@ -7,7 +7,7 @@ import time
 
 from contents import Identity
 from engine import Engine
-from settings import Shape, VOCABULARY
+from settings import VOCABULARY
 
 HISTORIES = int(os.environ.get("KVIST_HISTORIES", "3"))
 SEED = int(os.environ["KVIST_SEED"]) if "KVIST_SEED" in os.environ else None
@@ -66,7 +66,9 @@ class History:
     """Plays `steps` steps on an engine (or several that share one kvistd) and brings it to rest: then no request said anything else than
     the same prompt did another time, and nothing is left anywhere."""
 
-    def __init__(self, seed: int, engines: list[Engine], ledger, daemon, faults: Faults = Faults(), longest: int = 300) -> None:
+    def __init__(
+        self, seed: int, engines: list[Engine], ledger, daemon, faults: Faults = Faults(), longest: int = 300
+    ) -> None:
         self.rng = random.Random(seed)
         self.engines = engines
         self.ledger = ledger
@@ -75,7 +77,9 @@ class History:
         self.tokens = Tokens(self.rng, longest)
         self.asked: list[tuple[Engine, str]] = []
         self._resume_at = self._start_at = 0
-        self.counts = {name: 0 for name in ("added", "aborted", "preempted", "loaded", "resets", "paused", "killed", "failed")}
+        self.counts = {
+            name: 0 for name in ("added", "aborted", "preempted", "loaded", "resets", "paused", "killed", "failed")
+        }
         for engine in engines:
             if engine.shape.drafts:
                 engine.make_draft = self._draft
@@ -109,7 +113,9 @@ class History:
             self.counts["aborted"] += 1
         if rng.random() < 0.02:
             # vLLM itself raises when requests that don't run have blocks: loads under way, or done and not yet resumed.
-            idle = not engine.scheduler.kv_holding_waiting and len(live) == len(engine.scheduler.running) + len(engine.scheduler.waiting)
+            idle = not engine.scheduler.kv_holding_waiting and len(live) == len(engine.scheduler.running) + len(
+                engine.scheduler.waiting
+            )
             idle = idle and not any(call.name == "load" for call in self.ledger.ops.values())
             engine.scheduler.reset_prefix_cache(reset_running_requests=idle)
             self.counts["resets"] += 1

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-
 from histories import Faults, History, seeds
 from layouts import Layout
 from settings import Shape
@@ -26,7 +25,11 @@ KINDS = {
     "tp and pp, hybrid": (Shape(blocks=64, tp=2, pp=2, windows=(0, 64)), Faults(pause=30, kill=10)),
     "priorities": (Shape(blocks=40, policy="priority"), Faults(pause=40)),
     "stores on eviction": (SMALL, Faults(pause=30, kill=5), {"store": "on_eviction", "evict_ahead": 8}),
-    "hybrid, stores on eviction": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30), {"store": "on_eviction", "evict_ahead": 8}),
+    "hybrid, stores on eviction": (
+        Shape(blocks=64, windows=(0, 64)),
+        Faults(pause=30),
+        {"store": "on_eviction", "evict_ahead": 8},
+    ),
     "loads inside the step": (SMALL, Faults(pause=10, kill=5), {"load": "layerwise", "load_timeout_s": 0.2}),
     "blocks of 64, chunks of 64": (Shape(blocks=20, block=64, chunk=64), Faults(pause=30)),
 }

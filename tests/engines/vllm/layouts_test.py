@@ -5,16 +5,15 @@ import importlib
 import sys
 
 import pytest
+import settings
 import torch
 import vllm
-from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
-from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, MambaSpec
-
-import settings
 from layouts import LAYOUTS, Layout
 from scenarios import prompt
 from settings import Shape
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, MambaSpec
 
 
 @pytest.mark.parametrize("windows", [(0,), (0, 64), (64,), (0, 48, 96)], ids=str)
@@ -40,9 +39,13 @@ def refused(model, daemon, change_cache=lambda config: config, change_tensors=la
     """The message with which a worker's connector refuses to start."""
     shape = Shape()
     config = settings.vllm_config(model, shape, settings.transfer_config(daemon.socket, shape.chunk), "refused")
-    tensors = {settings.layer_name(0, i): t for i, t in enumerate(shape.layout.allocate(shape.blocks, shape.block, shape.layers))}
+    tensors = {
+        settings.layer_name(0, i): t for i, t in enumerate(shape.layout.allocate(shape.blocks, shape.block, shape.layers))
+    }
     with pytest.raises(Exception) as refusal:
-        connector = KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, change_cache(settings.kv_cache_config(shape)))
+        connector = KVConnectorFactory.create_connector(
+            config, KVConnectorRole.WORKER, change_cache(settings.kv_cache_config(shape))
+        )
         connector.register_kv_caches(change_tensors(tensors))
     assert daemon.status()["sessions"] == 0
     return str(refusal.value)
@@ -57,7 +60,9 @@ def with_spec(spec):
 
 
 def test_unknown_spec_is_refused(model, daemon):
-    chunked = ChunkedLocalAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64)
+    chunked = ChunkedLocalAttentionSpec(
+        block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, attention_chunk_size=64
+    )
     message = refused(model, daemon, with_spec(chunked))
     assert "ChunkedLocalAttentionSpec" in message and "FullAttentionSpec" in message
     mamba = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
@@ -95,6 +100,8 @@ def test_other_vllm_is_refused(monkeypatch):
 
 def test_misspelt_setting_is_refused(model, daemon):
     shape = Shape()
-    config = settings.vllm_config(model, shape, settings.transfer_config(daemon.socket, shape.chunk, chunk_token=3), "refused")
+    config = settings.vllm_config(
+        model, shape, settings.transfer_config(daemon.socket, shape.chunk, chunk_token=3), "refused"
+    )
     with pytest.raises(ValueError, match="chunk_token.*chunk_tokens"):
         KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))

@@ -36,7 +36,18 @@ class Ledger:
         self._real: dict[str, object] = {}
 
     def __enter__(self) -> "Ledger":
-        for name in ("load", "store", "lookup", "lookup_start", "lookup_result", "poll", "wait", "cancel", "release", "close"):
+        for name in (
+            "load",
+            "store",
+            "lookup",
+            "lookup_start",
+            "lookup_result",
+            "poll",
+            "wait",
+            "cancel",
+            "release",
+            "close",
+        ):
             self._real[name] = real = getattr(Client, name)
             setattr(Client, name, self._watched(name, real))
         return self
@@ -65,6 +76,7 @@ class Ledger:
         self.calls.append(call)
 
     _store = _load
+
     def _lookup_start(self, client, call: Call) -> None:
         self._begun(client, call)
         self.lookups += 1

@@ -17,20 +17,25 @@ BLOCK = 32
 class Llm:
     """A context manager. `order` waits for the answer; `begin` and `answer` are its halves."""
 
-    def __init__(self, model: str, transfer: dict | None, log: pathlib.Path, *, in_process: bool = True, **arguments) -> None:
-        arguments = dict(
-            model=model,
-            load_format="auto",
-            skip_tokenizer_init=True,
-            enforce_eager=True,
-            dtype="float32",
-            max_model_len=2048,
-            max_num_batched_tokens=2048,
-            max_num_seqs=16,
-            block_size=BLOCK,
-            generation_config="vllm",
-            seed=0,
-        ) | arguments
+    def __init__(
+        self, model: str, transfer: dict | None, log: pathlib.Path, *, in_process: bool = True, **arguments
+    ) -> None:
+        arguments = (
+            dict(
+                model=model,
+                load_format="auto",
+                skip_tokenizer_init=True,
+                enforce_eager=True,
+                dtype="float32",
+                max_model_len=2048,
+                max_num_batched_tokens=2048,
+                max_num_seqs=16,
+                block_size=BLOCK,
+                generation_config="vllm",
+                seed=0,
+            )
+            | arguments
+        )
         if transfer is not None:
             arguments["kv_transfer_config"] = transfer
         answers, theirs = os.pipe()

@@ -1,13 +1,11 @@
 """KvistConnector itself with one bug planted below it, in kvist.Client: the tests see each."""
 
-import pytest
-
 import kvist
+import pytest
 from engine import WrongBytes
 from kvist.status import Status
-from scenarios import SCENARIOS, asked, pages_of_late_loads_are_kept, prompt, stored
-from settings import Shape
 from preemption_rules_test import KvistWorld
+from scenarios import SCENARIOS, asked, pages_of_late_loads_are_kept, prompt, stored
 
 
 @pytest.fixture

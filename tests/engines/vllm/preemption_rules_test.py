@@ -3,7 +3,6 @@
 import contextlib
 
 import pytest
-
 import reference
 from scenarios import SCENARIOS
 from settings import Shape

@@ -9,9 +9,8 @@ import statistics
 import subprocess
 import time
 
-import pytest
-
 import checkpoint
+import pytest
 from kvist_daemon import Daemon, binary
 from llm_process import BLOCK, CHUNK, Llm, transfer
 
@@ -198,7 +197,9 @@ def test_after_engine_restart(truth, engine, model, log, kvistd):
 
 def copy_rate() -> float:
     """Bytes a second of `kvist-bench copy` for loads of pages of this model's size."""
-    done = subprocess.run([binary("kvist-bench"), "copy", "--json", "--seconds", "3"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [binary("kvist-bench"), "copy", "--json", "--seconds", "3"], capture_output=True, text=True, timeout=120
+    )
     cases = {case["case"]: case["value"] for case in json.loads(done.stdout)["cases"]}
     return 1e9 * cases["load 32 KiB pages, one chunk"]
 

@@ -7,6 +7,7 @@ reads its pages only `slow` steps after it was asked for, a load writes its page
 import dataclasses
 
 import torch
+from contents import Identity, Names
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -14,8 +15,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorTransferResults,
     SupportsHMA,
 )
-
-from contents import Identity, Names
 
 BUGS = (
     "store_reads_given_pages",  # doesn't finish stores before their pages are overwritten
@@ -126,7 +125,9 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
             for i in range(max(self._first_needed(g, known.hit), first // self.chunk), known.hit):
                 pages = list(ids[i * self.chunk // self.block : (i + 1) * self.chunk // self.block])
                 if num_external_tokens:
-                    pages = [p if (i * self.chunk // self.block + j) * self.block >= first else 0 for j, p in enumerate(pages)]
+                    pages = [
+                        p if (i * self.chunk // self.block + j) * self.block >= first else 0 for j, p in enumerate(pages)
+                    ]
                 parts.append(((chunks[i], g), g, pages))
         known.loaded = known.loading = True
         self.loads.append((request.request_id, parts))
@@ -191,7 +192,8 @@ class ReferenceConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches):
         self.pages = [
-            [kv_caches[name].view(torch.int32) for name in group.layer_names] for group in self._kv_cache_config.kv_cache_groups
+            [kv_caches[name].view(torch.int32) for name in group.layer_names]
+            for group in self._kv_cache_config.kv_cache_groups
         ]
 
     def _read(self, key, group, blocks):

@@ -5,6 +5,7 @@ import json
 import pathlib
 
 import torch
+from layouts import Layout
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import (
@@ -15,8 +16,6 @@ from vllm.v1.kv_cache_interface import (
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
-
-from layouts import Layout
 
 VOCABULARY = 512
 MODEL = {
@@ -112,7 +111,9 @@ def kv_cache_config(shape: Shape, stage: int = 0) -> KVCacheConfig:
     """Of the workers of a pipeline stage."""
     groups = []
     for g, window in enumerate(shape.windows):
-        common = dict(block_size=shape.block, num_kv_heads=shape.layout.heads, head_size=shape.layout.head_size, dtype=torch.float32)
+        common = dict(
+            block_size=shape.block, num_kv_heads=shape.layout.heads, head_size=shape.layout.head_size, dtype=torch.float32
+        )
         if shape.layout.name == "mla":
             spec = MLAAttentionSpec(**{**common, "num_kv_heads": 1})
         elif window:
