@@ -100,4 +100,4 @@ class Report(KVConnectorWorkerMetadata):
         return merged
 
     def __bool__(self) -> bool:
-        return any(getattr(self, field.name) for field in dataclasses.fields(Report))
+        return any(vars(self).values())

@@ -257,7 +257,7 @@ class SchedulerSide:
         tracked.hit = hit._replace(lease=0)  # the load's from here on
         self._loading[request.request_id] = loading
         self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
-        self.counters.asked_tokens += external
+        self.counters["asked_tokens"] += external
 
     def _load_parts(self, tracked: _Tracked, blocks: KVCacheBlocks, external: int) -> tuple[list[LoadPart], list[KVCacheBlock]]:
         chunks = tracked.hit.chunks
@@ -298,8 +298,11 @@ class SchedulerSide:
                 if tracked is None:
                     continue
                 request = tracked.request
+                ready = request.num_computed_tokens + scheduled
+                if ready < tracked.next_store_tokens:
+                    continue
                 # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
-                ready = min(request.num_computed_tokens + scheduled, request.num_tokens)
+                ready = min(ready, request.num_tokens)
                 if ready >= tracked.next_store_tokens:
                     self._filled(tracked, ready // self._chunk_tokens, plan)
             if self._on_eviction is not None:
@@ -317,7 +320,7 @@ class SchedulerSide:
         if first >= until:
             return
         tracked.prompt.extend(until * self._chunk_tokens)
-        tables = self._manager.get_blocks(tracked.request.request_id).blocks
+        tables = self._manager.coordinator.get_blocks(tracked.request.request_id)
         self._stored_until(tracked, until)
         if tracked.stored_first is None:
             tracked.stored_first = first
@@ -330,9 +333,11 @@ class SchedulerSide:
         for group, table in enumerate(self._tables):
             per_chunk = self._blocks_per_chunk[group]
             blocks = tables[table][first * per_chunk : until * per_chunk]
-            gone = sum(1 for _ in takewhile(lambda block: block.is_null, blocks))  # out of the window already
-            skip = -(-gone // per_chunk)
-            blocks = blocks[skip * per_chunk :]
+            skip = 0
+            if blocks and blocks[0].is_null:  # out of the window already
+                gone = sum(1 for _ in takewhile(lambda block: block.is_null, blocks))
+                skip = -(-gone // per_chunk)
+                blocks = blocks[skip * per_chunk :]
             if not blocks or len(blocks) != (until - first - skip) * per_chunk:
                 continue
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
@@ -439,7 +444,7 @@ class SchedulerSide:
             self._readers.end(job)
             if job in self._events:
                 self._to_publish.append(self._events.pop(job))
-        self.counters.refused_stores += len(report.refused)
+        self.counters["refused_stores"] += len(report.refused)
         for job, ranks in report.inside.items():
             self._inside[job] = self._inside.get(job, 0) + ranks
             self._inside_failed |= {job} if job in report.inside_failed else set()

@@ -24,27 +24,20 @@ COUNTERS = {
 }
 
 
-class Counters:
-    """Adds up what happened since `take`."""
+class Counters(dict):
+    """[name of COUNTERS] how much was added since `take`."""
 
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        for name in COUNTERS:
-            setattr(self, name, 0)
-        self.any = False
+    def __missing__(self, name: str) -> int:
+        return 0
 
     def lookup(self, status: kvist.Status) -> None:
-        if status == kvist.Status.OK:
-            self.lookups += 1
-        else:
-            self.lookups_missed += 1
+        self["lookups" if status == kvist.Status.OK else "lookups_missed"] += 1
 
     def take(self) -> dict[str, int]:
-        counts = {name: count for name in COUNTERS if (count := getattr(self, name))}
-        if counts:
-            self._clear()
+        if not self:
+            return {}
+        counts = dict(self)
+        self.clear()
         return counts
 
 

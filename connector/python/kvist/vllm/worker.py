@@ -6,6 +6,7 @@ Threads: the model runner's.
 """
 
 import dataclasses
+import time
 
 import torch
 from vllm.config import VllmConfig
@@ -22,6 +23,9 @@ from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
 
 logger = init_logger(__name__)
+
+# How soon the log and the metrics tell of a kvistd that went or came.
+_LOOK_EVERY_S = 0.2
 
 
 @dataclasses.dataclass
@@ -53,6 +57,7 @@ class WorkerSide:
         self._misled: set[str] = set()  # requests whose load inside this step failed
         self._report = Report()
         self._was_connected = True
+        self._look_again = 0.0
         self._pages = None  # keeps the tensors mapped
         self.counters = Counters()
 
@@ -95,6 +100,10 @@ class WorkerSide:
 
     def _watch_connection(self) -> None:
         """One line when kvistd goes, one when it is back."""
+        now = time.monotonic()
+        if now < self._look_again:
+            return
+        self._look_again = now + _LOOK_EVERY_S
         connected = self._client.connection == kvist.Connection.CONNECTED
         if connected == self._was_connected:
             return
@@ -185,14 +194,14 @@ class WorkerSide:
             load.ops = writing = [op for op in load.ops if op]
             self._report.inside[load.job] = 1
             if load.failed:
-                self.counters.loads_failed += 1
+                self.counters["loads_failed"] += 1
                 self._report.inside_failed[load.job] = 1
                 self._failed_blocks.update(load.pages)
                 self._misled.add(load.request_id)
             else:
-                self.counters.loads += 1
+                self.counters["loads"] += 1
             if writing:
-                self.counters.loads_late += 1
+                self.counters["loads_late"] += 1
                 self._report.late[load.job] = 1
                 self._late.append(load)
         self._inside = []
@@ -241,8 +250,8 @@ class WorkerSide:
             if result.status == kvist.Status.PENDING:
                 left.append(op)
                 continue
-            self.counters.chunks_stored += result.chunks_copied
-            self.counters.chunks_known += result.chunks_skipped
+            self.counters["chunks_stored"] += result.chunks_copied
+            self.counters["chunks_known"] += result.chunks_skipped
             if result.chunks_refused:
                 self._report.refused[store.job] = 1
             if result.status != kvist.Status.OK:
@@ -252,10 +261,10 @@ class WorkerSide:
             return False
         self._report.stored[store.job] = 1
         if store.failed:
-            self.counters.stores_failed += 1
+            self.counters["stores_failed"] += 1
             self._report.unstored[store.job] = 1
         else:
-            self.counters.stores += 1
+            self.counters["stores"] += 1
         return True
 
     def _loaded(self, load: _Copy, results: KVConnectorTransferResults) -> bool:
@@ -281,11 +290,11 @@ class WorkerSide:
         results.finished_recving.add(load.request_id)
         if load.failed:
             results.failed_recving.add(load.request_id)
-            self.counters.loads_failed += 1
+            self.counters["loads_failed"] += 1
         else:
-            self.counters.loads += 1
+            self.counters["loads"] += 1
         if writing:
-            self.counters.loads_late += 1
+            self.counters["loads_late"] += 1
             self._report.late[load.job] = 1
             self._late.append(load)
         return True
