@@ -95,6 +95,11 @@ def test_gone_and_back(daemon, ledger, start, logs):
     for i in range(5):
         engine.prefill(prompt(1, 200) + prompt(i, 50))
     engine.settle(ledger)
+    end = time.monotonic() + RETURN_S
+    while not told(logs) and time.monotonic() < end:
+        engine.step()
+        time.sleep(0.01)
+    engine.prefill(prompt(1, 200))
     assert len(told(logs)) == 1, told(logs)
     daemon.start()
     hits_within(engine, ledger, RETURN_S + 5)
