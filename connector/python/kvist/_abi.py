@@ -225,7 +225,9 @@ class Library:
         self.lookup_poll = prompt
         found = self.abi_version()
         if found != ABI_VERSION:
-            raise ImportError(f"{path} has version {found} of the ABI, this package wants {ABI_VERSION}: install them together")
+            raise ImportError(
+                f"{path} has version {found} of the ABI, this package wants {ABI_VERSION}: install them together"
+            )
 
 
 def load() -> Library:

@@ -206,13 +206,24 @@ class Client:
         """Starts copying chunks into pages; until the op has ended with pages_released the pages belong to the daemon."""
         address, count, _alive = _table(pages)
         args = _abi.LoadArgs(
-            ctypes.sizeof(_abi.LoadArgs), lease, first_chunk, chunk_count, address, count, first_layer, layer_count, _us(deadline_s), group
+            ctypes.sizeof(_abi.LoadArgs),
+            lease,
+            first_chunk,
+            chunk_count,
+            address,
+            count,
+            first_layer,
+            layer_count,
+            _us(deadline_s),
+            group,
         )
         op = ctypes.c_uint64()
         check(self._lib.load(self._client, args, op))
         return op.value
 
-    def store(self, keys: bytes, pages: array | Iterable[int], *, first_chunk: int = 0, group: int = 0, deadline_s: float = 0.0) -> int:
+    def store(
+        self, keys: bytes, pages: array | Iterable[int], *, first_chunk: int = 0, group: int = 0, deadline_s: float = 0.0
+    ) -> int:
         """Starts copying pages into new slots; the pages must stay as they are until the op has ended or cancel has returned."""
         address, count, _alive = _table(pages)
         args = _abi.StoreArgs(
@@ -301,7 +312,16 @@ class Client:
     ) -> int:
         address, count, _alive = _table(pages)
         args = _abi.SwapArgs(
-            ctypes.sizeof(_abi.SwapArgs), allocation, group, first_chunk, chunk_count, address, count, first_layer, layer_count, _us(deadline_s)
+            ctypes.sizeof(_abi.SwapArgs),
+            allocation,
+            group,
+            first_chunk,
+            chunk_count,
+            address,
+            count,
+            first_layer,
+            layer_count,
+            _us(deadline_s),
         )
         op = ctypes.c_uint64()
         check(swap(self._client, args, op))

@@ -94,7 +94,14 @@ def c_space(space: Space) -> _abi.Space:
         _abi.Group,
         [
             _abi.Group(
-                ctypes.sizeof(_abi.Group), g.kind, g.layers, g.window_tokens, g.page_tokens, g.segment_bytes, g.segments, g.replicated
+                ctypes.sizeof(_abi.Group),
+                g.kind,
+                g.layers,
+                g.window_tokens,
+                g.page_tokens,
+                g.segment_bytes,
+                g.segments,
+                g.replicated,
             )
             for g in space.groups
         ],

@@ -9,15 +9,14 @@ import types
 
 import pytest
 import sglang
+from kvist.sglang import KvistStorage, identity, layout
+from kvist.sglang.settings import Settings
+from kvist.status import KvistError
 from kvist_daemon import REPO
 from pools import LAUNCH, config, mha_pool, mla_pool, pages_of
 from sglang.srt.mem_cache.pool_host.base import HostKVCache
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.server_args import prepare_server_args
-
-from kvist.sglang import KvistStorage, identity, layout
-from kvist.sglang.settings import Settings
-from kvist.status import KvistError
 
 GUIDE = REPO / "examples/sglang/README.md"
 

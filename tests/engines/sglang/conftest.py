@@ -1,10 +1,9 @@
 """What a test of SGLang's storage gets."""
 
 import pytest
+from kvist.sglang import KvistStorage
 from kvist_daemon import Daemon
 from pools import config
-
-from kvist.sglang import KvistStorage
 
 
 @pytest.fixture

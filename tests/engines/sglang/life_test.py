@@ -6,10 +6,9 @@ import threading
 import time
 
 import torch
+from kvist.sglang import KvistStorage
 from kvist_daemon import Daemon
 from pools import config, fill, mha_pool, mla_pool, pages_of, read, wait_for
-
-from kvist.sglang import KvistStorage
 
 
 def key(name):

@@ -4,8 +4,8 @@ import hashlib
 
 import pytest
 import torch
-from pools import PAGE, fill, mha_pool, mla_pool, pages_of, read
 from kvist.status import KvistError, Status
+from pools import PAGE, fill, mha_pool, mla_pool, pages_of, read
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
 
 

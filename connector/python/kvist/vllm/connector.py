@@ -41,12 +41,18 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         parallel = vllm_config.parallel_config
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) > 1:
-                raise ValueError(f"kvist doesn't serve context parallelism: {name} is {getattr(parallel, name)} (supported: 1)")
+                raise ValueError(
+                    f"kvist doesn't serve context parallelism: {name} is {getattr(parallel, name)} (supported: 1)"
+                )
         groups = engine_groups(kv_cache_config, parallel.tensor_parallel_size)
         if self._settings.load == "layerwise" and len(groups) > 1:
-            raise ValueError(f"load is layerwise, and the model has {len(groups)} cache groups: vLLM knows no failed blocks of those; use async")
+            raise ValueError(
+                f"load is layerwise, and the model has {len(groups)} cache groups: vLLM knows no failed blocks of those; use async"
+            )
         if self._settings.load == "layerwise" and vllm_config.scheduler_config.async_scheduling:
-            raise ValueError("load is layerwise, and vLLM schedules a step before it knows how the last one went: use --no-async-scheduling")
+            raise ValueError(
+                "load is layerwise, and vLLM schedules a step before it knows how the last one went: use --no-async-scheduling"
+            )
         tokens = chunk_tokens(groups, self._settings.chunk_tokens)
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None

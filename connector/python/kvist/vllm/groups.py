@@ -56,10 +56,14 @@ def engine_groups(config: KVCacheConfig, tensor_parallel: int) -> list[EngineGro
         for name, spec in _layers(group.layer_names, group.kv_cache_spec):
             if type(spec) not in _SUPPORTED:
                 supported = ", ".join(kind.__name__ for kind in _SUPPORTED)
-                raise ValueError(f"kvist doesn't keep the KV of layer {name}, a {type(spec).__name__} (supported: {supported})")
+                raise ValueError(
+                    f"kvist doesn't keep the KV of layer {name}, a {type(spec).__name__} (supported: {supported})"
+                )
             if spec.tokens_per_state != 1 or spec.prefix_replay_tokens:
-                raise ValueError(f"kvist doesn't keep the KV of layer {name}: its pages hold {spec.tokens_per_state} tokens a state, "
-                                 f"{spec.prefix_replay_tokens} of a hit are replayed (supported: 1 and 0)")
+                raise ValueError(
+                    f"kvist doesn't keep the KV of layer {name}: its pages hold {spec.tokens_per_state} tokens a state, "
+                    f"{spec.prefix_replay_tokens} of a hit are replayed (supported: 1 and 0)"
+                )
             if not spec.prefix_cacheable:
                 raise ValueError(f"kvist doesn't keep the KV of layer {name}: vLLM doesn't cache its prefixes")
             window = 0
@@ -68,7 +72,9 @@ def engine_groups(config: KVCacheConfig, tensor_parallel: int) -> list[EngineGro
             windows.add(window)
             states.add(spec.block_size)
         if len(windows) != 1 or len(states) != 1:
-            raise ValueError(f"kvist can't keep group {table}: its layers have windows {windows} and blocks of {states} tokens, of each one")
+            raise ValueError(
+                f"kvist can't keep group {table}: its layers have windows {windows} and blocks of {states} tokens, of each one"
+            )
         groups.append(EngineGroup(table, tuple(group.layer_names), states.pop(), windows.pop(), replicated))
     if not groups:
         raise ValueError("kvist found no cache group whose KV it could keep")

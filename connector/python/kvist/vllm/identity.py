@@ -18,7 +18,9 @@ def _digest(*parts: object) -> str:
 
 def _files(path: str) -> str:
     """Digest of the names, sizes and times of the files in a directory (or of the one file) that hold weights."""
-    names = [path] if os.path.isfile(path) else sorted(entry.path for entry in os.scandir(path) if entry.name.endswith(_WEIGHTS))
+    names = (
+        [path] if os.path.isfile(path) else sorted(entry.path for entry in os.scandir(path) if entry.name.endswith(_WEIGHTS))
+    )
     parts = []
     for name in names:
         status = os.stat(name)

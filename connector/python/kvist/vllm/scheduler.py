@@ -17,8 +17,8 @@ Threads: the scheduler's.
 
 import operator
 import time
+import uuid
 from array import array
-from itertools import takewhile
 from typing import Any
 
 from vllm.logger import init_logger
@@ -71,8 +71,22 @@ class _Loading:
 class _Tracked:
     """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
 
-    __slots__ = ("asked_at", "computed", "hit", "last_kept", "loading", "may_load", "next_store", "next_store_tokens", "offers_left", "op", "preemptions", "prompt",
-                 "request", "stored_first")
+    __slots__ = (
+        "asked_at",
+        "computed",
+        "hit",
+        "last_kept",
+        "loading",
+        "may_load",
+        "next_store",
+        "next_store_tokens",
+        "offers_left",
+        "op",
+        "preemptions",
+        "prompt",
+        "request",
+        "stored_first",
+    )
 
     def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
         self.request = request
@@ -92,7 +106,9 @@ class _Tracked:
 
 
 class SchedulerSide:
-    def __init__(self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int) -> None:
+    def __init__(
+        self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int
+    ) -> None:
         """step_tokens: as many as vLLM computes in one step at most."""
         self._settings = settings
         self._groups = {group.table: group for group in groups}
@@ -138,7 +154,11 @@ class SchedulerSide:
         self._tables = first.tables
         self._blocks_per_chunk = tuple(self._chunk_tokens // self._groups[table].block_tokens for table in first.tables)
         self._client = kvist.Client(
-            role=kvist.Role.SCHEDULER, instance=first.instance, space=first.space, socket=self._settings.socket, ask_again=True
+            role=kvist.Role.SCHEDULER,
+            instance=first.instance,
+            space=first.space,
+            socket=self._settings.socket,
+            ask_again=True,
         )
 
     def bind(self, manager: KVCacheManager) -> None:
@@ -147,7 +167,9 @@ class SchedulerSide:
         self._readers = Readers(self._pool)
         if self._settings.store == "on_eviction":
             if not self._pool.enable_caching:
-                raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
+                raise ValueError(
+                    "store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted"
+                )
             self._on_eviction = EvictionStores(self._pool, self._evict_ahead)
         if self._pool.enable_kv_cache_events:
             self._hash_tokens = self._pool.hash_block_size
@@ -161,7 +183,12 @@ class SchedulerSide:
 
     def new_request(self, request: Request) -> None:
         # What can change under a chain's feet, or has content that no key could bind, is left to vLLM.
-        if self._client is None or request.resumable or request.prompt_embeds is not None or "\0" in (request.cache_salt or ""):
+        if (
+            self._client is None
+            or request.resumable
+            or request.prompt_embeds is not None
+            or "\0" in (request.cache_salt or "")
+        ):
             return
         prompt = Prompt(request, self._chunk_tokens, self._generation)
         tracked = self._requests[request.request_id] = _Tracked(request, prompt, self._chunk_tokens)
@@ -175,7 +202,9 @@ class SchedulerSide:
         if not keys or now < self._hung_until:
             return
         try:
-            tracked.op = self._client.lookup_start(keys, lease_s=self._settings.lease_s, deadline_s=self._settings.lookup_timeout_s)
+            tracked.op = self._client.lookup_start(
+                keys, lease_s=self._settings.lease_s, deadline_s=self._settings.lookup_timeout_s
+            )
         except kvist.KvistError as error:
             self.counters.lookup(error.status)
             return
@@ -217,7 +246,9 @@ class SchedulerSide:
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.loading is not None:
             return 0
-        if tracked.preemptions != request.num_preemptions:  # its blocks are gone, its answer so far has become part of the prompt
+        if (
+            tracked.preemptions != request.num_preemptions
+        ):  # its blocks are gone, its answer so far has become part of the prompt
             tracked.preemptions = request.num_preemptions
             tracked.may_load = True
             self._forget_hit(tracked)
@@ -225,7 +256,11 @@ class SchedulerSide:
             self._ask(tracked)
         if not tracked.may_load:
             return 0
-        if tracked.hit is not None and tracked.hit.lease and time.monotonic() - tracked.asked_at > self._settings.lease_s / 2:
+        if (
+            tracked.hit is not None
+            and tracked.hit.lease
+            and time.monotonic() - tracked.asked_at > self._settings.lease_s / 2
+        ):
             self._forget_hit(tracked)
             self._ask(tracked)
         hit = self._answer(tracked)
@@ -259,7 +294,9 @@ class SchedulerSide:
         self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
         self.counters["asked_tokens"] += external
 
-    def _load_parts(self, tracked: _Tracked, blocks: KVCacheBlocks, external: int) -> tuple[list[LoadPart], list[KVCacheBlock]]:
+    def _load_parts(
+        self, tracked: _Tracked, blocks: KVCacheBlocks, external: int
+    ) -> tuple[list[LoadPart], list[KVCacheBlock]]:
         chunks = tracked.hit.chunks
         begin, end = tracked.computed, tracked.computed + external
         if end != chunks * self._chunk_tokens:
@@ -335,7 +372,7 @@ class SchedulerSide:
             blocks = tables[table][first * per_chunk : until * per_chunk]
             skip = 0
             if blocks and blocks[0].is_null:  # out of the window already
-                gone = sum(1 for _ in takewhile(lambda block: block.is_null, blocks))
+                gone = next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
                 skip = -(-gone // per_chunk)
                 blocks = blocks[skip * per_chunk :]
             if not blocks or len(blocks) != (until - first - skip) * per_chunk:
@@ -386,7 +423,7 @@ class SchedulerSide:
         parts: list[StorePart] = []
         touched: list[KVCacheBlock] = []
         for group in range(len(self._tables)):
-            skip = sum(1 for _ in takewhile(lambda chunk: not chunk.blocks[group], run))
+            skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
             if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
                 continue
             blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
@@ -473,7 +510,9 @@ class SchedulerSide:
         if tracked is not None and tracked.offers_left > 0 and tracked.loading is None:
             tracked.offers_left -= 1
             self._stored_until(tracked, 0)
-            tracked.next_store_tokens = tracked.request.num_tokens // self._chunk_tokens * self._chunk_tokens + self._chunk_tokens
+            tracked.next_store_tokens = (
+                tracked.request.num_tokens // self._chunk_tokens * self._chunk_tokens + self._chunk_tokens
+            )
 
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
@@ -508,11 +547,8 @@ class SchedulerSide:
     def reset(self) -> None:
         """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by
         others, who can't know of them."""
-        import uuid
-
         self._generation = uuid.uuid4().hex
         for tracked in list(self._requests.values()):
             self._forget_hit(tracked)
             tracked.hit = _MISS
             del self._requests[tracked.request.request_id]
-

@@ -41,7 +41,9 @@ class Settings:
         fields = {field.name: field for field in dataclasses.fields(Settings)}
         unknown = sorted(set(extra_config) - set(fields))
         if unknown:
-            raise ValueError(f"kv_connector_extra_config has {', '.join(unknown)}, which kvist doesn't know; it knows {', '.join(fields)}")
+            raise ValueError(
+                f"kv_connector_extra_config has {', '.join(unknown)}, which kvist doesn't know; it knows {', '.join(fields)}"
+            )
         for name, value in extra_config.items():
             _check(name, value)
         return Settings(**extra_config)

@@ -67,11 +67,15 @@ class KvistPromMetrics(KVConnectorPromMetrics):
     def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._counters = {
-            name: self._per_engine(metric_types[Counter](name=f"vllm:kvist_{name}", documentation=what, labelnames=labelnames))
+            name: self._per_engine(
+                metric_types[Counter](name=f"vllm:kvist_{name}", documentation=what, labelnames=labelnames)
+            )
             for name, what in COUNTERS.items()
         }
         self._away = self._per_engine(
-            metric_types[Gauge](name="vllm:kvist_away", documentation="1: no kvistd serves this engine now", labelnames=labelnames)
+            metric_types[Gauge](
+                name="vllm:kvist_away", documentation="1: no kvistd serves this engine now", labelnames=labelnames
+            )
         )
 
     def _per_engine(self, metric) -> dict[int, Any]:

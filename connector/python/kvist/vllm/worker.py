@@ -40,7 +40,14 @@ class _Copy:
 
 
 class WorkerSide:
-    def __init__(self, settings: Settings, config: VllmConfig, kv_cache_config: KVCacheConfig, groups: list[EngineGroup], chunk_tokens: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        config: VllmConfig,
+        kv_cache_config: KVCacheConfig,
+        groups: list[EngineGroup],
+        chunk_tokens: int,
+    ) -> None:
         self._settings = settings
         self._config = config
         self._kv_cache_config = kv_cache_config
@@ -213,7 +220,9 @@ class WorkerSide:
     def begin_stores(self, plan: Plan) -> None:
         for store in plan.stores:
             # What was computed on KV that didn't come must not be kept.
-            self._stores.append(_Copy(store.job, [], failed=True) if store.request_id in self._misled else self._store(store))
+            self._stores.append(
+                _Copy(store.job, [], failed=True) if store.request_id in self._misled else self._store(store)
+            )
         self._misled.clear()
 
     def _store(self, store: Store) -> _Copy:
