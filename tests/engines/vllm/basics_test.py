@@ -100,7 +100,7 @@ def test_unanswered_lookup_delays_nobody_else(daemon, ledger, start):
     """As while slow tiers are asked: the request waits, for so long as a lookup may take; the others get their step each time."""
     engine = start(daemon, Shape(blocks=96), lookup_timeout_s=0.3)
     runs = engine.add(prompt(1, 40), max_tokens=900)
-    steps(engine, 3)
+    engine.until(lambda: engine.outputs.get(runs))  # its own lookup has been answered
     daemon.pause()
     waits = engine.add(prompt(2, 100), max_tokens=2)
     begin = time.monotonic()

@@ -81,6 +81,23 @@ def engine_groups(config: KVCacheConfig, tensor_parallel: int) -> list[EngineGro
     return groups
 
 
+class Tables:
+    """How kvist's groups follow vLLM's block tables. Iterates over (table, blocks of a chunk), in the order of kvist's groups."""
+
+    def __init__(self, groups: list[EngineGroup], tables: tuple[int, ...], tokens: int) -> None:
+        """tables: [kvist's group] its block table. tokens: of a chunk."""
+        by_table = {group.table: group for group in groups}
+        self.chunk_tokens = tokens
+        self.block_tokens = tuple(by_table[table].block_tokens for table in tables)
+        self._followed = tuple((table, tokens // by_table[table].block_tokens) for table in tables)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self._followed)
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+
 def chunk_tokens(groups: list[EngineGroup], wanted: int) -> int:
     """Tokens of a chunk: what was wanted, as a multiple of all groups' blocks."""
     step = math.lcm(*(group.block_tokens for group in groups))

@@ -15,12 +15,14 @@ Leases: from the answer until the load has ended, the blocks are found to be the
 Threads: the scheduler's.
 """
 
+import itertools
 import operator
 import time
 import uuid
 from array import array
 from typing import Any
 
+from vllm.distributed.kv_events import KVCacheEvent
 from vllm.logger import init_logger
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -30,20 +32,18 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 import kvist
-from kvist.vllm import events
-from kvist.vllm.eviction import Chunk, EvictionStores
-from kvist.vllm.groups import EngineGroup
-from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report, Store, StorePart
+from kvist.vllm.groups import EngineGroup, Tables
+from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report
 from kvist.vllm.prompt import Prompt
-from kvist.vllm.readers import Readers
 from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
+from kvist.vllm.stores import Stores
+from kvist.vllm.tracked import Loading, Tracked
 
 logger = init_logger(__name__)
 
 _BLOCK_ID = operator.attrgetter("block_id")
 _MISS = kvist.Hit(0, 0)
-_KEY = 32
 # A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
 _PATIENCE_S = 50e-6
 # After a lookup that wasn't answered in time, so long everything is a miss: a daemon that hangs delays one request a second.
@@ -56,86 +56,31 @@ _STOPPED = {
 }
 
 
-class _Loading:
-    """A load that was planned. blocks: all that it may write; if_failed: ids of those that are wrong when one inside the step fails."""
-
-    __slots__ = ("blocks", "if_failed", "job", "lease")
-
-    def __init__(self, job: int, lease: int, blocks: list[KVCacheBlock], if_failed: set[int]) -> None:
-        self.job = job
-        self.lease = lease
-        self.blocks = blocks
-        self.if_failed = if_failed
-
-
-class _Tracked:
-    """What is known of one request. hit: None until the lookup has answered; op: of the lookup under way."""
-
-    __slots__ = (
-        "asked_at",
-        "computed",
-        "hit",
-        "last_kept",
-        "loading",
-        "may_load",
-        "next_store",
-        "next_store_tokens",
-        "offers_left",
-        "op",
-        "preemptions",
-        "prompt",
-        "request",
-        "stored_first",
-    )
-
-    def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
-        self.request = request
-        self.prompt = prompt
-        self.op = 0
-        self.hit: kvist.Hit | None = None
-        self.asked_at = 0.0
-        self.computed = 0  # the local hit that the last answer was about
-        self.may_load = True
-        self.loading: _Loading | None = None
-        self.preemptions = request.num_preemptions
-        self.next_store = 0  # chunks before it are in kvistd, or on their way there
-        self.next_store_tokens = chunk_tokens
-        self.stored_first: int | None = None
-        self.last_kept: Chunk | None = None  # on eviction: of chunk next_store - 1
-        self.offers_left = 2  # how often the whole chain may be offered again
-
-
 class SchedulerSide:
     def __init__(
         self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int
     ) -> None:
         """step_tokens: as many as vLLM computes in one step at most."""
         self._settings = settings
-        self._groups = {group.table: group for group in groups}
+        self._groups = groups
         self._chunk_tokens = chunk_tokens
         self._ranks = ranks
         blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
         self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
         self._layerwise = settings.load == "layerwise"
-        self._hash_tokens = 0  # of vLLM's block hashes, where it publishes KV events
-        self._events: dict[int, events.BlockStored] = {}  # [store]
-        self._to_publish: list[events.BlockStored] = []
         self._client: kvist.Client | None = None
-        self._tables: tuple[int, ...] = ()  # [kvist's group] its block table
-        self._blocks_per_chunk: tuple[int, ...] = ()  # [kvist's group]
+        self._tables: Tables | None = None
+        self._stores: Stores | None = None  # when connected and bound, which come in either order
         self._manager: KVCacheManager | None = None
         self._pool: BlockPool | None = None
-        self._readers: Readers | None = None
-        self._requests: dict[str, _Tracked] = {}
-        self._loading: dict[str, _Loading] = {}  # [request] until all ranks have ended, also when the request is gone
+        self._requests: dict[str, Tracked] = {}
+        self._loading: dict[str, Loading] = {}  # [request] until all ranks have ended, also when the request is gone
         self._planned: list[Load] = []
         self._give_up: list[int] = []
-        self._on_eviction: EvictionStores | None = None
-        self._storing: dict[int, tuple[int, str]] = {}  # [job] ranks still at it, request
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
-        self._jobs = 0
+        self._jobs = itertools.count(1)
         self._hung_until = 0.0
         self._generation = ""
         self.counters = Counters()
@@ -151,8 +96,7 @@ class SchedulerSide:
                     f"kvist needs the same pages on all ranks: rank 0 has {first.space.groups}, rank {rank} {other.space.groups}; "
                     "pipeline stages must have the same number of layers"
                 )
-        self._tables = first.tables
-        self._blocks_per_chunk = tuple(self._chunk_tokens // self._groups[table].block_tokens for table in first.tables)
+        self._tables = Tables(self._groups, first.tables, self._chunk_tokens)
         self._client = kvist.Client(
             role=kvist.Role.SCHEDULER,
             instance=first.instance,
@@ -160,19 +104,17 @@ class SchedulerSide:
             socket=self._settings.socket,
             ask_again=True,
         )
+        self._settle()
 
     def bind(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._pool = manager.block_pool
-        self._readers = Readers(self._pool)
-        if self._settings.store == "on_eviction":
-            if not self._pool.enable_caching:
-                raise ValueError(
-                    "store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted"
-                )
-            self._on_eviction = EvictionStores(self._pool, self._evict_ahead)
-        if self._pool.enable_kv_cache_events:
-            self._hash_tokens = self._pool.hash_block_size
+        self._settle()
+
+    def _settle(self) -> None:
+        if self._manager is not None and self._tables is not None and self._settings.store != "never":
+            ahead = self._evict_ahead if self._settings.store == "on_eviction" else None
+            self._stores = Stores(self._manager, self._tables, self._ranks, self._jobs, ahead)
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -191,10 +133,10 @@ class SchedulerSide:
         ):
             return
         prompt = Prompt(request, self._chunk_tokens, self._generation)
-        tracked = self._requests[request.request_id] = _Tracked(request, prompt, self._chunk_tokens)
+        tracked = self._requests[request.request_id] = Tracked(request, prompt, self._chunk_tokens)
         self._ask(tracked)
 
-    def _ask(self, tracked: _Tracked) -> None:
+    def _ask(self, tracked: Tracked) -> None:
         tracked.hit = _MISS
         now = time.monotonic()
         # A load inside the step must leave a token to compute.
@@ -211,7 +153,7 @@ class SchedulerSide:
         tracked.hit = None
         tracked.asked_at = now
 
-    def _answer(self, tracked: _Tracked) -> kvist.Hit | None:
+    def _answer(self, tracked: Tracked) -> kvist.Hit | None:
         if tracked.hit is not None:
             return tracked.hit
         hit = self._client.lookup_result(tracked.op)
@@ -224,15 +166,10 @@ class SchedulerSide:
         self.counters.lookup(hit.status)
         if hit.status == kvist.Status.DEADLINE_EXCEEDED:
             self._hung_until = time.monotonic() + _HUNG_S
-        self._stored_until(tracked, hit.chunks)
-        tracked.last_kept = None  # what comes next follows on a chunk that kvistd has
+        tracked.kvistd_has(hit.chunks)
         return hit
 
-    def _stored_until(self, tracked: _Tracked, chunks: int) -> None:
-        tracked.next_store = chunks
-        tracked.next_store_tokens = (chunks + 1) * self._chunk_tokens
-
-    def _forget_hit(self, tracked: _Tracked) -> None:
+    def _forget_hit(self, tracked: Tracked) -> None:
         """Gives back the lease, or the question."""
         if tracked.op:
             self._client.cancel(tracked.op)
@@ -246,9 +183,8 @@ class SchedulerSide:
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.loading is not None:
             return 0
-        if (
-            tracked.preemptions != request.num_preemptions
-        ):  # its blocks are gone, its answer so far has become part of the prompt
+        if tracked.preemptions != request.num_preemptions:
+            # Its blocks are gone, and its answer so far has become part of the prompt.
             tracked.preemptions = request.num_preemptions
             tracked.may_load = True
             self._forget_hit(tracked)
@@ -281,21 +217,20 @@ class SchedulerSide:
                 self._forget_hit(tracked)
             return
         hit = tracked.hit
-        self._jobs += 1
         parts, touched = self._load_parts(tracked, blocks, external)
         if_failed: set[int] = set()
         if self._layerwise:  # also those that the step computes from what it loads
-            for table in self._tables:
-                first = tracked.computed // self._groups[table].block_tokens
+            for (table, _), block_tokens in zip(self._tables, self._tables.block_tokens):
+                first = tracked.computed // block_tokens
                 if_failed.update(block.block_id for block in blocks.blocks[table][first:] if not block.is_null)
-        loading = tracked.loading = _Loading(self._jobs, hit.lease, touched, if_failed)
+        loading = tracked.loading = Loading(next(self._jobs), hit.lease, touched, if_failed)
         tracked.hit = hit._replace(lease=0)  # the load's from here on
         self._loading[request.request_id] = loading
         self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
         self.counters["asked_tokens"] += external
 
     def _load_parts(
-        self, tracked: _Tracked, blocks: KVCacheBlocks, external: int
+        self, tracked: Tracked, blocks: KVCacheBlocks, external: int
     ) -> tuple[list[LoadPart], list[KVCacheBlock]]:
         chunks = tracked.hit.chunks
         begin, end = tracked.computed, tracked.computed + external
@@ -303,9 +238,7 @@ class SchedulerSide:
             return [], []  # vLLM took less: windows that end elsewhere need other chunks than the lease keeps
         parts: list[LoadPart] = []
         touched: list[KVCacheBlock] = []
-        for group, table in enumerate(self._tables):
-            block_tokens = self._groups[table].block_tokens
-            per_chunk = self._blocks_per_chunk[group]
+        for group, ((table, per_chunk), block_tokens) in enumerate(zip(self._tables, self._tables.block_tokens)):
             first_chunk = max(begin // self._chunk_tokens, self._client.first_needed(group, chunks))
             at = first_chunk * per_chunk
             wanted = blocks.blocks[table][at : chunks * per_chunk]
@@ -320,15 +253,16 @@ class SchedulerSide:
             parts.append(LoadPart(group, first_chunk, chunks - first_chunk, pages))
         return parts, touched
 
-    # ---- store ----
+    # ---- a step ----
 
     def plan(self, output: SchedulerOutput) -> Plan:
-        plan = Plan(self._planned, [], self._give_up, self._readers.take_stopped())
+        plan = Plan(self._planned, [], self._give_up)
         if self._planned:
             self._planned = []
         if self._give_up:
             self._give_up = []
-        if self._settings.store != "never":
+        if self._stores is not None:
+            plan.stop = self._stores.take_stopped()
             requests = self._requests
             for request_id, scheduled in output.num_scheduled_tokens.items():
                 tracked = requests.get(request_id)
@@ -342,94 +276,15 @@ class SchedulerSide:
                 ready = min(ready, request.num_tokens)
                 if ready >= tracked.next_store_tokens:
                     self._filled(tracked, ready // self._chunk_tokens, plan)
-            if self._on_eviction is not None:
-                for run in self._on_eviction.due():
-                    self._store_run(run, plan)
+            self._stores.due(plan)
         return plan
 
-    def _filled(self, tracked: _Tracked, until: int, plan: Plan) -> None:
-        """The request's chunks up to `until` are full with this step: stores those that kvistd hasn't, or remembers them."""
+    def _filled(self, tracked: Tracked, until: int, plan: Plan) -> None:
         if tracked.hit is None and self._answer(tracked) is None:
             return  # kvistd hasn't said yet what it has: with the next chunk
         if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
             self._forget_hit(tracked)
-        first = tracked.next_store
-        if first >= until:
-            return
-        tracked.prompt.extend(until * self._chunk_tokens)
-        tables = self._manager.coordinator.get_blocks(tracked.request.request_id)
-        self._stored_until(tracked, until)
-        if tracked.stored_first is None:
-            tracked.stored_first = first
-        if self._on_eviction is not None:
-            self._keep(tracked, tables, first, until)
-            return
-        parent = 1 if first else 0
-        parts: list[StorePart] = []
-        touched: list[KVCacheBlock] = []
-        for group, table in enumerate(self._tables):
-            per_chunk = self._blocks_per_chunk[group]
-            blocks = tables[table][first * per_chunk : until * per_chunk]
-            skip = 0
-            if blocks and blocks[0].is_null:  # out of the window already
-                gone = next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
-                skip = -(-gone // per_chunk)
-                blocks = blocks[skip * per_chunk :]
-            if not blocks or len(blocks) != (until - first - skip) * per_chunk:
-                continue
-            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
-            touched += blocks
-        self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
-        if self._hash_tokens and parts:
-            event = events.stored(tracked.request, first * self._chunk_tokens, until * self._chunk_tokens, self._hash_tokens)
-            if event is not None:
-                self._events[self._jobs] = event
-
-    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> None:
-        if not parts:
-            return
-        self._jobs += 1
-        self._readers.begin(self._jobs, blocks)
-        self._storing[self._jobs] = (self._ranks, request_id)
-        plan.stores.append(Store(self._jobs, request_id, keys, parts))
-
-    def _keep(self, tracked: _Tracked, tables: tuple[Any, ...], first: int, until: int) -> None:
-        """Remembers chunks [first, until) until their blocks are about to be reused."""
-        keys = tracked.prompt.keys(max(first - 1, 0), until)
-        keys = keys if first else bytes(_KEY) + keys
-        chunk = tracked.last_kept
-        for number in range(first, until):
-            at = (number - first + 1) * _KEY
-            key, parent_key = keys[at : at + _KEY], keys[at - _KEY : at] if number else b""
-            blocks: list[list[KVCacheBlock]] = []
-            for group, table in enumerate(self._tables):
-                per_chunk = self._blocks_per_chunk[group]
-                own = tables[table][number * per_chunk : (number + 1) * per_chunk]
-                blocks.append([] if len(own) < per_chunk or any(block.is_null for block in own) else list(own))
-            anchor = next((own[0] for own in blocks if own), None)
-            if anchor is None:
-                return
-            known = self._on_eviction.find(anchor, key)  # another request's, shared
-            if known is None:
-                known = Chunk(key, parent_key, chunk, blocks)
-                self._on_eviction.add(known)
-            chunk = known
-        tracked.last_kept = chunk
-
-    def _store_run(self, run: list[Chunk], plan: Plan) -> None:
-        """Stores consecutive chunks, in each group those that still have their blocks there."""
-        keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
-        parent = 1 if run[0].parent_key else 0
-        parts: list[StorePart] = []
-        touched: list[KVCacheBlock] = []
-        for group in range(len(self._tables)):
-            skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
-            if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
-                continue
-            blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
-            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
-            touched += blocks
-        self._store("", keys, parts, touched, plan)
+        self._stores.filled(tracked, until, plan)
 
     # ---- what came of it ----
 
@@ -453,8 +308,7 @@ class SchedulerSide:
             tracked.loading = None
             if not well:  # computed instead; vLLM asks again and is told so
                 tracked.may_load = False
-                self._stored_until(tracked, 0)
-                tracked.last_kept = None
+                tracked.kvistd_has(0)
 
     def _take(self, report: Report) -> None:
         for job, ranks in report.late.items():
@@ -469,19 +323,12 @@ class SchedulerSide:
             else:
                 del self._late[job]
                 self._pool.free_blocks(reversed(blocks))
-        for job in {*report.refused, *report.unstored}:
-            self._events.pop(job, None)
-            self._offer_again(self._requests.get(self._storing[job][1]))
-        for job, ranks in report.stored.items():
-            left, request_id = self._storing[job]
-            if left > ranks:
-                self._storing[job] = (left - ranks, request_id)
-                continue
-            del self._storing[job]
-            self._readers.end(job)
-            if job in self._events:
-                self._to_publish.append(self._events.pop(job))
-        self.counters["refused_stores"] += len(report.refused)
+        if self._stores is not None:
+            for request_id in self._stores.take(report):
+                if request_id in self._requests:
+                    self._requests[request_id].offer_again()
+        if report.refused:
+            self.counters["refused_stores"] += len(report.refused)
         for job, ranks in report.inside.items():
             self._inside[job] = self._inside.get(job, 0) + ranks
             self._inside_failed |= {job} if job in report.inside_failed else set()
@@ -505,21 +352,11 @@ class SchedulerSide:
         hidden.discard(self._pool.null_block.block_id)
         self._manager.evict_blocks(hidden)
 
-    def _offer_again(self, tracked: _Tracked | None) -> None:
-        """Without its first chunks nobody finds the later ones: with its next full chunk the request offers all of them."""
-        if tracked is not None and tracked.offers_left > 0 and tracked.loading is None:
-            tracked.offers_left -= 1
-            self._stored_until(tracked, 0)
-            tracked.next_store_tokens = (
-                tracked.request.num_tokens // self._chunk_tokens * self._chunk_tokens + self._chunk_tokens
-            )
-
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
 
-    def take_events(self) -> list[events.BlockStored]:
-        taken, self._to_publish = self._to_publish, []
-        return taken
+    def take_events(self) -> list[KVCacheEvent]:
+        return self._stores.take_events() if self._stores is not None else []
 
     def finished(self, request: Request) -> None:
         tracked = self._requests.pop(request.request_id, None)
@@ -531,7 +368,7 @@ class SchedulerSide:
         elif tracked.stored_first is not None:
             self._hint(tracked, request)
 
-    def _hint(self, tracked: _Tracked, request: Request) -> None:
+    def _hint(self, tracked: Tracked, request: Request) -> None:
         """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""
         told: Any = (request.kv_transfer_params or {}).get("kvist") or {}
         stop = _STOPPED.get(request.status, kvist.StopReason.UNKNOWN)

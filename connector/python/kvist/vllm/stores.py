@@ -1,0 +1,160 @@
+"""The scheduler's side of stores: what a step fills, or is about to lose, becomes a store in its plan.
+
+Eager: a request's full chunks, in the step that fills them. On eviction: see `kvist.vllm.eviction`. Which blocks are read meanwhile:
+`kvist.vllm.readers`.
+"""
+
+import operator
+from array import array
+from collections.abc import Iterator, Sequence
+
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+from kvist.vllm import events
+from kvist.vllm.eviction import Chunk, EvictionStores
+from kvist.vllm.groups import Tables
+from kvist.vllm.plan import Plan, Report, Store, StorePart
+from kvist.vllm.readers import Readers
+from kvist.vllm.tracked import Tracked
+
+_BLOCK_ID = operator.attrgetter("block_id")
+_KEY = 32
+
+
+class Stores:
+    """Threads: the scheduler's."""
+
+    def __init__(
+        self, manager: KVCacheManager, tables: Tables, ranks: int, jobs: Iterator[int], evict_ahead: int | None
+    ) -> None:
+        """evict_ahead: blocks at the head of the free queue that are stored; None: eager."""
+        pool = manager.block_pool
+        if evict_ahead is not None and not pool.enable_caching:
+            raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
+        self._blocks_of = manager.coordinator.get_blocks
+        self._tables = tables
+        self._ranks = ranks
+        self._jobs = jobs
+        self._readers = Readers(pool)
+        self._on_eviction = EvictionStores(pool, evict_ahead) if evict_ahead is not None else None
+        self._storing: dict[int, tuple[int, str]] = {}  # [job] ranks still at it, request
+        self._hash_tokens = pool.hash_block_size if pool.enable_kv_cache_events else 0
+        self._events: dict[int, events.BlockStored] = {}  # [job]
+        self._to_publish: list[events.BlockStored] = []
+
+    def take_stopped(self) -> list[int]:
+        """Stores to stop before this step writes."""
+        return self._readers.take_stopped()
+
+    def filled(self, tracked: Tracked, until: int, plan: Plan) -> None:
+        """The request's chunks up to `until` are full with this step: stores those that kvistd hasn't, or remembers them."""
+        first = tracked.next_store
+        if first >= until:
+            return
+        size = self._tables.chunk_tokens
+        tracked.prompt.extend(until * size)
+        blocks = self._blocks_of(tracked.request.request_id)
+        tracked.stored_until(until)
+        if tracked.stored_first is None:
+            tracked.stored_first = first
+        if self._on_eviction is not None:
+            self._keep(tracked, blocks, first, until)
+            return
+        parent = 1 if first else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group, (table, per_chunk) in enumerate(self._tables):
+            own = blocks[table][first * per_chunk : until * per_chunk]
+            skip = 0
+            if own and own[0].is_null:  # out of the window already
+                gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
+                skip = -(-gone // per_chunk)
+                own = own[skip * per_chunk :]
+            if own and len(own) == (until - first - skip) * per_chunk:
+                parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, own))))
+                touched += own
+        if not parts:
+            return
+        job = self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
+        if self._hash_tokens:
+            event = events.stored(tracked.request, first * size, until * size, self._hash_tokens)
+            if event is not None:
+                self._events[job] = event
+
+    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> int:
+        job = next(self._jobs)
+        self._readers.begin(job, blocks)
+        self._storing[job] = (self._ranks, request_id)
+        plan.stores.append(Store(job, request_id, keys, parts))
+        return job
+
+    # ---- on eviction ----
+
+    def _keep(self, tracked: Tracked, blocks: Sequence[Sequence[KVCacheBlock]], first: int, until: int) -> None:
+        """Remembers chunks [first, until) until their blocks are about to be reused."""
+        keys = tracked.prompt.keys(max(first - 1, 0), until)
+        keys = keys if first else bytes(_KEY) + keys
+        chunk = tracked.last_kept
+        for number in range(first, until):
+            at = (number - first + 1) * _KEY
+            key, parent_key = keys[at : at + _KEY], keys[at - _KEY : at] if number else b""
+            own: list[list[KVCacheBlock]] = []
+            for table, per_chunk in self._tables:
+                part = list(blocks[table][number * per_chunk : (number + 1) * per_chunk])
+                own.append([] if len(part) < per_chunk or any(block.is_null for block in part) else part)
+            anchor = next((part[0] for part in own if part), None)
+            if anchor is None:
+                return
+            known = self._on_eviction.find(anchor, key)  # another request's, shared
+            if known is None:
+                known = Chunk(key, parent_key, chunk, own)
+                self._on_eviction.add(known)
+            chunk = known
+        tracked.last_kept = chunk
+
+    def due(self, plan: Plan) -> None:
+        """Stores what the pool is about to reuse."""
+        if self._on_eviction is None:
+            return
+        for run in self._on_eviction.due():
+            self._store_run(run, plan)
+
+    def _store_run(self, run: list[Chunk], plan: Plan) -> None:
+        """Stores consecutive chunks, in each group those that still have their blocks there."""
+        keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
+        parent = 1 if run[0].parent_key else 0
+        parts: list[StorePart] = []
+        touched: list[KVCacheBlock] = []
+        for group in range(len(self._tables)):
+            skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
+            if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
+                continue
+            blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
+            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
+            touched += blocks
+        if parts:
+            self._store("", keys, parts, touched, plan)
+
+    # ---- what came of it ----
+
+    def take(self, report: Report) -> list[str]:
+        """The requests that should offer their chunks again: some of them were not kept."""
+        again = []
+        for job in {*report.refused, *report.unstored}:
+            self._events.pop(job, None)
+            again.append(self._storing[job][1])
+        for job, ranks in report.stored.items():
+            left, request_id = self._storing[job]
+            if left > ranks:
+                self._storing[job] = (left - ranks, request_id)
+                continue
+            del self._storing[job]
+            self._readers.end(job)
+            if job in self._events:
+                self._to_publish.append(self._events.pop(job))
+        return again
+
+    def take_events(self) -> list[events.BlockStored]:
+        taken, self._to_publish = self._to_publish, []
+        return taken
