@@ -46,7 +46,9 @@ _BLOCK_ID = operator.attrgetter("block_id")
 _MISS = kvist.Hit(0, 0)
 # A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
 _PATIENCE_S = 50e-6
-# After a lookup that wasn't answered in time, so long everything is a miss: a daemon that hangs delays one request a second.
+# After so many lookups in a row that weren't answered in time, so long everything is a miss: a daemon that hangs delays few requests. One alone
+# can be late on a busy machine.
+_LATE_MOST = 2
 _HUNG_S = 1.0
 
 _STOPPED = {
@@ -81,6 +83,7 @@ class SchedulerSide:
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
         self._jobs = itertools.count(1)
+        self._late_answers = 0  # in a row
         self._hung_until = 0.0
         self._generation = ""
         self.counters = Counters()
@@ -164,7 +167,12 @@ class SchedulerSide:
         tracked.op = 0
         tracked.hit = hit
         self.counters.lookup(hit.status)
-        if hit.status == kvist.Status.DEADLINE_EXCEEDED:
+        if hit.status != kvist.Status.DEADLINE_EXCEEDED:
+            self._late_answers = 0
+        elif (late := self._late_answers + 1) < _LATE_MOST:
+            self._late_answers = late
+        else:
+            self._late_answers = 0
             self._hung_until = time.monotonic() + _HUNG_S
         tracked.kvistd_has(hit.chunks)
         return hit

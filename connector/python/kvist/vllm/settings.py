@@ -29,7 +29,7 @@ class Settings:
     store: str = "eager"
     load: str = "async"
     load_min_tokens: int = 1
-    lookup_timeout_s: float = 0.1
+    lookup_timeout_s: float = 0.25
     load_timeout_s: float = 5.0
     store_timeout_s: float = 2.0
     lease_s: float = 30.0
