@@ -198,20 +198,22 @@ class WorkerSide:
                     if op:
                         self._client.cancel(op)
                         self._wait_inside(load, group, kvist.ALL_LAYERS)
-            load.ops = writing = [op for op in load.ops if op]
+            load.ops = [op for op in load.ops if op]
             self._report.inside[load.job] = 1
             if load.failed:
-                self.counters["loads_failed"] += 1
                 self._report.inside_failed[load.job] = 1
                 self._failed_blocks.update(load.pages)
                 self._misled.add(load.request_id)
-            else:
-                self.counters["loads"] += 1
-            if writing:
-                self.counters["loads_late"] += 1
-                self._report.late[load.job] = 1
-                self._late.append(load)
+            self._ended(load)
         self._inside = []
+
+    def _ended(self, load: _Copy) -> None:
+        """Counts a load that is over for its request; its `ops` are those with which kvistd may still write."""
+        self.counters["loads_failed" if load.failed else "loads"] += 1
+        if load.ops:
+            self.counters["loads_late"] += 1
+            self._report.late[load.job] = 1
+            self._late.append(load)
 
     def failed_blocks(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
@@ -299,13 +301,7 @@ class WorkerSide:
         results.finished_recving.add(load.request_id)
         if load.failed:
             results.failed_recving.add(load.request_id)
-            self.counters["loads_failed"] += 1
-        else:
-            self.counters["loads"] += 1
-        if writing:
-            self.counters["loads_late"] += 1
-            self._report.late[load.job] = 1
-            self._late.append(load)
+        self._ended(load)
         return True
 
     def _quiet(self, load: _Copy) -> bool:
