@@ -26,6 +26,7 @@ test_packages=(
 )
 engines_packages=(
   python3 python3-venv
+  python3-dev  # torch and SGLang compile extensions when they first run
 )
 
 case "${1:-build}" in
