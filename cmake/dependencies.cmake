@@ -18,6 +18,8 @@ find_package(prometheus-cpp REQUIRED)     # prometheus-cpp::core
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB
+pkg_check_modules(ROCKSDB REQUIRED IMPORTED_TARGET rocksdb)  # PkgConfig::ROCKSDB; its CMake files want packages that it doesn't depend on
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # PkgConfig::XXHASH; checksums only, never keys
+pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)  # PkgConfig::URING
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)  # PkgConfig::SYSTEMD

@@ -9,6 +9,7 @@
 #include "cuda/engine_region.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"
+#include "storage/pool/slot_header.h"
 
 namespace kvist::cuda {
 
@@ -24,8 +25,7 @@ struct KvLayout {
     uint32_t region = 0;
     ByteOffset offset{};
   };
-  // Their checksums fit into a slot's header place (slot_checksums.h); real models have 130.
-  static constexpr size_t kLayersMax = 448;
+  static constexpr size_t kLayersMax = kSlotLayersMax;  // their checksums fit into a slot's header place
   // Validate compares them in pairs; K and V of 512 heads apart fit.
   static constexpr size_t kSegmentsMax = 1024;
   std::vector<Layer> layers;
@@ -45,8 +45,6 @@ struct KvLayout {
   absl::Status Validate(const std::vector<Bytes>& region_lengths) const;
 };
 
-// Where a slot's payload starts: the place of its self-describing header (storage/ssd writes it when the bytes leave DRAM).
-inline constexpr Bytes kSlotHeaderBytes = KiB(4);
 // Size of the slot for one shard: header place and payload, padded to 4 KiB.
 constexpr Bytes SlotBytesFor(Bytes payload) { return kSlotHeaderBytes + AlignUp(payload, kPageOfMemory); }
 

@@ -1,30 +1,23 @@
 #include "cuda/slot_checksums.h"
 
-#include <xxhash.h>
-
-#include <cstring>
+#include <span>
 
 namespace kvist::cuda {
 namespace {
 
-size_t PlaceOf(LayerIndex layer) { return kSlotChecksumsAt.value + layer.value * sizeof(uint64_t); }
-
-uint64_t Compute(const std::byte* slot, const KvLayout& layout, LayerIndex layer) {
+std::span<const std::byte> RunOf(const std::byte* slot, const KvLayout& layout, LayerIndex layer) {
   const uint64_t bytes = layout.layer_bytes().value;
-  return XXH3_64bits_withSeed(slot + kSlotHeaderBytes.value + layer.value * bytes, bytes, layer.value);
+  return {slot + kSlotHeaderBytes.value + layer.value * bytes, bytes};
 }
 
 }  // namespace
 
 void WriteChecksum(std::byte* slot, const KvLayout& layout, LayerIndex layer) {
-  const uint64_t checksum = Compute(slot, layout, layer);
-  std::memcpy(slot + PlaceOf(layer), &checksum, sizeof checksum);
+  PutLayerChecksum(slot, layer.value, RunOf(slot, layout, layer));
 }
 
 bool ChecksumMatches(const std::byte* slot, const KvLayout& layout, LayerIndex layer) {
-  uint64_t stored = 0;
-  std::memcpy(&stored, slot + PlaceOf(layer), sizeof stored);
-  return stored == Compute(slot, layout, layer);
+  return LayerMatches(slot, layer.value, RunOf(slot, layout, layer));
 }
 
 }  // namespace kvist::cuda

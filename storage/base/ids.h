@@ -41,6 +41,15 @@ using LeaseId = Handle<struct LeaseTag>;            // an instance's revocable r
 using OpId = Handle<struct OpTag>;                  // one copy in flight
 using AllocationId = Handle<struct AllocationTag>;  // slots without keys, private to an instance
 
+// Where a shard lies on disk; unit 0 is nowhere, for a segment's header is there (storage/ssd/format.h).
+struct DiskPlace {
+  uint32_t segment = 0;
+  uint32_t unit = 0;
+
+  constexpr bool operator==(const DiskPlace&) const = default;
+  constexpr explicit operator bool() const { return unit != 0; }
+};
+
 // 256 bits that name something: a chunk by its whole prefix, or a space by everything that must match.
 template <class Tag>
 struct Digest {

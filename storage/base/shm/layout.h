@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 4;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 5;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
@@ -42,6 +42,7 @@ enum class Opcode : uint8_t {
   kFree = 10,     // no cell, no answer
   kSwapOut = 11,  // arena: page_ids[pages]
   kSwapIn = 12,   // arena: page_ids[pages]
+  kFlush = 13,
 };
 
 // Layers [first_layer, first_layer + layers); 0 layers: all from the first on.
@@ -59,7 +60,7 @@ struct HintBytes {
 struct Entry {
   Opcode opcode;
   uint8_t has_parent;  // store: keys[0] is the chunk before the first
-  uint16_t group;      // cache group; not of lookup, release, cancel, pin, unpin, hint, free
+  uint16_t group;      // cache group; not of lookup, release, cancel, pin, unpin, hint, free, flush
   uint32_t cell;       // where the answer goes; below kCells
   uint32_t sequence;   // of the cell: tells this operation from the cell's earlier ones
   // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
@@ -90,9 +91,9 @@ struct Cell {
   std::atomic<uint32_t> waiters;  // connector: threads asleep on the word; the daemon wakes only when there are some
   // connector: it has given a store up and may change the pages: the result must not be published
   std::atomic<uint32_t> abandoned;
-  uint32_t status;  // an absl::StatusCode
-  uint32_t copied;  // lookup: chunks found; pin: pinned; load, store, swap: chunks copied
-  uint32_t skipped;
+  uint32_t status;   // an absl::StatusCode
+  uint32_t copied;   // lookup: chunks found; pin: pinned; flush: that survive; load, store, swap: chunks copied
+  uint32_t skipped;  // lookup: chunks that are coming
   uint32_t refused;
   uint64_t lease;  // lookup: packed LeaseId or 0; allocate: packed AllocationId
   // Connector: when the engine called (monotonic), so that the daemon can tell how long the request waited to be taken; 0: it

@@ -1,0 +1,131 @@
+#ifndef KVIST_STORAGE_SSD_CATALOG_H_
+#define KVIST_STORAGE_SSD_CATALOG_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "storage/ssd/catalog_rows.h"
+
+namespace kvist::ssd {
+
+// Changes that become durable together, or not at all. What is put replaces a row of the same name; of changes to one row the last counts.
+class CatalogBatch {
+ public:
+  void Put(const SpaceRow& row) { Add(Encode(row)); }
+  void Put(const SegmentRow& row) { Add(Encode(row)); }
+  void Put(const ClearRow& row) { Add(Encode(row)); }
+  void Put(const PinRow& row) { Add(Encode(row)); }
+  void Put(const ChunkRow& row) { Add(Encode(row)); }
+  void Erase(const ChunkId& chunk) { AddErase(ChunkRowKey(chunk)); }
+  void EraseSegment(uint32_t number) { AddErase(SegmentKey(number)); }
+  void EraseClear(const SpaceDigest& space) { AddErase(ClearKey(space)); }
+  void ErasePin(uint32_t space, std::string_view name) { AddErase(PinKey(space, name)); }
+  // Says that all that a rebuild finds is in the catalog, with this batch at the latest.
+  void FinishRebuild() { finishes_rebuild_ = true; }
+
+  // All of another batch, behind what is in this one.
+  void Append(const CatalogBatch& other) {
+    changes_.insert(changes_.end(), other.changes_.begin(), other.changes_.end());
+    bytes_ += other.bytes_;
+    finishes_rebuild_ = finishes_rebuild_ || other.finishes_rebuild_;
+  }
+
+  bool finishes_rebuild() const { return finishes_rebuild_; }
+  size_t changes() const { return changes_.size(); }
+  size_t bytes() const { return bytes_; }
+
+  struct Change {
+    EncodedRow row;
+    bool erase = false;  // `row` is a key alone
+  };
+  const std::vector<Change>& list() const { return changes_; }
+
+ private:
+  void Add(EncodedRow row) {
+    bytes_ += row.bytes.size();
+    changes_.push_back({std::move(row), false});
+  }
+  void AddErase(std::string key) {
+    bytes_ += key.size();
+    const size_t key_bytes = key.size();
+    changes_.push_back({{std::move(key), key_bytes}, true});
+  }
+
+  std::vector<Change> changes_;
+  size_t bytes_ = 0;
+  bool finishes_rebuild_ = false;
+};
+
+// Some rows, of one kind or several.
+struct RowBatch {
+  std::vector<SpaceRow> spaces;
+  std::vector<SegmentRow> segments;
+  std::vector<ClearRow> clears;
+  std::vector<PinRow> pins;
+  std::vector<ChunkRow> chunks;
+
+  size_t rows() const { return spaces.size() + segments.size() + clears.size() + pins.size() + chunks.size(); }
+};
+
+struct LoadReport {
+  // OK: these are all rows that could be read. Cancelled: the sink had enough, or the catalog was closed or started over.
+  // DataLoss: damage; the rest is lost: StartOver, then rebuild.
+  absl::Status status;
+  uint64_t rows = 0;
+  uint64_t skipped = 0;  // rows that don't parse
+};
+
+// Takes what is loaded. Threads: called on a thread of the catalog's, one call at a time.
+class RowSink {
+ public:
+  virtual ~RowSink() = default;
+  // At most Catalog::kLoadRows rows; in the order spaces, segments, clears, pins, chunks; of chunks lower positions come first, so a
+  // parent before its children. The next ones are read when it returns: whoever is behind waits here, not for ever. False: no more.
+  virtual bool Take(RowBatch rows) = 0;
+  // The last call.
+  virtual void Loaded(const LoadReport& report) = 0;
+};
+
+// Which chunks are on disk, and where; it says so after kill -9 and power cuts, too. A row is a claim: whoever reads at a place checks
+// by the record's header that it holds what was wanted, so a stale row costs a miss and nothing else.
+//
+// Order: data is written and flushed, then its rows are committed, then the store is called durable. Rows are erased, and that is
+//   committed, before what they told of is overwritten.
+// Commits become durable in the order of the calls, each whole; `done` is called in that order, too, after the disk has it. What waits is
+//   written together.
+// Clears are filters: a chunk row with a lower sequence number than its space's clear is dead though it may still be there, and is loaded
+//   all the same (the loader has the clears before).
+//
+// Threads: any may call; `done` and sinks run on the catalog's threads: they hand over and return, and don't destroy the catalog.
+// Lifecycle: an implementation's Open; its destructor finishes what was asked, stops a load, and marks a clean end.
+class Catalog {
+ public:
+  using Done = std::function<void(const absl::Status&)>;
+  static constexpr size_t kLoadRows = 4096;
+
+  virtual ~Catalog() = default;
+
+  // Errors, at once: ResourceExhausted  too much waits: again when a `done` has come; nothing was taken, `done` isn't called.
+  // Errors, in `done`: ResourceExhausted  the disk is full; later commits may succeed.
+  //                    Unavailable  the disk fails; DataLoss  the catalog is damaged. This one and all later ones fail until StartOver:
+  //                      what couldn't be flushed once is never trusted to have been flushed later.
+  //   A commit that failed may be found all the same after a restart: its records are there, or a miss.
+  virtual absl::Status Commit(CatalogBatch batch, Done done) = 0;
+
+  // Hands all rows of this moment to `sink`, while others commit. What is changed meanwhile the sink's owner knows better.
+  // Errors: FailedPrecondition  one is running, or the catalog can't be used.
+  virtual absl::Status Load(RowSink* sink) = 0;
+
+  // Moves what is there aside and begins again, empty, with a rebuild pending; after the commits that wait. A running load is cancelled.
+  // Errors, in `done`: as Commit's.
+  virtual void StartOver(std::string why, Done done) = 0;
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_CATALOG_H_

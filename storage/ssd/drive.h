@@ -1,0 +1,65 @@
+#ifndef KVIST_STORAGE_SSD_DRIVE_H_
+#define KVIST_STORAGE_SSD_DRIVE_H_
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "storage/ssd/device.h"
+#include "storage/ssd/io_queue.h"
+#include "storage/ssd/reader.h"
+#include "storage/ssd/segments.h"
+#include "storage/ssd/writer.h"
+
+namespace kvist::ssd {
+
+// All there is of one device (a directory), joined: who owns it gives shards to writer() and reader(), calls Turn, and takes outcomes and progress.
+// Threads: the device's owner.
+class Drive {
+ public:
+  struct Options {
+    Segments::Options segments;
+    IoQueue::Options queue;
+    Writer::Options writer;
+    Reader::Options reader;
+  };
+  Drive(std::unique_ptr<Device> device, const Options& options)
+      : device_(std::move(device)),
+        segments_(options.segments),
+        queue_(device_.get(), options.queue),
+        writer_(&queue_, &segments_, options.writer),
+        reader_(&queue_, &segments_, options.reader) {}
+
+  // Begins what can be begun, waits until something has ended, somebody calls device().Wake or it is `until`, and hears what has ended.
+  // While a large record is being sealed it doesn't wait, but looks.
+  void Turn(absl::Time now, absl::Time until) {
+    writer_.Pump(now);
+    queue_.Pump();
+    ended_.clear();
+    device_->Wait(std::min(until, writer_.wake_at()), &ended_);
+    for (const Completion& completion : ended_) {
+      queue_.Complete(completion);
+      queue_.Pump();  // the device goes on while the next one is looked at
+    }
+  }
+
+  Device& device() { return *device_; }
+  Segments& segments() { return segments_; }
+  IoQueue& queue() { return queue_; }
+  Writer& writer() { return writer_; }
+  Reader& reader() { return reader_; }
+  bool idle() const { return writer_.idle() && reader_.reading() == 0 && queue_.idle(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  Segments segments_;
+  IoQueue queue_;
+  Writer writer_;
+  Reader reader_;
+  std::vector<Completion> ended_;
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_DRIVE_H_

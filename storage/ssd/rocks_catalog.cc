@@ -1,0 +1,615 @@
+// The only file that knows RocksDB, and the one place where its errors become statuses.
+#include "storage/ssd/rocks_catalog.h"
+
+#include <fcntl.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/listener.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <sys/random.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+#include "storage/base/unique_fd.h"
+#include "storage/ssd/catalog_stamp.h"
+#include "storage/ssd/directory.h"
+#include "storage/ssd/rocks_manifest.h"
+
+namespace kvist::ssd {
+namespace {
+
+namespace fs = std::filesystem;
+
+rocksdb::Slice SliceOf(std::string_view text) { return {text.data(), text.size()}; }
+std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+
+absl::Status FromRocks(const char* what, const rocksdb::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string message = absl::StrCat(what, ": ", status.ToString());
+  if (status.IsNoSpace()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(message, "; free some space on the file system of the SSD tier's folder"));
+  }
+  if (status.IsCorruption() || status.IsNotFound() || status.IsNotSupported() || status.IsInvalidArgument())
+    return absl::DataLossError(message);
+  return absl::UnavailableError(message);
+}
+
+// A database that has failed is closed and opened again (Reopen), not mended while it runs: in Debian's build, which has assertions, the
+// first flush after such a recovery ends the process when a log had failed.
+class NoRecoveryByItself : public rocksdb::EventListener {
+ public:
+  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* by_itself) override {
+    *by_itself = false;
+  }
+};
+
+rocksdb::Options DatabaseOptions(const RocksCatalogOptions& options) {
+  rocksdb::Options db;
+  db.create_if_missing =
+      false;  // said where one is made: in a folder that has lost its CURRENT it would delete all the rest
+  // Believe nothing that doesn't add up: missing or exchanged tables and logs are noticed when it is opened, not when they are read.
+  db.paranoid_checks = true;
+  db.track_and_verify_wals_in_manifest = true;
+  db.verify_sst_unique_id_in_manifest = true;
+  db.skip_checking_sst_file_sizes_on_db_open = false;
+  // Every commit is flushed, so only the last record of a log can be torn. Anything else wrong in a log is damage: the default would
+  // silently end at it, and lose what was called durable.
+  db.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  db.recycle_log_file_num = 0;      // an old log's records can't be taken for this one's
+  db.max_bgerror_resume_count = 0;  // a failed flush isn't tried again behind our back
+  db.listeners.push_back(std::make_shared<NoRecoveryByItself>());
+  // Memory: two memtables, a small cache (rows are read once, at the start), and this many open tables with their indexes.
+  db.write_buffer_size = options.write_buffer.value;
+  db.max_write_buffer_number = 2;
+  db.max_total_wal_size = 4 * options.write_buffer.value;  // what a start after a crash replays
+  db.max_open_files = 64;
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = rocksdb::NewLRUCache(MiB(4).value);
+  table.block_size = KiB(16).value;  // rows are read in order: fewer index entries
+  db.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  db.compression =
+      rocksdb::kNoCompression;  // rows are hashes; and the format depends on no library that a package may leave out
+  db.max_background_jobs = 2;
+  db.enable_write_thread_adaptive_yield = false;  // one thread writes: nobody to spin for
+  db.bytes_per_sync =
+      MiB(1).value;             // tables go to the disk as they are written, not in one burst beside the tier's own writes
+  db.allow_mmap_reads = false;  // EIO is an error that way, not a SIGBUS
+  db.allow_mmap_writes = false;
+  db.skip_stats_update_on_db_open = true;  // it reads every table at the start for compaction's sake
+  // Its own log lies in its folder, four files of 1 MiB at most, and has what went wrong.
+  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  db.max_log_file_size = MiB(1).value;
+  db.keep_log_file_num = 4;
+  db.max_manifest_file_size = MiB(4).value;
+  db.stats_dump_period_sec = 0;
+  db.stats_persist_period_sec = 0;
+  return db;
+}
+
+absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const std::string& path, const rocksdb::Options& options) {
+  rocksdb::DB* db = nullptr;
+  try {
+    KVIST_RETURN_IF_ERROR(FromRocks("opening the catalog", rocksdb::DB::Open(options, path, &db)));
+  } catch (const std::exception& e) {  // of its parsers, in front of damaged files
+    return absl::DataLossError(absl::StrCat("opening the catalog: ", e.what()));
+  }
+  return std::unique_ptr<rocksdb::DB>(db);
+}
+
+// Whether this process may use the files there and no other does; what isn't so is no damage.
+absl::Status Usable(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
+    const std::string file = it->path().string();
+    const bool lock = it->path().filename() == "LOCK";
+    const UniqueFd fd(::open(file.c_str(), (lock ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_CLOEXEC));
+    if (!fd &&
+        (errno == EACCES || errno == EPERM || errno == EROFS || errno == EMFILE || errno == ENFILE || errno == ENOMEM))
+      return ErrnoStatus(absl::StrCat("opening ", file), errno);
+    struct flock held {};
+    held.l_type = F_WRLCK;
+    if (fd && lock && ::fcntl(fd.get(), F_GETLK, &held) == 0 && held.l_type != F_UNLCK) {
+      return absl::FailedPreconditionError(absl::StrCat("process ", held.l_pid, " has the database in ", path,
+                                                        " open; it must end before kvistd can use it"));
+    }
+  }
+  return error == std::errc::permission_denied ? ErrnoStatus(absl::StrCat("listing ", path), error.value())
+                                               : absl::OkStatus();
+}
+
+template <class T>
+T Drawn() {
+  T drawn;
+  KVIST_CHECK(::getrandom(&drawn, sizeof drawn, 0) == sizeof drawn);
+  return drawn;
+}
+
+}  // namespace
+
+absl::Status RocksCatalogOptions::Validate() const {
+  if (folder.empty()) return absl::InvalidArgumentError("folder: is empty");
+  if (waiting_batches_max == 0) return absl::InvalidArgumentError("waiting_batches_max: must be at least 1");
+  if (write_buffer < KiB(64)) return absl::InvalidArgumentError("write_buffer: must be at least 64 KiB");
+  return absl::OkStatus();
+}
+
+class RocksCatalog::State {
+ public:
+  explicit State(RocksCatalogOptions options) : options_(std::move(options)), path_(options_.folder + "/catalog") {}
+  ~State();
+
+  absl::Status Open();
+  const OpenReport& report() const { return report_; }
+  RocksCatalogStats stats() const {
+    const absl::MutexLock lock(&mutex_);
+    RocksCatalogStats stats = stats_;
+    stats.waiting = waiting_.size();
+    return stats;
+  }
+  absl::Status Commit(CatalogBatch batch, Done done);
+  absl::Status Load(RowSink* sink);
+  void StartOver(std::string why, Done done);
+
+ private:
+  struct Asked {
+    CatalogBatch batch;
+    std::optional<std::string> start_over;  // why; then there is no batch
+    Done done;
+  };
+
+  void Step(std::string_view step) const {
+    if (options_.before_step) options_.before_step(step);
+  }
+  std::string stamp_path() const { return path_ + ".stamp"; }
+
+  // Opening and making; before the threads, then on the committer.
+  absl::Status OpenExisting(const std::optional<CatalogStamp>& stamp);
+  absl::Status Create(const StoreId& store);
+  absl::StatusOr<std::string> SetAside(std::string_view why);  // in words what was done
+  absl::StatusOr<MetaRow> ReadMeta();
+  absl::Status WriteMeta(rocksdb::WriteBatch* rows);
+
+  // The committer.
+  void CommitAll();
+  std::vector<Asked> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WriteGroup(const std::vector<Asked>& group);
+  absl::Status Reopen();
+  void Break(const absl::Status& status);
+  absl::Status Replace(std::string_view why);
+
+  // The loader.
+  void LoadAll();
+  LoadReport LoadRows(RowSink* sink, const rocksdb::Snapshot* snapshot);
+  bool Cancelled() const { return cancel_load_.load(std::memory_order_relaxed); }
+
+  const RocksCatalogOptions options_;
+  const std::string path_;
+  UniqueFd lock_;
+  OpenReport report_;  // doesn't change once Open has returned
+
+  // The committer's, and Open's and the destructor's while there is none. The loader uses db_ while loading_.
+  std::unique_ptr<rocksdb::DB> db_;
+  MetaRow meta_;
+  absl::Status broken_;  // why nothing is committed any more
+  bool full_ = false;    // the last group found no space
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar asked_;  // the committer waits for something to do, or ending_
+  absl::CondVar loads_;  // the loader waits for a sink, or ending_; the committer for the end of a load
+  std::deque<Asked> waiting_ ABSL_GUARDED_BY(mutex_);
+  uint64_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool ending_ ABSL_GUARDED_BY(mutex_) = false;
+  bool replacing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool loading_ ABSL_GUARDED_BY(mutex_) = false;
+  RowSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const rocksdb::Snapshot* snapshot_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  RocksCatalogStats stats_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> cancel_load_ = false;  // only asks: what was loaded until it is seen is as good
+
+  std::thread committer_;
+  std::thread loader_;
+};
+
+absl::Status RocksCatalog::State::Open() {
+  KVIST_RETURN_IF_ERROR(options_.Validate());
+  KVIST_RETURN_IF_ERROR(MakeDirectory(options_.folder));
+  KVIST_ASSIGN_OR_RETURN(lock_, LockFile(path_ + ".lock"));
+  KVIST_ASSIGN_OR_RETURN(const std::optional<CatalogStamp> stamp, ReadStamp(stamp_path()));
+  std::error_code error;
+  const bool there = fs::symlink_status(path_, error).type() != fs::file_type::not_found;
+  absl::Status found = absl::NotFoundError("");
+  if (there) {
+    KVIST_RETURN_IF_ERROR(Usable(path_));
+    found = OpenExisting(stamp);
+    if (!found.ok() && !absl::IsDataLoss(found) && !absl::IsUnavailable(found)) return found;
+  } else if (stamp.has_value()) {
+    found = absl::DataLossError("it is gone");
+  }
+  if (!found.ok()) {
+    if (!absl::IsNotFound(found)) {
+      KVIST_ASSIGN_OR_RETURN(report_.message, SetAside({found.message().data(), found.message().size()}));
+      report_.kind = OpenReport::kSetAside;
+    }
+    KVIST_RETURN_IF_ERROR(Create(options_.store.has_value() ? *options_.store
+                                 : stamp.has_value()        ? stamp->store
+                                                            : Drawn<StoreId>()));
+  }
+  report_.store = meta_.store;
+  report_.rebuild_pending = meta_.rebuild_pending;
+  report_.quarantined = Quarantined(path_);
+  committer_ = std::thread([this] { CommitAll(); });
+  loader_ = std::thread([this] { LoadAll(); });
+  return absl::OkStatus();
+}
+
+absl::Status RocksCatalog::State::OpenExisting(const std::optional<CatalogStamp>& stamp) {
+  std::error_code error;
+  if (!fs::is_regular_file(path_ + "/CURRENT", error)) return absl::DataLossError("it has no file CURRENT");
+  if (stamp.has_value() && stamp->clean == 1) {
+    KVIST_ASSIGN_OR_RETURN(const CatalogFiles files, ReadManifest(path_));
+    if (files != stamp->files) return absl::DataLossError("its list of files isn't what it was at the last clean end");
+    // Opening it changes the list: from here on a crash is one.
+    CatalogStamp unclean = *stamp;
+    unclean.clean = 0;
+    unclean.files = {};
+    Step("open: no longer clean");
+    KVIST_RETURN_IF_ERROR(WriteStamp(stamp_path(), unclean));
+  }
+  Step("open: database");
+  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
+  KVIST_ASSIGN_OR_RETURN(const MetaRow meta, ReadMeta());
+  if (meta.format != kCatalogFormat) {
+    return absl::DataLossError(absl::StrCat("it has the format ", meta.format, ", and this kvistd knows ", kCatalogFormat));
+  }
+  if (options_.store.has_value() && meta.store != *options_.store) return absl::DataLossError("it is of another store");
+  const CatalogAge age = AgeOf(meta, stamp);
+  if (age.kind == CatalogAge::kWrong) return absl::DataLossError(age.why);
+  meta_ = meta;
+  ++meta_.generation;
+  rocksdb::WriteBatch rows;
+  Step("open: generation");
+  KVIST_RETURN_IF_ERROR(WriteMeta(&rows));
+  Step("open: stamp");
+  KVIST_RETURN_IF_ERROR(WriteStamp(stamp_path(), StampOf(meta_, std::nullopt)));
+  report_.kind = age.kind == CatalogAge::kClean ? OpenReport::kClean : OpenReport::kUnclean;
+  return absl::OkStatus();
+}
+
+// Made under another name, and given its own when it says what it is: a crash leaves none, or a whole one. An older stamp goes first:
+// it is none of this one's.
+absl::Status RocksCatalog::State::Create(const StoreId& store) {
+  KVIST_RETURN_IF_ERROR(RemoveStamp(stamp_path()));
+  const std::string made = path_ + ".new";
+  std::error_code error;
+  fs::remove_all(made, error);
+  if (error) return ErrnoStatus(absl::StrCat("removing ", made), error.value());
+  Step("create: database");
+  rocksdb::Options options = DatabaseOptions(options_);
+  options.create_if_missing = true;
+  options.error_if_exists = true;
+  KVIST_RETURN_IF_ERROR(
+      MakeDirectory(made));  // before RocksDB does, which would let others in: it holds the segments' secrets
+  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(made, options));
+  meta_ = {.rebuild_pending = true,
+           .format = kCatalogFormat,
+           .store = store,
+           .incarnation = Drawn<uint64_t>(),
+           .generation = 1,
+           .commits = 0};
+  rocksdb::WriteBatch rows;
+  Step("create: meta");
+  KVIST_RETURN_IF_ERROR(WriteMeta(&rows));
+  KVIST_RETURN_IF_ERROR(FromRocks("closing the new catalog", db_->Close()));
+  db_.reset();
+  Step("create: name");
+  if (std::rename(made.c_str(), path_.c_str()) != 0) return ErrnoStatus(absl::StrCat("renaming ", made), errno);
+  KVIST_RETURN_IF_ERROR(SyncDirectoryOf(path_));
+  Step("create: open");
+  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
+  Step("create: stamp");
+  return WriteStamp(stamp_path(), StampOf(meta_, std::nullopt));
+}
+
+absl::StatusOr<std::string> RocksCatalog::State::SetAside(std::string_view why) {
+  db_.reset();
+  Step("set aside: move");
+  KVIST_ASSIGN_OR_RETURN(const std::string to, Quarantine(path_, options_.quarantines_max));
+  {
+    const absl::MutexLock lock(&mutex_);
+    ++stats_.set_aside;
+  }
+  return absl::StrCat("the SSD tier's catalog can't be used: ", absl::string_view(why.data(), why.size()),
+                      to.empty() ? std::string() : absl::StrCat("; it was moved to ", to));
+}
+
+absl::StatusOr<MetaRow> RocksCatalog::State::ReadMeta() {
+  const std::string key = MetaKey();
+  std::string value;
+  const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), key, &value);
+  const std::optional<MetaRow> meta = got.ok() ? ParseMeta(key, value) : std::nullopt;
+  if (meta.has_value()) return *meta;
+  return absl::DataLossError(got.ok() || got.IsNotFound() ? "it doesn't say what it is" : got.ToString());
+}
+
+absl::Status RocksCatalog::State::WriteMeta(rocksdb::WriteBatch* rows) {
+  const EncodedRow row = Encode(meta_);
+  rocksdb::Status status = rows->Put(SliceOf(row.key()), SliceOf(row.value()));
+  rocksdb::WriteOptions write;
+  write.sync = true;
+  if (status.ok()) status = db_->Write(write, rows);
+  return FromRocks("committing to the catalog", status);
+}
+
+RocksCatalog::State::~State() {
+  if (!committer_.joinable()) return;  // it wasn't opened
+  {
+    const absl::MutexLock lock(&mutex_);
+    ending_ = true;
+    cancel_load_.store(true, std::memory_order_relaxed);
+    asked_.Signal();
+    loads_.SignalAll();
+  }
+  committer_.join();
+  loader_.join();
+  if (db_ == nullptr) return;
+  Step("close: database");
+  const rocksdb::Status closed = db_->Close();
+  db_.reset();
+  if (!closed.ok() || !broken_.ok() || full_) return;  // the stamp stays that of a crash
+  const absl::StatusOr<CatalogFiles> files = ReadManifest(path_);
+  if (!files.ok()) return;  // likewise
+  Step("close: stamp");
+  WriteStamp(stamp_path(), StampOf(meta_, *files)).IgnoreError();  // likewise
+}
+
+absl::Status RocksCatalog::State::Commit(CatalogBatch batch, Done done) {
+  const absl::MutexLock lock(&mutex_);
+  if (waiting_.size() >= options_.waiting_batches_max ||
+      (!waiting_.empty() && waiting_bytes_ + batch.bytes() > options_.waiting_bytes_max.value)) {
+    return absl::ResourceExhaustedError(absl::StrCat(waiting_.size(), " commits wait for the catalog's disk"));
+  }
+  waiting_bytes_ += batch.bytes();
+  waiting_.push_back({std::move(batch), std::nullopt, std::move(done)});
+  asked_.Signal();
+  return absl::OkStatus();
+}
+
+void RocksCatalog::State::StartOver(std::string why, Done done) {
+  const absl::MutexLock lock(&mutex_);
+  waiting_.push_back({{}, std::move(why), std::move(done)});
+  asked_.Signal();
+}
+
+std::vector<RocksCatalog::State::Asked> RocksCatalog::State::NextGroup() {
+  std::vector<Asked> group;
+  uint64_t bytes = 0;
+  while (!waiting_.empty()) {
+    Asked& next = waiting_.front();
+    const bool alone = next.start_over.has_value();
+    if (!group.empty() && (alone || bytes + next.batch.bytes() > options_.group_bytes_max.value)) break;
+    bytes += next.batch.bytes();
+    waiting_bytes_ -= next.batch.bytes();
+    group.push_back(std::move(next));
+    waiting_.pop_front();
+    if (alone) break;
+  }
+  return group;
+}
+
+void RocksCatalog::State::CommitAll() {
+  for (;;) {
+    std::vector<Asked> group;
+    {
+      const absl::MutexLock lock(&mutex_);
+      while (waiting_.empty() && !ending_) asked_.Wait(&mutex_);
+      if (waiting_.empty()) return;
+      group = NextGroup();
+    }
+    const bool replace = group.front().start_over.has_value();
+    const absl::Status status = replace ? Replace(*group.front().start_over) : WriteGroup(group);
+    if (!replace) {
+      const absl::MutexLock lock(&mutex_);
+      stats_.groups += status.ok() ? 1 : 0;
+      (status.ok() ? stats_.commits : stats_.failed) += group.size();
+    }
+    Step("commit: done");
+    for (const Asked& asked : group) asked.done(status);
+  }
+}
+
+absl::Status RocksCatalog::State::WriteGroup(const std::vector<Asked>& group) {
+  if (!broken_.ok()) return broken_;
+  std::error_code error;
+  const fs::space_info space = fs::space(path_, error);
+  if (!error &&
+      space.available < 2 * options_.write_buffer.value) {  // rather not find out what its background work does then
+    return absl::ResourceExhaustedError(absl::StrCat("the file system of ", path_, " has only ", space.available,
+                                                     " bytes left, and the catalog wants ", 2 * options_.write_buffer.value,
+                                                     "; free some space"));
+  }
+  if (full_) KVIST_RETURN_IF_ERROR(Reopen());
+  rocksdb::WriteBatch rows;
+  rocksdb::Status added;
+  const MetaRow before = meta_;
+  for (const Asked& asked : group) {
+    for (const CatalogBatch::Change& change : asked.batch.list()) {
+      if (added.ok())
+        added = change.erase ? rows.Delete(SliceOf(change.row.key()))
+                             : rows.Put(SliceOf(change.row.key()), SliceOf(change.row.value()));
+    }
+    ++meta_.commits;
+    if (asked.batch.finishes_rebuild()) meta_.rebuild_pending = false;
+  }
+  Step("commit: write");
+  const absl::Status status = added.ok() ? WriteMeta(&rows) : FromRocks("collecting rows", added);
+  if (status.ok()) return status;
+  meta_ = before;
+  full_ = absl::IsResourceExhausted(status);
+  if (!full_) Break(status);
+  return status;
+}
+
+absl::Status RocksCatalog::State::Reopen() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (loading_) return absl::ResourceExhaustedError("the catalog's disk was full; it goes on when the load has ended");
+    replacing_ = true;
+  }
+  db_.reset();
+  const absl::Status status = [this]() -> absl::Status {
+    KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
+    KVIST_ASSIGN_OR_RETURN(const MetaRow found, ReadMeta());
+    if (found.incarnation != meta_.incarnation || found.commits < meta_.commits)
+      return absl::DataLossError("the catalog isn't what it was before its disk was full");
+    meta_ = found;  // what failed may be in it all the same
+    return absl::OkStatus();
+  }();
+  full_ = absl::IsResourceExhausted(status);
+  if (!status.ok() && !full_) Break(status);
+  const absl::MutexLock lock(&mutex_);
+  replacing_ = !status.ok();  // then there is nothing to load from
+  return status;
+}
+
+void RocksCatalog::State::Break(const absl::Status& status) {
+  broken_ =
+      absl::Status(status.code(), absl::StrCat("the catalog takes no more commits since one failed: ", status.message()));
+}
+
+absl::Status RocksCatalog::State::Replace(std::string_view why) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    replacing_ = true;
+    cancel_load_.store(true, std::memory_order_relaxed);
+    while (loading_) loads_.Wait(&mutex_);
+  }
+  const StoreId store = meta_.store;
+  absl::Status status = SetAside(why).status();
+  if (status.ok()) status = Create(store);
+  broken_ = status;
+  full_ = false;
+  const absl::MutexLock lock(&mutex_);
+  replacing_ = !status.ok();  // there is nothing to load from
+  cancel_load_.store(ending_, std::memory_order_relaxed);
+  return status;
+}
+
+absl::Status RocksCatalog::State::Load(RowSink* sink) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (loading_) return absl::FailedPreconditionError("the catalog is being loaded already");
+    if (replacing_ || ending_)
+      return absl::FailedPreconditionError("the catalog is being replaced or closed, or its disk is full");
+    loading_ = true;  // from here on db_ stays
+  }
+  const rocksdb::Snapshot* const snapshot = db_->GetSnapshot();
+  const absl::MutexLock lock(&mutex_);
+  snapshot_ = snapshot;
+  sink_ = sink;
+  loads_.SignalAll();
+  return absl::OkStatus();
+}
+
+void RocksCatalog::State::LoadAll() {
+  for (;;) {
+    RowSink* sink = nullptr;
+    const rocksdb::Snapshot* snapshot = nullptr;
+    {
+      const absl::MutexLock lock(&mutex_);
+      while (sink_ == nullptr && (!ending_ || loading_)) loads_.Wait(&mutex_);
+      if (sink_ == nullptr) return;
+      sink = std::exchange(sink_, nullptr);
+      snapshot = std::exchange(snapshot_, nullptr);
+    }
+    const LoadReport report = LoadRows(sink, snapshot);
+    db_->ReleaseSnapshot(snapshot);
+    {
+      const absl::MutexLock lock(&mutex_);
+      stats_.skipped += report.skipped;
+      loading_ = false;
+      loads_.SignalAll();
+    }
+    sink->Loaded(report);
+  }
+}
+
+LoadReport RocksCatalog::State::LoadRows(RowSink* sink, const rocksdb::Snapshot* snapshot) {
+  LoadReport report;
+  rocksdb::ReadOptions read;
+  read.snapshot = snapshot;
+  read.fill_cache = false;
+  read.verify_checksums = true;
+  read.readahead_size = MiB(2).value;
+  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
+  RowBatch batch;
+  size_t in_batch = 0;
+  const auto add = [&](auto parsed, auto* rows) {
+    if (!parsed.has_value()) {
+      ++report.skipped;
+      return;
+    }
+    rows->push_back(*std::move(parsed));
+    ++in_batch;
+  };
+  for (it->SeekToFirst(); it->Valid(); it->Next()) {
+    const std::string_view key = ViewOf(it->key()), value = ViewOf(it->value());
+    const std::optional<RowKind> kind = KindOf(key);
+    if (!kind.has_value()) {
+      ++report.skipped;
+      continue;
+    }
+    switch (*kind) {
+      case RowKind::kMeta: break;
+      case RowKind::kSpace: add(ParseSpace(key, value), &batch.spaces); break;
+      case RowKind::kSegment: add(ParseSegment(key, value), &batch.segments); break;
+      case RowKind::kClear: add(ParseClear(key, value), &batch.clears); break;
+      case RowKind::kPin: add(ParsePin(key, value), &batch.pins); break;
+      case RowKind::kChunk: add(ParseChunk(key, value), &batch.chunks); break;
+    }
+    if (in_batch < kLoadRows) continue;
+    report.rows += std::exchange(in_batch, 0);
+    if (Cancelled() || !sink->Take(std::exchange(batch, {}))) {
+      report.status = absl::CancelledError("the load was ended early");
+      return report;
+    }
+  }
+  report.rows += in_batch;
+  if (in_batch > 0 && !sink->Take(std::move(batch))) report.status = absl::CancelledError("the load was ended early");
+  if (!it->status().ok()) report.status = FromRocks("loading the catalog", it->status());
+  return report;
+}
+
+RocksCatalog::RocksCatalog(std::unique_ptr<State> state) : state_(std::move(state)) {}
+RocksCatalog::~RocksCatalog() = default;
+
+absl::StatusOr<std::unique_ptr<RocksCatalog>> RocksCatalog::Open(RocksCatalogOptions options) {
+  auto state = std::make_unique<State>(std::move(options));
+  KVIST_RETURN_IF_ERROR(state->Open());
+  return std::unique_ptr<RocksCatalog>(new RocksCatalog(std::move(state)));
+}
+
+const OpenReport& RocksCatalog::report() const { return state_->report(); }
+RocksCatalogStats RocksCatalog::stats() const { return state_->stats(); }
+absl::Status RocksCatalog::Commit(CatalogBatch batch, Done done) {
+  return state_->Commit(std::move(batch), std::move(done));
+}
+absl::Status RocksCatalog::Load(RowSink* sink) { return state_->Load(sink); }
+void RocksCatalog::StartOver(std::string why, Done done) { state_->StartOver(std::move(why), std::move(done)); }
+
+}  // namespace kvist::ssd

@@ -1,0 +1,89 @@
+#ifndef KVIST_STORAGE_SSD_ROCKS_CATALOG_H_
+#define KVIST_STORAGE_SSD_ROCKS_CATALOG_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "storage/base/units.h"
+#include "storage/ssd/catalog.h"
+
+namespace kvist::ssd {
+
+struct RocksCatalogOptions {
+  std::string
+      folder;  // of the store; the catalog is what is called catalog* in it. Its file system's errors are the catalog's
+  std::optional<StoreId> store;  // whose it must be, as the segments say; none: whoever's is there, or a new one's
+
+  // Commits that may wait. Larger: bursts are taken without ResourceExhausted, and more memory is held.
+  uint32_t waiting_batches_max = 1024;
+  Bytes waiting_bytes_max = MiB(16);
+  // What is written together at most. Larger: fewer flushes while much waits, and the first of a group waits longer.
+  Bytes group_bytes_max = MiB(1);
+  // A memtable, of which there are two. Larger: fewer, larger files and a longer start after a crash.
+  Bytes write_buffer = MiB(16);
+  // What was moved aside and is kept for whoever wants to know why. Larger: more disk.
+  uint32_t quarantines_max = 2;
+
+  // Tests only: called before each step that a crash can separate from the next, by its name, on the thread that takes it.
+  std::function<void(std::string_view step)> before_step;
+
+  absl::Status Validate() const;  // names the field
+};
+
+// How a catalog was found.
+struct OpenReport {
+  enum Kind {
+    kNew,    // there was none
+    kClean,  // as it was left at a clean end
+    kUnclean,  // after a crash: whole, but segments may hold more than it says (and an older copy can't be excluded by it alone)
+    kSetAside,  // what was there couldn't be used; this one is empty
+  };
+  Kind kind = kNew;
+  StoreId store;
+  // Rows are missing until the segments' headers were read, and FinishRebuild was committed: it is new, was set aside, or a crash came
+  // before a former rebuild's end.
+  bool rebuild_pending = false;
+  std::string message;       // kSetAside: what was wrong, and where it lies now
+  uint32_t quarantined = 0;  // catalogs that lie aside
+};
+
+struct RocksCatalogStats {
+  uint64_t commits = 0;  // batches that are durable
+  uint64_t groups = 0;   // flushes these took
+  uint64_t failed = 0;   // batches that aren't
+  uint64_t waiting = 0;
+  uint64_t skipped = 0;    // rows that didn't parse, in all loads
+  uint64_t set_aside = 0;  // since the process began, at opening or by StartOver
+};
+
+// The catalog in a RocksDB of its own, "<folder>/catalog": one thread commits, one loads. Beside it lie "catalog.stamp"
+// (catalog_stamp.h), "catalog.lock" (one process at a time) and "catalog.quarantine-<n>".
+class RocksCatalog : public Catalog {
+ public:
+  // Damage, loss, another format or an older copy is no error: what is there is moved aside and the report says so.
+  // Errors: FailedPrecondition  another process uses this store, or opens the database with a tool of RocksDB's.
+  //         ResourceExhausted  no space; Unavailable, PermissionDenied, ..  the folder can't be used: then an empty catalog couldn't be, either.
+  static absl::StatusOr<std::unique_ptr<RocksCatalog>> Open(RocksCatalogOptions options);
+  ~RocksCatalog() override;
+
+  const OpenReport& report() const;
+  RocksCatalogStats stats() const;
+
+  absl::Status Commit(CatalogBatch batch, Done done) override;
+  absl::Status Load(RowSink* sink) override;
+  void StartOver(std::string why, Done done) override;
+
+ private:
+  class State;
+  explicit RocksCatalog(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_ROCKS_CATALOG_H_

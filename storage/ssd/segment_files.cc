@@ -1,0 +1,76 @@
+#include "storage/ssd/segment_files.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+#include "storage/ssd/format.h"
+#include "storage/ssd/segment_header.h"
+
+namespace kvist::ssd {
+namespace {
+
+// Whether a unit can be written to `name` with these flags: file systems refuse direct I/O when a file is opened, or only when it is
+// written (because their unit is larger than ours). 0 or an errno.
+int TryToWrite(int directory, const char* name, int flags) {
+  const UniqueFd fd(openat(directory, name, O_RDWR | O_CREAT | O_CLOEXEC | flags, 0600));
+  if (!fd) return errno;
+  alignas(kUnit.value) static const std::byte zeros[kUnit.value] = {};
+  const ssize_t written = pwrite(fd.get(), zeros, sizeof zeros, 0);
+  return written == static_cast<ssize_t>(sizeof zeros) ? 0 : written < 0 ? errno : EIO;
+}
+
+}  // namespace
+
+absl::StatusOr<SegmentFiles> SegmentFiles::Create(const std::string& directory, Bytes segment_bytes) {
+  if (segment_bytes < kUnit * 4 || segment_bytes.value % kUnit.value != 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment_bytes: ", segment_bytes.value, " isn't a multiple of 4 KiB, at least four of them"));
+  UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) return ErrnoStatus(absl::StrCat("opening the SSD directory ", directory), errno);
+  const char* const name = "direct-io-test";
+  int error = TryToWrite(fd.get(), name, O_DIRECT);
+  const bool direct = error != EINVAL;
+  if (!direct) error = TryToWrite(fd.get(), name, 0);
+  unlinkat(fd.get(), name, 0);
+  if (error != 0) return ErrnoStatus(absl::StrCat("writing a file in the SSD directory ", directory), error);
+  return SegmentFiles(std::move(fd), segment_bytes, direct);
+}
+
+SegmentFiles::SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct)
+    : directory_(std::move(directory)), segment_bytes_(segment_bytes), direct_(direct) {}
+
+SegmentFiles::SegmentFiles(SegmentFiles&& o) noexcept
+    : directory_(std::move(o.directory_)), segment_bytes_(o.segment_bytes_), direct_(o.direct_) {
+  MutexLock lock(&o.mutex_);
+  open_ = std::move(o.open_);
+}
+
+std::string SegmentFiles::WhyNotDirect() const {
+  return "the SSD tier's bytes go through the page cache, which takes memory and time: its file system refuses direct I/O; "
+         "put ssd.path on "
+         "one that takes it (ext4, xfs)";
+}
+
+SegmentFiles::File SegmentFiles::Open(uint32_t segment) { return OpenWith(segment, 0); }
+SegmentFiles::File SegmentFiles::Make(uint32_t segment) { return OpenWith(segment, O_CREAT); }
+
+SegmentFiles::File SegmentFiles::OpenWith(uint32_t segment, int flags) {
+  {
+    MutexLock lock(&mutex_);
+    const auto it = open_.find(segment);
+    if (it != open_.end()) return {it->second.get()};
+  }
+  UniqueFd fd(openat(directory_.get(), SegmentFileName(segment).c_str(),
+                     O_RDWR | O_CLOEXEC | flags | (direct_ ? O_DIRECT : 0), 0600));
+  if (!fd) return {-1, errno};
+  MutexLock lock(&mutex_);
+  return {
+      open_.try_emplace(segment, std::move(fd)).first->second.get()};  // two may have opened it: one of them closes its own
+}
+
+}  // namespace kvist::ssd

@@ -1,0 +1,128 @@
+#include "storage/ssd/segment_records.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+#include "storage/ssd/record.h"
+
+namespace kvist::ssd {
+namespace {
+
+constexpr uint32_t kSearchUnits = 256;      // read at a time where a record is looked for
+constexpr Bytes kPayloadBytesMax = MiB(2);  // of a space's description; a longer one is damaged
+
+class Buffer {
+ public:
+  explicit Buffer(uint64_t units)
+      : bytes_(static_cast<std::byte*>(std::aligned_alloc(kUnit.value, units * kUnit.value)), &std::free) {
+    KVIST_CHECK(bytes_ != nullptr);
+  }
+  std::byte* data() const { return bytes_.get(); }
+
+ private:
+  std::unique_ptr<std::byte, decltype(&std::free)> bytes_;
+};
+
+// So many units are there; fewer at the file's end, or -1 and errno.
+int64_t ReadUnits(int fd, std::byte* to, uint64_t unit, uint64_t units) {
+  uint64_t done = 0;
+  const uint64_t size = units * kUnit.value;
+  while (done < size) {
+    const ssize_t n = ::pread(fd, to + done, size - done, static_cast<off_t>(unit * kUnit.value + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return -1;
+    if (n == 0) break;
+    done += static_cast<uint64_t>(n);
+  }
+  return static_cast<int64_t>(done / kUnit.value);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SegmentRecords>> SegmentRecords::Open(const std::vector<std::string>& directories,
+                                                                     Bytes segment_bytes) {
+  std::vector<SegmentFiles> files;
+  for (const std::string& directory : directories) {
+    KVIST_ASSIGN_OR_RETURN(SegmentFiles of, SegmentFiles::Create(directory, segment_bytes));
+    files.push_back(std::move(of));
+  }
+  return std::unique_ptr<SegmentRecords>(new SegmentRecords(std::move(files)));
+}
+
+void SegmentRecords::Know(const SegmentHeader& header) {
+  const MutexLock lock(&mutex_);
+  uses_[header.segment] = header;
+}
+
+bool SegmentRecords::Find(const SegmentToRead& segment, Use* use) {
+  {
+    const MutexLock lock(&mutex_);
+    const auto it = uses_.find(segment.number);
+    if (it == uses_.end() || it->second.epoch != segment.epoch || it->second.units != segment.units) return false;
+    use->header = it->second;
+  }
+  if (DeviceOf(segment.number) >= files_.size()) return false;
+  use->fd = files_[DeviceOf(segment.number)].Open(segment.number).fd;
+  return use->fd >= 0;
+}
+
+RecordSource::Found SegmentRecords::ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) {
+  Use use{};
+  if (!Find(segment, &use)) return Found::kUnreadable;
+  const Buffer buffer(1);
+  const int64_t units = ReadUnits(use.fd, buffer.data(), unit, 1);
+  if (units < 0) return Found::kUnreadable;
+  Sealer sealer;
+  const bool good =
+      units == 1 && CheckHeader(buffer.data(), use.header, {segment.number, unit}, &sealer, header) == Verdict::kGood;
+  return good ? Found::kRecord : Found::kNone;
+}
+
+uint32_t SegmentRecords::FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) {
+  Use use{};
+  if (!Find(segment, &use)) return to;
+  const Buffer buffer(kSearchUnits);
+  Sealer sealer;
+  while (from < to) {
+    // What can't be read in one piece is read unit by unit: one bad sector hides nothing but itself.
+    uint32_t count = std::min(kSearchUnits, to - from);
+    int64_t units = ReadUnits(use.fd, buffer.data(), from, count);
+    if (units < 0) units = ReadUnits(use.fd, buffer.data(), from, count = 1);
+    for (int64_t i = 0; i < units; ++i) {
+      RecordHeader header;
+      const Place place{segment.number, from + static_cast<uint32_t>(i)};
+      if (CheckHeader(buffer.data() + static_cast<uint64_t>(i) * kUnit.value, use.header, place, &sealer, &header) ==
+          Verdict::kGood)
+        return place.unit;
+    }
+    from += count;
+  }
+  return to;
+}
+
+absl::StatusOr<std::string> SegmentRecords::ReadPayload(const SegmentToRead& segment, const RecordHeader& header) {
+  Use use{};
+  if (!Find(segment, &use)) return absl::UnavailableError("the segment's file can't be opened");
+  if (header.payload_bytes > kPayloadBytesMax.value) return absl::DataLossError("a longer payload than there can be");
+  const uint32_t units = UnitsFor({header.payload_bytes});
+  const Buffer buffer(units);
+  const int64_t read = ReadUnits(use.fd, buffer.data(), header.unit, units);
+  if (read < 0) return ErrnoStatus("reading a record", errno);
+  Sealer sealer;
+  RecordHeader found;
+  if (read != units ||
+      CheckHeader(buffer.data(), use.header, {segment.number, header.unit}, &sealer, &found) != Verdict::kGood ||
+      found.payload_bytes != header.payload_bytes || CheckPayload(buffer.data(), found) != Verdict::kGood)
+    return absl::DataLossError("the record isn't what was written");
+  return std::string(reinterpret_cast<const char*>(buffer.data() + kHeaderBytes.value), header.payload_bytes);
+}
+
+}  // namespace kvist::ssd

@@ -1,0 +1,50 @@
+#ifndef KVIST_STORAGE_SSD_SEGMENT_RECORDS_H_
+#define KVIST_STORAGE_SSD_SEGMENT_RECORDS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "storage/base/mutex.h"
+#include "storage/ssd/record_source.h"
+#include "storage/ssd/segment_files.h"
+
+namespace kvist::ssd {
+
+// The records of a store's segment files, each checked by the secret of the use that it claims to be of: for rebuilds, and for whoever
+// wants to know what a segment holds. Reads beside the devices, with calls that wait, by direct I/O where that is to be had.
+//
+// Threads: any.
+class SegmentRecords final : public RecordSource {
+ public:
+  // `directories`: [device]. Errors: those of opening them.
+  static absl::StatusOr<std::unique_ptr<SegmentRecords>> Open(const std::vector<std::string>& directories,
+                                                              Bytes segment_bytes);
+
+  // The segment's use, from now on.
+  void Know(const SegmentHeader& header) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Found ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) override;
+  uint32_t FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) override;
+  absl::StatusOr<std::string> ReadPayload(const SegmentToRead& segment, const RecordHeader& header) override;
+
+ private:
+  struct Use {
+    SegmentHeader header;
+    int fd;
+  };
+  explicit SegmentRecords(std::vector<SegmentFiles> files) : files_(std::move(files)) {}
+  // Of that epoch, with its file; false when there is none.
+  bool Find(const SegmentToRead& segment, Use* use) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  std::vector<SegmentFiles> files_;  // [device]
+  Mutex mutex_;
+  absl::flat_hash_map<uint32_t, SegmentHeader> uses_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_SEGMENT_RECORDS_H_

@@ -1,0 +1,29 @@
+#ifndef KVIST_STORAGE_SSD_SEGMENT_SCAN_H_
+#define KVIST_STORAGE_SSD_SEGMENT_SCAN_H_
+
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "storage/ssd/record_source.h"
+
+namespace kvist::ssd {
+
+struct SegmentScanned {
+  uint64_t records = 0;
+  uint64_t gaps = 0;        // places where no record was, and behind which there were some: damage
+  uint64_t gap_units = 0;   // what these took
+  uint64_t unreadable = 0;  // headers that the disk didn't give
+  uint32_t end = 1;         // the unit behind the last record
+  bool whole = true;        // false: `more` said no
+};
+
+// Hands the headers of all records of a segment from unit `from` on to `visit`, in their order: one read for each record. Where none is,
+// it goes on at the next that there is, so a damaged header costs its own record and no other.
+//
+// `more` is asked before each read: false ends it.
+SegmentScanned ScanSegment(RecordSource* source, const SegmentToRead& segment, uint32_t from,
+                           absl::FunctionRef<void(const RecordHeader&)> visit, absl::FunctionRef<bool()> more);
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_SEGMENT_SCAN_H_

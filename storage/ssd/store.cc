@@ -1,0 +1,268 @@
+#include "storage/ssd/store.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+#include "storage/ssd/catalog_check.h"
+#include "storage/ssd/stepped_device.h"
+#include "storage/ssd/store_state.h"
+
+namespace kvist::ssd {
+namespace {
+
+constexpr Bytes kProbedMin = MiB(8);  // smaller segments tell nothing of a disk
+constexpr absl::Duration kCommitAgain = absl::Seconds(1);
+constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
+
+// What a catalog says of spaces, segments and clears; chunks aren't waited for.
+class RowsBeforeChunks final : public RowSink {
+ public:
+  bool Take(RowBatch batch) override {
+    const auto add = [](auto& to, auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    add(rows.spaces, batch.spaces);
+    add(rows.segments, batch.segments);
+    add(rows.clears, batch.clears);
+    return batch.chunks.empty();
+  }
+  void Loaded(const LoadReport& r) override {
+    report = r;
+    ended.Notify();
+  }
+  RowBatch rows;
+  LoadReport report;
+  absl::Notification ended;
+};
+
+absl::Status StartOverNow(Catalog* catalog, const std::string& why) {
+  absl::Notification done;
+  absl::Status result;
+  catalog->StartOver(why, [&](const absl::Status& status) {
+    result = status;
+    done.Notify();
+  });
+  done.WaitForNotification();
+  return result;
+}
+
+}  // namespace
+
+absl::Status StoreOptions::Validate() const {
+  if (directories.empty() || directories.size() > kDevicesMax)
+    return absl::InvalidArgumentError(absl::StrCat("directories: 1 to ", kDevicesMax, " of them, not ", directories.size()));
+  if (segment.value % kUnit.value != 0 || segment < KiB(64) || segment / kUnit > UINT32_MAX)
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment: ", segment.value, " bytes aren't a multiple of 4 KiB, at least 64 KiB"));
+  const uint64_t segments = capacity / segment / directories.size();
+  if (segments < 4 || segments > UINT32_MAX / kDevicesMax)
+    return absl::InvalidArgumentError(absl::StrCat("capacity: ", capacity.value, " bytes are ", segments, " segments of ",
+                                                   segment.value, " bytes for each directory; at least 4 are needed"));
+  return absl::OkStatus();
+}
+
+absl::Status Store::State::Open() {
+  KVIST_RETURN_IF_ERROR(options_.Validate());
+  KVIST_RETURN_IF_ERROR(OpenDirectories());
+  KVIST_RETURN_IF_ERROR(OpenCatalog());
+  return OpenDevices();
+}
+
+absl::Status Store::State::OpenDirectories() {
+  std::optional<StoreId> join;
+  for (uint32_t device = 0; device < options_.directories.size(); ++device) {
+    KVIST_ASSIGN_OR_RETURN(const StoreDirectory directory,
+                           OpenStoreDirectory(options_.directories[device], segment_units(), device, join));
+    join = store_ = directory.store;
+    for (const StoreDirectory::Found& found : directory.segments) {
+      if (found.verdict == Verdict::kGood) found_.push_back(found.header);
+    }
+  }
+  KVIST_ASSIGN_OR_RETURN(records_, SegmentRecords::Open(options_.directories, options_.segment));
+  for (const SegmentHeader& header : found_) records_->Know(header);
+  return absl::OkStatus();
+}
+
+absl::Status Store::State::OpenCatalog() {
+  RocksCatalogOptions catalog;
+  catalog.folder = options_.directories[0];
+  catalog.store = store_;
+  catalog.before_step = options_.before_step;
+  KVIST_ASSIGN_OR_RETURN(catalog_, RocksCatalog::Open(std::move(catalog)));
+  const OpenReport& report = catalog_->report();
+  rebuild_ = report.rebuild_pending;
+  unclean_ = report.kind == OpenReport::kUnclean;
+  message_ = report.message;
+
+  RowsBeforeChunks found;
+  KVIST_RETURN_IF_ERROR(catalog_->Load(&found));
+  found.ended.WaitForNotification();
+  std::string trouble;
+  if (absl::IsDataLoss(found.report.status)) {
+    trouble = std::string(found.report.status.message());
+  } else if (!found.report.status.ok() && !absl::IsCancelled(found.report.status)) {
+    return found.report.status;
+  } else if (!rebuild_) {
+    std::vector<SegmentToRead> segments;
+    for (const SegmentHeader& header : found_)
+      segments.push_back({header.segment, header.epoch, static_cast<uint32_t>(header.units)});
+    trouble = WhyTooOld(found.rows.segments, segments).value_or("");
+  }
+  if (!trouble.empty()) {
+    Step("recovery: start over");
+    KVIST_RETURN_IF_ERROR(StartOverNow(catalog_.get(), trouble));
+    message_ = absl::StrCat("the SSD tier's catalog can't be used: ", trouble);
+    rebuild_ = true;
+    found.rows.segments.clear();
+    found.rows.clears.clear();  // their records say it again
+    found.rows.spaces.clear();
+  }
+  for (const SpaceRow& row : found.rows.spaces) {
+    spaces_.Know(row);
+    untold_spaces_.push_back({row.number, row.digest, row.description});
+  }
+  for (const SegmentRow& row : found.rows.segments) segments_[row.number] = row;
+  for (const ClearRow& row : found.rows.clears) clear_records_[row.space] = row;
+  for (const SegmentHeader& header : found_) {
+    const auto row = segments_.find(header.segment);
+    const bool known = row != segments_.end() && row->second.epoch == header.epoch;
+    if (known ? row->second.state != SegmentState::kFenced : rebuild_) usable_[header.segment] = header;
+  }
+  commits_ = std::make_unique<Commits>(
+      catalog_.get(), [this](std::function<void()> task) { keeper_.Post(std::move(task)); },
+      [this] { keeper_.PostAt(MonotonicNow() + kCommitAgain, [this] { commits_->Retry(); }); });
+  return absl::OkStatus();
+}
+
+std::vector<SegmentHeader> Store::State::GoodOf(uint32_t device) const {
+  std::vector<SegmentHeader> good;
+  for (const SegmentHeader& header : found_) {
+    if (ssd::DeviceOf(header.segment) == device) good.push_back(header);
+  }
+  return good;
+}
+
+absl::Status Store::State::OpenDevices() {
+  // Above all that was, on whatever device: so what this process writes has higher sequence numbers than all before.
+  uint64_t epoch = 0;
+  for (const SegmentHeader& header : found_) epoch = std::max(epoch, header.epoch);
+  for (const auto& [number, row] : segments_) epoch = std::max(epoch, row.epoch);
+  sequence_ = (epoch + 1) << 32;
+  const auto count = static_cast<uint32_t>(options_.directories.size());
+  for (uint32_t number = 0; number < count; ++number) {
+    const std::string& directory = options_.directories[number];
+    KVIST_ASSIGN_OR_RETURN(
+        std::unique_ptr<Device> device,
+        OpenDevice({.directory = directory, .segment_bytes = options_.segment, .io_uring = options_.io_uring}));
+    if (options_.before_step) device = std::make_unique<SteppedDevice>(std::move(device), options_.before_step);
+    StoreDevice::Options of;
+    of.directory = directory;
+    of.number = number;
+    of.drive.segments = {.device = number,
+                         .segments = static_cast<uint32_t>(options_.capacity / options_.segment / count),
+                         .units = segment_units()};
+    of.drive.writer.store = store_;
+    of.drive.writer.bytes_per_second = options_.bytes_per_second;
+    of.drive.writer.queue_max = 1 << 16;
+    of.drive.writer.announce = true;
+    of.found = GoodOf(number);
+    of.epoch = epoch;
+    of.memory = options_.memory;
+    of.probe = options_.segment >= kProbedMin;
+    devices_.push_back(
+        std::make_unique<StoreDevice>(std::move(device), std::move(of), static_cast<StoreDevice::Listener*>(this)));
+    why_not_.emplace_back();
+  }
+  for (const auto& device : devices_) device->Start();
+  return absl::OkStatus();
+}
+
+void Store::State::Start() {
+  started_ = true;
+  recovery_began_ = MonotonicNow();
+  keeper_.Post([this] { SayWritable(); });
+  beside_.Post([this] { Recover(); });
+}
+
+Store::State::~State() {
+  closing_ = true;
+  std::unique_ptr<Rebuild> rebuilding;
+  absl::Notification heard;  // from here on nothing new is begun
+  keeper_.Post([&] {
+    rebuilding = std::move(rebuilding_);
+    if (commits_ != nullptr) commits_->Close();  // the rebuild may wait for one that is tried again
+    heard.Notify();
+  });
+  heard.WaitForNotification();
+  rebuilding.reset();
+  if (started_) recovery_ended_.WaitForNotification();
+  beside_.Join();
+  for (const auto& device : devices_) device->Stop();
+  for (const auto& device : devices_) device->Join();
+  if (commits_ != nullptr) {
+    // What the devices have said becomes commits, and what these say may be more.
+    absl::Notification idle;
+    std::function<void()> look = [&] {
+      if (commits_->idle()) return idle.Notify();
+      keeper_.PostAt(MonotonicNow() + kLookAgain, look);
+    };
+    keeper_.Post(look);
+    idle.WaitForNotification();
+  }
+  catalog_.reset();
+  keeper_.Join();
+}
+
+uint32_t Store::State::OpenSpace(const SpaceDigest& digest, std::string description) {
+  KVIST_CHECK(description.size() <= kRowDescriptionMax);
+  bool made = false;
+  const uint32_t number = spaces_.NumberOf(digest, std::move(description), &made);
+  if (made) {
+    keeper_.Post([this, number] {
+      CatalogBatch batch;
+      batch.Put(*spaces_.Find(number));
+      Must(std::move(batch), [] {});
+    });
+  }
+  return number;
+}
+
+Store::Status Store::State::status() const {
+  Status status;
+  for (const auto& device : devices_) status.devices.push_back(device->row());
+  const RocksCatalogStats catalog = catalog_->stats();
+  status.recovering = recovering_;
+  status.commits = catalog.commits;
+  status.commits_failed = catalog.failed;
+  const absl::MutexLock lock(&mutex_);
+  status.catalog = catalog_trouble_;
+  return status;
+}
+
+Store::Store(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Store::~Store() = default;
+
+absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options, StoreOwner* owner) {
+  auto state = std::make_unique<State>(std::move(options), owner);
+  KVIST_RETURN_IF_ERROR(state->Open());
+  return std::unique_ptr<Store>(new Store(std::move(state)));
+}
+
+void Store::Start() { state_->Start(); }
+uint32_t Store::OpenSpace(const SpaceDigest& digest, std::string description) {
+  return state_->OpenSpace(digest, std::move(description));
+}
+void Store::Write(ChunkToWrite chunk) { state_->Write(std::move(chunk)); }
+void Store::Read(ChunkToRead chunk) { state_->Read(std::move(chunk)); }
+void Store::Flush() { state_->Flush(); }
+void Store::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced) {
+  state_->Free(id, units, std::move(places), replaced);
+}
+void Store::Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done) {
+  state_->Clear(space, std::move(done));
+}
+Store::Status Store::status() const { return state_->status(); }
+
+}  // namespace kvist::ssd

@@ -1,0 +1,201 @@
+#ifndef KVIST_STORAGE_SSD_STORE_H_
+#define KVIST_STORAGE_SSD_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "storage/base/units.h"
+#include "storage/ssd/catalog_rows.h"
+#include "storage/ssd/format.h"
+#include "storage/ssd/record.h"
+#include "storage/ssd/verdict.h"
+
+namespace kvist::ssd {
+
+struct StoreOptions {
+  std::vector<std::string>
+      directories;           // one a device, 1 to kDevicesMax; made when they aren't there. The first has the catalog
+  Bytes capacity{};          // of all segment files together, spread evenly; at least four segments a device
+  Bytes segment = MiB(256);  // a segment file. Larger: fewer files, and more is given back at once
+  Bytes bytes_per_second{};  // written to each device at most, for endurance; 0: as fast as it goes
+  bool io_uring = true;      // false: threads, even where the system allows it
+  std::vector<std::span<std::byte>> memory;  // where slots lie: registered with the devices; outlives the store
+
+  // Tests only: called before each step that a crash can separate from the next, by its name, on the thread that takes it.
+  std::function<void(std::string_view step)> before_step;
+
+  absl::Status Validate() const;  // names the field
+};
+
+// What a shard of a chunk is: the same for all shards of a group.
+struct ShardShape {
+  uint32_t layers = 0;  // at most kLayersMax; each has a checksum of its own
+  Bytes layer_bytes{};  // of one layer as it lies in the slot; the payload is all layers, one behind the other
+  SlotOrder order = SlotOrder::kLayerMajor;
+
+  Bytes payload() const { return layer_bytes * layers; }
+  uint32_t units() const { return UnitsFor(payload()); }
+};
+
+// What was found at the start.
+struct FoundSpace {
+  uint32_t number = 0;  // by which rows name it
+  SpaceDigest digest;
+  std::string description;  // as it was given to OpenSpace
+};
+struct FoundChunk {
+  ChunkId id;
+  std::optional<ChunkKey> parent;
+  uint16_t hints = 0;
+  uint32_t units = 0;         // of each of its records
+  std::vector<Place> places;  // [shard]
+};
+struct Recovery {
+  absl::Status status;     // OK; Cancelled: the store was closed before
+  bool rebuilt = false;    // the catalog was new or unusable: chunks were found by their records' headers
+  std::string message;     // what was wrong with the catalog, and where it lies now; empty: nothing
+  uint64_t chunks = 0;     // found
+  uint64_t cleared = 0;    // rows or records that a clear has emptied
+  uint64_t skipped = 0;    // rows that didn't parse, or whose segment isn't there (any more, or in that use)
+  absl::Duration elapsed;  // of all of it
+};
+
+// A record that lies in a segment that is wanted back.
+struct PlaceWanted {
+  ChunkId id;
+  uint32_t shard = 0;
+  uint32_t units = 0;
+  Place place;
+};
+
+// Whose chunks they are. Called on the store's threads, several at a time: it hands over and returns, but for Found and WantsBack, which
+// may wait as long as the owner's thread takes, and must not wait for the store.
+class StoreOwner {
+ public:
+  using Ticket = uint64_t;
+  virtual ~StoreOwner() = default;
+
+  // OK: `places` [shard]; all shards are on the disk and flushed, and the catalog says so: it survives kill -9 and a power cut.
+  // ResourceExhausted: no room, yet; Unavailable: the disk fails; Cancelled: the store was closed, the space cleared meanwhile, or a
+  // later write of the chunk is durable; InvalidArgument: what Write was given can't be. Nothing reads the slots any more, and nothing is
+  // left to free.
+  virtual void Written(Ticket ticket, absl::Status status, std::vector<Place> places) = 0;
+  // OK: the slots hold what was stored, every checksum is right. DataLoss: what lies there is something else, or damaged; Unavailable:
+  // the disk fails, or the segment was fenced; Cancelled: the store was closed. Nothing touches the slots any more.
+  virtual void Read(Ticket ticket, absl::Status status) = 0;
+  // Whether writes can be taken; said at least once, after the start. `why`: when they can't, in words.
+  virtual void Writable(bool writable, const std::string& why) = 0;
+
+  // Spaces come before their chunks, parents before children. All that is found counts as wanted: what the owner doesn't take it
+  // gives to Free before it returns, or after; a chunk that it has written meanwhile is among that, as `replaced`. false: no more, please
+  // (Recovery is Cancelled, and no segment that was found is used again before the next start).
+  virtual bool Found(std::vector<FoundSpace> spaces, std::vector<FoundChunk> chunks) = 0;
+  virtual void Recovered(const Recovery& recovery) = 0;
+
+  // The segment of these records is to be used again. The owner frees what it can do without, and writes the rest again (Write, then
+  // Free with `replaced`); what it doesn't know any more it ignores. Asked again, later, while something of the segment is wanted. What can't
+  // be written again for want of room it has to do without: nothing else makes room.
+  virtual void WantsBack(std::vector<PlaceWanted> records) = 0;
+};
+
+// All of a node's SSD tier: a drive with a thread of its own for each directory, the catalog, recovery at the start, and giving
+// segments back. Chunks in, all shards or none; durable when it says so.
+//
+// Lifecycle of a chunk: Write -> Written -> Read any number of times -> Free. A chunk is named by its ChunkId in the catalog; writing a
+//   chunk that is there already replaces its row, and the owner frees the places of before. Of two writes of one chunk that run at the
+//   same time the later call's row stays, whichever ends first: the other one may be of before a clear.
+// Durability: a segment's row is committed before its header is written; data, then fdatasync, then the chunk's row, then Written.
+//   Segments are released when nothing in them is wanted, and the commits that erase rows of theirs are durable.
+// Spaces: a number names one while the store lives, and in its rows for ever.
+// Shards of a chunk lie on different devices: DeviceFor(shard).
+// Recovery: begins with Start, beside reads and writes. Until Recovered no segment that was found is used again.
+// Errors: a device that fails makes Written and Read fail and Writable false; it never stops the process. A catalog that is lost is
+//   rebuilt from the headers when the store starts. One that takes no more commits stays readable: nothing is Written or
+//   released until the next start, which finds all that was called durable; a full disk is waited for.
+// Threads: any may call; nothing blocks but Open and the destructor. Slots belong to the store until Written or Read.
+class Store {
+ public:
+  using Ticket = StoreOwner::Ticket;
+  using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot: header place and payload, on a 4 KiB boundary
+  struct ChunkToWrite {
+    Ticket ticket = 0;  // the owner's; none that is being written
+    ChunkId id;
+    std::optional<ChunkKey> parent;
+    uint16_t hints = 0;
+    ShardShape shape;
+    Slots slots;
+    Checksums checksums = Checksums::kCompute;
+  };
+  struct ChunkToRead {
+    Ticket ticket = 0;  // the owner's; none that is being read
+    ChunkId id;
+    ShardShape shape;
+    std::vector<Place> places;  // [shard]
+    Slots slots;
+  };
+
+  // Opens the directories and the catalog. Reads two units of each segment; recovery is Start's.
+  // Errors: FailedPrecondition  another process uses the store, or it was made by a later version, or a directory is another one's.
+  //         InvalidArgument  names the option. Others of the file system, which name the path.
+  static absl::StatusOr<std::unique_ptr<Store>> Open(StoreOptions options, StoreOwner* owner);
+  // Ends what waits with Cancelled, waits for what is on its way and for the commits, and marks a clean end. Calls of the owner that
+  // run are waited for; none comes after.
+  ~Store();
+
+  void Start();
+
+  // The number of a space, a new one when none has that digest. `description`: what the owner needs to know it again, at most kRowDescriptionMax.
+  uint32_t OpenSpace(const SpaceDigest& digest, std::string description);
+  void Write(ChunkToWrite chunk);
+  void Read(ChunkToRead chunk);
+  // What has been given to Write so far becomes durable without waiting for company.
+  void Flush();
+  // The owner doesn't want what lies there any more: the chunk's row goes, unless it was `replaced` by that of a newer Write.
+  void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced = false);
+  // What was given to Write before, of that space or of all, is gone, and no rebuild brings it back. The owner frees the places, too.
+  // `done`: when that is durable, or why it isn't; on a thread of the store's.
+  void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
+
+  // For metrics and kvistctl ssd.
+  struct DeviceRow {
+    std::string directory;
+    std::string how;       // Device::Report
+    bool writable = true;  // else `why`
+    std::string why;
+    uint64_t segments = 0, free = 0, fenced = 0;
+    Bytes capacity{};
+    Bytes live{};             // of records that are wanted
+    Bytes written{}, read{};  // since the start, as are those below
+    uint64_t records_written = 0, records_read = 0, syncs = 0;
+    uint64_t write_errors = 0, sync_errors = 0, read_errors = 0;
+    uint64_t verdicts[kVerdicts] = {};  // of what was read
+    uint64_t in_flight = 0, waiting = 0;
+    uint64_t segments_released = 0;
+  };
+  struct Status {
+    std::vector<DeviceRow> devices;
+    bool recovering = false;
+    uint64_t commits = 0, commits_failed = 0;
+    std::string catalog;  // what is wrong with it; empty: nothing
+  };
+  Status status() const;
+
+ private:
+  class State;
+  explicit Store(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_STORE_H_

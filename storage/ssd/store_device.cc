@@ -1,0 +1,273 @@
+#include "storage/ssd/store_device.h"
+
+#include <algorithm>
+#include <cerrno>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+#include "storage/ssd/probe.h"
+
+namespace kvist::ssd {
+namespace {
+
+constexpr Bytes kRegisteredMax = GiB(1);  // at once; see device.h
+// Whoever writes again what lay in a segment needs room for it.
+uint32_t Reserve(uint32_t segments) { return segments >= 6 ? 2 : 1; }
+// When all have been asked for, and too few were given back, they are asked for again after this.
+constexpr absl::Duration kAskAfter = absl::Milliseconds(100);
+// What the owner has just said takes so long to become a free segment, about: sooner, more would be asked for than is needed.
+constexpr absl::Duration kAnswerWithin = absl::Milliseconds(10);
+// Shards wait so long for a segment that is being given back.
+constexpr absl::Duration kStarvedMax = absl::Seconds(2);
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);  // where there was no space on the file system
+// So many segments in a row that couldn't be written: it isn't the segments.
+constexpr int kFailuresMax = 3;
+constexpr absl::Duration kPublishAfter = absl::Milliseconds(10);
+
+}  // namespace
+
+StoreDevice::StoreDevice(std::unique_ptr<Device> device, Options options, Listener* listener)
+    : options_(std::move(options)), listener_(listener), drive_(std::move(device), options_.drive) {
+  for (const SegmentHeader& header : options_.found) drive_.segments().Restore(header, 0);
+  drive_.segments().RaiseEpoch(options_.epoch);
+  Publish();
+}
+
+StoreDevice::~StoreDevice() { Join(); }
+
+void StoreDevice::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void StoreDevice::Post(Task task) {
+  bool first = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    first = tasks_.empty();
+    tasks_.push_back(std::move(task));
+  }
+  if (first) drive_.device().Wake();
+}
+
+void StoreDevice::Stop() {
+  Post([](StoreDevice& self) {
+    self.stopping_ = true;
+    self.drive_.writer().GiveUp(ECANCELED);
+    self.drive_.writer().Flush();
+  });
+}
+
+void StoreDevice::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void StoreDevice::Run() {
+  for (std::span<std::byte> memory : options_.memory) {
+    for (; !memory.empty(); memory = memory.subspan(std::min<size_t>(memory.size(), kRegisteredMax.value))) {
+      const auto piece = memory.first(std::min<size_t>(memory.size(), kRegisteredMax.value));
+      if (!drive_.device().Register(piece).ok()) break;  // it works all the same
+    }
+  }
+  if (options_.probe) Probe();
+  while (!ended()) Turn(MonotonicNow(), absl::InfiniteFuture());
+  Publish();
+}
+
+void StoreDevice::Probe() {
+  const Segments& segments = drive_.segments();
+  ProbeOptions probe{.segment = options_.number};
+  for (uint32_t i = 0; i < segments.options().segments; ++i) {
+    probe.segment = i * kDevicesMax + options_.number;
+    probe.may_write = segments.state(probe.segment) == Segments::State::kFree;
+    if (probe.may_write) break;
+  }
+  if (!probe.may_write) probe.segment = options_.number;
+  const auto result = ssd::Probe(&drive_.device(), kUnit * segments.options().units, probe);
+  if (result.ok()) drive_.queue().set_options(result->queue);  // else what is good for most
+}
+
+void StoreDevice::Turn(absl::Time now, absl::Time until) {
+  std::vector<Task> tasks;
+  {
+    const absl::MutexLock lock(&mutex_);
+    tasks.swap(tasks_);
+  }
+  for (const Task& task : tasks) task(*this);
+  TellEmpty();
+  AskForRoom(now);
+  if (now - published_ > kPublishAfter || drive_.idle()) {
+    Publish();
+    published_ = now;
+  }
+  if (ended()) return Tell(now);
+  if (starved_since_ != absl::InfiniteFuture()) until = std::min(until, starved_since_ + kStarvedMax);
+  drive_.Turn(now, std::min({until, retry_at_, ask_at_ > now ? ask_at_ : absl::InfiniteFuture()}));
+  Tell(now);
+}
+
+void StoreDevice::Tell(absl::Time now) {
+  Writer& writer = drive_.writer();
+  for (const SegmentHeader& header : writer.TakeAnnounced()) listener_->Announced(header);
+  for (const Writer::Outcome& outcome : writer.TakeOutcomes()) {
+    if (outcome.error == 0) failures_ = 0;
+    listener_->ShardWritten(outcome);
+  }
+  for (const uint32_t segment : writer.TakeSettled()) {
+    look_at_.push_back(segment);
+    listener_->Settled(segment);
+  }
+  for (const uint32_t segment : writer.TakeFenced()) {
+    listener_->Fenced(segment);
+    if (++failures_ < kFailuresMax || !writable_) continue;
+    SetWritable(false, absl::StrCat("writing to ", options_.directory, " fails, and has failed in ", failures_,
+                                    " segments: replace the disk, or take it out of ssd.path"));
+    writer.GiveUp(EIO);
+  }
+  for (const Reader::Progress& progress : drive_.reader().TakeProgress()) {
+    if (progress.ended) listener_->ShardRead(progress);
+  }
+  GiveUpIfStarved(now);
+}
+
+void StoreDevice::GiveUpIfStarved(absl::Time now) {
+  Writer& writer = drive_.writer();
+  if (retry_at_ <= now) {
+    retry_at_ = absl::InfiniteFuture();
+    writer.Retry();
+    if (failures_ < kFailuresMax) SetWritable(true, {});
+  }
+  if (!writer.starved()) {
+    starved_since_ = absl::InfiniteFuture();
+    return;
+  }
+  if (writer.no_space() != 0) {
+    const int error = writer.no_space();
+    if (retry_at_ == absl::InfiniteFuture()) retry_at_ = now + kRetryAfter;
+    SetWritable(false, absl::StrCat(options_.directory, ": ", ErrnoStatus("making a segment's file", error).message(),
+                                    "; free some space, or make ssd.capacity smaller"));
+    writer.GiveUp(error);
+    return;
+  }
+  if (starved_since_ == absl::InfiniteFuture()) starved_since_ = now;
+  if (now - starved_since_ < kStarvedMax) return;
+  starved_since_ = absl::InfiniteFuture();
+  writer.GiveUp(ENOSPC);
+}
+
+void StoreDevice::Write(const Writer::Shard& shard) {
+  if (stopping_ || !writable_ || !drive_.writer().Write(shard)) {
+    const int error = stopping_ ? ECANCELED : failures_ >= kFailuresMax ? EIO : ENOSPC;
+    listener_->ShardWritten({.ticket = shard.ticket, .error = error});
+  }
+}
+
+void StoreDevice::Read(const Reader::Shard& shard) {
+  const Segments& segments = drive_.segments();
+  const bool fenced =
+      segments.header(shard.place.segment) != nullptr && segments.state(shard.place.segment) == Segments::State::kFenced;
+  if (stopping_ || fenced) {
+    listener_->ShardRead({.ticket = shard.ticket, .ended = true, .error = stopping_ ? ECANCELED : EIO});
+    return;
+  }
+  drive_.reader().Read({&shard, 1}, Reader::Order::kWhole);
+}
+
+void StoreDevice::Kill(Place place, uint32_t units) {
+  drive_.segments().Kill(place, units);
+  if (drive_.segments().live_units(place.segment) == 0) look_at_.push_back(place.segment);
+}
+
+void StoreDevice::Fence(uint32_t segment) { drive_.segments().Fence(segment); }
+
+void StoreDevice::Release(uint32_t segment) {
+  released_soon_.erase(segment);
+  drive_.segments().Release(segment);
+  ++released_;
+  asked_for_.clear();
+}
+
+void StoreDevice::Recovered() {
+  recovered_ = true;
+  for (const SegmentHeader& header : options_.found) look_at_.push_back(header.segment);
+}
+
+void StoreDevice::TellEmpty() {
+  if (!recovered_) return;
+  std::vector<uint32_t> segments;
+  segments.swap(look_at_);
+  for (const uint32_t segment : segments) {
+    if (drive_.segments().state(segment) != Segments::State::kFull || drive_.segments().live_units(segment) != 0) continue;
+    if (released_soon_.insert(segment).second) listener_->Empty(segment);
+  }
+}
+
+void StoreDevice::AskAgain(absl::Time now) {
+  asking_ = false;
+  ask_at_ = now + kAnswerWithin;
+}
+
+void StoreDevice::AskForRoom(absl::Time now) {
+  const Segments& segments = drive_.segments();
+  if (!recovered_ || asking_ || stopping_ || now < ask_at_) return;
+  if (segments.free_segments() + released_soon_.size() >= Reserve(segments.options().segments)) return;
+  // Nobody has written since: nobody needs it.
+  if (drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records) return;
+  std::vector<uint32_t> candidates = segments.Candidates(segments.options().segments);
+  std::erase_if(candidates, [&](uint32_t s) { return released_soon_.contains(s) || asked_for_.contains(s); });
+  if (candidates.empty()) {
+    asked_for_.clear();
+    ask_at_ = now + kAskAfter;
+    return;
+  }
+  asked_for_.insert(candidates.front());
+  asked_at_records_ = drive_.writer().counters().records;
+  asking_ = true;
+  listener_->WantsBack(*segments.header(candidates.front()));
+}
+
+void StoreDevice::SetWritable(bool writable, const std::string& why) {
+  if (writable_ == writable) return;
+  writable_ = writable;
+  why_ = why;
+  listener_->Writable(options_.number, writable, why);
+}
+
+void StoreDevice::Publish() {
+  Store::DeviceRow row;
+  const Segments& segments = drive_.segments();
+  row.directory = options_.directory;
+  row.how = drive_.device().report().how;
+  row.writable = writable_;
+  row.why = why_;
+  row.segments = segments.options().segments;
+  row.free = segments.free_segments();
+  for (uint32_t i = 0; i < segments.options().segments; ++i)
+    row.fenced += segments.state(i * kDevicesMax + options_.number) == Segments::State::kFenced;
+  row.capacity = kUnit * segments.capacity_units();
+  row.live = kUnit * segments.live_units();
+  const Writer::Counters& written = drive_.writer().counters();
+  row.written = {written.bytes};
+  row.records_written = written.records;
+  row.syncs = written.syncs;
+  row.write_errors = written.write_errors;
+  row.sync_errors = written.sync_errors;
+  const Reader::Counters& read = drive_.reader().counters();
+  row.read = {read.bytes};
+  row.records_read = read.records;
+  row.read_errors = read.errors;
+  std::copy(std::begin(read.verdicts), std::end(read.verdicts), std::begin(row.verdicts));
+  row.in_flight = (drive_.queue().reading() + drive_.queue().writing()).value;
+  row.waiting = drive_.writer().waiting();
+  row.segments_released = released_;
+  const absl::MutexLock lock(&mutex_);
+  row_ = std::move(row);
+}
+
+Store::DeviceRow StoreDevice::row() const {
+  const absl::MutexLock lock(&mutex_);
+  return row_;
+}
+
+}  // namespace kvist::ssd

@@ -1,0 +1,43 @@
+#ifndef KVIST_STORAGE_SSD_STORE_DIRECTORY_H_
+#define KVIST_STORAGE_SSD_STORE_DIRECTORY_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "storage/ssd/format.h"
+#include "storage/ssd/verdict.h"
+
+namespace kvist::ssd {
+
+// What is in a directory of a store when a daemon starts. No lock: whoever calls has the state directory's.
+struct StoreDirectory {
+  // A segment's file. kGood: `header` is of its last use. Else nothing in it can be read, and it is as good as free.
+  struct Found {
+    uint32_t segment = 0;
+    Verdict verdict = Verdict::kGood;
+    SegmentHeader header{};
+  };
+  enum class Origin : uint8_t {
+    kFound,
+    kMade,       // there was no store here
+    kRecovered,  // the file "store" was lost or damaged: the segments say which store this is
+  };
+  StoreId store;
+  uint32_t device = 0;
+  Origin origin = Origin::kFound;
+  std::vector<Found> segments;  // ascending
+};
+
+// Opens `path`, which is made (0700) when it isn't there, and its file "store"; then reads the headers of all segments, two units each.
+// `join`: the store of the other directories; a directory without a store joins it as `device`. None: it becomes a store of its own.
+// A damaged file "store" is replaced: a store never fails to open for what lies in it.
+// Errors: those of the file system; FailedPrecondition  the directory is of another store or device than `join` and `device` say, or a
+//   later version of kvist has made it (its file is left alone).
+absl::StatusOr<StoreDirectory> OpenStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
+                                                  const std::optional<StoreId>& join = std::nullopt);
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_STORE_DIRECTORY_H_

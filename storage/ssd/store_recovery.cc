@@ -1,0 +1,323 @@
+// A store's start: what its catalog or its records say, and the segments that are wanted back.
+#include <algorithm>
+#include <utility>
+
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/ssd/segment_scan.h"
+#include "storage/ssd/store_state.h"
+
+namespace kvist::ssd {
+namespace {
+
+// Keys are hashes: half of one is enough to know a chunk again.
+uint64_t FingerprintOf(const ChunkId& id) {
+  return id.key.word(0) ^ (uint64_t{id.space} << 32 | id.group) * 0x9e3779b97f4a7c15;
+}
+
+SegmentToRead ToRead(const SegmentHeader& header) {
+  return {header.segment, header.epoch, static_cast<uint32_t>(header.units)};
+}
+
+}  // namespace
+
+void Store::State::Recover() {
+  absl::Notification noted;
+  keeper_.Post([this, &noted] {
+    for (const SegmentHeader& header : found_) {
+      if (segments_[header.segment].state != SegmentState::kFenced) continue;
+      devices_[ssd::DeviceOf(header.segment)]->Post([segment = header.segment](StoreDevice& d) { d.Fence(segment); });
+    }
+    const std::map<SpaceDigest, ClearRow> clears = std::exchange(clear_records_, {});
+    for (const auto& [space, row] : clears) NoteClear(row, /*committed=*/true);
+    noted.Notify();
+  });
+  noted.WaitForNotification();
+  if (rebuild_) {
+    keeper_.Post([this] { BeginRebuild(); });
+    return;
+  }
+  if (unclean_) ScanTails();
+  const absl::Status loading = closing_ ? absl::CancelledError("the store was closed") : catalog_->Load(this);
+  if (!loading.ok()) EndRecovery(loading);
+}
+
+// What was being written at a crash: clears that lie there count, though their rows aren't committed.
+void Store::State::ScanTails() {
+  for (const auto& [number, header] : usable_) {
+    absl::Notification asked;
+    bool open = false;
+    keeper_.Post([&, n = number] {
+      open = segments_[n].state == SegmentState::kOpen;
+      asked.Notify();
+    });
+    asked.WaitForNotification();
+    if (!open || closing_) continue;
+    std::vector<ClearRow> clears;
+    ScanSegment(
+        records_.get(), ToRead(header), 1,
+        [&](const RecordHeader& record) {
+          if (record.kind == RecordKind::kClear)
+            clears.push_back({record.space, record.sequence, {record.segment, record.unit}});
+        },
+        [this] { return !closing_; });
+    absl::Notification noted;
+    keeper_.Post([&] {
+      for (const ClearRow& row : clears) NoteClear(row, /*committed=*/false);
+      noted.Notify();
+    });
+    noted.WaitForNotification();
+  }
+}
+
+// A clear that was found; the keeper's, for the loader or the rebuild, which waits meanwhile.
+void Store::State::NoteClear(const ClearRow& row, bool committed) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    cleared_[row.space] = std::max(cleared_[row.space], row.sequence);
+  }
+  ClearRow& in_force = clear_records_[row.space];
+  if (in_force.sequence >= row.sequence) return;
+  const ClearRow before = std::exchange(in_force, row);
+  if (!committed) {
+    CatalogBatch batch;
+    batch.Put(row);
+    Must(std::move(batch), [] {});
+  }
+  // Its record is wanted; that of before isn't any more.
+  if (before.place) KillAll({{before.place}, 1});
+  const auto segment = usable_.find(row.place.segment);
+  if (row.place && segment != usable_.end() && row.place.unit < segment->second.units - 1 &&
+      live_found_[row.place.segment] < segment->second.units - 2) {
+    ++live_found_[row.place.segment];
+    DeviceOf(row.place).Post([place = row.place](StoreDevice& d) { d.AddLive(place.segment, 1); });
+  } else {
+    in_force.place = {};
+    OneClear clear;
+    clear.row = in_force;
+    clear.again = true;
+    BeginClear(std::move(clear));
+  }
+}
+
+uint64_t Store::State::ClearedBelow(const SpaceDigest& space) const {
+  const absl::MutexLock lock(&mutex_);
+  uint64_t below = 0;
+  for (const SpaceDigest& of : {SpaceDigest{}, space}) {
+    const auto it = cleared_.find(of);
+    if (it != cleared_.end()) below = std::max(below, it->second);
+  }
+  return below;
+}
+
+// Whether records of that length can lie there; if so they are counted.
+bool Store::State::Usable(const ChunkRow& row) {
+  size_t counted = 0;
+  for (; counted < row.places.size() && row.units > 0; ++counted) {
+    const Place place = row.places[counted];
+    const auto segment = usable_.find(place.segment);
+    if (segment == usable_.end() || uint64_t{place.unit} + row.units >= segment->second.units) break;
+    uint64_t& live = live_found_[place.segment];
+    if (live + row.units > segment->second.units - 2) break;
+    live += row.units;
+  }
+  if (counted == row.places.size()) return true;
+  for (size_t i = 0; i < counted; ++i) live_found_[row.places[i].segment] -= row.units;
+  return false;
+}
+
+void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
+  std::erase_if(*rows, [&](const ChunkRow& row) {
+    const SpaceRow* const space = spaces_.Find(row.id.space);
+    if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
+      ++recovery_.cleared;
+    } else if (space == nullptr || !Usable(row)) {
+      ++recovery_.skipped;
+    } else {
+      return false;
+    }
+    dead->push_back(row.id);
+    return true;
+  });
+}
+
+void Store::State::EraseDead(std::vector<ChunkId> dead) {
+  if (dead.empty()) return;
+  keeper_.Post([this, dead = std::move(dead)] {
+    CatalogBatch batch;
+    for (const ChunkId& id : dead) {
+      if (!touched_.contains(id)) batch.Erase(id);
+    }
+    Must(std::move(batch), [] {});
+  });
+}
+
+bool Store::State::HandOver(const std::vector<ChunkRow>& rows) {
+  std::map<uint32_t, uint32_t> live;
+  std::vector<FoundChunk> chunks;
+  for (const ChunkRow& row : rows) {
+    for (const Place place : row.places) live[place.segment] += row.units;
+    chunks.push_back({row.id, row.parent, row.hints, row.units, {row.places.begin(), row.places.end()}});
+  }
+  for (const auto& [segment, units] : live) {
+    devices_[ssd::DeviceOf(segment)]->Post([s = segment, u = units](StoreDevice& device) { device.AddLive(s, u); });
+  }
+  recovery_.chunks += chunks.size();
+  std::vector<FoundSpace> spaces = std::exchange(untold_spaces_, {});
+  if (spaces.empty() && chunks.empty()) return true;
+  return owner_->Found(std::move(spaces), std::move(chunks));
+}
+
+bool Store::State::Take(RowBatch rows) {
+  if (closing_) return false;
+  std::vector<ChunkId> dead;
+  if (rebuild_) {
+    absl::Notification noted;
+    keeper_.Post([&] {
+      for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
+      noted.Notify();
+    });
+    noted.WaitForNotification();
+    std::vector<ChunkRow> known;  // handed over by a load that ended in damage
+    const auto again = std::stable_partition(rows.chunks.begin(), rows.chunks.end(), [&](const ChunkRow& row) {
+      return !handed_over_.contains(FingerprintOf(row.id));
+    });
+    known.assign(again, rows.chunks.end());
+    rows.chunks.erase(again, rows.chunks.end());
+    if (!CommitFound(&known)) return false;
+    Sift(&rows.chunks, &dead);
+    if (!CommitFound(&rows.chunks)) return false;
+  } else {
+    Sift(&rows.chunks, &dead);
+    EraseDead(std::move(dead));
+    for (const ChunkRow& row : rows.chunks) handed_over_.insert(FingerprintOf(row.id));
+  }
+  return HandOver(rows.chunks) && !closing_;
+}
+
+// Puts what a rebuild found into the catalog; what was written or freed meanwhile is newer and goes from `rows`.
+bool Store::State::CommitFound(std::vector<ChunkRow>* rows) {
+  if (rows->empty()) return true;
+  absl::Notification committed;
+  bool good = false;
+  keeper_.Post([&] {
+    CatalogBatch batch;
+    std::erase_if(*rows, [this](const ChunkRow& row) { return touched_.contains(row.id); });
+    for (const ChunkRow& row : *rows) batch.Put(row);
+    commits_->Add(std::move(batch), Commits::Need::kMust, [&](const absl::Status& status) {
+      good = status.ok();
+      committed.Notify();
+    });
+  });
+  committed.WaitForNotification();
+  return good;
+}
+
+void Store::State::Loaded(const LoadReport& report) {
+  recovery_.skipped += report.skipped;
+  if (!absl::IsDataLoss(report.status)) {
+    if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
+    return EndRecovery(report.status);
+  }
+  keeper_.Post([this, why = std::string(report.status.message())] {
+    if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+    message_ = why;
+    Step("recovery: start over");
+    catalog_->StartOver(why, [this](const absl::Status& status) {
+      keeper_.Post([this, status] {
+        if (!status.ok()) return EndRecovery(status);
+        CatalogBatch batch;
+        for (const SpaceRow& row : spaces_.All()) batch.Put(row);
+        for (const auto& [number, row] : segments_) batch.Put(row);
+        for (const auto& [space, row] : clear_records_) batch.Put(row);
+        Must(std::move(batch), [] {});
+        BeginRebuild();
+      });
+    });
+  });
+}
+
+// The keeper's.
+void Store::State::BeginRebuild() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  rebuild_ = true;
+  std::vector<SegmentToRead> segments;
+  CatalogBatch batch;
+  for (const auto& [number, header] : usable_) {
+    segments.push_back(ToRead(header));
+    SegmentRow& row = segments_[number];
+    row = {number, SegmentState::kFull, header.epoch, header.secret};
+    batch.Put(row);
+  }
+  Must(std::move(batch), [] {});
+  rebuilding_ = std::make_unique<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this));
+}
+
+std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::string_view description) {
+  const uint32_t number = OpenSpace(digest, std::string(description));
+  untold_spaces_.push_back({number, digest, std::string(description)});
+  return number;
+}
+
+void Store::State::Rebuilt(const RebuildReport& report) {
+  recovery_.cleared += report.counts.cleared;
+  if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
+  if (!report.status.ok()) return EndRecovery(report.status);
+  keeper_.Post([this] {
+    CatalogBatch batch;
+    batch.FinishRebuild();
+    Step("recovery: finish");
+    commits_->Add(std::move(batch), Commits::Need::kMust, [this](const absl::Status& status) {
+      EndRecovery(status);
+      CheckCatalog();
+    });
+  });
+}
+
+void Store::State::EndRecovery(absl::Status status) {
+  keeper_.Post([this, status = std::move(status)] {
+    recovery_.status = status;
+    recovery_.rebuilt = rebuild_;
+    recovery_.message = message_;
+    recovery_.elapsed = MonotonicNow() - recovery_began_;
+    if (status.ok()) {
+      for (const auto& [number, header] : usable_) {
+        if (segments_[number].state == SegmentState::kOpen && segments_[number].epoch == header.epoch)
+          PutSegment(number, SegmentState::kFull, [] {});
+      }
+      for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.Recovered(); });
+      recovering_ = false;
+      touched_.clear();
+    }
+    owner_->Recovered(recovery_);
+    recovery_ended_.Notify();
+  });
+}
+
+void Store::State::WantsBack(const SegmentHeader& header) {
+  beside_.Post([this, header] { AskFor(header); });
+}
+
+void Store::State::AskFor(const SegmentHeader& header) {
+  std::vector<PlaceWanted> records;
+  ScanSegment(
+      records_.get(), ToRead(header), 1,
+      [&](const RecordHeader& record) {
+        const std::optional<uint32_t> space = spaces_.NumberOf(record.space);
+        if (record.kind != RecordKind::kShard || !space) return;
+        records.push_back({{record.position, *space, record.group, record.key},
+                           record.shard,
+                           UnitsFor({record.payload_bytes}),
+                           {record.segment, record.unit}});
+      },
+      [this] { return !closing_; });
+  if (closing_) return;
+  keeper_.Post([this, segment = header.segment] { ClearAgain(segment); });
+  owner_->WantsBack(std::move(records));
+  // Behind what the owner has just asked for.
+  keeper_.Post([this, segment = header.segment] {
+    devices_[ssd::DeviceOf(segment)]->Post([](StoreDevice& d) { d.AskAgain(MonotonicNow()); });
+  });
+}
+
+}  // namespace kvist::ssd

@@ -1,0 +1,211 @@
+#ifndef KVIST_STORAGE_SSD_STORE_STATE_H_
+#define KVIST_STORAGE_SSD_STORE_STATE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "storage/ssd/commits.h"
+#include "storage/ssd/rebuild.h"
+#include "storage/ssd/rocks_catalog.h"
+#include "storage/ssd/segment_records.h"
+#include "storage/ssd/store.h"
+#include "storage/ssd/store_device.h"
+#include "storage/ssd/store_directory.h"
+#include "storage/ssd/store_spaces.h"
+#include "storage/ssd/task_thread.h"
+
+namespace kvist::ssd {
+
+inline bool operator<(const ChunkId& a, const ChunkId& b) {
+  return std::tie(a.space, a.group, a.key, a.position) < std::tie(b.space, b.group, b.key, b.position);
+}
+
+// What joins the parts of a store: store.cc opens and ends it, store_writes.cc has what is written, freed and cleared, store_recovery.cc the start and
+// the segments that are wanted back.
+//
+// Threads: a keeper, which has all that isn't said to be another's, and on which nothing waits; the devices'; the catalog's; and one that may wait
+//   for the disk and for the owner.
+class Store::State final : private StoreDevice::Listener, private RowSink, private RebuildSink {
+ public:
+  State(StoreOptions options, StoreOwner* owner) : options_(std::move(options)), owner_(owner) {}
+  ~State() override;
+
+  absl::Status Open();
+  void Start();
+  uint32_t OpenSpace(const SpaceDigest& digest, std::string description);
+  void Write(ChunkToWrite chunk);
+  void Read(ChunkToRead chunk);
+  void Flush();
+  void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced);
+  void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
+  Status status() const;
+
+ private:
+  struct Killed {
+    std::vector<Place> places;
+    uint32_t units = 0;
+  };
+  // A chunk on its way to the disk.
+  struct OneWrite {
+    ChunkToWrite chunk;
+    SpaceDigest space;
+    uint64_t sequence = 0;
+    uint32_t waiting = 0;  // shards
+    std::vector<Place> places;
+    int error = 0;
+    bool cleared = false;
+    bool ended = false;            // all shards are durable
+    bool committing = false;       // its row is on its way
+    std::vector<Killed> replaces;  // what lies elsewhere, and isn't wanted when this is durable
+  };
+  // The writes of one chunk that run at the same time: the row of the latest stays.
+  struct Writing {
+    std::set<uint64_t> running;
+    uint64_t rows_from = 0;  // writes below this have no row of theirs any more
+  };
+  struct OneRead {
+    Ticket ticket = 0;
+    uint32_t waiting = 0;
+    absl::Status status;
+  };
+  // A record that says that a space was cleared, on its way.
+  struct OneClear {
+    ClearRow row;
+    uint32_t tries = 0;
+    bool again = false;  // its segment is wanted back: it has been in force for long
+    std::unique_ptr<std::byte, decltype(&std::free)> slot{nullptr, &std::free};
+    std::function<void(absl::Status)> done;
+  };
+  static constexpr uint32_t kShardBits = 10;
+  static_assert(kShardsMax <= 1U << kShardBits);
+  static constexpr uint64_t kClearTicket = uint64_t{1} << 63;
+
+  void Step(std::string_view step) const {
+    if (options_.before_step) options_.before_step(step);
+  }
+  StoreDevice& DeviceOf(Place place) { return *devices_[ssd::DeviceOf(place.segment)]; }
+  uint32_t segment_units() const { return static_cast<uint32_t>(options_.segment / kUnit); }
+
+  // store.cc
+  absl::Status OpenDirectories();
+  absl::Status OpenCatalog();
+  absl::Status OpenDevices();
+
+  // store_writes.cc
+  void BeginWrite(ChunkToWrite chunk);
+  absl::Status WhyNot(const ChunkToWrite& chunk, const SpaceRow* space) const;
+  void ShardEnded(const Writer::Outcome& outcome);
+  void SettleWrites(const ChunkId& id);
+  void CommitWrite(uint64_t number);
+  void EndWrite(uint64_t number, const absl::Status& status);
+  void KillAll(const Killed& killed);
+  void BeginFree(const ChunkId& id, Killed killed, bool replaced);
+  void BeginClear(OneClear clear);
+  void WriteClear(uint64_t number);
+  void ClearEnded(uint64_t number, const Writer::Outcome& outcome);
+  void ClearAgain(uint32_t segment);
+  void EndClear(uint64_t number, const absl::Status& status);
+  void PutSegment(uint32_t segment, SegmentState state, std::function<void()> then);
+  // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
+  void Must(CatalogBatch batch, std::function<void()> then);
+  void CheckCatalog();
+  void SayWritable();
+
+  // Of the devices; on their threads.
+  void ShardWritten(const Writer::Outcome& outcome) override;
+  void ShardRead(const Reader::Progress& ended) override;
+  void Announced(const SegmentHeader& header) override;
+  void Settled(uint32_t segment) override;
+  void Fenced(uint32_t segment) override;
+  void Empty(uint32_t segment) override;
+  void WantsBack(const SegmentHeader& header) override;
+  void Writable(uint32_t device, bool writable, const std::string& why) override;
+
+  // store_recovery.cc
+  void Recover();
+  void ScanTails();
+  void NoteClear(const ClearRow& row, bool committed);
+  void EraseDead(std::vector<ChunkId> dead);
+  uint64_t ClearedBelow(const SpaceDigest& space) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Usable(const ChunkRow& row);
+  void Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
+  bool HandOver(const std::vector<ChunkRow>& rows);
+  bool CommitFound(std::vector<ChunkRow>* rows);
+  void BeginRebuild();
+  void EndRecovery(absl::Status status);
+  void AskFor(const SegmentHeader& header);
+  bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
+  void Loaded(const LoadReport& report) override;  //
+  std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
+  void Rebuilt(const RebuildReport& report) override;
+
+  const StoreOptions options_;
+  StoreOwner* const owner_;
+  std::vector<SegmentHeader> GoodOf(uint32_t device) const;
+
+  // Fixed once it is open.
+  StoreId store_;
+  std::vector<SegmentHeader> found_;  // of all devices
+  bool rebuild_ = false;
+  bool unclean_ = false;
+  std::string message_;
+  std::unique_ptr<SegmentRecords> records_;
+  std::unique_ptr<RocksCatalog> catalog_;
+  std::vector<std::unique_ptr<StoreDevice>> devices_;
+  StoreSpaces spaces_;
+  std::atomic<bool> closing_ = false;
+  std::atomic<bool> recovering_ = true;
+
+  // The keeper's.
+  std::unique_ptr<Commits> commits_;
+  std::map<uint32_t, SegmentRow> segments_;
+  uint64_t sequence_ = 0;
+  uint64_t next_write_ = 0;
+  std::map<uint64_t, OneWrite> writes_;
+  std::map<ChunkId, Writing> writing_;
+  uint64_t next_clear_ = 0;
+  std::map<uint64_t, OneClear> clearing_;
+  std::map<SpaceDigest, ClearRow> clear_records_;  // in force, and where they lie
+  std::vector<uint32_t> settled_;                  // whose rows wait for clears
+  std::vector<std::string> why_not_;               // [device] "": it can be written
+  std::optional<std::pair<bool, std::string>> last_said_;
+  std::set<ChunkId> touched_;  // written or freed since the start, while it recovers: what is found of them is older
+  std::unique_ptr<Rebuild> rebuilding_;
+
+  // The loader's or the rebuild's.
+  Recovery recovery_;
+  absl::Time recovery_began_;
+  std::map<uint32_t, uint64_t> live_found_;    // units, by segment
+  absl::flat_hash_set<uint64_t> handed_over_;  // by a load that may end in damage
+  absl::flat_hash_map<uint32_t, SegmentHeader> usable_;
+  std::vector<FoundSpace> untold_spaces_;
+  absl::Notification recovery_ended_;
+  bool started_ = false;  // Start's, then the destructor's
+
+  mutable absl::Mutex mutex_;
+  std::map<SpaceDigest, uint64_t> cleared_ ABSL_GUARDED_BY(mutex_);  // what is below isn't found any more
+  uint64_t next_read_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<uint64_t, OneRead> reads_ ABSL_GUARDED_BY(mutex_);
+  std::string catalog_trouble_ ABSL_GUARDED_BY(mutex_);
+
+  TaskThread keeper_;
+  TaskThread beside_;  // what waits for the disk or the owner
+};
+
+}  // namespace kvist::ssd
+
+#endif  // KVIST_STORAGE_SSD_STORE_STATE_H_

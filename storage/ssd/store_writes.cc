@@ -1,0 +1,459 @@
+// What is written to a store, freed and cleared, and the rows of its segments.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+#include "storage/ssd/store_state.h"
+
+namespace kvist::ssd {
+namespace {
+
+constexpr size_t kWritesMax = 4096;  // chunks on their way
+
+absl::Status StatusOf(int error) {
+  if (error == ECANCELED) return absl::CancelledError("the store was closed");
+  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
+    return absl::ResourceExhaustedError("the SSD tier has no room for it now");
+  return absl::UnavailableError(absl::StrCat("the SSD tier's disk fails: ", ErrnoStatus("writing", error).message()));
+}
+
+bool HoldsRecord(std::span<std::byte> slot, const ShardShape& shape) {
+  return slot.size() >= (kUnit * shape.units()).value && reinterpret_cast<uintptr_t>(slot.data()) % kUnit.value == 0;
+}
+
+}  // namespace
+
+void Store::State::Must(CatalogBatch batch, std::function<void()> then) {
+  commits_->Add(std::move(batch), Commits::Need::kMust, [this, then = std::move(then)](const absl::Status& status) {
+    if (status.ok()) then();
+    CheckCatalog();
+  });
+}
+
+void Store::State::CheckCatalog() {
+  if (commits_->broken().ok() || closing_) return;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!catalog_trouble_.empty()) return;
+    catalog_trouble_ = std::string(commits_->broken().message());
+  }
+  // Whoever waits for a segment's row waits in vain.
+  for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().GiveUp(EIO); });
+  SayWritable();
+}
+
+void Store::State::SayWritable() {
+  std::pair<bool, std::string> now{true, {}};
+  for (const std::string& why : why_not_) {
+    if (!why.empty() && now.first) now = {false, why};
+  }
+  if (!commits_->broken().ok())
+    now = {false, absl::StrCat(commits_->broken().message(), ": the SSD tier is read until kvistd is started again")};
+  if (last_said_ == now) return;
+  last_said_ = now;
+  owner_->Writable(now.first, now.second);
+}
+
+// Writing.
+
+void Store::State::Write(ChunkToWrite chunk) {
+  keeper_.Post([this, chunk = std::move(chunk)]() mutable { BeginWrite(std::move(chunk)); });
+}
+
+absl::Status Store::State::WhyNot(const ChunkToWrite& chunk, const SpaceRow* space) const {
+  if (closing_) return StatusOf(ECANCELED);
+  if (!commits_->broken().ok()) return absl::UnavailableError(commits_->broken().message());
+  if (writes_.size() >= kWritesMax) return absl::ResourceExhaustedError("as many chunks wait for the disk as may");
+  if (space == nullptr) return absl::InvalidArgumentError(absl::StrCat("no space has the number ", chunk.id.space));
+  if (chunk.slots.empty() || chunk.slots.size() > kShardsMax)
+    return absl::InvalidArgumentError(absl::StrCat("a chunk has 1 to ", kShardsMax, " shards, not ", chunk.slots.size()));
+  const Bytes payload = chunk.shape.payload();
+  if (chunk.shape.layers == 0 || chunk.shape.layers > kLayersMax || payload.value == 0 || payload > kPayloadMax ||
+      chunk.shape.units() + UnitsFor({space->description.size()}) > segment_units() - 2)
+    return absl::InvalidArgumentError(absl::StrCat("a shard of ", chunk.shape.layers, " layers and ", payload.value,
+                                                   " bytes doesn't fit into a segment of ", options_.segment.value));
+  for (const std::span<std::byte> slot : chunk.slots) {
+    if (!HoldsRecord(slot, chunk.shape))
+      return absl::InvalidArgumentError("a slot is too short, or not on a 4 KiB boundary");
+  }
+  return absl::OkStatus();
+}
+
+void Store::State::BeginWrite(ChunkToWrite chunk) {
+  const SpaceRow* const space = spaces_.Find(chunk.id.space);
+  if (const absl::Status why = WhyNot(chunk, space); !why.ok()) {
+    owner_->Written(chunk.ticket, why, {});
+    return;
+  }
+  if (recovering_) touched_.insert(chunk.id);
+  const uint64_t number = next_write_++;
+  const auto shards = static_cast<uint32_t>(chunk.slots.size());
+  RecordHeader header{};
+  header.kind = RecordKind::kShard;
+  header.codec = Codec::kRaw;
+  header.order = chunk.shape.order;
+  header.has_parent = chunk.parent.has_value() ? 1 : 0;
+  header.group = chunk.id.group;
+  header.shards = static_cast<uint16_t>(shards);
+  header.position = chunk.id.position;
+  header.space = space->digest;
+  header.key = chunk.id.key;
+  if (chunk.parent) header.parent = *chunk.parent;
+  header.layers = header.runs = chunk.shape.layers;
+  header.layer_bytes = chunk.shape.layer_bytes.value;
+  header.payload_bytes = header.raw_bytes = chunk.shape.payload().value;
+  Step("chunk: data");
+  for (uint32_t shard = 0; shard < shards; ++shard) {
+    header.shard = static_cast<uint16_t>(shard);
+    header.sequence = ++sequence_;
+    const Writer::Shard to_write{.ticket = number << kShardBits | shard,
+                                 .slot = chunk.slots[shard].data(),
+                                 .header = header,
+                                 .checksums = chunk.checksums,
+                                 .description = space->description};
+    devices_[DeviceFor(shard, static_cast<uint32_t>(devices_.size()))]->Post(
+        [to_write](StoreDevice& device) { device.Write(to_write); });
+  }
+  writing_[chunk.id].running.insert(number);
+  OneWrite write{.chunk = std::move(chunk),
+                 .space = space->digest,
+                 .sequence = sequence_,
+                 .waiting = shards,
+                 .places = std::vector<Place>(shards),
+                 .replaces = {}};
+  writes_.emplace(number, std::move(write));
+}
+
+void Store::State::ShardWritten(const Writer::Outcome& outcome) {
+  keeper_.Post([this, outcome] { ShardEnded(outcome); });
+}
+
+void Store::State::ShardEnded(const Writer::Outcome& outcome) {
+  if ((outcome.ticket & kClearTicket) != 0) return ClearEnded(outcome.ticket & ~kClearTicket, outcome);
+  const uint64_t number = outcome.ticket >> kShardBits;
+  OneWrite& write = writes_.at(number);
+  if (outcome.error != 0) {
+    if (write.error == 0) write.error = outcome.error;
+  } else {
+    write.places[outcome.ticket & ((1U << kShardBits) - 1)] = outcome.place;
+  }
+  if (--write.waiting > 0) return;
+  if (write.error != 0) return EndWrite(number, StatusOf(write.error));
+  if (write.cleared) return EndWrite(number, absl::CancelledError("its space was cleared meanwhile"));
+  write.ended = true;
+  SettleWrites(write.chunk.id);
+}
+
+void Store::State::KillAll(const Killed& killed) {
+  for (const Place place : killed.places) {
+    if (place) DeviceOf(place).Post([place, units = killed.units](StoreDevice& device) { device.Kill(place, units); });
+  }
+}
+
+// Ends those that a later one has overtaken, and commits the latest when it can be.
+void Store::State::SettleWrites(const ChunkId& id) {
+  const auto it = writing_.find(id);
+  if (it == writing_.end()) return;
+  const Writing& writing = it->second;
+  const auto waits = [this](uint64_t number) { return writes_.at(number).ended && !writes_.at(number).committing; };
+  const auto overtaken = std::find_if(writing.running.begin(), writing.running.end(),
+                                      [&](uint64_t number) { return number < writing.rows_from && waits(number); });
+  if (overtaken != writing.running.end())
+    return EndWrite(*overtaken, absl::CancelledError("a later write of it is durable"));  // and comes back here
+  if (waits(*writing.running.rbegin())) CommitWrite(*writing.running.rbegin());
+}
+
+void Store::State::CommitWrite(uint64_t number) {
+  OneWrite& write = writes_.at(number);
+  ChunkRow row;
+  row.id = write.chunk.id;
+  row.parent = write.chunk.parent;
+  row.hints = write.chunk.hints;
+  row.sequence = write.sequence;
+  row.units = write.chunk.shape.units();
+  row.places.assign(write.places.begin(), write.places.end());
+  CatalogBatch batch;
+  batch.Put(row);
+  write.committing = true;
+  Step("chunk: row");
+  commits_->Add(std::move(batch), Commits::Need::kTry, [this, number](const absl::Status& status) {
+    if (status.ok()) writing_.at(writes_.at(number).chunk.id).rows_from = number + 1;
+    EndWrite(number, status);
+    CheckCatalog();
+  });
+}
+
+void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
+  auto node = writes_.extract(number);
+  OneWrite& write = node.mapped();
+  const ChunkId id = write.chunk.id;
+  const auto it = writing_.find(id);
+  const bool row_is_newer = number < it->second.rows_from;
+  it->second.running.erase(number);
+  if (it->second.running.empty()) writing_.erase(it);
+  if (status.ok()) {
+    for (const Killed& killed : write.replaces) KillAll(killed);
+  } else {
+    // Nothing of it counts, and what it was to replace isn't wanted either; the row is that, unless a later write's is there.
+    KillAll({std::exchange(write.places, {}), write.chunk.shape.units()});
+    for (Killed& killed : write.replaces) {
+      if (row_is_newer)
+        KillAll(killed);
+      else
+        BeginFree(id, std::move(killed), false);
+    }
+  }
+  Step("chunk: written");
+  owner_->Written(write.chunk.ticket, status, std::move(write.places));
+  SettleWrites(id);
+}
+
+void Store::State::Flush() {
+  keeper_.Post([this] {
+    for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().Flush(); });
+  });
+}
+
+void Store::State::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced) {
+  keeper_.Post([this, id, killed = Killed{std::move(places), units}, replaced]() mutable {
+    BeginFree(id, std::move(killed), replaced);
+  });
+}
+
+void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
+  if (recovering_) touched_.insert(id);
+  // While a write of it runs, the row may be that of these places, or its own already: what comes of it tells.
+  if (const auto newer = writing_.find(id); newer != writing_.end()) {
+    writes_.at(*newer->second.running.rbegin()).replaces.push_back(std::move(killed));
+    return;
+  }
+  if (replaced) return KillAll(killed);
+  CatalogBatch batch;
+  batch.Erase(id);
+  Step("free: erase");
+  Must(std::move(batch), [this, killed = std::move(killed)] { KillAll(killed); });
+}
+
+// Reading.
+
+void Store::State::Read(ChunkToRead chunk) {
+  const SpaceRow* const space = spaces_.Find(chunk.id.space);
+  absl::Status why;
+  if (closing_) {
+    why = StatusOf(ECANCELED);
+  } else if (space == nullptr || chunk.places.empty() || chunk.places.size() != chunk.slots.size()) {
+    why = absl::InvalidArgumentError("a read needs its space's number, and a slot for each place");
+  }
+  for (const std::span<std::byte> slot : chunk.slots) {
+    if (!HoldsRecord(slot, chunk.shape)) why = absl::InvalidArgumentError("a slot is too short, or not on a 4 KiB boundary");
+  }
+  for (const Place place : chunk.places) {
+    if (!place || ssd::DeviceOf(place.segment) >= devices_.size()) why = absl::DataLossError("there is no such place");
+  }
+  if (!why.ok()) return keeper_.Post([this, ticket = chunk.ticket, why] { owner_->Read(ticket, why); });
+  uint64_t number = 0;
+  {
+    const absl::MutexLock lock(&mutex_);
+    number = next_read_++;
+    reads_[number] = {chunk.ticket, static_cast<uint32_t>(chunk.places.size()), absl::OkStatus()};
+  }
+  for (size_t shard = 0; shard < chunk.places.size(); ++shard) {
+    const Reader::Shard to_read{.ticket = number << kShardBits | shard,
+                                .slot = chunk.slots[shard].data(),
+                                .place = chunk.places[shard],
+                                .identity = {space->digest, chunk.id.key, {chunk.id.group}, {static_cast<uint16_t>(shard)}},
+                                .runs = chunk.shape.layers,
+                                .run_bytes = chunk.shape.layer_bytes};
+    DeviceOf(chunk.places[shard]).Post([to_read](StoreDevice& device) { device.Read(to_read); });
+  }
+}
+
+void Store::State::ShardRead(const Reader::Progress& ended) {
+  OneRead done;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto it = reads_.find(ended.ticket >> kShardBits);
+    OneRead& read = it->second;
+    if (read.status.ok() && ended.error != 0) {
+      read.status = ended.error == ECANCELED
+                        ? StatusOf(ECANCELED)
+                        : absl::UnavailableError(absl::StrCat("the SSD tier's disk fails: errno ", ended.error));
+    } else if (read.status.ok() && ended.verdict != Verdict::kGood) {
+      read.status = absl::DataLossError(absl::StrCat("what lies there isn't what was stored: ", NameOf(ended.verdict)));
+    }
+    if (--read.waiting > 0) return;
+    done = std::move(read);
+    reads_.erase(it);
+  }
+  owner_->Read(done.ticket, done.status);
+}
+
+// Clearing.
+
+void Store::State::Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done) {
+  keeper_.Post([this, space, done = std::move(done)]() mutable {
+    OneClear clear;
+    clear.done = std::move(done);
+    if (space) {
+      const SpaceRow* const row = spaces_.Find(*space);
+      if (row == nullptr) return clear.done(absl::InvalidArgumentError(absl::StrCat("no space has the number ", *space)));
+      clear.row.space = row->digest;
+    }
+    clear.row.sequence = ++sequence_;
+    BeginClear(std::move(clear));
+  });
+}
+
+void Store::State::BeginClear(OneClear clear) {
+  if (closing_) {
+    if (clear.done) clear.done(StatusOf(ECANCELED));
+    return;
+  }
+  const ClearRow& row = clear.row;
+  if (!clear.again) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      cleared_[row.space] = std::max(cleared_[row.space], row.sequence);
+    }
+    for (auto& [number, write] : writes_) {
+      if (row.space == SpaceDigest{} || write.space == row.space) write.cleared = true;
+    }
+  }
+  clear.slot.reset(static_cast<std::byte*>(std::aligned_alloc(kUnit.value, kUnit.value)));
+  KVIST_CHECK(clear.slot != nullptr);
+  const uint64_t number = next_clear_++;
+  clearing_.emplace(number, std::move(clear));
+  Step("clear: record");
+  WriteClear(number);
+}
+
+void Store::State::WriteClear(uint64_t number) {
+  OneClear& clear = clearing_.at(number);
+  RecordHeader header{};
+  header.kind = RecordKind::kClear;
+  header.order = SlotOrder::kLayerMajor;
+  header.sequence = clear.row.sequence;
+  header.space = clear.row.space;
+  const Writer::Shard shard{.ticket = kClearTicket | number, .slot = clear.slot.get(), .header = header};
+  devices_[clear.tries++ % devices_.size()]->Post([shard](StoreDevice& device) {
+    device.Write(shard);
+    device.drive().writer().Flush();
+  });
+}
+
+void Store::State::ClearEnded(uint64_t number, const Writer::Outcome& outcome) {
+  OneClear& clear = clearing_.at(number);
+  if (outcome.error != 0) {
+    if (!closing_ && clear.tries < 2 * devices_.size()) return WriteClear(number);
+    return EndClear(number, StatusOf(outcome.error));
+  }
+  clear.row.place = outcome.place;
+  const auto before = clear_records_.find(clear.row.space);
+  const bool superseded = before != clear_records_.end() && before->second.sequence > clear.row.sequence;
+  if (superseded) {
+    KillAll({{outcome.place}, 1});
+    return EndClear(number, absl::OkStatus());
+  }
+  CatalogBatch batch;
+  batch.Put(clear.row);
+  Step("clear: row");
+  commits_->Add(std::move(batch), Commits::Need::kMust, [this, number](const absl::Status& status) {
+    if (status.ok()) {
+      const ClearRow row = clearing_.at(number).row;
+      ClearRow& in_force = clear_records_[row.space];
+      const Place old = in_force.sequence > row.sequence ? row.place : in_force.place;
+      if (in_force.sequence <= row.sequence) in_force = row;
+      KillAll({{old}, 1});
+    }
+    EndClear(number, status);
+    CheckCatalog();
+  });
+}
+
+void Store::State::EndClear(uint64_t number, const absl::Status& status) {
+  auto node = clearing_.extract(number);
+  Step("clear: done");
+  if (node.mapped().done) node.mapped().done(status);
+  if (!clearing_.empty()) return;
+  for (const uint32_t segment : std::exchange(settled_, {})) Settled(segment);
+}
+
+// Records of clears outlive what they clear: those in a segment that is to be used again, or is lost, are written again.
+void Store::State::ClearAgain(uint32_t segment) {
+  for (const auto& record : clear_records_) {
+    const ClearRow& row = record.second;
+    const bool there = row.place ? row.place.segment == segment : false;
+    const bool running = std::any_of(clearing_.begin(), clearing_.end(), [&](const auto& c) {
+      return c.second.row.space == row.space && c.second.row.sequence >= row.sequence;
+    });
+    if (!there || running) continue;
+    OneClear clear;
+    clear.row = row;
+    clear.row.place = {};
+    clear.again = true;
+    BeginClear(std::move(clear));
+  }
+}
+
+// Segments.
+
+void Store::State::PutSegment(uint32_t segment, SegmentState state, std::function<void()> then) {
+  SegmentRow& row = segments_[segment];
+  row.number = segment;
+  row.state = state;
+  CatalogBatch batch;
+  batch.Put(row);
+  Must(std::move(batch), std::move(then));
+}
+
+void Store::State::Announced(const SegmentHeader& header) {
+  records_->Know(header);
+  keeper_.Post([this, header] {
+    SegmentRow& row = segments_[header.segment];
+    row.epoch = header.epoch;
+    row.secret = header.secret;
+    Step("segment: row");
+    PutSegment(header.segment, SegmentState::kOpen, [this, header] {
+      Step("segment: header");
+      devices_[ssd::DeviceOf(header.segment)]->Post([header](StoreDevice& d) { d.drive().writer().Admit(header); });
+    });
+  });
+}
+
+void Store::State::Settled(uint32_t segment) {
+  keeper_.Post([this, segment] {
+    if (segments_[segment].state != SegmentState::kOpen) return;
+    // While its row calls it open a start looks for clears in it: those whose rows aren't committed yet may be there.
+    if (!clearing_.empty()) return settled_.push_back(segment);
+    PutSegment(segment, SegmentState::kFull, [] {});
+  });
+}
+
+void Store::State::Fenced(uint32_t segment) {
+  keeper_.Post([this, segment] {
+    PutSegment(segment, SegmentState::kFenced, [] {});
+    ClearAgain(segment);
+  });
+}
+
+void Store::State::Empty(uint32_t segment) {
+  keeper_.Post([this, segment] {
+    Step("segment: free");
+    PutSegment(segment, SegmentState::kFree, [this, segment] {
+      Step("segment: release");
+      devices_[ssd::DeviceOf(segment)]->Post([segment](StoreDevice& d) { d.Release(segment); });
+    });
+  });
+}
+
+void Store::State::Writable(uint32_t device, bool writable, const std::string& why) {
+  keeper_.Post([this, device, why = writable ? std::string() : why] {
+    why_not_[device] = why;
+    SayWritable();
+  });
+}
+
+}  // namespace kvist::ssd

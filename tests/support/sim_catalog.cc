@@ -1,0 +1,146 @@
+#include "tests/support/sim_catalog.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "storage/base/check.h"
+
+namespace kvist::test {
+namespace {
+
+constexpr size_t kHistoryMax = 256;
+
+// Adds the row to the batch; false: it doesn't parse.
+bool AddRow(const std::string& key, const std::string& value, ssd::RowBatch* batch) {
+  const auto add = [](auto parsed, auto* rows) {
+    if (parsed.has_value()) rows->push_back(*std::move(parsed));
+    return parsed.has_value();
+  };
+  switch (ssd::KindOf(key).value_or(ssd::RowKind::kMeta)) {
+    case ssd::RowKind::kMeta: return false;
+    case ssd::RowKind::kSpace: return add(ssd::ParseSpace(key, value), &batch->spaces);
+    case ssd::RowKind::kSegment: return add(ssd::ParseSegment(key, value), &batch->segments);
+    case ssd::RowKind::kClear: return add(ssd::ParseClear(key, value), &batch->clears);
+    case ssd::RowKind::kPin: return add(ssd::ParsePin(key, value), &batch->pins);
+    case ssd::RowKind::kChunk: return add(ssd::ParseChunk(key, value), &batch->chunks);
+  }
+  return false;
+}
+
+}  // namespace
+
+absl::Status SimCatalog::Commit(ssd::CatalogBatch batch, Done done) {
+  if (waiting_.size() >= options_.waiting_max) return absl::ResourceExhaustedError("too many commits wait");
+  waiting_.push_back({std::move(batch), false, std::move(done)});
+  return absl::OkStatus();
+}
+
+void SimCatalog::StartOver(std::string, Done done) { waiting_.push_back({{}, true, std::move(done)}); }
+
+void SimCatalog::Apply(const Asked& asked) {
+  history_.emplace_back(durable_, rebuild_pending_);
+  if (history_.size() > kHistoryMax) history_.pop_front();
+  if (asked.start_over) {
+    durable_.clear();
+    rebuild_pending_ = true;
+    history_.clear();
+    return;
+  }
+  for (const ssd::CatalogBatch::Change& change : asked.batch.list()) {
+    if (change.erase) {
+      durable_.erase(std::string(change.row.key()));
+    } else {
+      durable_[std::string(change.row.key())] = std::string(change.row.value());
+    }
+  }
+  if (asked.batch.finishes_rebuild()) rebuild_pending_ = false;
+}
+
+bool SimCatalog::Step() {
+  if (waiting_.empty()) return false;
+  std::vector<Asked> group;
+  while (!waiting_.empty() && group.size() < options_.group_max) {
+    const bool alone = waiting_.front().start_over;
+    if (alone && !group.empty()) break;
+    group.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    if (alone) break;
+  }
+  absl::Status status;
+  if (group.front().start_over) {
+    broken_ = failing_ = absl::OkStatus();
+    if (ssd::RowSink* sink = std::exchange(sink_, nullptr)) {
+      load_.status = absl::CancelledError("started over");
+      sink->Loaded(load_);
+    }
+  } else {
+    status = broken_.ok() ? failing_ : broken_;
+  }
+  if (status.ok() || (broken_.ok() && failing_applies_)) {
+    for (const Asked& asked : group) Apply(asked);
+  }
+  if (!status.ok() && !absl::IsResourceExhausted(status)) broken_ = status;
+  for (const Asked& asked : group) asked.done(status);
+  return true;
+}
+
+absl::Status SimCatalog::Load(ssd::RowSink* sink) {
+  if (sink_ != nullptr) return absl::FailedPreconditionError("the catalog is being loaded already");
+  sink_ = sink;
+  snapshot_ = durable_;
+  loaded_to_.clear();
+  load_ = {};
+  return absl::OkStatus();
+}
+
+bool SimCatalog::LoadStep() {
+  if (sink_ == nullptr) return false;
+  ssd::RowBatch batch;
+  auto row = loaded_to_.empty() ? snapshot_.begin() : snapshot_.upper_bound(loaded_to_);
+  for (; row != snapshot_.end() && batch.rows() < options_.load_rows; ++row) {
+    if (!AddRow(row->first, row->second, &batch)) ++load_.skipped;
+    loaded_to_ = row->first;
+  }
+  load_.rows += batch.rows();
+  if (batch.rows() > 0 && !sink_->Take(std::move(batch))) load_.status = absl::CancelledError("the load was ended early");
+  if (row != snapshot_.end() && load_.status.ok()) return true;
+  ssd::RowSink* const sink = std::exchange(sink_, nullptr);
+  sink->Loaded(load_);
+  return true;
+}
+
+void SimCatalog::Crash(size_t kept) {
+  const bool fails = !broken_.ok() || (!failing_.ok() && !failing_applies_);
+  for (size_t i = 0; i < std::min(kept, waiting_.size()) && !fails; ++i) Apply(waiting_[i]);
+  waiting_.clear();
+  sink_ = nullptr;
+  broken_ = failing_ = absl::OkStatus();
+}
+
+void SimCatalog::Fail(absl::Status status, bool applied) {
+  failing_ = std::move(status);
+  failing_applies_ = applied;
+}
+
+void SimCatalog::Lose() {
+  KVIST_CHECK(waiting_.empty());
+  durable_.clear();
+  history_.clear();
+  rebuild_pending_ = true;
+}
+
+void SimCatalog::Age(size_t commits) {
+  KVIST_CHECK(waiting_.empty());
+  for (; commits > 0 && !history_.empty(); --commits) {
+    std::tie(durable_, rebuild_pending_) = std::move(history_.back());
+    history_.pop_back();
+  }
+}
+
+void SimCatalog::Spoil(const std::string& key) {
+  const auto row = durable_.find(key);
+  if (row != durable_.end()) row->second.back() = static_cast<char>(row->second.back() ^ 1);
+}
+
+}  // namespace kvist::test

@@ -1,0 +1,82 @@
+#ifndef KVIST_TESTS_SUPPORT_SIM_CATALOG_H_
+#define KVIST_TESTS_SUPPORT_SIM_CATALOG_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "storage/ssd/catalog.h"
+
+namespace kvist::test {
+
+// The catalog in memory, for simulations: nothing happens until the test has it happen, and a crash takes what wasn't durable yet.
+//
+// Threads: one; `done` and sinks are called by Step() and LoadStep() only. Deterministic.
+class SimCatalog : public ssd::Catalog {
+ public:
+  using Rows = std::map<std::string, std::string>;  // keys and values as catalog_rows.h draws them; without meta
+
+  struct Options {
+    size_t waiting_max = 64;  // commits; more: ResourceExhausted
+    size_t group_max = 8;     // commits that one step makes durable
+    size_t load_rows = 16;    // rows that one step of a load hands over
+  };
+  SimCatalog() : SimCatalog(Options{}) {}
+  explicit SimCatalog(Options options) : options_(options) {}
+
+  absl::Status Commit(ssd::CatalogBatch batch, Done done) override;
+  absl::Status Load(ssd::RowSink* sink) override;
+  void StartOver(std::string why, Done done) override;
+
+  // What waits becomes durable, a group of it, and `done` is told. False: nothing waits.
+  bool Step();
+  // Goes on with the load. False: none runs.
+  bool LoadStep();
+
+  // The process dies. Of what waited the first `kept` batches had reached the disk all the same; nobody is told. A load ends untold, too.
+  void Crash(size_t kept);
+
+  // The disk's faults, for the next steps: each group fails with this until it is OK again. What isn't ResourceExhausted stays until
+  // StartOver, as the contract says. `applied`: what fails is found after a crash all the same.
+  void Fail(absl::Status status, bool applied);
+
+  // Damage, between lives.
+  void Lose();                         // found empty, with a rebuild pending
+  void Age(size_t commits);            // an older copy: the last so many commits are undone
+  void Spoil(const std::string& key);  // the row doesn't parse any more
+
+  // What a restart would find.
+  const Rows& durable() const { return durable_; }
+  bool rebuild_pending() const { return rebuild_pending_; }
+  size_t waiting() const { return waiting_.size(); }
+  uint64_t commits() const { return history_.size(); }
+
+ private:
+  struct Asked {
+    ssd::CatalogBatch batch;
+    bool start_over = false;
+    Done done;
+  };
+  void Apply(const Asked& asked);
+
+  const Options options_;
+  std::deque<Asked> waiting_;
+  Rows durable_;
+  bool rebuild_pending_ = true;
+  std::deque<std::pair<Rows, bool>> history_;  // what was durable before each of the last commits
+  absl::Status failing_, broken_;
+  bool failing_applies_ = false;
+
+  ssd::RowSink* sink_ = nullptr;
+  Rows snapshot_;
+  std::string loaded_to_;  // the last key
+  ssd::LoadReport load_;
+};
+
+}  // namespace kvist::test
+
+#endif  // KVIST_TESTS_SUPPORT_SIM_CATALOG_H_

@@ -1,0 +1,271 @@
+// A device of a store over a simulated disk, without its thread.
+#include "storage/ssd/store_device.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "tests/sim/prng.h"
+#include "tests/support/sim_disk.h"
+#include "tests/unit/ssd/records.h"
+
+namespace kvist::ssd {
+namespace {
+
+struct World final : StoreDevice::Listener {
+  static constexpr uint32_t kUnits = 32;
+
+  explicit World(uint64_t seed, uint32_t segments = 8) : prng(seed) {
+    auto made = std::make_unique<kvist::test::SimDisk>(&files, kUnits * kUnit.value, &prng);
+    disk = made.get();
+    StoreDevice::Options options;
+    options.directory = "/ssd";
+    options.drive.segments = {.device = 0, .segments = segments, .units = kUnits};
+    options.drive.writer.store = DigestOf<StoreId>(1);
+    options.drive.writer.announce = true;
+    options.drive.writer.draw_secret = [this] { return SecretOf(static_cast<uint8_t>(++secrets)); };
+    options.probe = false;
+    device.emplace(std::move(made), std::move(options), this);
+  }
+
+  void Write(uint64_t n) {
+    const RecordHeader header = ShardHeader(n, 2, kUnit);
+    AlignedBytes& slot = slots.emplace(n, kUnit * 3).first->second;
+    FillPayload(slot.data(), n, header.payload_bytes);
+    device->Post([shard = Writer::Shard{.ticket = n, .slot = slot.data(), .header = header, .description = "a space"}](
+                     StoreDevice& d) {
+      d.Write(shard);
+      d.drive().writer().Flush();
+    });
+  }
+  void Turn(int times = 1) {
+    for (int i = 0; i < times; ++i) {
+      now += step;
+      device->Turn(now, absl::InfinitePast());
+      device->drive().segments().CheckInvariants();
+    }
+  }
+  void Settle() { Turn(200); }
+
+  void ShardWritten(const Writer::Outcome& outcome) override { CHECK(outcomes.emplace(outcome.ticket, outcome).second); }
+  void ShardRead(const Reader::Progress& ended) override { reads.emplace(ended.ticket, ended); }
+  void Announced(const SegmentHeader& header) override {
+    announced.push_back(header);
+    // Nothing of the use is on the disk yet.
+    const auto it = files.files.find(header.segment);
+    if (it != files.files.end()) {
+      SegmentHeader found{};
+      std::memcpy(&found, it->second.bytes.data(), sizeof found);
+      CHECK(found.epoch < header.epoch);
+    }
+    if (admits) device->Post([header](StoreDevice& d) { d.drive().writer().Admit(header); });
+  }
+  void Settled(uint32_t segment) override { settled.push_back(segment); }
+  void Fenced(uint32_t segment) override { fenced.push_back(segment); }
+  void Empty(uint32_t segment) override {
+    CHECK(std::find(empty.begin(), empty.end(), segment) == empty.end());
+    empty.push_back(segment);
+  }
+  void WantsBack(const SegmentHeader& header) override { wanted.push_back(header.segment); }
+  void Writable(uint32_t, bool writable, const std::string& why) override { said.emplace_back(writable, why); }
+
+  sim::Prng prng;
+  kvist::test::SimFiles files;
+  kvist::test::SimDisk* disk = nullptr;
+  std::map<uint64_t, AlignedBytes> slots;
+  uint32_t secrets = 0;
+  bool admits = true;
+  absl::Duration step = absl::Milliseconds(1);
+  absl::Time now = absl::UnixEpoch() + absl::Hours(1);
+  std::map<uint64_t, Writer::Outcome> outcomes;
+  std::map<uint64_t, Reader::Progress> reads;
+  std::vector<SegmentHeader> announced;
+  std::vector<uint32_t> settled, fenced, empty, wanted;
+  std::vector<std::pair<bool, std::string>> said;
+  std::optional<StoreDevice> device;
+};
+
+TEST_CASE("StoreDevice writes nothing to a segment before its row is committed") {
+  World world(1);
+  world.admits = false;
+  world.Write(1);
+  world.Settle();
+  REQUIRE(world.announced.size() == 1);
+  CHECK(world.outcomes.empty());
+  const auto& bytes = world.files.files.at(world.announced[0].segment).bytes;
+  CHECK(std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; }));
+  world.device->Post([h = world.announced[0]](StoreDevice& d) { d.drive().writer().Admit(h); });
+  world.Settle();
+  REQUIRE(world.outcomes.size() == 1);
+  CHECK(world.outcomes.at(1).error == 0);
+}
+
+TEST_CASE("StoreDevice describes a space once in each segment, before its first shard") {
+  World world(2, 16);
+  for (uint64_t n = 1; n <= 40; ++n) {
+    world.Write(n);
+    world.Settle();
+  }
+  REQUIRE(world.outcomes.size() == 40);
+  std::map<uint32_t, uint32_t> first;  // unit of the first shard
+  for (const auto& [n, outcome] : world.outcomes) {
+    REQUIRE(outcome.error == 0);
+    const auto at = first.try_emplace(outcome.place.segment, outcome.place.unit).first;
+    at->second = std::min(at->second, outcome.place.unit);
+  }
+  CHECK(first.size() >= 4);
+  Sealer sealer;
+  for (const SegmentHeader& header : world.announced) {
+    if (!first.contains(header.segment)) continue;
+    RecordHeader record{};
+    const std::byte* const unit = world.files.files.at(header.segment).bytes.data() + kUnit.value;
+    REQUIRE(CheckHeader(unit, header, {header.segment, 1}, &sealer, &record) == Verdict::kGood);
+    CHECK(record.kind == RecordKind::kSpace);
+    CHECK(CheckPayload(unit, record) == Verdict::kGood);
+    CHECK(std::memcmp(unit + kHeaderBytes.value, "a space", 7) == 0);
+    CHECK(first.at(header.segment) == 1 + UnitsFor({7}));  // and no other one follows
+  }
+  CHECK(world.device->drive().segments().live_units() == 40 * 3);  // descriptions aren't wanted for themselves
+}
+
+TEST_CASE("StoreDevice tells of segments in which nothing is wanted, once, and uses them again when they are released") {
+  World world(3, 4);
+  world.device->Recovered();
+  uint64_t n = 0;
+  for (int round = 0; round < 10; ++round) {
+    for (int i = 0; i < 9; ++i) {
+      world.Write(++n);
+      world.Settle();
+      REQUIRE(world.outcomes.at(n).error == 0);
+    }
+    for (uint64_t k = n - 8; k <= n; ++k) {
+      world.device->Post([place = world.outcomes.at(k).place](StoreDevice& d) { d.Kill(place, 3); });
+    }
+    world.Settle();
+    CHECK(world.empty.empty() == (round == 0));  // the open one is nothing to give back
+    for (const uint32_t segment : std::exchange(world.empty, {})) {
+      CHECK(world.device->drive().segments().live_units(segment) == 0);
+      world.device->Post([segment](StoreDevice& d) { d.Release(segment); });
+    }
+    world.Settle();
+  }
+  CHECK(world.device->row().segments_released >= 9);
+}
+
+TEST_CASE("StoreDevice asks for segments when few are free and somebody writes, one after the other") {
+  World world(4, 6);
+  world.device->Recovered();
+  world.Settle();
+  CHECK(world.wanted.empty());
+  uint64_t n = 0;
+  while (world.wanted.empty() && n < 60) {
+    world.Write(++n);
+    world.Settle();
+  }
+  REQUIRE(world.wanted.size() == 1);
+  CHECK(world.device->drive().segments().free_segments() == 1);
+  world.Settle();
+  CHECK(world.wanted.size() == 1);  // the owner hasn't answered yet
+  world.device->AskAgain(world.now);
+  world.Write(++n);
+  world.Settle();
+  REQUIRE(world.wanted.size() == 2);
+  CHECK(world.wanted[0] != world.wanted[1]);
+}
+
+TEST_CASE("StoreDevice without room gives up what waits, in the end") {
+  World world(5, 4);
+  world.device->Recovered();
+  uint64_t n = 0;
+  for (; n < 60;) world.Write(++n);
+  world.step = absl::Milliseconds(10);
+  world.Turn(400);
+  REQUIRE(world.outcomes.size() == n);
+  size_t refused = 0;
+  for (const auto& [ticket, outcome] : world.outcomes) refused += outcome.error == ENOSPC;
+  CHECK(refused > 20);
+  CHECK(world.said.empty());  // it can be written when something is given back
+}
+
+TEST_CASE("StoreDevice of a full file system says so, and tries again") {
+  World world(6, 8);
+  world.disk->set_faults({.files_max = 1});
+  world.device->Recovered();
+  for (uint64_t n = 1; n <= 20; ++n) world.Write(n);
+  world.Settle();
+  REQUIRE(world.said.size() == 1);
+  CHECK_FALSE(world.said[0].first);
+  CHECK(absl::StrContains(world.said[0].second, "/ssd"));
+  CHECK(absl::StrContains(world.said[0].second, "free some space"));
+  CHECK(world.outcomes.size() == 20);
+  CHECK(world.outcomes.at(1).error == 0);
+  CHECK(world.outcomes.at(20).error == ENOSPC);
+  world.disk->set_faults({});
+  world.step = absl::Milliseconds(10);
+  world.Turn(200);
+  REQUIRE(world.said.size() == 2);
+  CHECK(world.said[1].first);
+  world.Write(21);
+  world.Settle();
+  CHECK(world.outcomes.at(21).error == 0);
+}
+
+TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neither reads what is fenced") {
+  World world(7, 32);
+  world.Write(1);
+  world.Settle();
+  REQUIRE(world.outcomes.at(1).error == 0);
+  world.disk->set_faults({.write_error = 1000});
+  uint64_t n = 1;
+  while (world.said.empty() && n < 60) {
+    world.Write(++n);
+    world.Settle();
+    CHECK(world.outcomes.at(n).error == EIO);
+  }
+  REQUIRE(world.said.size() == 1);
+  CHECK_FALSE(world.said[0].first);
+  CHECK(absl::StrContains(world.said[0].second, "replace the disk"));
+  CHECK(world.fenced.size() == 3);
+  world.disk->set_faults({});
+  world.Write(++n);
+  world.Settle();
+  CHECK(world.outcomes.at(n).error == EIO);  // not trusted again
+  AlignedBytes slot(kUnit * 3);
+  const RecordHeader header = ShardHeader(1, 2, kUnit);
+  world.device->Post([&](StoreDevice& d) {
+    d.Read({.ticket = 1,
+            .slot = slot.data(),
+            .place = world.outcomes.at(1).place,
+            .identity = IdentityOf(header),
+            .runs = 2,
+            .run_bytes = kUnit});
+  });
+  world.Settle();
+  REQUIRE(world.reads.size() == 1);
+  CHECK(world.reads.at(1).error == EIO);
+  CHECK(world.device->row().write_errors >= 3);
+}
+
+TEST_CASE("StoreDevice that stops ends all that it was given") {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    INFO("seed " << seed);
+    World world(seed, 8);
+    world.admits = seed % 3 != 0;
+    const uint64_t count = 1 + seed;
+    for (uint64_t n = 1; n <= count; ++n) world.Write(n);
+    world.Turn(static_cast<int>(seed % 7));
+    world.device->Stop();
+    for (int i = 0; i < 1000 && !world.device->ended(); ++i) world.Turn();
+    CHECK(world.device->ended());
+    REQUIRE(world.outcomes.size() == count);
+    for (const auto& [n, outcome] : world.outcomes) CHECK((outcome.error == 0 || outcome.error == ECANCELED));
+  }
+}
+
+}  // namespace
+}  // namespace kvist::ssd

@@ -1,0 +1,296 @@
+// A store over real directories: what was called durable is there again, and nothing that was cleared.
+#include "storage/ssd/store.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/match.h"
+#include "tests/support/temp_dir.h"
+#include "tests/unit/ssd/store_world.h"
+
+namespace kvist::ssd::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+StoreOptions In(const kvist::test::TempDir& dir, uint64_t segments = 32, uint32_t directories = 2) {
+  StoreOptions options;
+  for (uint32_t i = 0; i < directories; ++i) options.directories.push_back(dir / std::string(1, static_cast<char>('a' + i)));
+  options.segment = KiB(512);
+  options.capacity = options.segment * segments;
+  return options;
+}
+
+SpaceDigest SpaceNamed(uint64_t n) { return DigestOf<SpaceDigest>(9000 + n); }
+
+// All that the owner knows is there, to the byte.
+void CheckAll(StoreWorld* world) {
+  for (const auto& [name, chunk] : world->All()) {
+    INFO("space " << name.first << " chunk " << name.second);
+    const absl::Status read = world->ReadNow(name.first, name.second);
+    // It may have been wanted back meanwhile, and lie elsewhere or nowhere.
+    const auto now = world->All();
+    const auto it = now.find(name);
+    if (it != now.end() && it->second.places == chunk.places) CHECK(read == absl::OkStatus());
+  }
+}
+
+TEST_CASE("Store has what it called durable, at once and after a restart") {
+  const kvist::test::TempDir dir;
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    const Recovery& recovery = world.StartNow();
+    CHECK(recovery.status.ok());
+    CHECK(recovery.chunks == 0);
+    CHECK(world.store->OpenSpace(SpaceNamed(0), "the first") == 0);
+    CHECK(world.store->OpenSpace(SpaceNamed(1), "the second") == 1);
+    CHECK(world.store->OpenSpace(SpaceNamed(0), "the first") == 0);
+    for (uint64_t n = 0; n < 40; ++n) CHECK(world.WriteNow(n % 2, n) == absl::OkStatus());
+    CheckAll(&world);
+    for (uint64_t n = 0; n < 10; ++n) world.FreeNow(n % 2, n);
+    CHECK(world.writable());
+    const Store::Status status = world.store->status();
+    CHECK(status.devices.size() == 2);
+    CHECK(status.devices[0].records_written == 80);  // two of three shards
+    CHECK(status.devices[1].records_written == 40);
+    CHECK_FALSE(status.recovering);
+  }
+  StoreWorld world;
+  world.Open(In(dir));
+  // Beside the load: a space that it had keeps its number.
+  CHECK(world.store->OpenSpace(SpaceNamed(1), "the second") == 1);
+  CHECK(world.store->OpenSpace(SpaceNamed(2), "the third") == 2);
+  const Recovery& recovery = world.StartNow();
+  CHECK(recovery.status.ok());
+  CHECK_FALSE(recovery.rebuilt);
+  CHECK(recovery.message.empty());
+  CHECK(recovery.chunks == 30);
+  CHECK(recovery.skipped == 0);
+  CHECK(world.count() == 30);
+  CHECK(world.found_spaces.at(1).description == "the second");
+  CheckAll(&world);
+  CHECK(world.WriteNow(2, 77) == absl::OkStatus());
+  CheckAll(&world);
+}
+
+TEST_CASE("Store whose catalog is lost is rebuilt from its records") {
+  const kvist::test::TempDir dir;
+  const bool whole = GENERATE(true, false);
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    world.store->OpenSpace(SpaceNamed(1), "the second");
+    for (uint64_t n = 0; n < 60; ++n) REQUIRE(world.WriteNow(n % 2, n) == absl::OkStatus());
+  }
+  if (whole) {
+    for (const auto& entry : fs::directory_iterator(dir / "a")) {
+      if (absl::StartsWith(entry.path().filename().string(), "catalog")) fs::remove_all(entry.path());
+    }
+  } else {
+    fs::remove(dir / "a/catalog/CURRENT");
+  }
+  StoreWorld world;
+  world.Open(In(dir));
+  const uint32_t second = world.store->OpenSpace(SpaceNamed(1), "the second");
+  const Recovery& recovery = world.StartNow();
+  CHECK(recovery.status.ok());
+  CHECK(recovery.rebuilt);
+  CHECK(recovery.message.empty() == whole);
+  CHECK(recovery.chunks == 60);
+  CHECK(second == 0);
+  CHECK(world.found_spaces.at(second).description == "the second");
+  // Their numbers are others now: what was the first space's is the second's.
+  size_t good = 0;
+  for (const auto& [name, chunk] : world.All()) {
+    const uint32_t was = world.found_spaces.at(name.first).description == "the second" ? 1 : 0;
+    CHECK(name.second % 2 == was);
+    good += world.ReadNow(name.first, name.second).code() != absl::StatusCode::kDataLoss;
+  }
+  CHECK(good == 60);
+  world.Close();
+  StoreWorld again;  // the rebuilt catalog is one
+  again.Open(In(dir));
+  const Recovery& next = again.StartNow();
+  CHECK_FALSE(next.rebuilt);
+  CHECK(next.chunks == 60);
+}
+
+TEST_CASE("Store forgets what was cleared, with its catalog and without it") {
+  const kvist::test::TempDir dir;
+  const bool lost = GENERATE(false, true);
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    world.store->OpenSpace(SpaceNamed(1), "the second");
+    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(n % 2, n) == absl::OkStatus());
+    CHECK(world.ClearNow(0) == absl::OkStatus());
+    CHECK(world.count() == 10);
+    for (uint64_t n = 100; n < 104; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    CHECK(absl::IsInvalidArgument(world.ClearNow(7)));
+  }
+  if (lost) fs::remove(dir / "a/catalog/CURRENT");
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    CHECK(world.store->OpenSpace(SpaceNamed(0), "the first") == 0);
+    CHECK(world.store->OpenSpace(SpaceNamed(1), "the second") == 1);
+    const Recovery& recovery = world.StartNow();
+    CHECK(recovery.rebuilt == lost);
+    CHECK(recovery.chunks == 14);
+    CHECK((recovery.cleared > 0) == lost);  // the others' rows are gone
+    CheckAll(&world);
+    CHECK(world.ClearNow(std::nullopt) == absl::OkStatus());
+    REQUIRE(world.WriteNow(1, 200) == absl::OkStatus());
+  }
+  if (lost) fs::remove(dir / "a/catalog/CURRENT");
+  StoreWorld world;
+  world.Open(In(dir));
+  CHECK(world.StartNow().chunks == 1);
+}
+
+TEST_CASE("Store uses its segments again, asks for what lies there before, and keeps clears for ever") {
+  const kvist::test::TempDir dir;
+  const bool keeps = GENERATE(true, false);
+  const bool lost = GENERATE(true, false);
+  uint64_t cleared_below = 0;
+  {
+    StoreWorld world({.shards = 2, .keeps_newest = keeps});
+    world.Open(In(dir, 12));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    uint64_t written = 0, refused = 0;
+    // 25 records of 7 units a segment: about 140 chunks in all; the tier is written ten times over.
+    for (uint64_t n = 0; n < 1500; ++n) {
+      const absl::Status status = world.WriteNow(0, n);
+      (status.ok() ? written : refused) += 1;
+      if (!status.ok()) CHECK(absl::IsResourceExhausted(status));
+      if (n == 60) {
+        REQUIRE(world.ClearNow(0) == absl::OkStatus());
+        cleared_below = n + 1;
+      }
+    }
+    CHECK(written > 1450);
+    const Store::Status status = world.store->status();
+    CHECK(status.devices[0].segments_released > 20);
+    CHECK(status.devices[1].segments_released > 20);
+    CHECK(world.count() > 20);
+    CheckAll(&world);
+  }
+  if (lost) fs::remove(dir / "a/catalog/CURRENT");
+  StoreWorld world({.shards = 2});
+  world.Open(In(dir, 12));
+  const Recovery& recovery = world.StartNow();
+  CHECK(recovery.status.ok());
+  CHECK(recovery.skipped == 0);
+  CHECK(world.count() > 20);
+  for (const auto& [name, chunk] : world.All()) CHECK(name.second >= cleared_below);
+  CheckAll(&world);
+  // And they still can be written.
+  uint64_t written = 0;
+  for (uint64_t n = 5000; n < 5300; ++n) written += world.WriteNow(0, n).ok();
+  CHECK(written > 250);
+  CheckAll(&world);
+}
+
+TEST_CASE("Store of a damaged segment has all but what was damaged, and says DataLoss") {
+  const kvist::test::TempDir dir;
+  StoreWorld world({.shards = 1});
+  world.Open(In(dir, 8, 1));
+  world.StartNow();
+  world.store->OpenSpace(SpaceNamed(0), "");
+  for (uint64_t n = 0; n < 10; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+  const Place place = world.All().at({0, 4}).places[0];
+  {
+    std::fstream file(dir / "a" + std::string("/segment-00000000"), std::ios::in | std::ios::out | std::ios::binary);
+    REQUIRE(place.segment == 0);
+    file.seekp(static_cast<std::streamoff>(OffsetOf(place).value + kHeaderBytes.value + 100));
+    file.put('x').put('y').put('z');
+    REQUIRE(file.good());
+  }
+  size_t lost = 0;
+  for (uint64_t n = 0; n < 10; ++n) {
+    const absl::Status read = world.ReadNow(0, n);
+    lost += absl::IsDataLoss(read);
+    CHECK(read.ok() == (n != 4));
+  }
+  CHECK(lost == 1);
+  CHECK(world.store->status().devices[0].verdicts[static_cast<int>(Verdict::kCorrupt)] == 1);
+}
+
+TEST_CASE("Store refuses what can't be, and names it") {
+  const kvist::test::TempDir dir;
+  StoreOptions options = In(dir);
+  options.directories.clear();
+  CHECK(absl::StrContains(Store::Open(options, nullptr).status().message(), "directories"));
+  options = In(dir);
+  options.segment = KiB(513);
+  CHECK(absl::StrContains(Store::Open(options, nullptr).status().message(), "segment"));
+  options = In(dir, 7);
+  CHECK(absl::StrContains(Store::Open(options, nullptr).status().message(), "capacity"));
+  StoreWorld world;
+  world.Open(In(dir));
+  CHECK(absl::IsFailedPrecondition(Store::Open(In(dir), &world).status()));  // there is one that has it
+  world.StartNow();
+  CHECK(absl::IsInvalidArgument(world.WriteNow(5, 1)));  // no such space
+  StoreWorld large({.shape = {.layers = 1, .layer_bytes = KiB(512)}});
+  const kvist::test::TempDir other;
+  large.Open(In(other));
+  large.StartNow();
+  large.store->OpenSpace(SpaceNamed(0), "");
+  CHECK(absl::IsInvalidArgument(large.WriteNow(0, 1)));
+}
+
+TEST_CASE("Store that is closed at any moment ends all that it was given") {
+  for (int i = 0; i < 20; ++i) {
+    const kvist::test::TempDir dir;
+    StoreWorld world;
+    world.Open(In(dir));
+    if (i % 4 != 0) world.store->Start();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    std::vector<uint64_t> tickets;
+    for (uint64_t n = 0; n < static_cast<uint64_t>(i) * 5; ++n) tickets.push_back(world.Begin(0, n));
+    world.store->Clear(0, [](const absl::Status&) {});
+    world.Close();
+    const absl::MutexLock lock(&world.mutex);
+    for (const uint64_t ticket : tickets) {
+      REQUIRE(world.results.contains(ticket));
+      const absl::Status& status = world.results.at(ticket);
+      CHECK((status.ok() || absl::IsCancelled(status)));
+    }
+  }
+}
+
+TEST_CASE("of two writes of a chunk at the same time the later one's row stays") {
+  const kvist::test::TempDir dir;
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    for (uint64_t n = 0; n < 20; ++n) {
+      const uint64_t first = world.Begin(0, n, 0), second = world.Begin(0, n, 1);
+      world.store->Flush();
+      const absl::Status overtaken = world.WaitFor(first);
+      CHECK((overtaken.ok() || absl::IsCancelled(overtaken)));
+      CHECK(world.WaitFor(second) == absl::OkStatus());
+    }
+  }
+  StoreWorld world;
+  world.Open(In(dir));
+  CHECK(world.StartNow().chunks == 20);
+  {
+    const absl::MutexLock lock(&world.mutex);
+    for (auto& [name, chunk] : world.chunks) chunk.version = 1;
+  }
+  CheckAll(&world);
+}
+
+}  // namespace
+}  // namespace kvist::ssd::test
