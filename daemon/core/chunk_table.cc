@@ -80,8 +80,8 @@ ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) c
 }
 
 bool ChunkTable::Visible(const Chunk& chunk, uint32_t epoch) {
-  return chunk.epoch == epoch && (chunk.state == ChunkState::kSealed ||
-                                  (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
+  return chunk.epoch == epoch &&
+         (chunk.whole() || (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
 }
 
 ChunkIndex ChunkTable::FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const {

@@ -17,33 +17,50 @@ enum class ChunkState : uint8_t {
   kGhost,  // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
   kFilling,  // all ranks' slots are reserved, not all are stored
   kSealed,   // all ranks' shards are there: a hit
+  kOnDisk,   // all ranks' shards are on disk, and none in slots: a hit that must be read first
+  kReading,  // of one on disk: all ranks' slots are reserved, and being read
   kPrivate,  // of a private allocation: slots without a key, detached from the start
 };
 
-// A chunk of one group in one space: a node of the tree of prefixes. 84 bytes.
+// Whether there is a copy of a chunk on disk.
+enum class DiskCopy : uint8_t {
+  kNone,
+  kWriting,
+  kThere,
+  kMoving,  // there, and being written again elsewhere
+};
+
+// A chunk of one group in one space: a node of the tree of prefixes. 100 bytes.
 //
-// A chunk stays as long as anything needs it: children (so a leased or held chunk keeps its whole prefix), keeps, holds.
+// A chunk stays in slots as long as anything there needs it: children in slots (so a leased or held chunk keeps its whole prefix), keeps,
+//   holds. It stays in the tree as long as it has bytes anywhere, children, keeps, or holds.
 // `detached` chunks (cleared) are in the tree but no longer in the index: nobody finds them, and they go when nothing needs them.
 struct Chunk {
   ChunkKey key;
   ChunkIndex parent = kNoChunk;
   uint32_t children = 0;        // chunks whose parent this is
+  uint32_t residents = 0;       // of those: that have slots, or are being given some
   ChunkIndex older = kNoChunk;  // the eviction policy's own: its neighbours in the policy's order
   ChunkIndex newer = kNoChunk;
+  uint32_t history = 0;     // the eviction policy's own: what it remembers of the chunk's uses
   uint32_t generation = 0;  // of the place
   uint32_t keeps = 0;       // leases and pins that end here; of a private one 1, its allocation
-  uint32_t holds = 0;       // copies in flight that end here (loads), or that fill it (stores)
+  uint32_t holds : 31 = 0;  // copies in flight that end here (loads), or that fill it (stores)
+  uint32_t clean : 1 = 0;   // it is in its tenant's CleanReserve
   SpaceId space;
   uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
   uint32_t position = 0;  // chained groups: in its chain, 0 for the first chunk of a prompt
   GroupId group;
-  ChunkState state = ChunkState::kFree;
+  ChunkState state : 3 = ChunkState::kFree;
   bool detached : 1 = false;
+  DiskCopy disk : 2 = DiskCopy::kNone;
   // What the engine last said of it (events.h); forgotten when it is hit.
   bool session_ended : 1 = false;
   ExpectedReuse expected_reuse : 2 = ExpectedReuse::kUnknown;
   StopReason stop_reason : 4 = StopReason::kUnknown;
-  SlotRef slot;  // one shard: its slot. Several: index is the first of its run in ShardSlots, generation is 0
+  uint8_t disk_use : 2 = 0;  // when it was used last, in DiskAges' periods
+  SlotRef slot;              // one shard: its slot. Several: index is the number of its run, generation is 0
+  DiskPlace place;           // while it is on disk, as `slot`: one shard's place, or the number of a run of places
 
   // Whether its engine has said that it goes first.
   bool cold() const {
@@ -54,9 +71,20 @@ struct Chunk {
     expected_reuse = ExpectedReuse::kUnknown;
     stop_reason = StopReason::kUnknown;
   }
+  bool on_disk() const { return disk == DiskCopy::kThere || disk == DiskCopy::kMoving; }
+  bool has_slots() const {
+    return state == ChunkState::kFilling || state == ChunkState::kSealed || state == ChunkState::kReading ||
+           state == ChunkState::kPrivate;
+  }
+  // Whether it is a hit, of whatever tier.
+  bool whole() const {
+    return state == ChunkState::kSealed || state == ChunkState::kOnDisk || state == ChunkState::kReading;
+  }
+  // Whether something needs it in its slots, or at all.
+  bool busy() const { return residents > 0 || keeps > 0 || holds > 0; }
   bool needed() const { return children > 0 || keeps > 0 || holds > 0; }
 };
-static_assert(sizeof(Chunk) == 84, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
+static_assert(sizeof(Chunk) == 100, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
 
 // All chunks, found by (space, group, key). Places are stable; memory grows in segments, never in one large step.
 // Threads: one.
@@ -77,6 +105,8 @@ class ChunkTable {
   ChunkIndex Remove(ChunkIndex i);
 
   ChunkIndex Find(SpaceId space, GroupId group, const ChunkKey& key) const;
+  // The hash of the chunk's name: the same when it is stored again.
+  uint32_t NameHash(const Chunk& chunk) const { return hash_(chunk.space, chunk.group, chunk.key); }
   // The same, if it is a hit by itself: sealed, and of `epoch`. For groups whose chunks don't hang on others.
   ChunkIndex FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const;
 

@@ -1,5 +1,6 @@
 // What the core does for loads, and when a copy starts, is given up, and is quiet.
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -9,14 +10,29 @@
 
 namespace kvist::core {
 
-OpId Core::Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out) {
-  CopyStarted effect{{}, op.session, op.tag, op.direction, std::move(slots), std::move(chunk_of)};
-  Session* session = sessions_.Find(op.session);
-  effect.op = ops_.Insert(std::move(op));
-  const OpId id = effect.op;
-  session->ops.insert(id.Pack());
-  out->push_back(std::move(effect));
+OpId Core::Start(Op op, Effects* out) {
+  op.reads_left = op.reads.size();
+  const SessionId session = op.session;
+  const RequestTag tag = op.tag;
+  const OpId id = ops_.Insert(std::move(op));
+  sessions_.Find(session)->ops.insert(id.Pack());
+  Op& started = *ops_.Find(id);
+  for (const ChunkIndex chunk : started.reads) waiting_.emplace(chunk, id.Pack());
+  if (started.reads.empty()) {
+    out->push_back(Copying(id, &started));
+  } else {
+    out->push_back(CopyWaits{id, session, tag});
+  }
   return id;
+}
+
+CopyStarted Core::Copying(OpId id, Op* op) {
+  if (!op->reads.empty()) {
+    chunks_.Charge(op->chunks.size());
+    const Rank rank = sessions_.Find(op->session)->rank;
+    for (const ChunkIndex chunk : op->chunks) op->slots.push_back(placement_.SlotOf(chunk, rank));
+  }
+  return {id, op->session, op->tag, op->direction, std::exchange(op->slots, {}), std::exchange(op->chunk_of, {})};
 }
 
 void Core::On(const LoadAsked& event, Effects* out) {
@@ -31,7 +47,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
   const std::vector<GroupSpec>& groups = spaces_[session->space].spec.groups;
   if (event.group.value >= groups.size()) return refuse(absl::InvalidArgumentError("no such cache group in this space"));
   const ReuseRule& reuse = groups[event.group.value].reuse;
-  const uint32_t needed = reuse.FirstNeeded(lease->chunks);
+  const uint32_t needed = lease->FirstOf(reuse);
   if (event.count == 0 || event.first < needed || event.first >= lease->chunks ||
       event.count > lease->chunks - event.first) {
     return refuse(absl::InvalidArgumentError(absl::StrCat("chunks [", event.first, ", ", uint64_t{event.first} + event.count,
@@ -44,29 +60,40 @@ void Core::On(const LoadAsked& event, Effects* out) {
   Op op{event.session, event.tag, Direction::kLoad, {}};
   op.copied = event.count;
   chunks_.Charge(event.count);
-  std::vector<SlotRef> slots(event.count);
-  std::vector<uint32_t> chunk_of(event.count);
-  std::iota(chunk_of.begin(), chunk_of.end(), 0);
+  op.chunks.resize(event.count);
+  op.chunk_of.resize(event.count);
+  std::iota(op.chunk_of.begin(), op.chunk_of.end(), 0);
+  bool there = true;
   const std::span<const ChunkIndex> kept = lease->kept_of(event.group);
   if (reuse.chained()) {
     ChunkIndex at = kept.back();
     for (; chunks_[at].position + 1 > event.first + event.count; at = chunks_[at].parent) chunks_.Charge(1);
-    op.chunks.push_back(at);
-    for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) slots[k] = placement_.SlotOf(at, session->rank);
+    for (uint32_t k = event.count; k-- > 0; at = chunks_[at].parent) op.chunks[k] = at;
   } else {
-    const std::span<const ChunkIndex> asked = kept.subspan(event.first - needed, event.count);
-    op.chunks.assign(asked.begin(), asked.end());
-    for (uint32_t k = 0; k < event.count; ++k) slots[k] = placement_.SlotOf(asked[k], session->rank);
+    std::copy_n(kept.begin() + (event.first - needed), event.count, op.chunks.begin());
   }
+  for (const ChunkIndex chunk : op.chunks) {
+    const ChunkState state = chunks_[chunk].state;
+    if (state == ChunkState::kReading || state == ChunkState::kOnDisk) op.reads.push_back(chunk);
+    there &= chunks_[chunk].whole();  // else its read has failed
+  }
+  if (there && op.reads.empty()) {
+    for (const ChunkIndex chunk : op.chunks) op.slots.push_back(placement_.SlotOf(chunk, session->rank));
+    if (reuse.chained()) op.chunks = {op.chunks.back()};
+  }
+  if (!there) return refuse(absl::DataLossError("a chunk of the lease couldn't be read from disk: look up again"));
   for (const ChunkIndex chunk : op.chunks) {
     ++chunks_[chunk].holds;
     placement_.PolicyOf(chunk).Withdrawn(chunk);
   }
-  Start(std::move(op), std::move(slots), std::move(chunk_of), out);
+  Start(std::move(op), out);
 }
 
 void Core::On(const CancelAsked& event, Effects* out) {
-  if (ops_.Find(event.op) != nullptr) out->push_back(CopyCancelled{event.op});
+  const Op* op = ops_.Find(event.op);
+  if (op == nullptr) return;
+  if (op->reads_left > 0) return EndWaiting(event.op, absl::CancelledError("the operation was cancelled"), out);
+  out->push_back(CopyCancelled{event.op});
 }
 
 void Core::On(const CopyFinished& event, Effects* out) {
@@ -88,10 +115,15 @@ void Core::On(const CopyFinished& event, Effects* out) {
   }
   if (ok && !op.allocation) (op.direction == Direction::kStore ? counters_.chunks_stored : counters_.chunks_loaded) += kept;
   if (dropped > 0) out->push_back(CorruptionFound{session->space, dropped});
-  session->ops.erase(event.op.Pack());
+  const uint32_t lost = ok ? op.copied - kept : 0;
+  EndOp(op, event.op, {op.session, op.tag, event.status, ok ? kept : 0, op.skipped, op.refused + lost}, out);
+}
+
+void Core::EndOp(const Op& op, OpId id, OpEnded ended, Effects* out) {
+  Session* session = sessions_.Find(op.session);
+  session->ops.erase(id.Pack());
   if (!session->closed) {
-    const uint32_t lost = ok ? op.copied - kept : 0;
-    out->push_back(OpEnded{op.session, op.tag, event.status, ok ? kept : 0, op.skipped, op.refused + lost});
+    out->push_back(std::move(ended));
   } else if (session->ops.empty()) {
     sessions_.Remove(op.session);
     out->push_back(SessionDrained{op.session});

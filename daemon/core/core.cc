@@ -42,11 +42,14 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots)
     : options_(options),
       slots_(*slots),
       chunks_(HashFromSeed(options.seed)),
-      tenants_(&chunks_, slots->capacity(), options.quotas),
+      tenants_(&chunks_, slots->capacity(), options.quotas, options.eviction,
+               options.disk.has_value() ? [this](ChunkIndex chunk) { return BytesOf(chunk); }
+                                        : std::function<Bytes(ChunkIndex)>()),
       placement_(slots, &chunks_, &spaces_, &tenants_),
       leases_(ShareOf(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
       allocations_(ShareOf(slots->capacity(), options.private_share), kAllocationsPerSession,
                    static_cast<uint32_t>(options.seed >> 32)),
+      ages_(options.disk.value_or(CoreOptions::Disk{}).capacity),
       usable_(&chunks_, options.event_work) {
   KVIST_CHECK(options.Validate().ok());
 }
@@ -83,16 +86,26 @@ void Core::On(const SessionClosed& event, Effects* out) {
   Session* session = sessions_.Find(event.session);
   if (session == nullptr || session->closed) return;
   sessions_.Close(event.session);
+  std::erase_if(flushes_, [&](const Flush& flush) { return flush.session == event.session; });
   if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
   allocations_.Close(event.session);
   chunks_.Charge(session->ops.size());
-  for (const uint64_t op : session->ops) out->push_back(CopyCancelled{OpId::Unpack(op)});
+  std::vector<OpId> waiting;
+  for (const uint64_t op : session->ops) {
+    const OpId id = OpId::Unpack(op);
+    if (ops_.Find(id)->reads_left > 0) {
+      waiting.push_back(id);
+    } else {
+      out->push_back(CopyCancelled{id});
+    }
+  }
   // What it is storing now fails with its copy.
   if (session->role == Role::kWorker) reap_.push_back({session->instance, fills_.next_serial()});
   if (session->ops.empty()) {
     sessions_.Remove(event.session);
     out->push_back(SessionDrained{event.session});
   }
+  for (const OpId op : waiting) EndWaiting(op, absl::CancelledError("the session was closed"), out);
 }
 
 // ---- Lookups and leases -----------------------------------------------------------------------------------------------------
@@ -105,43 +118,64 @@ void Core::On(const LookupAsked& event, Effects* out) {
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
 
   const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
+  LookupAnswered answer{.session = event.session, .tag = event.tag};
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());
-    for (const ChunkIndex chunk : needed) chunks_[chunk].ForgetHint();
-    if (space.spec.groups[group].reuse.chained()) {
-      tenants_[space.tenant].policy->Used(needed);
-    } else {
-      for (const ChunkIndex chunk : needed) Use(chunk);
+    for (const ChunkIndex chunk : needed) {
+      chunks_[chunk].ForgetHint();
+      chunks_[chunk].disk_use = ages_.now();
     }
+    UsePath(needed, space.spec.groups[group].reuse.chained());
   }
   counters_.lookups += 1;
   counters_.lookup_chunks_asked += event.keys.size();
   counters_.lookup_chunks_hit += position;
 
-  LookupAnswered answer{event.session, event.tag, position, {}};
-  if (position > 0 && event.lease > absl::ZeroDuration()) {
-    Lease lease = LeaseOn(*session, position);
+  answer.chunks = position;
+  if (position > event.have && event.lease > absl::ZeroDuration()) {
+    Lease lease = LeaseOn(*session, position, event.have);
     lease.session = event.session;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
     const auto kept = lease.kept;
     answer.lease = leases_.Grant(std::move(lease));
     if (answer.lease) Keep(kept);
+    // Nothing is read for whom it couldn't be kept.
+    if (answer.lease && (space.on_disk > 0 || !reading_.empty())) answer.coming = Fetch(answer.lease, session->space);
   }
   out->push_back(answer);
 }
 
-Lease Core::LeaseOn(const Session& session, uint32_t position) const {
+Bytes Core::LeaseBytes(SpaceId id, uint32_t position, uint32_t have) const {
+  const Space& space = spaces_[id];
+  Bytes sum{};
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  for (uint16_t g = 0; g < groups; ++g)
+    sum += space.chunk_bytes(GroupId{g}) *
+           (position - std::min(position, std::max(have, space.spec.groups[g].reuse.FirstNeeded(position))));
+  return sum;
+}
+
+Lease Core::LeaseOn(const Session& session, uint32_t position, uint32_t have) const {
   const Space& space = spaces_[session.space];
   Lease lease;
+  lease.bytes = LeaseBytes(session.space, position, have);
+  lease.have = have;
   lease.instance = session.instance;
   lease.chunks = position;
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
-    lease.bytes += space.chunk_bytes(GroupId{group}) * needed.size();
-    if (space.spec.groups[group].reuse.chained()) needed = needed.last(1);
-    lease.kept.insert(lease.kept.end(), needed.begin(), needed.end());
+    const ReuseRule& reuse = space.spec.groups[group].reuse;
+    needed = needed.subspan(lease.FirstOf(reuse) - reuse.FirstNeeded(position));
+    if (!reuse.chained()) {
+      lease.kept.insert(lease.kept.end(), needed.begin(), needed.end());
+    } else {
+      for (uint32_t k = 0; space.on_disk > 0 && k + 1 < needed.size(); ++k) {
+        if (chunks_[needed[k]].has_slots() && !chunks_[needed[k + 1]].has_slots()) lease.kept.push_back(needed[k]);
+      }
+      lease.kept.push_back(needed.back());
+    }
     lease.kept_end.push_back(static_cast<uint32_t>(lease.kept.size()));
   }
   return lease;
@@ -153,7 +187,15 @@ void Core::On(const ReleaseAsked& event, Effects*) {
   if (leases_.Find(event.lease, session->instance) != nullptr) EndLease(event.lease);
 }
 
-void Core::EndLease(LeaseId id) { KeepNoLonger(leases_.End(id).kept); }
+void Core::EndLease(LeaseId id) {
+  const Lease lease = leases_.End(id);
+  readers_.erase(lease.read_turn);
+  chunks_.Charge(lease.to_read.size());
+  for (const ChunkIndex chunk : lease.to_read) {
+    if (chunks_[chunk].holds > 0) orphan_reads_.push_back(RefOf(chunk));
+  }
+  KeepNoLonger(lease.kept);
+}
 
 void Core::Keep(std::span<const ChunkIndex> chunks) {
   chunks_.Charge(chunks.size());
@@ -171,13 +213,30 @@ void Core::KeepNoLonger(std::span<const ChunkIndex> chunks) {
   }
 }
 
-void Core::Use(ChunkIndex chunk) { placement_.PolicyOf(chunk).Used({&chunk, 1}); }
+// The policy orders what is in slots: with a disk below, a path has gaps, and a chunk above one is a leaf there.
+void Core::UsePath(std::span<const ChunkIndex> path, bool chained) {
+  const auto sealed = [this](ChunkIndex chunk) { return chunks_[chunk].state == ChunkState::kSealed; };
+  while (!path.empty() && !sealed(path.back())) path = path.first(path.size() - 1);
+  if (path.empty()) return;
+  EvictionPolicy& policy = placement_.PolicyOf(path.back());
+  if (!chained) {
+    for (const ChunkIndex& chunk : path) {
+      if (sealed(chunk)) policy.Used({&chunk, 1});
+    }
+    return;
+  }
+  policy.Used(path);
+  if (!options_.disk.has_value()) return;
+  for (const ChunkIndex chunk : path.first(path.size() - 1)) {
+    if (sealed(chunk) && !chunks_[chunk].busy()) policy.Returned(chunk);
+  }
+}
 
 void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   if (chunk.keeps > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
-    Use(i);
+    placement_.PolicyOf(i).Returned(i);
   } else if (!chunk.needed()) {
     placement_.Collect(i);
   }
@@ -198,6 +257,7 @@ CoreStatus Core::status() const {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     status.spaces.push_back(space(SpaceId{s}));
     status.sealed += status.spaces.back().chunks;
+    status.on_disk += spaces_[SpaceId{s}].on_disk;
   }
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     const Tenant& tenant = tenants_[TenantId{t}];
@@ -214,7 +274,9 @@ CoreStatus Core::status() const {
   status.sessions = sessions_.size();
   status.instances = sessions_.instances();
   status.evictions = placement_.evictions();
+  status.demotions = placement_.demotions();
   status.index_bytes = {chunks_.memory_bytes()};
+  for (uint32_t t = 0; t < tenants_.size(); ++t) status.index_bytes += Bytes{tenants_[TenantId{t}].policy->memory_bytes()};
   return status;
 }
 

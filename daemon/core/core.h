@@ -10,11 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/allocations.h"
 #include "daemon/core/chunk_table.h"
+#include "daemon/core/disk_ages.h"
 #include "daemon/core/events.h"
+#include "daemon/core/eviction_policy.h"
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
 #include "daemon/core/jobs.h"
@@ -51,8 +57,21 @@ struct CoreOptions {
   // Of a tenant: chunks without bytes that stand for their keys because others hang on them (stores that failed). Larger: more
   // memory (100 bytes each).
   uint32_t ghosts_max = 65536;
+  // Which chunks go when room is needed (eviction_policy.h).
+  Eviction eviction = Eviction::kLhd;
   // Tenant -> the most bytes of slots it may use. Those that aren't named may use the whole pool, and give way as Tenants says.
   std::map<std::string, Bytes> quotas;
+  // A disk below the slots; absent: there is none. What is said in bytes is of slots.
+  struct Disk {
+    // What each tenant has at hand in slots that are free or on disk, too, so that stores needn't wait or drop what isn't written.
+    // Larger: bursts of stores lose less, and more is written that would have been used again before its turn came.
+    Bytes reserve = MiB(256);
+    // What is being written at a time. Larger: deeper queues; more slots can't be evicted meanwhile.
+    Bytes writing = MiB(64);
+    // How much the disk holds, in slots: by this core tells what was used lately (DiskAges).
+    Bytes capacity = GiB(16);
+  };
+  std::optional<Disk> disk = {};
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
@@ -99,6 +118,15 @@ struct CoreStatus {
   uint64_t chunks_loaded = 0;
   uint64_t stores_refused = 0;  // chunks: no room
   uint64_t chunks_corrupt = 0;  // dropped, because they held other bytes than were stored
+  uint64_t on_disk = 0;         // chunks that are nowhere else
+  uint64_t chunks_written = 0;  // since the start, as are those below
+  uint64_t chunks_read = 0;
+  uint64_t writes_failed = 0;
+  uint64_t reads_failed = 0;
+  uint64_t chunks_moved = 0;      // written again, because their segment was to be used again
+  uint64_t chunks_reclaimed = 0;  // given up for that
+  uint64_t chunks_found = 0;      // at the start
+  uint64_t demotions = 0;         // of the evictions: chunks that are on disk since
   Bytes index_bytes{};
 };
 
@@ -133,6 +161,8 @@ class Core {
  public:
   // The most keys one request may name; drivers refuse more before they get here. About a million tokens in chunks of 256.
   static constexpr uint32_t kKeysMax = 4096;
+  // The most chunks or places one event of the disk's may name.
+  static constexpr uint32_t kPlacesMax = 256;
 
   Core(CoreOptions options, pool::SlotAllocator* slots);
 
@@ -141,6 +171,7 @@ class Core {
   void Handle(const Event& event, Effects* out) {
     placement_.SpendUntil(chunks_.work() + options_.event_work);
     On(event, out);
+    if (options_.disk.has_value()) ServeDisk(out);
   }
 
   // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which
@@ -156,15 +187,22 @@ class Core {
   uint64_t work() const { return chunks_.work(); }
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const {
-    return jobs_.busy() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
-           !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty();
+    return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
+           !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
+           !ended_reads_.empty() || more_reads_ || CanFlush();
   }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
 
+  const CoreOptions& options() const { return options_; }
   CoreStatus status() const;
   CoreStatus::SpaceRow space(SpaceId id) const;  // one that was met
-  std::vector<PinRow> pins() const;              // all
+  const SpaceSpec& spec(SpaceId id) const { return spaces_[id].spec; }
+  std::optional<SpaceId> FindSpace(const SpaceDigest& digest) const { return spaces_.Find(digest); }
+  const std::vector<Bytes>& SlotBytes(SpaceId space, GroupId group) const {  // [shard]
+    return spaces_[space].spec.groups[group.value].slot_bytes;
+  }
+  std::vector<PinRow> pins() const;  // all
   // Those whose numbers are above `number`, the lowest first: of the next `looks` numbers, some of which may have been cleared lately.
   PinPage PinsAfter(uint64_t number, size_t looks) const;
   const Jobs& jobs() const { return jobs_; }
@@ -176,12 +214,17 @@ class Core {
     SessionId session;
     RequestTag tag;
     Direction direction = Direction::kLoad;
-    std::vector<ChunkIndex>
-        chunks;           // store: those being filled; load: each, or in a chained group the deepest, which keeps the others
+    // Store: those being filled; load: each, or the deepest of a chained group when that keeps the others.
+    std::vector<ChunkIndex> chunks;
     uint32_t copied = 0;  // if it ends well
     uint32_t skipped = 0;
     uint32_t refused = 0;
     AllocationId allocation = {};  // that it swaps, or none
+    // A load: the chunks whose reads it waits for, and how many haven't ended; then it holds each of its chunks.
+    std::vector<ChunkIndex> reads = {};
+    size_t reads_left = 0;
+    std::vector<SlotRef> slots = {};      // given to its copy; absent while it waits
+    std::vector<uint32_t> chunk_of = {};  // [slot]
   };
   enum class Claim { kCopy, kSkip, kRefuse, kTooManyGhosts };
 
@@ -200,6 +243,14 @@ class Core {
   void On(const SwapAsked& event, Effects* out);
   void On(const CancelAsked& event, Effects* out);
   void On(const CopyFinished& event, Effects* out);
+  void On(const WriteFinished& event, Effects* out);
+  void On(const ReadFinished& event, Effects* out);
+  void On(const DiskWritable& event, Effects* out);
+  void On(const SpaceFound& event, Effects* out);
+  void On(const ChunksFound& event, Effects* out);
+  void On(const PlacesWanted& event, Effects* out);
+  void On(const ClearKept& event, Effects* out);
+  void On(const FlushAsked& event, Effects* out);
   void On(const ClearAsked& event, Effects* out);
   void On(const QuotaSet& event, Effects* out);
   void On(const JobCancelAsked& event, Effects* out);
@@ -214,11 +265,53 @@ class Core {
   void EndWhatIsOver(uint64_t until);
   void Reap(uint64_t until);
   void Clear(Job* job, uint64_t until);
-  OpId Start(Op op, std::vector<SlotRef> slots, std::vector<uint32_t> chunk_of, Effects* out);
+  OpId Start(Op op, Effects* out);
   // Whether what was stored is kept: that it hasn't been cleared meanwhile, given up by another rank, or come too late.
   bool FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  // What is on disk only of a lease's position, which usable_ has found, is read when there are slots for it. How many chunks that are,
+  // with those that are being read.
+  uint32_t Fetch(LeaseId lease, SpaceId space);
+  // Begins reads that wait, as far as slots are free or what lies in them is on disk, too.
+  void BeginReads(Effects* out);
+  bool BeginRead(ChunkIndex chunk, Effects* out);
+  ChunkIndex Find(ChunkRef chunk) const;
+  ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
+  // Goes on with what waits for reads that have ended, copy by copy, until the event's work is done.
+  void EndReads(Effects* out);
+  void EndWaiting(OpId op, absl::Status status, Effects* out);
+  // Tells what has been forgotten, and keeps the reserve of clean slots.
+  void ServeDisk(Effects* out);
+  // What a tenant shall have at hand in slots that are free or on disk, too; and what it has.
+  Bytes ReserveOf(const Tenant& tenant) const;
+  Bytes AtHand(const Tenant& tenant) const;
+  bool MayWrite() const { return writable_ && writing_ < options_.disk->writing; }
+  // The first copy of a sealed chunk, or another one in its place.
+  void BeginWrite(ChunkIndex chunk, Effects* out);
+  void Offer(ChunkIndex chunk);
+  void TakeFound(SpaceId space, const ChunksFound::Found& found);
+  void GiveBack(ChunkIndex chunk, Effects* out);
+  struct Flush {
+    std::optional<SessionId> session;
+    RequestTag tag;
+    std::optional<SpaceId> space;
+    ChunkIndex next = 0, end = 0;  // places that it has looked at, of those that it will
+    uint64_t writes = 0;           // it waits for those that were begun before this one
+    uint64_t chunks = 0;           // on disk
+    uint64_t failed = 0;
+  };
+  bool CanFlush() const { return !flushes_.empty() && flushes_.front().next < flushes_.front().end && MayWrite(); }
+  void GoOnFlushing(uint64_t until, Effects* out);
+  void EndFlushes(Effects* out);
+  // Whether a Tick can go on with clears: the last step of one is to wait until it is durable.
+  bool ClearWork() const;
+  Bytes BytesOf(ChunkIndex chunk) const { return spaces_[chunks_[chunk].space].chunk_bytes(chunks_[chunk].group); }
+  // What tells the session that the op's copy begins.
+  CopyStarted Copying(OpId id, Op* op);
+  // What is left to do when an op that was taken out has ended: its session hears `ended`, or is drained.
+  void EndOp(const Op& op, OpId id, OpEnded ended, Effects* out);
+  Bytes LeaseBytes(SpaceId space, uint32_t position, uint32_t have) const;
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
-  Lease LeaseOn(const Session& session, uint32_t position) const;
+  Lease LeaseOn(const Session& session, uint32_t position, uint32_t have) const;
   // How many chunks of a load, those of its `slots`, were dropped now.
   uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
   void Keep(std::span<const ChunkIndex> chunks);
@@ -232,7 +325,7 @@ class Core {
   Bytes PinBudget(TenantId tenant) const;
   // A use of the chunk has ended (a lease, a copy, a store that passed it): it was used last now, or goes if it was only waiting.
   void UseEnded(ChunkIndex chunk);
-  void Use(ChunkIndex chunk);
+  void UsePath(std::span<const ChunkIndex> path, bool chained);
 
   CoreOptions options_;
   pool::SlotAllocator& slots_;
@@ -248,6 +341,30 @@ class Core {
   Bytes private_bytes_{};  // of all allocations' slots
   Sessions sessions_;
   HandleTable<OpId, Op> ops_;
+
+  // Leases some of whose chunks wait to be read, in the order in which they came; those of a chain the deepest first, so that each is kept
+  // by the one below it. And chunks whose lease has ended, but not the load that waits for them.
+  absl::btree_map<uint64_t, LeaseId> readers_;
+  uint64_t next_reader_ = 1;
+  std::deque<ChunkRef> orphan_reads_;
+  bool more_reads_ = false;  // an event's work ended before all was begun that could be
+  // Chunks that are to be read, each with an operation that waits for it. And those that are being read.
+  absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
+  absl::flat_hash_set<ChunkIndex> reading_;
+  struct EndedRead {
+    ChunkIndex chunk;
+    absl::Status status;
+  };
+  std::deque<EndedRead> ended_reads_;             // operations wait for them, still; the chunks are held until none does
+  absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
+  bool no_room_ = false;                          // it had none for the last write
+  bool writable_ = false;                         // the disk
+  Bytes writing_{};                               // of slots that are being written
+  absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began
+  absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;
+  uint64_t next_write_ = 1;
+  DiskAges ages_;
+  std::deque<Flush> flushes_;
   Jobs jobs_;
   std::deque<Pins::OfSpace> cleared_pins_;  // to be ended in slices
   struct DeadWriter {

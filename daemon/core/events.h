@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "daemon/core/hint.h"
@@ -34,6 +35,7 @@ struct GroupSpec {
   // Neighbouring ranks whose bytes are equal (MLA under tensor parallelism): one shard, stored once by whichever comes first.
   uint32_t ranks_per_shard = 1;
   uint32_t layers = 1;  // of each shard
+  Bytes layer_bytes{};  // of one layer of a shard, as it lies in a slot; for whoever keeps slots elsewhere
 
   uint32_t shards() const { return static_cast<uint32_t>(slot_bytes.size()); }
   uint32_t ranks() const { return shards() * ranks_per_shard; }
@@ -44,7 +46,8 @@ struct GroupSpec {
 struct SpaceSpec {
   SpaceDigest digest;
   std::string tenant;
-  std::string model;              // for people
+  std::string model;             // for people
+  std::string description = {};  // for whoever keeps its chunks on disk: enough to make this spec again; nothing to the core
   std::vector<GroupSpec> groups;  // all of the same ranks
 
   uint32_t ranks() const { return groups.empty() ? 0 : groups[0].ranks(); }
@@ -68,12 +71,13 @@ struct SessionClosed {
 };
 
 // How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when
-// lease > 0. Answer: LookupAnswered.
+// lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
   std::span<const ChunkKey> keys;
   absl::Duration lease;
+  uint32_t have = 0;
 };
 
 // Ends a lease of the session's instance. No answer; unknown leases are ignored.
@@ -175,6 +179,13 @@ struct SwapAsked {
   uint32_t layers = 0;
 };
 
+// All chunks of the session's space that are there now shall survive the daemon: what isn't on disk is written. Without a session: those
+// of all spaces. One at a time of a session. Answer: Flushed.
+struct FlushAsked {
+  std::optional<SessionId> session;
+  RequestTag tag;
+};
+
 // The client gives an operation up. Answer: CopyCancelled, and OpEnded once it is quiet.
 struct CancelAsked {
   OpId op;
@@ -186,6 +197,64 @@ struct CopyFinished {
   absl::Status status;
   // Of a load that has failed: which of CopyStarted's slots hold other bytes than were stored, ascending. Their chunks are dropped.
   std::vector<uint32_t> corrupt = {};
+};
+
+// A chunk as the disk driver names it, from when it is written until its places are gone.
+using ChunkRef = Handle<struct ChunkRefTag>;
+
+// The disk driver has written a chunk: `places` [shard], as the chunk is found on disk from now on; or it hasn't, and writes nothing any
+// more that touches its slots. ResourceExhausted: there is no room now; InvalidArgument: it can't take any of that space.
+struct WriteFinished {
+  ChunkRef chunk;
+  absl::Status status;
+  std::vector<DiskPlace> places = {};
+};
+
+// The slots of a chunk hold what was stored, every checksum is right; or what is on disk is no use, and nothing touches the slots any more.
+struct ReadFinished {
+  ChunkRef chunk;
+  absl::Status status;
+};
+
+// A space that was found on disk. Core::FindSpace says whether it could be opened (Spaces::Open has the errors).
+struct SpaceFound {
+  SpaceSpec spec;
+};
+
+// Chunks of a space that were found on disk, parents before children; at most Core::kPlacesMax. They are hits from now on, but those
+// that the core has already, or that hang on nothing: these are freed.
+struct ChunksFound {
+  struct Found {
+    GroupId group;
+    ChunkKey key;
+    std::optional<ChunkKey> parent;  // in chained groups
+    uint32_t position = 0;           // in its chain
+    std::vector<DiskPlace> places;   // [shard]
+  };
+  SpaceId space;
+  std::vector<Found> chunks;
+};
+
+// Segments are to be used again: what lies at these places, at most Core::kPlacesMax, is freed, or written again elsewhere and then
+// freed when it was used lately. What can't be just now (it is being read) is to be asked for again.
+struct PlacesWanted {
+  struct Record {
+    SpaceId space;
+    GroupId group;
+    ChunkKey key;
+    DiskPlace place;  // of one of its shards
+  };
+  std::vector<Record> records;
+};
+
+// A clear of this job is durable: no restart finds what it has hidden. Or it can't be made durable.
+struct ClearKept {
+  JobId job;
+};
+
+// Whether the disk takes writes: not when it is full or fails. At the start it doesn't.
+struct DiskWritable {
+  bool writable = false;
 };
 
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be
@@ -230,7 +299,9 @@ struct LookupAnswered {
   SessionId session;
   RequestTag tag;
   uint32_t chunks = 0;  // the position
-  LeaseId lease;        // none when nothing was found, no lease was asked for, or the instance's budget is spent
+  uint32_t coming = 0;  // chunks (of all groups) that it needs and that are being read; a load waits for them
+  LeaseId lease =
+      {};  // none when nothing more was found than it has, no lease was asked for, or the instance's budget is spent
 };
 // Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished.
 struct CopyStarted {
@@ -241,8 +312,58 @@ struct CopyStarted {
   std::vector<SlotRef> slots;
   std::vector<uint32_t> chunk_of;
 };
+// The copy waits for chunks that are being read: its CopyStarted comes later, or its OpEnded.
+struct CopyWaits {
+  OpId op;
+  SessionId session;
+  RequestTag tag;
+};
 struct CopyCancelled {
   OpId op;
+};
+// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to disk.
+struct WriteStarted {
+  ChunkRef chunk;
+  SpaceId space;
+  GroupId group;
+  ChunkKey key;
+  std::optional<ChunkKey> parent;
+  uint32_t position = 0;  // in its chain
+  std::vector<SlotRef> slots;
+};
+// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished.
+struct ReadStarted {
+  ChunkRef chunk;
+  SpaceId space;
+  GroupId group;
+  ChunkKey key;
+  uint32_t position = 0;  // in its chain
+  std::vector<DiskPlace> places;
+  std::vector<SlotRef> slots;
+};
+// Nothing leads to these places any more.
+struct PlacesFreed {
+  struct Chunk {
+    SpaceId space;
+    GroupId group;
+    ChunkKey key;
+    uint32_t position = 0;
+    absl::InlinedVector<DiskPlace, 1> places;  // [shard]
+    bool replaced = false;                     // it is on disk elsewhere
+  };
+  std::vector<Chunk> chunks;
+};
+// What was written or is being written of the space (of all when absent) must not be found by a later daemon. Answer: ClearKept.
+struct SpaceCleared {
+  JobId job;
+  std::optional<SpaceId> space;
+};
+// To FlushAsked: so many chunks survive the daemon. Unavailable: some don't, for the disk takes no writes, or failed.
+struct Flushed {
+  std::optional<SessionId> session;
+  RequestTag tag;
+  absl::Status status;
+  uint64_t chunks = 0;
 };
 struct OpEnded {
   SessionId session;
@@ -271,8 +392,9 @@ struct CorruptionFound {
   uint32_t chunks = 0;
 };
 
-using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyCancelled,
-                            OpEnded, Answered, JobEnded, CorruptionFound>;
+using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
+                            CopyCancelled, OpEnded, Answered, JobEnded, CorruptionFound, WriteStarted, ReadStarted,
+                            PlacesFreed, SpaceCleared, Flushed>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

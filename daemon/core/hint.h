@@ -8,7 +8,7 @@ namespace kvist::core {
 // When an engine expects to need a chunk again.
 enum class ExpectedReuse : uint8_t { kUnknown = 0, kSoon = 1, kLater = 2, kNever = 3 };
 
-// Why the answer whose tokens these are ended. Kept for policies; no policy reads it yet.
+// Why the answer whose tokens these are ended. LHD learns what each is worth.
 enum class StopReason : uint8_t { kUnknown = 0, kStop = 1, kLength = 2, kAborted = 3, kToolCall = 4 };
 inline constexpr uint8_t kStopReasonMax = 4;
 

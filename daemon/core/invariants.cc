@@ -9,10 +9,14 @@ namespace kvist::core {
 
 void Core::CheckInvariants() {
   const ChunkIndex places = chunks_.places();
-  std::vector<uint32_t> children(places), keeps(places), holds(places), rest(places);
-  std::vector<uint64_t> sealed(spaces_.size());
+  std::vector<uint32_t> children(places), residents(places), keeps(places), holds(places), rest(places);
+  std::vector<uint64_t> sealed(spaces_.size()), on_disk(spaces_.size());
+  int64_t ended = 0;  // reads that failed, whose waits go on
+  uint64_t writes = 0;
+  Bytes writing{};
   std::vector<Bytes> bytes(spaces_.size());
   std::vector<uint64_t> ghosts(tenants_.size());
+  std::vector<Bytes> clean(tenants_.size());
   uint64_t in_use = 0, filling = 0;
 
   const absl::flat_hash_set<std::pair<ChunkIndex, uint64_t>> quiet(quiet_.begin(), quiet_.end());
@@ -52,14 +56,34 @@ void Core::CheckInvariants() {
     const Session* session = sessions_.Find(op.session);
     KVIST_CHECK(session != nullptr && session->ops.contains(id.Pack()));
   });
+  for (const EndedRead& read : ended_reads_) {
+    ++holds[read.chunk];
+    if (!read.status.ok()) --ended;
+  }
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) continue;
     ++in_use;
+    if (reading_.contains(i)) {
+      ++holds[i];
+      KVIST_CHECK(chunk.state == ChunkState::kReading);
+    }
+    if (chunk.state == ChunkState::kReading && !reading_.contains(i)) ++ended;
+    if (chunk.state == ChunkState::kOnDisk) {
+      ++on_disk[chunk.space.value];
+      KVIST_CHECK(chunk.disk == DiskCopy::kThere);
+    }
+    if (chunk.disk == DiskCopy::kWriting || chunk.disk == DiskCopy::kMoving) {
+      writing += BytesOf(i);
+      ++writes;
+      ++holds[i];
+      KVIST_CHECK(chunk.state == ChunkState::kSealed && writes_.at(write_of_.at(i)) == i);
+    }
     KVIST_CHECK(chunk.parent == kNoChunk || spaces_[chunk.space].spec.groups[chunk.group.value].reuse.chained());
     if (chunk.parent != kNoChunk) {
       const Chunk& parent = chunks_[chunk.parent];
       ++children[chunk.parent];
+      residents[chunk.parent] += chunk.has_slots();
       KVIST_CHECK(parent.state != ChunkState::kFree && parent.space == chunk.space && parent.group == chunk.group);
       KVIST_CHECK(chunk.position == parent.position + 1);
       KVIST_CHECK(chunk.epoch >= parent.epoch);
@@ -68,7 +92,7 @@ void Core::CheckInvariants() {
     if (chunk.state == ChunkState::kSealed) ++sealed[chunk.space.value];
     if (chunk.state == ChunkState::kGhost) ++ghosts[spaces_[chunk.space].tenant.value];
     if (chunk.state == ChunkState::kPrivate) KVIST_CHECK(chunk.detached && chunk.children == 0);
-    if (chunk.state != ChunkState::kGhost) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
+    if (chunk.has_slots()) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
     const Fill* fill = fills_.Find(i);
     KVIST_CHECK((chunk.state == ChunkState::kFilling) == (fill != nullptr));
     if (fill != nullptr) {
@@ -84,23 +108,33 @@ void Core::CheckInvariants() {
       continue;
     }
     KVIST_CHECK(chunk.children == children[i] && chunk.keeps == keeps[i] && chunk.holds == holds[i]);
+    KVIST_CHECK(chunk.residents == residents[i]);
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
     const Fill* fill = fills_.Find(i);
     const bool waits = fill != nullptr && quiet.contains({i, fill->serial});
     if (chunk.state == ChunkState::kGhost || (chunk.detached && !waits))
       KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
     if (rest[i] > 0) KVIST_CHECK(chunk.detached);
-    if (chunk.state == ChunkState::kSealed && !chunk.needed() && rest[i] == 0) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
+    if (chunk.state == ChunkState::kSealed && !chunk.detached && !chunk.busy()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
+    if (chunk.clean) {
+      KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.busy());
+      KVIST_CHECK(chunk.disk == DiskCopy::kThere || spaces_[chunk.space].no_disk);
+      clean[spaces_[chunk.space].tenant.value] += BytesOf(i);
+    }
     if (placement_.PolicyOf(i).Knows(i)) KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
-    KVIST_CHECK(spaces_[SpaceId{s}].sealed == sealed[s] && spaces_[SpaceId{s}].bytes == bytes[s]);
+    const Space& space = spaces_[SpaceId{s}];
+    KVIST_CHECK(space.sealed == sealed[s] && space.bytes == bytes[s] && space.on_disk == on_disk[s]);
   }
   std::vector<Bytes> used(tenants_.size());
   for (uint32_t s = 0; s < spaces_.size(); ++s) used[spaces_[SpaceId{s}].tenant.value] += bytes[s];
   for (uint32_t t = 0; t < tenants_.size(); ++t)
     KVIST_CHECK(tenants_[TenantId{t}].used == used[t] && tenants_[TenantId{t}].ghosts == ghosts[t]);
+  for (uint32_t t = 0; t < tenants_.size() && options_.disk.has_value(); ++t)
+    KVIST_CHECK(tenants_[TenantId{t}].clean->bytes() == clean[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
+  KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size() && ended == 0);
   placement_.CheckInvariants();
   slots_.CheckInvariants();
 }

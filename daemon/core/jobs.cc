@@ -12,6 +12,10 @@ void Jobs::Start(Job job) {
   running_.push_back(std::move(job));
 }
 
+void Jobs::Keep(JobId id) {
+  for (Job& job : running_) job.kept |= job.id == id;
+}
+
 const Job* Jobs::End(JobId id, JobState how) {
   KVIST_CHECK(how != JobState::kRunning);
   const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });

@@ -26,6 +26,7 @@ struct Job {
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
+  bool kept = true;     // what it does survives the daemon; until then it doesn't end
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
 };
 
@@ -46,6 +47,9 @@ class Jobs {
   void Start(Job job);
   // The one whose turn it is; null when none runs. Stays the same until it ends.
   Job* current() { return running_.empty() ? nullptr : &running_.front(); }
+  const Job* current() const { return running_.empty() ? nullptr : &running_.front(); }
+  // What the running job does survives the daemon.
+  void Keep(JobId id);
   // Ends a running job, and returns it; null when no such job runs.
   const Job* End(JobId id, JobState how);
 

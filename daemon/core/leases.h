@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_LEASES_H_
 #define KVIST_DAEMON_CORE_LEASES_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -11,22 +12,31 @@
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/owned_table.h"
+#include "storage/base/reuse_rule.h"
 #include "storage/base/units.h"
 
 namespace kvist::core {
 
 // An instance's revocable right that what a position needs stays. In a chained group it counts on the deepest chunk only: a chunk with
-// children is never evicted, so that protects the whole prefix, and taking a lease costs the same for one chunk and for a thousand.
+// children is never evicted, so that protects the whole prefix, and taking a lease costs the same for one chunk and for a thousand. Only
+// where chunks of the path aren't in slots do the ends of what is there count, too.
 struct Lease {
   InstanceId instance;
   SessionId session;    // that asked for it; the lease ends with it
   uint32_t chunks = 0;  // the position
+  uint32_t have = 0;    // the first so many chunks are of no concern to it
   Bytes bytes{};        // what it counts in the instance's budget: all its chunks, shared or not
   absl::Time deadline;
-  absl::InlinedVector<ChunkIndex, 1>
-      kept;  // group by group: of a chained one the deepest chunk, of another each needed one in order
+  // Group by group, in order: of a chained one the deepest chunk, and before it those that have no child in slots on the path, which could
+  // go else; of another each needed one.
+  absl::InlinedVector<ChunkIndex, 1> kept;
+  // Chunks on disk that are to be read for it, from the back on, and its turn among those who wait.
+  std::vector<ChunkIndex> to_read;
+  uint64_t read_turn = 0;
   absl::InlinedVector<uint32_t, 1> kept_end;  // [group] where its part of `kept` ends
 
+  // The first chunk of a group that it is for.
+  uint32_t FirstOf(const ReuseRule& reuse) const { return std::max(reuse.FirstNeeded(chunks), have); }
   std::span<const ChunkIndex> kept_of(GroupId group) const {
     const uint32_t begin = group.value == 0 ? 0 : kept_end[group.value - 1u];
     return std::span(kept).subspan(begin, kept_end[group.value] - begin);
@@ -48,6 +58,8 @@ class Leases {
 
   void Close(SessionId session) { leases_.Close(session); }
   LeaseId OfClosed() const { return leases_.OfClosed(); }
+  // One that hasn't ended, whosever it is.
+  Lease& operator[](LeaseId id) { return leases_[id]; }
   // A lease whose deadline is at or before `now`; none when there is none.
   LeaseId Expired(absl::Time now) const;
 

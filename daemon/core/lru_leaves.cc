@@ -1,7 +1,6 @@
 #include <cstdint>
 
 #include "daemon/core/eviction_policy.h"
-#include "daemon/core/planted_bug.h"
 #include "storage/base/check.h"
 
 namespace kvist::core {
@@ -14,15 +13,21 @@ class LruLeaves : public EvictionPolicy {
  public:
   explicit LruLeaves(ChunkTable* chunks) : chunks_(*chunks) {}
 
+  void Sealed(ChunkIndex) override {}
+
   void Used(std::span<const ChunkIndex> path) override {
     for (const ChunkIndex i : path) Unlink(i);
-    const ChunkIndex deepest = path.back();
-    Chunk& chunk = chunks_[deepest];
-    if (chunk.cold()) return Exposed(deepest);
+    Returned(path.back());
+  }
+
+  void Returned(ChunkIndex i) override {
+    Unlink(i);
+    Chunk& chunk = chunks_[i];
+    if (chunk.cold()) return Exposed(i);
     chunk.older = newest_;
     chunk.newer = kEnd;
-    (newest_ == kEnd ? oldest_ : chunks_[newest_].newer) = deepest;
-    newest_ = deepest;
+    (newest_ == kEnd ? oldest_ : chunks_[newest_].newer) = i;
+    newest_ = i;
   }
 
   void Exposed(ChunkIndex i) override {
@@ -36,19 +41,26 @@ class LruLeaves : public EvictionPolicy {
 
   void Withdrawn(ChunkIndex i) override { Unlink(i); }
 
+  void Hinted(ChunkIndex i) override {
+    if (Knows(i) && chunks_[i].cold()) Returned(i);
+  }
+
+  void Dropped(ChunkIndex) override {}
+
+  void Evicted(ChunkIndex) override {}
+
   ChunkIndex NextVictim() override {
     while (oldest_ != kEnd) {
       const ChunkIndex i = oldest_;
       Unlink(i);
       if (Evictable(chunks_[i])) return i;
-      if (kPlanted == PlantedBug::kSlotReusedUnderHold && chunks_[i].state == ChunkState::kSealed &&
-          chunks_[i].children == 0)
-        return i;
     }
     return kNoChunk;
   }
 
   bool Knows(ChunkIndex i) const override { return chunks_[i].older != kNoChunk; }
+
+  uint64_t memory_bytes() const override { return 0; }
 
  private:
   void Unlink(ChunkIndex i) {

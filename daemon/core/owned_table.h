@@ -50,6 +50,8 @@ class OwnedTable {
     return record != nullptr && record->instance == instance && by_session_.contains(record->session) ? record : nullptr;
   }
 
+  // One that wasn't taken, of a closed session maybe.
+  T& operator[](H handle) { return *records_.Find(handle); }
   // None of the session's records is alive any more; the caller takes them in slices. O(1), however many there are.
   void Close(SessionId session) {
     if (auto node = by_session_.extract(session); !node.empty()) closed_.emplace(session, std::move(node.mapped()));

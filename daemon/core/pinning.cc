@@ -25,7 +25,7 @@ void Core::On(const PinAsked& event, Effects* out) {
   const PinName name{sessions_.NameOf(session->instance), event.keys.back(), static_cast<uint32_t>(event.keys.size())};
 
   Pin* known = pins_.Find(space, name);
-  Lease needed = LeaseOn(*session, position);
+  Lease needed = LeaseOn(*session, position, 0);
   if (known != nullptr && known->chunks == position && known->kept == needed.kept) {
     ++known->count;
     return answer(absl::OkStatus(), position);
@@ -111,7 +111,7 @@ void Core::On(const HintAsked& event, Effects*) {
       chunk.session_ended = event.hint.session_ended;
       chunk.expected_reuse = event.hint.expected_reuse;
       chunk.stop_reason = event.hint.stop_reason;
-      if (chunk.cold() && placement_.PolicyOf(i).Knows(i)) Use(i);
+      placement_.PolicyOf(i).Hinted(i);
     }
   }
 }

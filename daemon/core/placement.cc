@@ -10,25 +10,35 @@ namespace kvist::core {
 
 SlotRef* Placement::Shards(const Chunk& chunk) {
   const uint32_t shards = Group(chunk).shards();
-  if (shards == 1) return const_cast<SlotRef*>(&chunk.slot);
-  const uint32_t run = chunk.slot.index;
-  return &runs_[shards].segments[run / kRunsPerSegment][size_t{run % kRunsPerSegment} * shards];
+  return shards == 1 ? const_cast<SlotRef*>(&chunk.slot) : slot_runs_.At(shards, chunk.slot.index);
+}
+
+DiskPlace* Placement::Places(const Chunk& chunk) {
+  const uint32_t shards = Group(chunk).shards();
+  return shards == 1 ? const_cast<DiskPlace*>(&chunk.place) : place_runs_.At(shards, chunk.place.segment);
 }
 
 SlotRef Placement::SlotOf(ChunkIndex i, Rank rank) const {
   return const_cast<Placement*>(this)->Shards(chunks_[i])[Group(chunks_[i]).ShardOf(rank)];
 }
 
-uint32_t Placement::NewRun(uint32_t shards) {
-  Runs& runs = runs_[shards];
-  if (!runs.free.empty()) {
-    const uint32_t run = runs.free.back();
-    runs.free.pop_back();
-    return run;
-  }
-  if (runs.next % kRunsPerSegment == 0)
-    runs.segments.push_back(std::make_unique<SlotRef[]>(size_t{kRunsPerSegment} * shards));
-  return runs.next++;
+std::span<const SlotRef> Placement::SlotsOf(ChunkIndex i) const {
+  return {const_cast<Placement*>(this)->Shards(chunks_[i]), Group(chunks_[i]).shards()};
+}
+
+// ---- Slots ------------------------------------------------------------------------------------------------------------------
+
+void Placement::KeepParent(const Chunk& chunk) {
+  if (chunk.parent == kNoChunk) return;
+  ++chunks_[chunk.parent].residents;
+  PolicyOf(chunk.parent).Withdrawn(chunk.parent);
+}
+
+void Placement::LetParentGo(const Chunk& chunk) {
+  if (chunk.parent == kNoChunk) return;
+  Chunk& parent = chunks_[chunk.parent];
+  if (--parent.residents == 0 && parent.state == ChunkState::kSealed && !parent.detached && !parent.busy())
+    PolicyOf(chunk.parent).Exposed(chunk.parent);
 }
 
 ChunkIndex Placement::Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent) {
@@ -41,15 +51,17 @@ ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
   return chunks_.AddPrivate(space, group);
 }
 
-bool Placement::Reserve(ChunkIndex i) {
+bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
   Chunk& chunk = chunks_[i];
-  KVIST_CHECK(chunk.state == ChunkState::kGhost);
+  const bool ghost = chunk.state == ChunkState::kGhost;
+  KVIST_CHECK(ghost || chunk.state == ChunkState::kOnDisk);
   Space& space = spaces_[chunk.space];
   const std::vector<pool::SlotClass>& classes = space.classes[chunk.group.value];
   const auto count = static_cast<uint32_t>(classes.size());
-  // The chunk itself must outlive the evictions below: they could otherwise collect a ghost.
+  // The chunk itself must outlive the evictions below: they could otherwise collect a ghost. And its parent must stay where it is.
   ++chunk.holds;
-  if (count > 1) chunk.slot.index = NewRun(count);
+  KeepParent(chunk);
+  if (count > 1) chunk.slot.index = slot_runs_.New(count);
   SlotRef* shards = Shards(chunk);
   const Bytes bytes = space.chunk_bytes(chunk.group);
   Tenant& tenant = tenants_[space.tenant];
@@ -68,50 +80,117 @@ bool Placement::Reserve(ChunkIndex i) {
       CollectRest(0);
       continue;
     }
-    if (!Evict(at_quota ? tenant.policy->NextVictim() : tenants_.NextVictim())) break;
+    if (!Evict(at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(victims))) break;
   }
   --chunk.holds;
   if (reserved == count) {
-    chunk.state = ChunkState::kFilling;
+    chunk.state = ghost ? ChunkState::kFilling : ChunkState::kReading;
     space.bytes += bytes;
     tenant.used += bytes;
-    --tenant.ghosts;
+    --(ghost ? tenant.ghosts : space.on_disk);
     return true;
   }
   chunks_.Charge(reserved);
   while (reserved > 0) slots_.Free(shards[--reserved]);
-  if (count > 1) runs_[count].free.push_back(chunk.slot.index);
+  if (count > 1) slot_runs_.Free(count, chunk.slot.index);
+  LetParentGo(chunk);
   return false;
 }
 
 void Placement::Unreserve(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
-  KVIST_CHECK(chunk.state == ChunkState::kFilling || chunk.state == ChunkState::kSealed ||
-              chunk.state == ChunkState::kPrivate);
+  KVIST_CHECK(chunk.has_slots());
   KVIST_CHECK(chunk.holds == 0 || kPlanted == PlantedBug::kSlotReusedUnderHold);
   Space& space = spaces_[chunk.space];
   const uint32_t count = Group(chunk).shards();
   const SlotRef* shards = Shards(chunk);
   for (uint32_t shard = 0; shard < count; ++shard) slots_.Free(shards[shard]);
   chunks_.Charge(count);
-  if (count > 1) runs_[count].free.push_back(chunk.slot.index);
-  if (chunk.state == ChunkState::kSealed) --space.sealed;
+  if (count > 1) slot_runs_.Free(count, chunk.slot.index);
+  if (chunk.state == ChunkState::kSealed) {
+    --space.sealed;
+    PolicyOf(i).Dropped(i);
+  }
   const Bytes bytes = space.chunk_bytes(chunk.group);
   space.bytes -= bytes;
   tenants_[space.tenant].used -= bytes;
-  ++tenants_[space.tenant].ghosts;
-  chunk.state = ChunkState::kGhost;
+  if (chunk.disk == DiskCopy::kThere && !chunk.detached) {
+    chunk.state = ChunkState::kOnDisk;
+    ++space.on_disk;
+  } else {
+    chunk.state = ChunkState::kGhost;
+    ++tenants_[space.tenant].ghosts;
+  }
+  LetParentGo(chunk);
 }
+
+// ---- On disk ----------------------------------------------------------------------------------------------------------------
+
+void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places) {
+  Chunk& chunk = chunks_[i];
+  const uint32_t count = Group(chunk).shards();
+  KVIST_CHECK(!chunk.on_disk() && places.size() == count);
+  if (count > 1) chunk.place.segment = place_runs_.New(count);
+  std::copy(places.begin(), places.end(), Places(chunk));
+  chunk.disk = DiskCopy::kThere;
+  chunks_.Charge(count);
+}
+
+ChunkIndex Placement::AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
+                                std::span<const DiskPlace> places) {
+  const ChunkIndex i = Add(space, group, key, parent);
+  Revive(i, places);
+  return i;
+}
+
+void Placement::Revive(ChunkIndex i, std::span<const DiskPlace> places) {
+  Chunk& chunk = chunks_[i];
+  KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.detached);
+  SetPlaces(i, places);
+  chunk.state = ChunkState::kOnDisk;
+  ++spaces_[chunk.space].on_disk;
+  --tenants_[spaces_[chunk.space].tenant].ghosts;
+}
+
+std::span<const DiskPlace> Placement::PlacesOf(ChunkIndex i) const {
+  const Chunk& chunk = chunks_[i];
+  KVIST_CHECK(chunk.on_disk());
+  return {const_cast<Placement*>(this)->Places(chunk), Group(chunk).shards()};
+}
+
+bool Placement::IsOnDisk(SpaceId space, GroupId group, const ChunkKey& key, uint32_t position) const {
+  const ChunkIndex i = chunks_.Find(space, group, key);
+  return i != kNoChunk && chunks_[i].on_disk() && chunks_[i].position == position;
+}
+
+void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
+  Chunk& chunk = chunks_[i];
+  const std::span<const DiskPlace> places = PlacesOf(i);
+  chunks_.Charge(places.size());
+  if (chunk.detached && !replaced) replaced = IsOnDisk(chunk.space, chunk.group, chunk.key, chunk.position);
+  forgotten_.push_back({chunk.space, chunk.group, chunk.key, chunk.position, {places.begin(), places.end()}, replaced});
+  if (places.size() > 1) place_runs_.Free(static_cast<uint32_t>(places.size()), chunk.place.segment);
+  chunk.place = {};
+  chunk.disk = DiskCopy::kNone;
+  if (chunk.state != ChunkState::kOnDisk) return;
+  chunk.state = ChunkState::kGhost;
+  --spaces_[chunk.space].on_disk;
+  ++tenants_[spaces_[chunk.space].tenant].ghosts;
+}
+
+// ---- Who goes ---------------------------------------------------------------------------------------------------------------
 
 void Placement::MakeFewerGhosts(TenantId tenant) {
   if (!rest_.empty()) return CollectRest(0);
-  Evict(tenants_[tenant].policy->NextVictim());
+  Evict(tenants_.NextVictimOf(tenant));
 }
 
 bool Placement::Evict(ChunkIndex victim) {
   if (victim == kNoChunk) return false;
   ++tenants_[spaces_[chunks_[victim].space].tenant].evictions;
+  PolicyOf(victim).Evicted(victim);
   Unreserve(victim);
+  demotions_ += chunks_[victim].state == ChunkState::kOnDisk;
   Collect(victim);
   ++evictions_;
   return true;
@@ -120,17 +199,14 @@ bool Placement::Evict(ChunkIndex victim) {
 void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
   for (uint32_t removed = 0; i != kNoChunk; ++removed) {
     Chunk& chunk = chunks_[i];
-    if (chunk.needed() || chunk.state == ChunkState::kFilling) break;
-    if (chunk.state == ChunkState::kSealed && !chunk.detached) {
-      PolicyOf(i).Exposed(i);
-      break;
-    }
+    if (chunk.needed() || chunk.state == ChunkState::kFilling || (chunk.whole() && !chunk.detached)) break;
     if (removed >= (chunk.detached ? detached_max : kGhostsMax) || chunks_.work() >= until) {
       if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
       break;
     }
-    if (chunk.state == ChunkState::kSealed || chunk.state == ChunkState::kPrivate) Unreserve(i);
+    if (chunk.has_slots()) Unreserve(i);
+    if (chunk.disk == DiskCopy::kThere) ForgetPlaces(i);
     PolicyOf(i).Withdrawn(i);
     --tenants_[spaces_[chunk.space].tenant].ghosts;
     i = chunks_.Remove(i);
@@ -149,7 +225,7 @@ void Placement::CheckInvariants() const {
   uint64_t live = 0;
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
-    if (chunk.state == ChunkState::kFree || chunk.state == ChunkState::kGhost) continue;
+    if (!chunk.has_slots()) continue;
     const uint32_t count = Group(chunk).shards();
     const SlotRef* shards = const_cast<Placement*>(this)->Shards(chunk);
     for (uint32_t shard = 0; shard < count; ++shard) KVIST_CHECK(slots_.IsLive(shards[shard]));

@@ -2,34 +2,39 @@
 #define KVIST_DAEMON_CORE_PLACEMENT_H_
 
 #include <cstdint>
-#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/chunk_table.h"
+#include "daemon/core/events.h"
 #include "daemon/core/eviction_policy.h"
+#include "daemon/core/shard_runs.h"
 #include "daemon/core/spaces.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
 
-// Which slots hold each chunk's shards, and who goes when there is no room.
+// Which slots hold each chunk's shards, which places on disk, and who goes when there is no room.
 //
-// Lifecycle of a chunk's bytes: Reserve (ghost -> filling: slots for all shards or for none) -> the caller seals it
-//   -> Drop (bytes and chunk go) or, for a half store, Unreserve (filling -> ghost).
+// Lifecycle of a chunk's bytes: Reserve (ghost -> filling, on disk -> reading: slots for all shards or for none) -> the caller seals it
+//   -> evicted: its slots go, and it is on disk from then on, or gone.
+//   -> or, for half a store or a read that failed, Unreserve.
 // Threads: one.
 class Placement {
  public:
   Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, Tenants* tenants)
       : slots_(*slots), chunks_(*chunks), spaces_(*spaces), tenants_(*tenants) {}
 
-  // Slots for all shards of a ghost, evicting least valuable leaves until there is room: the tenant's own while it is at its quota,
-  // else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling. Its parent is safe:
-  // it has this child.
+  // Slots for all shards of a ghost or of a chunk on disk, evicting least valuable leaves until there is room: the tenant's own while
+  // it is at its quota, else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling or
+  // kReading. Its parent is safe meanwhile.
   //
   // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts at most
   // kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused
   // for that makes room for the next one.
-  bool Reserve(ChunkIndex chunk);
+  // `victims`: what may go for it.
+  bool Reserve(ChunkIndex chunk, Tenants::Victims victims = Tenants::Victims::kAny);
   static constexpr uint32_t kEvictionsMax = 64;
 
   // A new ghost, as ChunkTable::Add and AddPrivate make it; it counts in its tenant's.
@@ -40,13 +45,29 @@ class Placement {
   // for they hang on ghosts, go so at last.
   void MakeFewerGhosts(TenantId tenant);
 
-  // Frees the slots of a chunk that isn't held; it is a ghost then.
+  // Frees the slots of a chunk that isn't held; it is on disk then, where it has a copy there and can still be found, or a ghost. Tells
+  // the policy when its parent has become a leaf.
   void Unreserve(ChunkIndex chunk);
+
+  // The copy on disk of a chunk that had none: of all shards. The caller sets Chunk::disk.
+  void SetPlaces(ChunkIndex chunk, std::span<const DiskPlace> places);
+  std::span<const DiskPlace> PlacesOf(ChunkIndex chunk) const;
+  // A new chunk that is on disk only.
+  ChunkIndex AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
+                       std::span<const DiskPlace> places);
+  // A ghost's copy on disk was found: it is on disk only then.
+  void Revive(ChunkIndex chunk, std::span<const DiskPlace> places);
+  // Its copy on disk is of no use any more; a chunk that was nowhere else is a ghost then. `replaced`: it is on disk elsewhere.
+  void ForgetPlaces(ChunkIndex chunk, bool replaced = false);
+  // What has been forgotten and is to be freed, since the last call.
+  std::vector<PlacesFreed::Chunk> TakeForgotten() { return std::exchange(forgotten_, {}); }
+  // Whether the chunk that has this name now is on disk: then its places are what a restart finds.
+  bool IsOnDisk(SpaceId space, GroupId group, const ChunkKey& key, uint32_t position) const;
+  void Forget(PlacesFreed::Chunk places) { forgotten_.push_back(std::move(places)); }
 
   // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only
   // waiting for that: of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits
-  // for CollectRest. Nor does it remove any once the work that the event may do is done. Tells the policy when a sealed parent has
-  // become a leaf.
+  // for CollectRest. Nor does it remove any once the work that the event may do is done.
   void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
   // That is when ChunkTable::work() has come to `until`.
   void SpendUntil(uint64_t until) { until_ = until; }
@@ -58,12 +79,14 @@ class Placement {
   // Detached chunks that nothing needs and whose turn hasn't come: nobody can find them, so nobody will need them.
   const std::vector<ChunkIndex>& rest() const { return rest_; }
 
-  // Of the shard that is the rank's.
+  // Of the shard that is the rank's; of all shards.
   SlotRef SlotOf(ChunkIndex chunk, Rank rank) const;
+  std::span<const SlotRef> SlotsOf(ChunkIndex chunk) const;
 
   // The order of the chunk's tenant.
   EvictionPolicy& PolicyOf(ChunkIndex chunk) { return *tenants_[spaces_[chunks_[chunk].space].tenant].policy; }
   uint64_t evictions() const { return evictions_; }
+  uint64_t demotions() const { return demotions_; }  // of those: chunks that are on disk since
   // Stops the process unless every live slot belongs to exactly one chunk.
   void CheckInvariants() const;
 
@@ -73,23 +96,21 @@ class Placement {
   // False when there is no victim.
   bool Evict(ChunkIndex victim);
   SlotRef* Shards(const Chunk& chunk);
-  uint32_t NewRun(uint32_t shards);
-
-  // Slot runs of chunks with several shards; runs of one length lie in one arena.
-  struct Runs {
-    std::vector<std::unique_ptr<SlotRef[]>> segments;  // kRunsPerSegment runs each
-    std::vector<uint32_t> free;
-    uint32_t next = 0;
-  };
-  static constexpr uint32_t kRunsPerSegment = 4096;
+  // The chunk's parent, if it is in slots, is or isn't kept there by this child any more.
+  void KeepParent(const Chunk& chunk);
+  void LetParentGo(const Chunk& chunk);
+  DiskPlace* Places(const Chunk& chunk);
 
   pool::SlotAllocator& slots_;
   ChunkTable& chunks_;
   Spaces& spaces_;
   Tenants& tenants_;
-  Runs runs_[Spaces::kRanksMax + 1];  // [shards]
+  ShardRuns<SlotRef> slot_runs_;
+  ShardRuns<DiskPlace> place_runs_;
+  std::vector<PlacesFreed::Chunk> forgotten_;
   std::vector<ChunkIndex> rest_;
   uint64_t evictions_ = 0;
+  uint64_t demotions_ = 0;
   uint64_t until_ = UINT64_MAX;
 };
 

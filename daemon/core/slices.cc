@@ -10,6 +10,7 @@ namespace kvist::core {
 // ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
 void Core::On(const ClearAsked& event, Effects* out) {
+  const bool disk = options_.disk.has_value();
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
     jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
     jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
@@ -25,7 +26,15 @@ void Core::On(const ClearAsked& event, Effects* out) {
       cleared_pins_.push_back(std::move(pins));
   }
   // Places that are made later hold nothing of the epochs before.
-  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places()});
+  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places(), .kept = !disk});
+  if (disk) out->push_back(SpaceCleared{event.job, event.space});
+}
+
+void Core::On(const ClearKept& event, Effects*) { jobs_.Keep(event.job); }
+
+bool Core::ClearWork() const {
+  const Job* job = jobs_.current();
+  return job != nullptr && (job->done < job->total || job->kept);
 }
 
 void Core::Clear(Job* job, uint64_t until) {
@@ -35,7 +44,7 @@ void Core::Clear(Job* job, uint64_t until) {
     chunks_.Charge(1);
     if (chunk.state == ChunkState::kFree || chunk.detached || chunk.epoch == spaces_[chunk.space].epoch) continue;
     if (job->space.has_value() && chunk.space != *job->space) continue;
-    if (chunk.state == ChunkState::kSealed) ++job->chunks;
+    if (chunk.whole()) ++job->chunks;
     Detach(i);
   }
 }
@@ -61,14 +70,16 @@ void Core::On(const Tick& event, Effects* out) {
   placement_.SpendUntil(until);
   EndWhatIsOver(until);
   Reap(until);
-  while (chunks_.work() < until && (jobs_.busy() || !placement_.rest().empty())) {
+  EndReads(out);
+  GoOnFlushing(until, out);
+  while (chunks_.work() < until && (ClearWork() || !placement_.rest().empty())) {
     if (!placement_.rest().empty()) {
       placement_.CollectRest(until);
       continue;
     }
     Job* job = jobs_.current();
     Clear(job, until);
-    if (job->done < job->total || !placement_.rest().empty()) continue;
+    if (job->done < job->total || !job->kept || !placement_.rest().empty()) continue;
     const Job* ended = jobs_.End(job->id, JobState::kDone);
     out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }

@@ -26,12 +26,17 @@ absl::Status Validate(const SpaceSpec& spec) {
 
 }  // namespace
 
-absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants) {
-  if (const auto known = by_digest_.find(spec.digest.word(0)); known != by_digest_.end()) {
-    for (const SpaceId id : known->second) {
-      if (spaces_[id.value].spec.digest == spec.digest) return id;
-    }
+std::optional<SpaceId> Spaces::Find(const SpaceDigest& digest) const {
+  const auto known = by_digest_.find(digest.word(0));
+  if (known == by_digest_.end()) return std::nullopt;
+  for (const SpaceId id : known->second) {
+    if (spaces_[id.value].spec.digest == digest) return id;
   }
+  return std::nullopt;
+}
+
+absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants) {
+  if (const std::optional<SpaceId> known = Find(spec.digest)) return *known;
   KVIST_RETURN_IF_ERROR(Validate(spec));
   if (spaces_.size() >= kSpacesMax) {
     return absl::ResourceExhaustedError(

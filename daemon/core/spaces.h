@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_SPACES_H_
 #define KVIST_DAEMON_CORE_SPACES_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -18,6 +19,8 @@ struct Space {
   std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
   uint32_t epoch = 0;                                 // rises with every clear: chunks of older epochs are invisible
   uint64_t sealed = 0;                                // chunks, over all groups
+  uint64_t on_disk = 0;                               // chunks that are nowhere else
+  bool no_disk = false;                               // the disk can't take its chunks, as it has said of one
   Bytes bytes{};                                      // slots of its chunks, sealed or filling
 
   Bytes chunk_bytes(GroupId group) const {  // of one chunk, all shards
@@ -39,6 +42,7 @@ class Spaces {
   //         ResourceExhausted  kSpacesMax.
   absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants);
 
+  std::optional<SpaceId> Find(const SpaceDigest& digest) const;
   Space& operator[](SpaceId id) { return spaces_[id.value]; }
   const Space& operator[](SpaceId id) const { return spaces_[id.value]; }
   bool Has(SpaceId id) const { return id.value < spaces_.size(); }

@@ -22,8 +22,6 @@ void Core::On(const StoreAsked& event, Effects* out) {
     return refuse(absl::ResourceExhaustedError("too many operations in flight in this session"));
 
   Op op{event.session, event.tag, Direction::kStore, {}};
-  std::vector<SlotRef> slots;
-  std::vector<uint32_t> chunk_of;
   ChunkIndex parent = kNoChunk;
   uint32_t k = 0;
   const auto count = static_cast<uint32_t>(event.keys.size());
@@ -44,8 +42,8 @@ void Core::On(const StoreAsked& event, Effects* out) {
     }
     ++op.copied;
     op.chunks.push_back(chunk);
-    slots.push_back(placement_.SlotOf(chunk, session->rank));
-    chunk_of.push_back(k);
+    op.slots.push_back(placement_.SlotOf(chunk, session->rank));
+    op.chunk_of.push_back(k);
   }
   op.refused = count - k;
   counters_.stores_refused += op.refused;
@@ -62,7 +60,7 @@ void Core::On(const StoreAsked& event, Effects* out) {
     out->push_back(OpEnded{event.session, event.tag, std::move(status), 0, op.skipped, op.refused});
     return;
   }
-  Start(std::move(op), std::move(slots), std::move(chunk_of), out);
+  Start(std::move(op), out);
 }
 
 ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) {
@@ -89,7 +87,6 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
         return Claim::kTooManyGhosts;
       }
       i = placement_.Add(session.space, group, key, parent);
-      if (parent != kNoChunk) placement_.PolicyOf(parent).Withdrawn(parent);
     }
     if (!placement_.Reserve(i)) {
       placement_.Collect(i);
@@ -100,7 +97,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
   *chunk = i;
   Chunk& c = chunks_[i];
   if (c.parent != parent) return Claim::kRefuse;  // keys come from clients: this one hangs elsewhere in the tree
-  if (c.state == ChunkState::kSealed) return Claim::kSkip;
+  if (c.whole()) return Claim::kSkip;
   Fill* fill = fills_.Find(i);
   if (fill->writer != session.instance || fill->doomed || (fill->claimed & mine) != 0) return Claim::kSkip;
   fill->claimed |= mine;
@@ -131,8 +128,10 @@ bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return visible;
   fills_.End(i);
   chunk.state = ChunkState::kSealed;
+  chunk.disk_use = ages_.now();
   ++spaces_[chunk.space].sealed;
-  if (!chunk.needed()) Use(i);
+  placement_.PolicyOf(i).Sealed(i);
+  if (!chunk.busy()) placement_.PolicyOf(i).Returned(i);
   return visible;
 }
 

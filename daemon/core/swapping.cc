@@ -130,17 +130,16 @@ void Core::On(const SwapAsked& event, Effects* out) {
   Op op{event.session, event.tag, event.direction, {}};
   op.copied = event.count;
   op.allocation = event.allocation;
-  std::vector<SlotRef> slots;
   chunks_.Charge(event.count);
   for (uint32_t k = event.first; k < event.first + event.count; ++k) {
     const ChunkIndex chunk = allocation->chunks[k];
     ++chunks_[chunk].holds;
     op.chunks.push_back(chunk);
-    slots.push_back(placement_.SlotOf(chunk, session->rank));
+    op.slots.push_back(placement_.SlotOf(chunk, session->rank));
   }
-  std::vector<uint32_t> chunk_of(event.count);
-  std::iota(chunk_of.begin(), chunk_of.end(), 0);
-  allocation->swaps.Begin(Start(std::move(op), std::move(slots), std::move(chunk_of), out), range);
+  op.chunk_of.resize(event.count);
+  std::iota(op.chunk_of.begin(), op.chunk_of.end(), 0);
+  allocation->swaps.Begin(Start(std::move(op), out), range);
 }
 
 }  // namespace kvist::core

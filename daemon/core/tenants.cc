@@ -5,8 +5,13 @@
 
 namespace kvist::core {
 
-Tenants::Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas)
-    : chunks_(*chunks), capacity_(std::max(capacity, Bytes{1})), quotas_(std::move(quotas)) {}
+Tenants::Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas, Eviction eviction,
+                 std::function<Bytes(ChunkIndex)> bytes)
+    : chunks_(*chunks),
+      capacity_(std::max(capacity, Bytes{1})),
+      eviction_(eviction),
+      bytes_(std::move(bytes)),
+      quotas_(std::move(quotas)) {}
 
 Bytes Tenants::QuotaOf(const std::string& name) const {
   const auto quota = quotas_.find(name);
@@ -19,7 +24,12 @@ TenantId Tenants::Open(const std::string& name) {
     Tenant tenant;
     tenant.name = name;
     tenant.quota = QuotaOf(name);
-    tenant.policy = MakeLruLeaves(&chunks_);
+    tenant.policy = MakeEvictionPolicy(eviction_, &chunks_);
+    if (bytes_ != nullptr) {
+      auto reserve = std::make_unique<CleanReserve>(std::move(tenant.policy), &chunks_, bytes_);
+      tenant.clean = reserve.get();
+      tenant.policy = std::move(reserve);
+    }
     tenants_.push_back(std::move(tenant));
   }
   return at->second;
@@ -34,7 +44,12 @@ void Tenants::SetQuota(const std::string& name, std::optional<Bytes> quota) {
   if (const auto known = by_name_.find(name); known != by_name_.end()) tenants_[known->second.value].quota = QuotaOf(name);
 }
 
-ChunkIndex Tenants::NextVictim() {
+ChunkIndex Tenants::NextVictimOf(TenantId id, Victims which) {
+  Tenant& tenant = (*this)[id];
+  return which == Victims::kOnDisk ? tenant.clean->NextOnDisk() : tenant.policy->NextVictim();
+}
+
+ChunkIndex Tenants::NextVictim(Victims which) {
   asked_.clear();
   while (asked_.size() < tenants_.size()) {
     uint32_t most = UINT32_MAX;
@@ -43,7 +58,7 @@ ChunkIndex Tenants::NextVictim() {
       if (most == UINT32_MAX || tenants_[t].share() > tenants_[most].share()) most = t;
     }
     if (tenants_[most].used == Bytes{0}) break;  // nor have those after it
-    if (const ChunkIndex victim = tenants_[most].policy->NextVictim(); victim != kNoChunk) return victim;
+    if (const ChunkIndex victim = NextVictimOf(TenantId{most}, which); victim != kNoChunk) return victim;
     asked_.push_back(most);
   }
   return kNoChunk;

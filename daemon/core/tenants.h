@@ -2,6 +2,7 @@
 #define KVIST_DAEMON_CORE_TENANTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "daemon/core/chunk_table.h"
+#include "daemon/core/clean_reserve.h"
 #include "daemon/core/eviction_policy.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"
@@ -27,9 +29,12 @@ struct Tenant {
   Bytes quota{};  // of slots, sealed and filling: at most so much, and never more than the pool: shares are compared
   Bytes used{};
   Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
+  Bytes writing{};                         // of `used`: being written to disk
+  Bytes read_waits{};                      // a chunk of so many bytes waits for slots whose chunk is on disk
   uint64_t evictions = 0;                  // of its chunks
   uint64_t ghosts = 0;                     // chunks without bytes
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
+  CleanReserve* clean = nullptr;           // it, where there is a disk
 
   // How much of its quota it uses. Who uses most gives way first.
   double share() const { return static_cast<double>(used.value) / static_cast<double>(quota.value); }
@@ -42,8 +47,10 @@ struct Tenant {
 // Threads: one.
 class Tenants {
  public:
-  // `capacity`: quota of those that have none. `quotas` by tenant's name.
-  Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas);
+  // `capacity`: quota of those that have none. `quotas` by tenant's name. `eviction`: of each tenant's own chunks. `bytes`, where there is a
+  // disk: of a chunk's slots.
+  Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes> quotas, Eviction eviction,
+          std::function<Bytes(ChunkIndex)> bytes = nullptr);
 
   // The tenant of that name, made on first use.
   TenantId Open(const std::string& name);
@@ -56,15 +63,20 @@ class Tenants {
   // Those that are set, as they were given, also of tenants that haven't come yet.
   const std::map<std::string, Bytes>& quotas() const { return quotas_; }
 
+  // Takes a victim of the tenant; kNoChunk when it has none. kOnDisk: only where there is a disk, and one that is on it.
+  enum class Victims : uint8_t { kAny, kOnDisk };
+  ChunkIndex NextVictimOf(TenantId tenant, Victims which = Victims::kAny);
   // Takes a victim from the tenant that uses most of its quota and has one; kNoChunk when nobody has.
   // Cost: a look at each tenant, and at those again that have nothing to give.
-  ChunkIndex NextVictim();
+  ChunkIndex NextVictim(Victims which = Victims::kAny);
 
  private:
   Bytes QuotaOf(const std::string& name) const;
 
   ChunkTable& chunks_;
   const Bytes capacity_;
+  const Eviction eviction_;
+  const std::function<Bytes(ChunkIndex)> bytes_;
   std::map<std::string, Bytes> quotas_;
   std::vector<Tenant> tenants_;
   absl::flat_hash_map<std::string, TenantId> by_name_;

@@ -414,7 +414,7 @@ void Oracle::EndShard(FillId id, ShardId shard_id, bool stored) {
   if (fill.stored != fill.all) return;
   if (slots_.IsLive(shard.slot)) {
     Expect(!fill.doomed, kNothingHalfDone, "a half store with a failed shard was kept");
-    fill.unsure = fill.may_end;
+    fill.unsure = fill.may_end || fill.cleared;
     if (fill.unsure) return;
     ++coverage_.sealed;
     fill.ended = true;

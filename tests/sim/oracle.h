@@ -111,7 +111,8 @@ class Oracle {
     bool may_end = false;               // expired, or a rank has died: ends when quiet, once the core has come to it
     bool cleared = false;               // it need not end, but may; and the key may be stored anew meanwhile
     std::set<core::JobId> clears = {};  // those that have not been cancelled: it ends when they are done, and it is quiet
-    bool unsure = false;                // stored by all, and maybe given up before by the core: it is sealed, or about to go
+    bool unsure =
+        false;  // stored by all, and maybe given up before by the core (or detached, when cleared): it is sealed, or about to go
     bool ended = false;
   };
   struct Op {

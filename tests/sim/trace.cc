@@ -41,6 +41,14 @@ struct Printer {
     for (size_t i = 0; i < e.slots.size(); ++i) absl::StrAppend(&out, " ", e.chunk_of[i], "@", Show(e.slots[i]));
     return out;
   }
+  std::string operator()(const core::CopyWaits& e) {
+    return absl::StrCat("op ", Show(e.op), " session ", e.session.value, " tag ", e.tag.value, " waits for reads");
+  }
+  std::string operator()(const core::WriteStarted& e) { return absl::StrCat("write chunk ", Show(e.chunk)); }
+  std::string operator()(const core::ReadStarted& e) { return absl::StrCat("read chunk ", Show(e.chunk)); }
+  std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
+  std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
+  std::string operator()(const core::Flushed& e) { return absl::StrCat("flushed ", e.chunks, ": ", e.status.ToString()); }
   std::string operator()(const core::CopyCancelled& e) { return absl::StrCat("cancel op ", Show(e.op)); }
   std::string operator()(const core::OpEnded& e) {
     return absl::StrCat("ended session ", e.session.value, " tag ", e.tag.value, ": ", e.status.ToString(), " copied ",

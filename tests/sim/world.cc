@@ -31,6 +31,7 @@ World::World(Options options) : options_(options), prng_(options.seed) {
   core_options_.slice_work = prng_.Percent(50) ? prng_.Between(1, 8) : prng_.Between(9, 64);
   if (prng_.Percent(40)) core_options_.event_work = prng_.Between(core::CoreOptions::kEventWorkMin, 64);
   if (prng_.Percent(20)) core_options_.ghosts_max = prng_.Between(1, 8);
+  core_options_.eviction = prng_.Percent(50) ? core::Eviction::kLru : core::Eviction::kLhd;
   core_options_.seed = prng_.Next();
   MakePool();
   MakeSpaces();

@@ -28,6 +28,8 @@ class CoreFixture {
     uint32_t slabs = 1;
   };
   explicit CoreFixture(Options options);
+  // A new core over a new pool: what the old one had is forgotten.
+  void Restart(const Options& options);
   CoreFixture() : CoreFixture(Options{}) {}
 
   // The effects of one event.

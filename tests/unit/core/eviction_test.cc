@@ -116,6 +116,7 @@ TEST_CASE("Core evicts as an exact LRU over leaves when lookups, stores, loads a
   CoreFixture::Options options;
   options.slabs = 2 + seed % 3;
   options.core.lease_share = 1;
+  options.core.eviction = Eviction::kLru;
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", SpaceNamed("space", {KiB(4)}));
   LruLeafModel model(f.slots->capacity() / KiB(4));

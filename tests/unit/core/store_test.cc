@@ -225,6 +225,7 @@ TEST_CASE("Core reaps the half stores of a dead rank in slices") {
 TEST_CASE("Core moves slabs between spaces of different slot sizes") {
   CoreFixture::Options options;
   options.slabs = 3;
+  options.core.eviction = Eviction::kLru;  // slabs are emptied when all of their age are
   CoreFixture f(options);
   const SessionId small = f.Worker("small", SpaceNamed("small", {KiB(4)})),
                   large = f.Worker("large", SpaceNamed("large", {KiB(24)}));

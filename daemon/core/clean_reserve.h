@@ -1,0 +1,80 @@
+#ifndef KVIST_DAEMON_CORE_CLEAN_RESERVE_H_
+#define KVIST_DAEMON_CORE_CLEAN_RESERVE_H_
+
+#include <functional>
+#include <memory>
+
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/eviction_policy.h"
+#include "storage/base/units.h"
+
+namespace kvist::core {
+
+// The order of a tenant's chunks where there is a disk: before all that `inner` orders go those whose slots can be given away at once,
+// because they are on disk, too (or the disk can't take them). They are what `inner` would have evicted next when they were written, in that order, so far as nobody has
+// used them since: a use puts a chunk back into `inner`'s order.
+//
+// Like `inner` it keeps its list in Chunk::older and Chunk::newer; Chunk::clean tells whose list a chunk is in.
+// Threads: one.
+class CleanReserve final : public EvictionPolicy {
+ public:
+  // `bytes`: of a chunk's slots.
+  CleanReserve(std::unique_ptr<EvictionPolicy> inner, ChunkTable* chunks, std::function<Bytes(ChunkIndex)> bytes)
+      : inner_(std::move(inner)), chunks_(*chunks), bytes_of_(std::move(bytes)) {}
+
+  // A chunk whose slots can be given away, and that inner's NextVictim has chosen, or that was written when it had.
+  void Add(ChunkIndex chunk);
+  Bytes bytes() const { return bytes_; }
+  // The victims apart: those that are on disk, and the others. kNoChunk: there is none.
+  ChunkIndex NextOnDisk();
+  ChunkIndex NextUnwritten() { return inner_->NextVictim(); }
+
+  void Sealed(ChunkIndex chunk) override { inner_->Sealed(chunk); }
+  void Used(std::span<const ChunkIndex> path) override {
+    for (const ChunkIndex chunk : path) Leave(chunk);
+    inner_->Used(path);
+  }
+  void Returned(ChunkIndex chunk) override {
+    Leave(chunk);
+    inner_->Returned(chunk);
+  }
+  void Exposed(ChunkIndex chunk) override {
+    Leave(chunk);
+    inner_->Exposed(chunk);
+  }
+  void Withdrawn(ChunkIndex chunk) override {
+    Leave(chunk);
+    inner_->Withdrawn(chunk);
+  }
+  void Hinted(ChunkIndex chunk) override {
+    const bool clean = Leave(chunk);
+    inner_->Hinted(chunk);
+    if (clean) Add(chunk);
+  }
+  void Evicted(ChunkIndex chunk) override { inner_->Evicted(chunk); }
+  void Dropped(ChunkIndex chunk) override {
+    Leave(chunk);
+    inner_->Dropped(chunk);
+  }
+  ChunkIndex NextVictim() override {
+    const ChunkIndex clean = NextOnDisk();
+    return clean != kNoChunk ? clean : NextUnwritten();
+  }
+  bool Knows(ChunkIndex chunk) const override { return chunks_[chunk].clean || inner_->Knows(chunk); }
+  uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
+
+ private:
+  static constexpr ChunkIndex kEnd = kNoChunk - 1;  // of the list: a chunk in it has a neighbour on each side
+  bool Leave(ChunkIndex chunk);
+
+  const std::unique_ptr<EvictionPolicy> inner_;
+  ChunkTable& chunks_;
+  const std::function<Bytes(ChunkIndex)> bytes_of_;
+  ChunkIndex first_ = kEnd;
+  ChunkIndex last_ = kEnd;
+  Bytes bytes_{};
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_CLEAN_RESERVE_H_

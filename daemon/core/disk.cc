@@ -1,0 +1,179 @@
+// What the core writes to a disk below the slots: what is worth least, before its slots are needed; and what shall survive the daemon.
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void Core::ServeDisk(Effects* out) {
+  if (std::vector<PlacesFreed::Chunk> forgotten = placement_.TakeForgotten(); !forgotten.empty())
+    out->push_back(PlacesFreed{std::move(forgotten)});
+  if (!readers_.empty() || !orphan_reads_.empty()) BeginReads(out);
+  if (!MayWrite()) return;
+  for (uint32_t t = 0; t < tenants_.size(); ++t) {
+    Tenant& tenant = tenants_[TenantId{t}];
+    const Bytes wanted = std::max(ReserveOf(tenant), tenant.read_waits);
+    while (AtHand(tenant) + tenant.writing < wanted && MayWrite() && !placement_.spent()) {
+      const ChunkIndex victim = tenant.clean->NextUnwritten();
+      if (victim == kNoChunk) break;
+      chunks_.Charge(1);
+      if (chunks_[victim].epoch != spaces_[chunks_[victim].space].epoch) {
+        Detach(victim);  // cleared: were it written now, a restart would find it
+      } else if (chunks_[victim].disk == DiskCopy::kThere || spaces_[chunks_[victim].space].no_disk) {
+        tenant.clean->Add(victim);  // or waiting wouldn't help
+      } else {
+        BeginWrite(victim, out);
+      }
+    }
+  }
+}
+
+Bytes Core::ReserveOf(const Tenant& tenant) const { return std::min(options_.disk->reserve, tenant.quota / 4); }
+
+Bytes Core::AtHand(const Tenant& tenant) const {
+  const Bytes pool_free = slots_.capacity() - slots_.live_bytes();
+  const Bytes left = tenant.quota - std::min(tenant.used, tenant.quota);
+  return std::min(left, pool_free) + tenant.clean->bytes();
+}
+
+void Core::BeginWrite(ChunkIndex i, Effects* out) {
+  Chunk& chunk = chunks_[i];
+  KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
+  KVIST_CHECK(chunk.disk == DiskCopy::kNone || chunk.disk == DiskCopy::kThere);
+  chunk.disk = chunk.disk == DiskCopy::kNone ? DiskCopy::kWriting : DiskCopy::kMoving;
+  ++chunk.holds;
+  const Bytes bytes = BytesOf(i);
+  writing_ += bytes;
+  tenants_[spaces_[chunk.space].tenant].writing += bytes;
+  write_of_.emplace(i, next_write_);
+  writes_.emplace(next_write_++, i);
+  const std::span<const SlotRef> slots = placement_.SlotsOf(i);
+  chunks_.Charge(slots.size());
+  WriteStarted write{RefOf(i), chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()}};
+  if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
+  out->push_back(std::move(write));
+}
+
+void Core::On(const WriteFinished& event, Effects* out) {
+  const ChunkIndex i = Find(event.chunk);
+  const auto write = i == kNoChunk ? write_of_.end() : write_of_.find(i);
+  if (write == write_of_.end()) return;  // a late duplicate
+  writes_.erase(write->second);
+  write_of_.erase(write);
+  Chunk& chunk = chunks_[i];
+  const Bytes bytes = BytesOf(i);
+  Tenant& tenant = tenants_[spaces_[chunk.space].tenant];
+  writing_ -= bytes;
+  tenant.writing -= bytes;
+  --chunk.holds;
+  const bool moved = chunk.disk == DiskCopy::kMoving;
+  chunk.disk = moved ? DiskCopy::kThere : DiskCopy::kNone;
+  chunks_.Charge(1 + event.places.size());
+  if (event.status.ok()) {
+    ++(moved ? counters_.chunks_moved : counters_.chunks_written);
+    ages_.Wrote(bytes);
+    no_room_ = false;
+    if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);
+    placement_.SetPlaces(i, event.places);
+  } else {
+    ++counters_.writes_failed;
+    spaces_[chunk.space].no_disk |= absl::IsInvalidArgument(event.status);
+    // Then only doing without makes some.
+    no_room_ |= absl::IsResourceExhausted(event.status);
+    if (moved && no_room_) {
+      ++counters_.chunks_reclaimed;
+      placement_.ForgetPlaces(i);
+    }
+  }
+  for (Flush& flush : flushes_) {
+    if (i < flush.next && (!flush.space.has_value() || *flush.space == chunk.space))
+      ++(chunk.disk == DiskCopy::kThere ? flush.chunks : flush.failed);
+  }
+  if (!chunk.needed() && (chunk.detached || !chunk.whole())) {
+    placement_.Collect(i);
+  } else {
+    Offer(i);
+  }
+  EndFlushes(out);
+}
+
+// A chunk that was withdrawn from the policy's order, and is worth least.
+void Core::Offer(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
+  EvictionPolicy& policy = placement_.PolicyOf(i);
+  if (chunk.state != ChunkState::kSealed || chunk.detached || chunk.busy() || policy.Knows(i)) return;
+  const Space& space = spaces_[chunk.space];
+  if (chunk.disk == DiskCopy::kThere || space.no_disk) {
+    tenants_[space.tenant].clean->Add(i);
+  } else {
+    policy.Returned(i);  // behind others: it isn't the next that is tried again
+  }
+}
+
+void Core::On(const DiskWritable& event, Effects* out) {
+  writable_ = event.writable;
+  EndFlushes(out);
+}
+
+// ---- Flushes ----------------------------------------------------------------------------------------------------------------
+
+void Core::On(const FlushAsked& event, Effects* out) {
+  Flush flush{.session = event.session, .tag = event.tag, .space = {}, .end = chunks_.places()};
+  if (event.session.has_value()) {
+    const Session* session = sessions_.Find(*event.session);
+    if (session == nullptr || session->closed) return;
+    flush.space = session->space;
+  }
+  const auto refuse = [&](absl::Status why) { out->push_back(Flushed{event.session, event.tag, std::move(why)}); };
+  if (!options_.disk.has_value())
+    return refuse(
+        absl::FailedPreconditionError("this kvistd has no SSD tier: set ssd.enabled and ssd.capacity in its configuration"));
+  if (event.session.has_value() &&
+      std::any_of(flushes_.begin(), flushes_.end(), [&](const Flush& other) { return other.session == event.session; }))
+    return refuse(absl::ResourceExhaustedError("the session's last flush hasn't ended: wait for it"));
+  flushes_.push_back(flush);
+  EndFlushes(out);
+}
+
+void Core::GoOnFlushing(uint64_t until, Effects* out) {
+  while (CanFlush() && chunks_.work() < until) {
+    Flush& flush = flushes_.front();
+    const ChunkIndex i = flush.next++;
+    const Chunk& chunk = chunks_[i];
+    chunks_.Charge(1);
+    const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
+                       (!flush.space.has_value() || chunk.space == *flush.space);
+    if (meant && chunk.disk == DiskCopy::kNone) {
+      if (spaces_[chunk.space].no_disk)
+        ++flush.failed;
+      else
+        BeginWrite(i, out);  // it keeps its place in the policy's order
+    }
+    if (meant && chunk.disk == DiskCopy::kThere) ++flush.chunks;
+    flush.writes = next_write_;
+  }
+  EndFlushes(out);
+}
+
+void Core::EndFlushes(Effects* out) {
+  while (!flushes_.empty()) {
+    const Flush& flush = flushes_.front();
+    const bool looked = flush.next == flush.end;
+    const bool written = writes_.empty() || writes_.begin()->first >= flush.writes;
+    if (looked ? !written : writable_) return;  // also when the disk takes no more: what of it was taken isn't durable yet
+    absl::Status status;
+    if (!looked) {
+      status = absl::UnavailableError("the SSD tier takes no writes now; kvistd's log says why");
+    } else if (flush.failed > 0) {
+      status = absl::UnavailableError(absl::StrCat(flush.failed, " chunks could not be written; kvistd's log says why"));
+    }
+    out->push_back(Flushed{flush.session, flush.tag, std::move(status), flush.chunks});
+    flushes_.pop_front();
+  }
+}
+
+}  // namespace kvist::core

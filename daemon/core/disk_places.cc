@@ -1,0 +1,97 @@
+// What the disk tells of its contents: chunks that were found at the start, and places that it wants back.
+
+#include <algorithm>
+#include <optional>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void Core::On(const SpaceFound& event, Effects*) { spaces_.Open(event.spec, &slots_, &tenants_).IgnoreError(); }
+
+void Core::On(const ChunksFound& event, Effects*) {
+  KVIST_CHECK(event.chunks.size() <= kPlacesMax);
+  for (const ChunksFound::Found& found : event.chunks) TakeFound(event.space, found);
+}
+
+void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
+  const GroupSpec& spec = spaces_[id].spec.groups.at(found.group.value);
+  KVIST_CHECK(found.places.size() == spec.shards());
+  const ChunkIndex i = FindCurrent(id, found.group, found.key);
+  const auto free = [&] {
+    placement_.Forget({id,
+                       found.group,
+                       found.key,
+                       found.position,
+                       {found.places.begin(), found.places.end()},
+                       placement_.IsOnDisk(id, found.group, found.key, found.position)});
+  };
+  ChunkIndex parent = kNoChunk;
+  if (spec.reuse.chained() && found.parent.has_value()) {
+    parent = FindCurrent(id, found.group, *found.parent);
+    if (parent == kNoChunk) return free();
+  }
+  const uint32_t position = parent == kNoChunk ? 0 : chunks_[parent].position + 1;
+  if (position != found.position) return free();
+  if (i == kNoChunk) {
+    const ChunkIndex added = placement_.AddOnDisk(id, found.group, found.key, parent, found.places);
+    chunks_[added].disk_use = ages_.before();
+    ++counters_.chunks_found;
+    return;
+  }
+  Chunk& chunk = chunks_[i];
+  if (chunk.parent != parent) return free();
+  if (chunk.state == ChunkState::kGhost) {
+    placement_.Revive(i, found.places);
+    chunk.disk_use = ages_.before();
+  } else if (chunk.state == ChunkState::kSealed && chunk.disk == DiskCopy::kNone) {
+    placement_.SetPlaces(i, found.places);  // stored again before it was found
+  } else {
+    return free();  // or being stored, or written
+  }
+  ++counters_.chunks_found;
+}
+
+void Core::On(const PlacesWanted& event, Effects* out) {
+  KVIST_CHECK(event.records.size() <= kPlacesMax);
+  for (const PlacesWanted::Record& record : event.records) {
+    const ChunkIndex i = chunks_.Find(record.space, record.group, record.key);
+    if (i == kNoChunk || !chunks_[i].on_disk()) continue;
+    const std::span<const DiskPlace> places = placement_.PlacesOf(i);
+    if (std::find(places.begin(), places.end(), record.place) != places.end()) GiveBack(i, out);
+  }
+}
+
+void Core::GiveBack(ChunkIndex i, Effects* out) {
+  Chunk& chunk = chunks_[i];
+  if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading) return;  // the next time
+  if (chunk.state == ChunkState::kOnDisk && chunk.holds > 0) return;                   // a load waits for it
+  if (chunk.epoch != spaces_[chunk.space].epoch) return Detach(i);
+  // Others that hang on it are hits no longer without it: few such ghosts are bearable, so then it is kept.
+  const TenantId tenant = spaces_[chunk.space].tenant;
+  const bool crowded = chunk.children > 0 && tenants_[tenant].ghosts >= options_.ghosts_max / 2;
+  // Where nothing can be written nothing can be kept.
+  if ((ages_.Lately(chunk.disk_use) || crowded) && writable_ && !no_room_) {
+    if (placement_.spent() || !MayWrite()) return;
+    if (chunk.state == ChunkState::kSealed) {
+      if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
+      return BeginWrite(i, out);
+    }
+    if (BeginRead(i, out)) {
+      to_move_.insert(i);
+      return;
+    }
+    if (tenants_[tenant].writing > Bytes{} || !reading_.empty()) return;  // there will be a slot for it
+  }
+  ++counters_.chunks_reclaimed;
+  placement_.ForgetPlaces(i);
+  if (chunk.state == ChunkState::kGhost) {
+    placement_.Collect(i);
+  } else {
+    if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // it isn't any more
+    Offer(i);
+  }
+}
+
+}  // namespace kvist::core

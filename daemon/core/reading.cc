@@ -1,0 +1,154 @@
+// What the core does when chunks are leased that are only on disk: they are read, and loads of them wait.
+
+#include <iterator>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+ChunkIndex Core::Find(ChunkRef chunk) const {
+  if (chunk.index >= chunks_.places() || chunks_[chunk.index].generation != chunk.generation) return kNoChunk;
+  return chunks_[chunk.index].state == ChunkState::kFree ? kNoChunk : chunk.index;
+}
+
+uint32_t Core::Fetch(LeaseId id, SpaceId space) {
+  Lease& lease = leases_[id];
+  const std::vector<GroupSpec>& specs = spaces_[space].spec.groups;
+  uint32_t reading = 0;
+  const auto groups = static_cast<uint16_t>(specs.size());
+  for (uint16_t group = 0; group < groups; ++group) {
+    const ReuseRule& reuse = specs[group].reuse;
+    const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    for (const ChunkIndex chunk : needed.subspan(lease.FirstOf(reuse) - reuse.FirstNeeded(lease.chunks))) {
+      if (chunks_[chunk].state == ChunkState::kOnDisk) lease.to_read.push_back(chunk);
+      reading += chunks_[chunk].state == ChunkState::kReading;
+    }
+  }
+  chunks_.Charge(lease.to_read.size());
+  if (lease.to_read.empty()) return reading;
+  lease.read_turn = next_reader_++;
+  readers_.emplace(lease.read_turn, id);
+  return reading + static_cast<uint32_t>(lease.to_read.size());
+}
+
+void Core::BeginReads(Effects* out) {
+  const uint64_t until = chunks_.work() + options_.slice_work;
+  const auto spent = [&] { return chunks_.work() >= until || placement_.spent(); };
+  for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].read_waits = {};
+  const size_t before = reading_.size();
+  // Whether the chunk needs no read any more, or it was begun; not when its tenant has no room now.
+  const auto begin = [&](ChunkIndex chunk) {
+    chunks_.Charge(1);
+    if (chunks_[chunk].state != ChunkState::kOnDisk) return true;
+    Tenant& tenant = tenants_[spaces_[chunks_[chunk].space].tenant];
+    if (tenant.read_waits > Bytes{}) return false;
+    // Half of the reserve is for stores, while more of it is being written.
+    const bool stores_first = tenant.writing > Bytes{} && AtHand(tenant) < ReserveOf(tenant) / 2;
+    if (!stores_first && BeginRead(chunk, out)) return true;
+    tenant.read_waits = BytesOf(chunk);
+    return false;
+  };
+  for (size_t left = orphan_reads_.size(); left > 0 && !spent(); --left) {
+    const ChunkRef ref = orphan_reads_.front();
+    orphan_reads_.pop_front();
+    const ChunkIndex chunk = Find(ref);
+    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk)) orphan_reads_.push_back(ref);
+  }
+  for (auto reader = readers_.begin(); reader != readers_.end() && !spent();) {
+    std::vector<ChunkIndex>& chunks = leases_[reader->second].to_read;
+    while (!chunks.empty() && !spent() && begin(chunks.back())) chunks.pop_back();
+    chunks_.Charge(1);
+    reader = chunks.empty() ? readers_.erase(reader) : std::next(reader);
+  }
+  // When none could be begun a Tick can't begin any, either: what makes room is an event.
+  more_reads_ = spent() && reading_.size() > before;
+}
+
+bool Core::BeginRead(ChunkIndex i, Effects* out) {
+  // Where nothing can be written nothing would come to be on disk, too.
+  const Tenants::Victims victims = writable_ && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
+  if (!placement_.Reserve(i, victims)) return false;
+  Chunk& chunk = chunks_[i];
+  ++chunk.holds;
+  reading_.insert(i);
+  const std::span<const DiskPlace> places = placement_.PlacesOf(i);
+  const std::span<const SlotRef> slots = placement_.SlotsOf(i);
+  out->push_back(ReadStarted{RefOf(i),
+                             chunk.space,
+                             chunk.group,
+                             chunk.key,
+                             chunk.position,
+                             {places.begin(), places.end()},
+                             {slots.begin(), slots.end()}});
+  return true;
+}
+
+void Core::On(const ReadFinished& event, Effects* out) {
+  const ChunkIndex i = Find(event.chunk);
+  if (i == kNoChunk || reading_.erase(i) == 0) return;  // a late duplicate
+  Chunk& chunk = chunks_[i];
+  chunks_.Charge(1);
+  if (event.status.ok()) {
+    ++counters_.chunks_read;
+    chunk.state = ChunkState::kSealed;
+    ++spaces_[chunk.space].sealed;
+    placement_.PolicyOf(i).Sealed(i);
+  } else {
+    ++counters_.reads_failed;
+    if (absl::IsDataLoss(event.status)) {
+      ++counters_.chunks_corrupt;
+      out->push_back(CorruptionFound{chunk.space, 1});
+    }
+    // Nobody finds it any more. Those who had it leased are told when they load it.
+    placement_.ForgetPlaces(i);
+    if (!chunk.detached) chunks_.Detach(i);
+  }
+  ended_reads_.push_back({i, event.status});
+  EndReads(out);
+}
+
+void Core::EndReads(Effects* out) {
+  while (!ended_reads_.empty()) {
+    const auto [i, status] = ended_reads_.front();
+    for (auto waits = waiting_.lower_bound({i, 0}); waits != waiting_.end() && waits->first == i;
+         waits = waiting_.lower_bound({i, 0})) {
+      if (placement_.spent()) return;
+      chunks_.Charge(1);
+      const OpId id = OpId::Unpack(waits->second);
+      waiting_.erase(waits);
+      Op* op = ops_.Find(id);
+      if (!status.ok()) {
+        EndWaiting(id, status, out);
+      } else if (--op->reads_left == 0) {
+        out->push_back(Copying(id, op));
+      }
+    }
+    ended_reads_.pop_front();
+    const bool moves = to_move_.erase(i) > 0;
+    Chunk& chunk = chunks_[i];
+    --chunk.holds;
+    if (!status.ok()) {
+      placement_.Unreserve(i);
+      placement_.Collect(i);
+      continue;
+    }
+    // One that is only moved goes before those that are used (Offer).
+    if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
+    UseEnded(i);
+  }
+}
+
+void Core::EndWaiting(OpId id, absl::Status status, Effects* out) {
+  const Op op = ops_.Take(id);
+  chunks_.Charge(op.chunks.size() + op.reads.size());
+  for (const ChunkIndex chunk : op.reads) waiting_.erase({chunk, id.Pack()});
+  for (const ChunkIndex chunk : op.chunks) {
+    --chunks_[chunk].holds;
+    UseEnded(chunk);
+  }
+  EndOp(op, id, {op.session, op.tag, std::move(status)}, out);
+}
+
+}  // namespace kvist::core
