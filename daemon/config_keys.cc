@@ -34,6 +34,8 @@ Row Live(std::string about, Row key) {
   return key;
 }
 
+// Four of the smallest segments (ssd_options.h).
+constexpr Bytes kSsdMin = MiB(64);
 // The smallest slot: less could hold nothing. And what a pool may have.
 constexpr Bytes kQuotaMin = kPageOfMemory;
 constexpr Bytes kQuotaMax = GiB(16384);
@@ -108,6 +110,22 @@ const std::vector<ConfigKey>& ConfigKeys() {
               "the cost of a checksum a load.",
               Choice(KVIST_FIELD(pool, verify), {"never", "always"})),
 
+      AtStart("Whether KV is kept on disk, too: what the pool has no room for is found there, and what was flushed survives "
+              "kvistd.",
+              Flag(KVIST_FIELD(ssd, enabled))),
+      AtStart(
+          "Where: one or more directories, separated by ':', each on a disk of its own; in the same order at each start. "
+          "Default: \"ssd\" in daemon.state_dir.",
+          Paths(KVIST_FIELD(ssd, path), kPathMax)),
+      // Four segments of the smallest size; what places can name.
+      AtStart("Disk space for KV, all directories together. Default: a tenth of what is free there at the start.",
+              Size(KVIST_FIELD(ssd, capacity), {.min = kSsdMin, .max = GiB(1024) * 1024})),
+      AtStart("How much is written to each disk in a second at most; 0 for no limit. Less spares flash; what isn't written "
+              "before its slot is needed is dropped.",
+              Size(KVIST_FIELD(ssd, write_rate), {.min = MiB(1), .max = GiB(1024)})),
+      AtStart("How long a clean stop may write what isn't on disk yet; 0 to write nothing.",
+              Duration(KVIST_FIELD(ssd, stop_flush), absl::ZeroDuration(), absl::Hours(1))),
+
       // The most that the shared-memory engine takes.
       AtStart(
           "Threads that copy for engines on CPUs. More copy faster until memory is the limit, and take cores from engines.",
@@ -120,6 +138,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Live("What the leases of one engine may keep, as a share of the pool.", Share(KVIST_FIELD(lease, share))),
       Live("A chunk that not all ranks have stored goes after so long.",
            Duration(KVIST_FIELD(lease, half_store), absl::Milliseconds(1), absl::Hours(24))),
+
+      AtStart("Which chunks go when the pool is full: \"lhd\" those whose room is worth least, as chunks like them have "
+              "shown; \"lru\" those "
+              "that were used longest ago.",
+              Choice(KVIST_FIELD(eviction, policy), {"lhd", "lru"})),
 
       Live("What the pins of one tenant may keep, as a share of its quota (without one: of the pool).",
            Share(KVIST_FIELD(pin, share))),

@@ -12,11 +12,13 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "daemon/config_keys.h"
 #include "daemon/listen_address.h"
@@ -74,6 +76,24 @@ ConfigKey Path(absl::string_view section, absl::string_view name, Field field, s
                                 std::none_of(path.begin(), path.end(), absl::ascii_iscntrl));
       },
       [](const std::string& path) { return TomlString(path); });
+}
+
+// Absolute paths, separated by ':'.
+template <class Field>
+ConfigKey Paths(absl::string_view section, absl::string_view name, Field field, size_t length_max) {
+  return MakeKey(
+      section, name, field, true,
+      absl::StrCat("absolute paths, separated by ':', at most ", length_max,
+                   " bytes of UTF-8 in all, or \"\" for the default"),
+      ReadText,
+      [length_max](const std::string& paths) {
+        const std::vector<absl::string_view> parts = absl::StrSplit(paths, ':');
+        return paths.empty() ||
+               (paths.size() <= length_max && IsUtf8(paths) &&
+                std::none_of(paths.begin(), paths.end(), absl::ascii_iscntrl) &&
+                std::all_of(parts.begin(), parts.end(), [](absl::string_view path) { return absl::StartsWith(path, "/"); }));
+      },
+      [](const std::string& paths) { return TomlString(paths); });
 }
 
 template <class Field>

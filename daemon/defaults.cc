@@ -44,6 +44,7 @@ absl::Status FillDefaults(Options* options) {
     if (options->session.socket.empty()) options->session.socket = absl::StrCat(dir, "/", kEngineSocketName);
     if (options->admin.socket.empty()) options->admin.socket = absl::StrCat(dir, "/", kAdminSocketName);
   }
+  if (options->ssd.enabled && options->ssd.path.empty()) options->ssd.path = options->daemon.state_dir + "/ssd";
   if (options->pool.bytes == Bytes{}) options->pool.bytes = DefaultPoolBytes();
   if (options->pool.slab_bytes == Bytes{}) options->pool.slab_bytes = DefaultSlabBytes(options->pool.bytes);
   return absl::OkStatus();

@@ -50,6 +50,15 @@ struct Options {
     bool operator==(const Pool&) const = default;
   } pool;
 
+  struct Ssd {
+    bool enabled = true;  // keep chunks on disk, too
+    std::string path;     // directories, one a device, separated by ':'. Default "ssd" in daemon.state_dir
+    Bytes capacity{};     // 0: a tenth of what their file systems have free, and of what the tier has there already
+    Bytes write_rate{};   // a second and device, at most, for endurance; 0: as fast as it goes
+    absl::Duration stop_flush = absl::Seconds(10);  // what isn't on disk is written at a clean stop, for so long at most
+    bool operator==(const Ssd&) const = default;
+  } ssd;
+
   struct Copy {
     // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
     uint32_t threads = 2;
@@ -63,6 +72,11 @@ struct Options {
     absl::Duration half_store = absl::Seconds(30);  // a chunk that not all ranks have stored goes after so long
     bool operator==(const Lease&) const = default;
   } lease;
+
+  struct Eviction {
+    std::string policy = "lhd";  // or "lru": daemon/core/eviction_policy.h
+    bool operator==(const Eviction&) const = default;
+  } eviction;
 
   struct Pin {
     double share = 0.5;  // of a tenant's quota that its pins may keep

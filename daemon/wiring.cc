@@ -22,6 +22,8 @@
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
 #include "daemon/socket_dir.h"
+#include "daemon/ssd_options.h"
+#include "daemon/ssd_tier.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -53,10 +55,20 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   core.lease_max = options.lease.max;
   core.lease_share = options.lease.share;
   core.fill_timeout = options.lease.half_store;
+  core.eviction = options.eviction.policy == "lru" ? core::Eviction::kLru : core::Eviction::kLhd;
   core.pin_share = options.pin.share;
   core.private_share = options.swap.share;
   core.quotas = options.quotas;
   return core;
+}
+
+// Nothing, said in the log, where there is no room for a tier and none was asked for.
+absl::StatusOr<std::optional<ssd::StoreOptions>> SsdStore(const Options& options) {
+  absl::StatusOr<ssd::StoreOptions> store = StoreOptionsOf(options);
+  if (store.ok()) return std::optional(*std::move(store));
+  if (!absl::IsResourceExhausted(store.status()) || options.ssd.capacity != Bytes{}) return store.status();
+  spdlog::warn("no SSD tier: {}", std::string(store.status().message()));
+  return std::optional<ssd::StoreOptions>();
 }
 
 }  // namespace
@@ -69,18 +81,45 @@ struct Daemon::State {
   std::unique_ptr<session::Reactor> reactor;
   std::unique_ptr<Observation> observation;  // the first that is there, and gone only when the reactor has stopped
   std::unique_ptr<cuda::CopyEngine> copy_engine;
+  std::unique_ptr<session::DiskTier> disk_tier;
+  SsdTier* ssd = nullptr;  // it, when it is the product's
+  absl::Duration stop_flush;
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
 
+  void FlushAll();
   ~State() {
     if (observation) observation->Stopping();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained
+    if (ssd != nullptr && stop_flush > absl::ZeroDuration()) FlushAll();
     if (reactor) reactor->Stop();
     observation.reset();
   }
 };
+
+void Daemon::State::FlushAll() {
+  struct Ended {
+    absl::Notification said;
+    absl::Status status;
+    uint64_t chunks = 0;
+  };
+  const auto ended = std::make_shared<Ended>();  // it may come after nobody waits any more
+  reactor->Flush([ended](const core::Flushed& flushed) {
+    ended->status = flushed.status;
+    ended->chunks = flushed.chunks;
+    ended->said.Notify();
+  });
+  if (!ended->said.WaitForNotificationWithTimeout(stop_flush)) {
+    spdlog::warn("not everything could be written to the SSD tier within ssd.stop_flush, {}",
+                 absl::FormatDuration(stop_flush));
+  } else if (!ended->status.ok()) {
+    spdlog::warn("not everything could be written to the SSD tier: {}", std::string(ended->status.message()));
+  } else {
+    spdlog::info("{} chunks are on the SSD tier", ended->chunks);
+  }
+}
 
 Daemon::Daemon() : state_(std::make_unique<State>()) {}
 Daemon::~Daemon() = default;
@@ -129,6 +168,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   core::CoreOptions core = ToCoreOptions(options);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
+  std::optional<ssd::StoreOptions> store;
+  if (parts.disk_tier != nullptr) {
+    core.disk = parts.disk;
+  } else if (options.ssd.enabled && !options.ssd.path.empty() && !s.regions.empty()) {
+    KVIST_ASSIGN_OR_RETURN(store, SsdStore(options));
+    if (store.has_value()) core.disk = core::CoreOptions::Disk{.capacity = store->capacity};
+  }
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);
 
@@ -156,6 +202,20 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.copy_engine = cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done);
   }
   s.reactor->SetCopyEngine(s.copy_engine.get());
+  if (parts.disk_tier) {
+    s.disk_tier = parts.disk_tier(s.reactor.get());
+    s.reactor->SetDiskTier(s.disk_tier.get());
+  } else if (store.has_value()) {
+    for (const auto& region : s.regions) store->memory.emplace_back(region->data(), region->length().value);
+    const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
+    store->before_step = std::move(parts.ssd_step);
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> tier, SsdTier::Open(*std::move(store), checksums, s.reactor.get()));
+    tier->OnFreed(std::move(parts.ssd_freed));
+    s.ssd = tier.get();
+    s.disk_tier = std::move(tier);
+    s.reactor->SetDiskTier(s.disk_tier.get());
+    s.stop_flush = options.ssd.stop_flush;
+  }
   s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options, std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
@@ -172,6 +232,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
+  if (s.ssd != nullptr) s.ssd->Start();
   s.observation->EngineSocketOpen(options.session.socket);
   s.observation->ReactorStarted(s.reactor.get(), [&s, started = MonotonicNow()](metrics::Figures* figures) {
     figures->pool_capacity = s.slots->capacity();

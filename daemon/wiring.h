@@ -3,12 +3,14 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "cuda/copy_engine.h"
 #include "daemon/node.h"
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
+#include "daemon/session/disk_tier.h"
 
 namespace kvist::daemon {
 
@@ -16,6 +18,12 @@ namespace kvist::daemon {
 struct Parts {
   // Makes the copy engine; the product's copies through shared memory (cuda/shared_memory_engine.h).
   std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
+  // Makes the tier below the slots, and how the core uses it; the product's is of [ssd] (ssd_tier.h).
+  std::function<std::unique_ptr<session::DiskTier>(session::DiskTier::Ear* ear)> disk_tier;
+  core::CoreOptions::Disk disk = {};
+  // What the SSD tier's store calls before each step (StoreOptions::before_step), and what hears of chunks that it gives up.
+  std::function<void(std::string_view step)> ssd_step;
+  std::function<void(const core::PlacesFreed& freed)> ssd_freed;
   // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
   bool pool_without_memory = false;
   // None: Unimplemented. Called until the daemon is destroyed.

@@ -173,6 +173,14 @@ kvist_status kvist_unpin(kvist_client* client, const kvist_key* keys, size_t cou
   return Report(client->impl->Pin(kvist::shm::Opcode::kUnpin, {Keys(keys), count}, deadline_us, &chunks));
 }
 
+kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, uint32_t* chunks) {
+  uint32_t durable = 0;
+  if (chunks == nullptr) chunks = &durable;
+  *chunks = 0;
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->Flush(deadline_us, chunks));
+}
+
 kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args) {
   if (client == nullptr || (keys == nullptr && count > 0) || args == nullptr || args->struct_size < sizeof *args)
     return Missing("client, keys or kvist_hint_args");

@@ -40,6 +40,7 @@ class Client {
   absl::Status Release(kvist_lease lease);
   absl::StatusOr<kvist_op> Load(const kvist_load_args& args);
   absl::StatusOr<kvist_op> Store(const kvist_store_args& args);
+  absl::Status Flush(int64_t deadline_us, uint32_t* chunks);
   // kPin or kUnpin.
   absl::Status Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int64_t deadline_us, uint32_t* chunks);
   absl::Status Hint(std::span<const ChunkKey> keys, const kvist_hint_args& args);
@@ -76,6 +77,7 @@ class Client {
   struct Reply {
     absl::Status status;
     uint32_t chunks = 0;
+    uint32_t coming = 0;
     uint64_t handle = 0;
   };
   // Reads the answer of a request that has ended, and gives its cell back.

@@ -53,6 +53,7 @@ Client::Reply Client::Read(Link& link, Link::Ticket ticket) {
   const auto code = static_cast<absl::StatusCode>(cell.status);
   if (code == absl::StatusCode::kOk) {
     reply.chunks = cell.copied;
+    reply.coming = cell.skipped;
     reply.handle = cell.lease;
   } else {
     reply.status = absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message)));
@@ -76,6 +77,7 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, int64_t lease_us, in
   if (keys.empty()) return absl::OkStatus();
   Reply reply = Call(LookupEntry(lease_us), AsManyAsFit(keys), deadline_us);
   hit->chunks = std::min(reply.chunks, static_cast<uint32_t>(keys.size()));
+  hit->coming = reply.coming;
   hit->lease = reply.handle;
   return std::move(reply.status);
 }
@@ -106,6 +108,7 @@ std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeou
   }
   Reply reply = Read(*op->link, op->ticket);
   hit->chunks = reply.chunks;
+  hit->coming = reply.coming;
   hit->lease = reply.handle;
   return std::move(reply.status);
 }
@@ -133,6 +136,14 @@ absl::Status Client::Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int
   entry.opcode = opcode;
   Reply reply = Call(entry, keys, deadline_us);
   *chunks = std::min<uint32_t>(reply.chunks, static_cast<uint32_t>(keys.size()));
+  return std::move(reply.status);
+}
+
+absl::Status Client::Flush(int64_t deadline_us, uint32_t* chunks) {
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kFlush;
+  Reply reply = Call(entry, {}, deadline_us);
+  *chunks = reply.chunks;
   return std::move(reply.status);
 }
 

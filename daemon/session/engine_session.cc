@@ -149,11 +149,15 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   pending.busy = true;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
+  const auto ours = [&](const auto* effect) {
+    return effect != nullptr && effect->session == identity_.id && effect->tag == Tag(entry.cell, entry.sequence);
+  };
+  const size_t before = out->size();
   Ask(entry, pending, core, out);
   // Known from now on, not only when the effect is carried out: a cancel may be the next entry.
-  if (const auto* started = out->empty() ? nullptr : std::get_if<core::CopyStarted>(&out->back());
-      started != nullptr && started->session == identity_.id && started->tag == Tag(entry.cell, entry.sequence)) {
-    pending.op = started->op;
+  for (size_t i = before; i < out->size(); ++i) {
+    if (const auto* started = std::get_if<core::CopyStarted>(&(*out)[i]); ours(started)) pending.op = started->op;
+    if (const auto* waits = std::get_if<core::CopyWaits>(&(*out)[i]); ours(waits)) pending.op = waits->op;
   }
   return absl::OkStatus();
 }
@@ -173,6 +177,7 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
       return core->Handle(core::StoreAsked{identity_.id, tag, group, keys.front(), keys.subspan(1)}, out);
     case shm::Opcode::kPin: return core->Handle(core::PinAsked{identity_.id, tag, keys}, out);
     case shm::Opcode::kUnpin: return core->Handle(core::UnpinAsked{identity_.id, tag, keys}, out);
+    case shm::Opcode::kFlush: return core->Handle(core::FlushAsked{identity_.id, tag}, out);
     case shm::Opcode::kAllocate: return core->Handle(core::AllocateAsked{identity_.id, tag, group, entry.chunks}, out);
     case shm::Opcode::kSwapOut:
     case shm::Opcode::kSwapIn:
@@ -217,7 +222,8 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
     case shm::Opcode::kSwapOut:
     case shm::Opcode::kSwapIn: has_pages = true; break;
     case shm::Opcode::kStore: has_keys = has_pages = true; break;
-    case shm::Opcode::kAllocate: break;
+    case shm::Opcode::kAllocate:
+    case shm::Opcode::kFlush: break;
     default:
       return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
   }
@@ -296,12 +302,18 @@ void EngineSession::Answer(const core::LookupAnswered& answer) {
   ++(answer.chunks == 0 ? traffic_.lookups_missed : answer.chunks < asked ? traffic_.lookups_partial : traffic_.lookups_hit);
   traffic_.chunks_asked += asked;
   traffic_.chunks_hit += answer.chunks;
-  End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, 0, 0, answer.lease.Pack());
+  End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, answer.coming, 0, answer.lease.Pack());
 }
 
 void EngineSession::Answer(const core::Answered& answered) {
   if (!answered.status.ok()) ++traffic_.failed[HookOf(pending_[CellOf(answered.tag)].opcode)];
   End(CellOf(answered.tag), SequenceOf(answered.tag), answered.status, answered.chunks, 0, 0, answered.allocation.Pack());
+}
+
+void EngineSession::Answer(const core::Flushed& flushed) {
+  if (!flushed.status.ok()) ++traffic_.failed[HookOf(pending_[CellOf(flushed.tag)].opcode)];
+  const auto chunks = static_cast<uint32_t>(std::min<uint64_t>(flushed.chunks, UINT32_MAX));
+  End(CellOf(flushed.tag), SequenceOf(flushed.tag), flushed.status, chunks, 0, 0, 0);
 }
 
 void EngineSession::Answer(const core::OpEnded& ended) {

@@ -60,6 +60,7 @@ class EngineSession {
   // The answers.
   void Answer(const core::LookupAnswered& answer);
   void Answer(const core::OpEnded& ended);
+  void Answer(const core::Flushed& flushed);
   void Answer(const core::Answered& answered);
   // The copy for an operation that the core has begun; `slots[i]` is the memory of effect.slots[i].
   cuda::Copy Begin(const core::CopyStarted& effect, std::vector<std::byte*> slots);

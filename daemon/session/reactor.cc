@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "daemon/session/pacing.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -70,6 +71,50 @@ void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
     copies_done_.push_back({op, std::move(end), now});
   }
   WakeThread();
+}
+
+void Reactor::Say(DiskTier::Event event) {
+  Run([this, event = std::move(event)] {
+    std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
+    CarryOut();
+  });
+}
+
+bool Reactor::RunAndWait(std::function<void()> task) {
+  struct Ran {
+    absl::Notification ended;
+    bool ran = false;
+  };
+  const auto ran = std::make_shared<Ran>();
+  // Also when the task is dropped: with its last copy.
+  Run([ran, last = std::shared_ptr<void>(nullptr, [ran](void*) { ran->ended.Notify(); }), task = std::move(task)] {
+    task();
+    ran->ran = true;
+  });
+  ran->ended.WaitForNotification();
+  return ran->ran;
+}
+
+bool Reactor::Tell(DiskTier::Event event) {
+  return RunAndWait([this, event = std::move(event)] {
+    std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
+    CarryOut();
+  });
+}
+
+std::optional<SpaceId> Reactor::FindSpace(const SpaceDigest& digest) {
+  std::optional<SpaceId> found;
+  RunAndWait([this, &found, &digest] { found = core_.FindSpace(digest); });
+  return found;
+}
+
+void Reactor::Flush(std::function<void(const core::Flushed&)> flushed) {
+  Run([this, flushed = std::move(flushed)] {
+    const core::RequestTag tag{++next_flush_};
+    flushes_.emplace(tag.value, flushed);
+    core_.Handle(core::FlushAsked{std::nullopt, tag}, &effects_);
+    CarryOut();
+  });
 }
 
 void Reactor::Rung(SessionId session) {
@@ -146,6 +191,8 @@ void Reactor::Loop() {
   absl::MutexLock lock(&inbox_mutex_);
   stopped_ = true;
   tasks_.clear();
+  for (const auto& [tag, flushed] : flushes_) flushed({{}, {}, absl::CancelledError("kvistd is stopping"), 0});
+  flushes_.clear();
 }
 
 // Whether spinning would hold up a client whose work it waits for.
@@ -319,6 +366,35 @@ void Reactor::Carry(core::SessionDrained& effect) {
 void Reactor::Carry(core::LookupAnswered& effect) {
   ++lookups_answered_;
   Find(effect.session)->Answer(effect);
+}
+
+DiskTier::Slots Reactor::SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const {
+  const std::vector<Bytes>& bytes = core_.SlotBytes(space, group);
+  DiskTier::Slots spans;
+  for (size_t shard = 0; shard < slots.size(); ++shard) spans.emplace_back(slots_(slots[shard]), bytes[shard].value);
+  return spans;
+}
+
+void Reactor::Carry(core::WriteStarted& effect) {
+  DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  disk_->Write(space, std::move(effect), std::move(slots));
+}
+
+void Reactor::Carry(core::ReadStarted& effect) {
+  DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  disk_->Read(space, std::move(effect), std::move(slots));
+}
+
+void Reactor::Carry(core::SpaceCleared& effect) {
+  const core::SpaceSpec* space = effect.space.has_value() ? &core_.spec(*effect.space) : nullptr;
+  disk_->Clear(space, effect);
+}
+
+void Reactor::Carry(core::Flushed& effect) {
+  if (effect.session.has_value()) return Find(*effect.session)->Answer(effect);
+  flushes_.extract(effect.tag.value).mapped()(effect);
 }
 
 void Reactor::Carry(core::CopyStarted& effect) {

@@ -18,6 +18,7 @@
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
 #include "daemon/session/activity.h"
+#include "daemon/session/disk_tier.h"
 #include "daemon/session/doorbells.h"
 #include "daemon/session/engine_session.h"
 #include "storage/base/shm/futex.h"
@@ -32,7 +33,7 @@ namespace kvist::session {
 //   is no room, is dropped from the round: its doorbell, heard by another thread, brings it back. An idle reactor uses no time.
 // Lifecycle: Create -> SetCopyEngine -> Start -> Stop (ends all sessions, returns when every copy is quiet) -> destroy.
 // Threads: Open, Close, Run and CopyDone from any; the rest as said.
-class Reactor {
+class Reactor : public DiskTier::Ear {
  public:
   struct Options {
     int cpu = -1;                         // pins the thread; -1: anywhere
@@ -43,10 +44,15 @@ class Reactor {
   using SlotMemory = std::function<std::byte*(SlotRef)>;
 
   static absl::StatusOr<std::unique_ptr<Reactor>> Create(Options options, core::Core* core, SlotMemory slots);
-  ~Reactor();
+  ~Reactor() override;
 
   // Before Start. The engine's `done` is CopyDone.
   void SetCopyEngine(cuda::CopyEngine* engine) { engine_ = engine; }
+  // Before Start, or not at all.
+  void SetDiskTier(DiskTier* disk) { disk_ = disk; }
+  void Say(DiskTier::Event event) override;
+  bool Tell(DiskTier::Event event) override;
+  std::optional<SpaceId> FindSpace(const SpaceDigest& digest) override;
   void Start();
   void Stop();
 
@@ -60,6 +66,10 @@ class Reactor {
 
   // Hears (on the reactor's thread) that chunks of a space were dropped because they held other bytes than were stored. Before Start.
   void OnCorruption(std::function<void(SpaceId, uint32_t chunks)> corruption) { corruption_ = std::move(corruption); }
+
+  // Makes everything that is there survive the daemon, and calls `flushed` (on the reactor's thread) with how that went; with Cancelled
+  // when the reactor stops before.
+  void Flush(std::function<void(const core::Flushed&)> flushed);
 
   // The copy engine's completions.
   void CopyDone(OpId op, cuda::CopyEnd end);
@@ -117,6 +127,8 @@ class Reactor {
   void Rung(SessionId session);
   void Poll(SessionId session);
   void WakeThread();
+  // Runs a task on the reactor's thread and waits for it; false when it never runs.
+  bool RunAndWait(std::function<void()> task);
   EngineSession* Find(SessionId id);
 
   void Carry(core::SessionAccepted& effect);
@@ -124,16 +136,24 @@ class Reactor {
   void Carry(core::SessionDrained& effect);
   void Carry(core::LookupAnswered& effect);
   void Carry(core::CopyStarted& effect);
+  void Carry(core::CopyWaits&) {}  // its session knows
   void Carry(core::CopyCancelled& effect);
   void Carry(core::OpEnded& effect);
   void Carry(core::Answered& effect);
   void Carry(core::JobEnded& effect);
   void Carry(core::CorruptionFound& effect);
+  void Carry(core::WriteStarted& effect);
+  void Carry(core::ReadStarted& effect);
+  void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
+  void Carry(core::SpaceCleared& effect);
+  void Carry(core::Flushed& effect);
+  DiskTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 
   const Options options_;
   core::Core& core_;
   const SlotMemory slots_;
   cuda::CopyEngine* engine_ = nullptr;
+  DiskTier* disk_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
   std::function<void(SpaceId, uint32_t)> corruption_;
   std::thread thread_;
@@ -155,6 +175,8 @@ class Reactor {
   absl::flat_hash_map<SessionId, std::function<void(absl::Status)>> opening_;
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
+  absl::flat_hash_map<uint64_t, std::function<void(const core::Flushed&)>> flushes_;  // by tag: the daemon's own
+  uint64_t next_flush_ = 0;
   std::vector<Round> rounds_;
   size_t round_ = 0;                   // the one whose requests are handled
   std::vector<shm::FutexWord> words_;  // scratch of Sleep

@@ -248,11 +248,33 @@ core::GroupSpec SpecOf(const v1::Space& space, const v1::Space::Group& group) {
   if (group.replicated()) spec.ranks_per_shard = space.tensor_parallel();
   const uint32_t shards = space.tensor_parallel() * space.pipeline_parallel() / spec.ranks_per_shard;
   spec.layers = group.layers();
+  spec.layer_bytes = payload / group.layers();
   spec.slot_bytes.assign(shards, cuda::SlotBytesFor(payload));
   return spec;
 }
 
+core::SpaceSpec SpecOf(const v1::Space& space, const std::string& tenant) {
+  core::SpaceSpec spec;
+  spec.digest = DigestOf(space, tenant);
+  spec.tenant = tenant;
+  spec.model = space.model();
+  v1::KeptSpace kept;
+  kept.set_tenant(tenant);
+  *kept.mutable_space() = space;
+  spec.description = kept.SerializeAsString();
+  for (const v1::Space::Group& group : space.groups()) spec.groups.push_back(SpecOf(space, group));
+  return spec;
+}
+
 }  // namespace
+
+absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description) {
+  v1::KeptSpace kept;
+  if (!kept.ParseFromString(description)) return absl::InvalidArgumentError("it is no description of a space");
+  KVIST_RETURN_IF_ERROR(Name("tenant", kept.tenant(), true));
+  KVIST_RETURN_IF_ERROR(CheckSpace(kept.space()));
+  return SpecOf(kept.space(), kept.tenant());
+}
 
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer) {
@@ -283,10 +305,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
   }
-  registration.space.digest = DigestOf(space, tenant);
-  registration.space.tenant = tenant;
-  registration.space.model = space.model();
-  for (const v1::Space::Group& group : space.groups()) registration.space.groups.push_back(SpecOf(space, group));
+  registration.space = SpecOf(space, tenant);
   return registration;
 }
 

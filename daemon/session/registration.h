@@ -36,6 +36,10 @@ struct Registration {
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer);
 
+// The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
+// Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.
+absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description);
+
 // Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
 // description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.
 absl::Status VerifyProbe(const cuda::KvMemory& memory, GroupId group, uint64_t nonce);

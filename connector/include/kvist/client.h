@@ -89,6 +89,7 @@ class Allocation : public Owned<kvist_free> {
 // What a lookup found: the first `chunks` keys are there, and stay while `lease` lives.
 struct Hit {
   uint32_t chunks = 0;
+  uint32_t coming = 0;
   Lease lease;
   kvist_status status = KVIST_OK;
 };
@@ -107,7 +108,7 @@ class Client {
   Hit Lookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
     kvist_hit hit{};
     const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &hit);
-    return {hit.chunks, Lease(client_.get(), hit.lease), status};
+    return {hit.chunks, hit.coming, Lease(client_.get(), hit.lease), status};
   }
   // For schedulers that never wait. Returns 0 when it could not start: a miss.
   kvist_op StartLookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
@@ -118,7 +119,7 @@ class Client {
   Hit LookupResult(kvist_op op, int64_t timeout_us = 0) {
     kvist_hit hit{};
     const kvist_status status = kvist_lookup_result(client_.get(), op, timeout_us, &hit);
-    return {hit.chunks, Lease(client_.get(), hit.lease), status};
+    return {hit.chunks, hit.coming, Lease(client_.get(), hit.lease), status};
   }
   // Which chunks of a hit a group needs: [this, chunks).
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const { return kvist_first_needed(client_.get(), group, chunks); }
@@ -149,6 +150,10 @@ class Client {
     args.group = group;
     kvist_op op = 0;
     return kvist_store(client_.get(), &args, &op) == KVIST_OK ? op : 0;
+  }
+  // What is stored survives the daemon when this is OK; *chunks: how many chunks that are.
+  Status Flush(int64_t deadline_us, uint32_t* chunks = nullptr) {
+    return Status::Of(kvist_flush(client_.get(), deadline_us, chunks));
   }
   // How many chunks are pinned; 0 also when they can't be (kvist_error() says why).
   uint32_t Pin(std::span<const kvist_key> keys, int64_t deadline_us = 0) {

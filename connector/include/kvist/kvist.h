@@ -217,7 +217,8 @@ typedef uint64_t kvist_lease; /* 0 is none */
 typedef uint64_t kvist_op;    /* 0 is none */
 
 typedef struct kvist_hit {
-  uint32_t chunks;   /* how far the prompt can be resumed, in chunks: what every group needs for that is there */
+  uint32_t chunks; /* how far the prompt can be resumed, in chunks: what every group needs for that is there */
+  uint32_t coming; /* how many of those chunks, of all groups, are on their way from a slower tier; a load waits for them */
   kvist_lease lease; /* keeps them there until kvist_release; 0 when chunks is 0 or the instance's lease budget is spent */
 } kvist_hit;
 
@@ -306,6 +307,12 @@ KVIST_API kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_resul
 /* Gives an op up. A store's pages are free when this returns (what was not yet complete will never be seen). A load is over when a
  * later poll says pages_released. Either way the op is still asked for until its end. */
 KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
+
+/* Waits until everything that is stored of the client's space (by whichever engine) is on disk and survives kill -9 and a power cut, or the
+ * deadline: choose seconds, not a lookup's. *chunks (may be NULL) gets how many chunks that are. One at a time of a client.
+ * Errors: FAILED_PRECONDITION  kvistd has no SSD tier. UNAVAILABLE  some could not be written. DEADLINE_EXCEEDED  it goes on all
+ * the same; RESOURCE_EXHAUSTED  the last one still does. */
+KVIST_API kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, uint32_t* chunks);
 
 /* ---- Wishes ----------------------------------------------------------------------------------------------------------------
  * Pins keep a prompt's KV until it is unpinned, whatever else wants the room; hints say what goes first. Neither makes anything wrong. */

@@ -47,11 +47,17 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "pool.touch_threads") return "4";
   if (name == "pool.lock") return "false";
   if (name == "pool.verify") return "\"always\"";
+  if (name == "ssd.enabled") return "false";
+  if (name == "ssd.path") return "\"/one/disk:/another\"";
+  if (name == "ssd.capacity") return "\"2TiB\"";
+  if (name == "ssd.write_rate") return "\"300MiB\"";
+  if (name == "ssd.stop_flush") return "\"30s\"";
   if (name == "copy.threads") return "5";
   if (name == "copy.cpus") return "[1, 0]";
   if (name == "lease.max") return "\"1m30s\"";
   if (absl::EndsWith(name, ".share")) return "0.125";
   if (name == "lease.half_store") return "\"500ms\"";
+  if (name == "eviction.policy") return "\"lru\"";
   if (name == "metrics.listen") return "\"[::1]:9000\"";
   if (name == "metrics.allow_remote") return "true";
   if (name == "metrics.tenants_max") return "5";
@@ -123,6 +129,7 @@ TEST_CASE("ParseConfig takes everything at once") {
   CHECK(options.lease.max == absl::Seconds(90));
   CHECK(options.lease.share == 0.125);
   CHECK(options.lease.half_store == absl::Milliseconds(500));
+  CHECK(options.eviction.policy == "lru");
   CHECK(options.tenants == std::map<std::string, std::string>{{"1000", "blue"}, {"1001", "blue"}});
   CHECK(PrintConfig(Good(PrintConfig(options))) == PrintConfig(options));
 }
@@ -234,12 +241,14 @@ TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(Refusal("[pool]\nzzz = 1") ==
         "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, verify");
   CHECK(Refusal("[pol]\nbytes = 1") ==
-        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, copy, lease, pin, swap, "
+        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, ssd, copy, lease, "
+        "eviction, "
+        "pin, swap, "
         "metrics, "
         "log, "
         "tenants, quotas");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
-  CHECK(absl::StartsWith(Refusal("[pool]\n[ssd]\n"), "f:2:2: [ssd]: unknown section; allowed: "));
+  CHECK(absl::StartsWith(Refusal("[pool]\n[xyzzy]\n"), "f:2:2: [xyzzy]: unknown section; allowed: "));
   CHECK(absl::StrContains(Refusal(absl::StrCat("[pool]\n", std::string(100000, 'x'), " = 1")), "unknown key; allowed"));
 }
 

@@ -78,6 +78,7 @@ TEST_CASE("FillDefaults leaves what was given") {
       daemon.state_dir = "/a"
       session.socket = "/b"
       admin.socket = "/c"
+      ssd.path = "/d"
       pool.bytes = "34MiB"
       pool.slab_bytes = "64KiB")",
                                                      "f");
@@ -111,6 +112,7 @@ TEST_CASE("FillDefaults uses the system's directories for root") {
   }
   const Options filled = Filled();
   CHECK(filled.daemon.state_dir == "/var/lib/kvist");
+  CHECK(filled.ssd.path == "/var/lib/kvist/ssd");
   CHECK(filled.session.socket == "/run/kvist/engine.sock");
   CHECK(filled.admin.socket == "/run/kvist/admin.sock");
 }

@@ -1,0 +1,51 @@
+#ifndef KVIST_DAEMON_SESSION_DISK_TIER_H_
+#define KVIST_DAEMON_SESSION_DISK_TIER_H_
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <variant>
+#include <vector>
+
+#include "daemon/core/events.h"
+
+namespace kvist::session {
+
+// What carries out the core's effects on the tier below the slots.
+//
+// Lifecycle of a write or read: begun -> its event, once, when nothing touches the slots any more; never within the call. The destructor
+//   waits until nothing touches a slot; what hasn't ended by then never does.
+// Threads: all calls come on the reactor's, and don't block; events are said on any.
+class DiskTier {
+ public:
+  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskWritable, core::SpaceFound,
+                             core::ChunksFound, core::PlacesWanted, core::ClearKept>;
+  using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
+
+  // Who hears the tier: the reactor. Threads: any but its own.
+  class Ear {
+   public:
+    virtual ~Ear() = default;
+    // The core hears it soon.
+    virtual void Say(Event event) = 0;
+    // The core has heard it when this returns; false: it never will, for the daemon ends.
+    virtual bool Tell(Event event) = 0;
+    // The core's name of a space that it has heard of; nothing when it couldn't be opened, or the daemon ends.
+    virtual std::optional<SpaceId> FindSpace(const SpaceDigest& digest) = 0;
+  };
+
+  virtual ~DiskTier() = default;
+
+  virtual void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) = 0;
+  virtual void Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) = 0;
+  // No chunk is at these places any more; each was written or found by this tier.
+  virtual void Free(core::PlacesFreed freed) = 0;
+  // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.
+  virtual void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) = 0;
+};
+
+}  // namespace kvist::session
+
+#endif  // KVIST_DAEMON_SESSION_DISK_TIER_H_

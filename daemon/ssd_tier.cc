@@ -1,0 +1,184 @@
+#include "daemon/ssd_tier.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "daemon/session/registration.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+ssd::ShardShape ShapeOf(const core::SpaceSpec& space, GroupId group) {
+  const core::GroupSpec& spec = space.groups[group.value];
+  return {spec.layers, spec.layer_bytes, ssd::SlotOrder::kLayerMajor};
+}
+
+ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t position) {
+  return {.position = position, .space = space, .group = group.value, .key = key};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums, Ear* ear) {
+  auto tier = std::unique_ptr<SsdTier>(new SsdTier(checksums, ear));
+  KVIST_ASSIGN_OR_RETURN(tier->store_, ssd::Store::Open(std::move(options), tier.get()));
+  return tier;
+}
+
+SsdTier::~SsdTier() = default;
+
+// ---- From the core ----------------------------------------------------------------------------------------------------------
+
+uint32_t SsdTier::NumberOf(SpaceId id, const core::SpaceSpec& space) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (const auto met = met_.find(id); met != met_.end()) return met->second.number;
+  }
+  const uint32_t number = store_->OpenSpace(space.digest, space.description);
+  Meet(id, number, space);
+  return number;
+}
+
+void SsdTier::Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec) {
+  Met met{number, {}};
+  for (const core::GroupSpec& group : spec.groups)
+    met.units.push_back(static_cast<uint32_t>(group.slot_bytes.front() / ssd::kUnit));
+  const absl::MutexLock lock(&mutex_);
+  met_.try_emplace(id, std::move(met));
+  name_of_.try_emplace(number, id);
+}
+
+std::optional<SpaceId> SsdTier::NameOf(uint32_t number) {
+  const absl::MutexLock lock(&mutex_);
+  const auto known = name_of_.find(number);
+  return known == name_of_.end() ? std::nullopt : std::optional(known->second);
+}
+
+void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) {
+  store_->Write({.ticket = write.chunk.Pack(),
+                 .id = IdOf(NumberOf(write.space, space), write.group, write.key, write.position),
+                 .parent = write.parent,
+                 .hints = 0,
+                 .shape = ShapeOf(space, write.group),
+                 .slots = std::move(slots),
+                 .checksums = checksums_});
+}
+
+void SsdTier::Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) {
+  store_->Read({.ticket = read.chunk.Pack(),
+                .id = IdOf(NumberOf(read.space, space), read.group, read.key, read.position),
+                .shape = ShapeOf(space, read.group),
+                .places = std::move(read.places),
+                .slots = std::move(slots)});
+}
+
+void SsdTier::Free(core::PlacesFreed freed) {
+  if (freed_) freed_(freed);
+  for (core::PlacesFreed::Chunk& chunk : freed.chunks) {
+    uint32_t number = 0, units = 0;
+    {
+      const absl::MutexLock lock(&mutex_);
+      const Met& met = met_.at(chunk.space);
+      number = met.number;
+      units = met.units[chunk.group.value];
+    }
+    store_->Free(IdOf(number, chunk.group, chunk.key, chunk.position), units, {chunk.places.begin(), chunk.places.end()},
+                 chunk.replaced);
+  }
+}
+
+void SsdTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
+  std::optional<uint32_t> number;
+  if (space != nullptr) number = NumberOf(*cleared.space, *space);
+  store_->Clear(number, [this, job = cleared.job](const absl::Status& kept) {
+    if (!kept.ok()) {
+      spdlog::error("what was cleared may be found again after a restart, for the SSD tier couldn't note it: {}",
+                    std::string(kept.message()));
+    }
+    ear_.Say(core::ClearKept{job});
+  });
+}
+
+// ---- From the store ---------------------------------------------------------------------------------------------------------
+
+void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
+  ear_.Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), std::move(status), std::move(places)});
+}
+
+void SsdTier::Read(Ticket ticket, absl::Status status) {
+  ear_.Say(core::ReadFinished{core::ChunkRef::Unpack(ticket), std::move(status)});
+}
+
+void SsdTier::Writable(bool writable, const std::string& why) {
+  if (!writable) spdlog::warn("the SSD tier takes no writes now: {}", why);
+  if (writable) spdlog::info("the SSD tier takes writes");
+  ear_.Say(core::DiskWritable{writable});
+}
+
+// Whether the daemon still listens; a space that it can't serve is left where it is.
+bool SsdTier::MeetFound(const ssd::FoundSpace& found) {
+  absl::StatusOr<core::SpaceSpec> spec = session::SpaceOf(found.description);
+  if (!spec.ok() || spec->digest != found.digest) {
+    spdlog::warn("what the SSD tier holds of one space stays unused: {}",
+                 spec.ok() ? "its description isn't its own" : std::string(spec.status().message()));
+    return true;
+  }
+  if (!ear_.Tell(core::SpaceFound{*spec})) return false;
+  const std::optional<SpaceId> id = ear_.FindSpace(found.digest);
+  if (id.has_value()) {
+    Meet(*id, found.number, *spec);
+  } else {
+    spdlog::warn("what the SSD tier holds of model {} stays unused: its chunks don't fit into this pool", spec->model);
+  }
+  return true;
+}
+
+bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) {
+  for (const ssd::FoundSpace& space : spaces) {
+    if (!MeetFound(space)) return false;
+  }
+  // Those of one space go together, in their order.
+  core::ChunksFound found;
+  const auto tell = [&] { return found.chunks.empty() || ear_.Tell(std::exchange(found, {})); };
+  for (ssd::FoundChunk& chunk : chunks) {
+    const std::optional<SpaceId> space = NameOf(chunk.id.space);
+    if (!space.has_value()) continue;
+    if ((found.chunks.size() == core::Core::kPlacesMax || *space != found.space) && !tell()) return false;
+    found.space = *space;
+    found.chunks.push_back(
+        {GroupId{chunk.id.group}, chunk.id.key, chunk.parent, chunk.id.position, std::move(chunk.places)});
+  }
+  return tell();
+}
+
+void SsdTier::Recovered(const ssd::Recovery& recovery) {
+  if (!recovery.message.empty()) spdlog::warn("{}", recovery.message);
+  if (!recovery.status.ok()) return;
+  spdlog::info("the SSD tier has {} chunks, found {} in {}{}", recovery.chunks,
+               recovery.rebuilt ? "by their headers" : "in its catalog", absl::FormatDuration(recovery.elapsed),
+               recovery.cleared + recovery.skipped == 0
+                   ? ""
+                   : absl::StrCat("; ", recovery.cleared, " were cleared, ", recovery.skipped, " can't be used"));
+}
+
+void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
+  core::PlacesWanted wanted;
+  for (const ssd::PlaceWanted& record : records) {
+    const std::optional<SpaceId> space = NameOf(record.id.space);
+    if (!space.has_value()) {  // of a space that nobody serves
+      store_->Free(record.id, record.units, {record.place});
+      continue;
+    }
+    wanted.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
+    if (wanted.records.size() == core::Core::kPlacesMax && !ear_.Tell(std::exchange(wanted, {}))) return;
+  }
+  if (!wanted.records.empty()) ear_.Tell(std::move(wanted));
+}
+
+}  // namespace kvist::daemon

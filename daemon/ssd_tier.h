@@ -1,0 +1,74 @@
+#ifndef KVIST_DAEMON_SSD_TIER_H_
+#define KVIST_DAEMON_SSD_TIER_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/session/disk_tier.h"
+#include "storage/ssd/store.h"
+
+namespace kvist::daemon {
+
+// The tier of a node's disks: the core's effects in the words of a store, and the store's news in those of the core. It decides
+// nothing and keeps nothing but names: a space's number in the store and in the core.
+//
+// Lifecycle: Open -> Start, when the ear hears -> destroyed, before the slots are.
+// Threads: as DiskTier; the store's own call it, too.
+class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
+ public:
+  // Errors: ssd::Store::Open's, with the key to change.
+  static absl::StatusOr<std::unique_ptr<SsdTier>> Open(ssd::StoreOptions options, ssd::Checksums checksums, Ear* ear);
+  ~SsdTier() override;
+
+  // Tells the ear of what is there already.
+  void Start() { store_->Start(); }
+  // Hears, before Start is called, of all that is freed from then on, before it is.
+  void OnFreed(std::function<void(const core::PlacesFreed& freed)> freed) { freed_ = std::move(freed); }
+
+  void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) override;
+  void Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) override;
+  void Free(core::PlacesFreed freed) override;
+  void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
+
+  ssd::Store::Status status() const { return store_->status(); }
+
+ private:
+  SsdTier(ssd::Checksums checksums, Ear* ear) : checksums_(checksums), ear_(*ear) {}
+
+  // The store's news.
+  void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) override;
+  void Read(Ticket ticket, absl::Status status) override;
+  void Writable(bool writable, const std::string& why) override;
+  bool Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) override;
+  void Recovered(const ssd::Recovery& recovery) override;
+  void WantsBack(std::vector<ssd::PlaceWanted> records) override;
+
+  // The space's number in the store; a space that it hasn't met gets one.
+  uint32_t NumberOf(SpaceId id, const core::SpaceSpec& space);
+  void Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec);
+  bool MeetFound(const ssd::FoundSpace& found);
+  std::optional<SpaceId> NameOf(uint32_t number);
+
+  const ssd::Checksums checksums_;
+  Ear& ear_;
+  std::function<void(const core::PlacesFreed& freed)> freed_;
+  absl::Mutex mutex_;
+  struct Met {
+    uint32_t number;              // in the store
+    std::vector<uint32_t> units;  // [group] of a record, which is a slot; all shards of a group have slots of one size
+  };
+  absl::flat_hash_map<SpaceId, Met> met_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ssd::Store> store_;  // last: its threads call this
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_SSD_TIER_H_
