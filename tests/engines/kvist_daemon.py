@@ -31,7 +31,9 @@ def binary(name: str) -> str:
 class Daemon:
     """Started by the constructor; `start` again after `kill` finds the same socket. A context manager."""
 
-    def __init__(self, *, started: bool = True, **settings: str) -> None:
+    def __init__(self, *, started: bool = True, command: tuple[str, ...] = ("kvistd",), **settings: str) -> None:
+        """command: a daemon of the build's, and its arguments."""
+        self._command = command
         self._dir = tempfile.TemporaryDirectory(prefix="kvist")
         self.dir = self._dir.name
         self.socket = f"{self.dir}/engine.sock"
@@ -42,6 +44,7 @@ class Daemon:
             "admin.socket": self.admin,
             "metrics.listen": "",
             "log.level": "warn",
+            "ssd.enabled": "false",
             "pool.bytes": "64MiB",
             "pool.touch_threads": "0",
             "lease.half_store": "2s",  # of a rank that never comes
@@ -53,7 +56,7 @@ class Daemon:
 
     def start(self) -> None:
         """Returns when kvistd says READY; raises after 20 s."""
-        command = [binary("kvistd")]
+        command = [binary(self._command[0]), *self._command[1:]]
         for key, value in self.settings.items():
             command += ["--set", f"{key}={value}"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=self.dir)

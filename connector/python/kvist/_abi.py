@@ -104,7 +104,7 @@ class ChainOptions(Structure):
 
 
 class Hit(Structure):
-    _fields_ = [("chunks", c_uint32), ("lease", c_uint64)]
+    _fields_ = [("chunks", c_uint32), ("coming", c_uint32), ("lease", c_uint64)]
 
 
 class LoadArgs(Structure):
@@ -202,6 +202,7 @@ _WAITING = {  # wait up to a deadline, or call back: the interpreter runs other 
     "kvist_lookup": (c_int, [c_void_p, c_void_p, c_size_t, c_int64, c_int64, POINTER(Hit)]),
     "kvist_lookup_result": (c_int, [c_void_p, c_uint64, c_int64, POINTER(Hit)]),
     "kvist_wait": (c_int, [c_void_p, c_uint64, c_uint32, c_int64, POINTER(Result)]),
+    "kvist_flush": (c_int, [c_void_p, c_int64, POINTER(c_uint32)]),
     "kvist_pin": (c_int, [c_void_p, c_void_p, c_size_t, c_int64, POINTER(c_uint32)]),
     "kvist_unpin": (c_int, [c_void_p, c_void_p, c_size_t, c_int64]),
     "kvist_alloc": (c_int, [c_void_p, c_uint32, c_uint32, c_int64, POINTER(c_uint64)]),

@@ -12,6 +12,10 @@ def as_u32(numbers: Iterable[int]) -> array:
     """`numbers` as C's uint32_t[]; as it is when it already is one. Numbers that don't fit raise OverflowError."""
     if isinstance(numbers, array) and numbers.typecode == "I":
         return numbers
+    if isinstance(numbers, list):
+        words = array("I")
+        words.fromlist(numbers)  # two thirds of the time of array("I", numbers)
+        return words
     return array("I", numbers)
 
 

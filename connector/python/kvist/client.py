@@ -40,11 +40,13 @@ class StopReason(enum.IntEnum):
 
 
 class Hit(NamedTuple):
-    """How far a prompt can be resumed, in chunks, and the lease that keeps them there. A status other than OK means a miss, and why."""
+    """How far a prompt can be resumed, in chunks, the lease that keeps them there, and how many of them are on their way from a slower tier
+    (a load waits for those). A status other than OK means a miss, and why."""
 
     chunks: int
     lease: int
     status: Status = Status.OK
+    coming: int = 0
 
 
 class Result(NamedTuple):
@@ -180,7 +182,7 @@ class Client:
     def _hit(self, status: int, hit: _abi.Hit) -> Hit:
         if status in _CALLERS_FAULTS:
             raise error(status)
-        return Hit(hit.chunks, hit.lease, _STATUS[status])
+        return Hit(hit.chunks, hit.lease, _STATUS[status], hit.coming)
 
     def first_needed(self, group: int, chunks: int) -> int:
         """Which chunks of a hit a group needs: [this, chunks)."""
@@ -260,6 +262,12 @@ class Client:
         check(self._lib.cancel(self._client, op))
 
     # ---- pins, hints, private allocations ----
+
+    def flush(self, *, deadline_s: float) -> int:
+        """Waits until all that is stored of this space survives kvistd; how many chunks that are."""
+        chunks = ctypes.c_uint32()
+        check(self._lib.flush(self._client, _us(deadline_s), chunks))
+        return chunks.value
 
     def pin(self, keys: bytes, *, deadline_s: float = 0.0) -> int:
         """How many chunks are pinned."""

@@ -11,7 +11,7 @@ import time
 
 import kvist
 import pytest
-from kvist import Client, Connection, Group, GroupKind, GroupPages, KvistError, Memory, Role, Space, Status
+from kvist import Client, Connection, Group, GroupKind, GroupPages, Hit, KvistError, Memory, Role, Space, Status
 from kvist_daemon import Daemon
 
 LAYERS, PAGES, SEGMENT = 3, 32, 64
@@ -167,8 +167,8 @@ def test_a_lease_ends_with_its_block(daemon, worker, scheduler, pages):
     result = ended(worker, worker.load(hit.lease, [1, 2], chunk_count=1))
     assert result.status == Status.ABORTED
     with scheduler.leased(keys_of(1, seed=5), lease_s=60.0) as hit:
-        assert hit == (0, 0, Status.OK)
-    assert scheduler.lookup(keys) == (1, 0, Status.OK)  # only asked
+        assert hit == Hit(0, 0, Status.OK)
+    assert scheduler.lookup(keys) == Hit(1, 0, Status.OK)  # only asked
 
 
 def test_lookup_in_two_halves(daemon, worker, scheduler, pages):
@@ -184,13 +184,13 @@ def test_lookup_in_two_halves(daemon, worker, scheduler, pages):
     asked, late, gone = (scheduler.lookup_start(keys, lease_s=30.0, deadline_s=deadline) for deadline in (60.0, 0.05, 60.0))
     assert scheduler.lookup_result(asked) is None
     assert scheduler.lookup_result(asked, 0.01) is None
-    assert scheduler.lookup_result(late, 20.0) == (0, 0, Status.DEADLINE_EXCEEDED)
+    assert scheduler.lookup_result(late, 20.0) == Hit(0, 0, Status.DEADLINE_EXCEEDED)
     scheduler.cancel(gone)
     daemon.resume()
     assert scheduler.lookup_result(asked, 20.0).chunks == 2
     scheduler.release(0)  # nothing
     scheduler.cancel(gone)  # over already
-    assert scheduler.lookup_result(scheduler.lookup_start(b""), 1.0) == (0, 0, Status.OK)
+    assert scheduler.lookup_result(scheduler.lookup_start(b""), 1.0) == Hit(0, 0, Status.OK)
 
 
 def test_cancelled_stores_give_their_pages_back_at_once(daemon, worker, scheduler, pages):
@@ -248,6 +248,12 @@ def test_private_allocations(worker, pages):
         for _ in range(5):  # 16,384 / (1 + ranks) chunks are the most at once
             worker.alloc(4096)
     assert refused.value.status == Status.RESOURCE_EXHAUSTED
+
+
+def test_flush_says_why_nothing_survives(daemon, worker, scheduler, pages):
+    stored(worker, pages, keys_of(1))
+    with pytest.raises(KvistError, match="no SSD tier"):
+        scheduler.flush(deadline_s=10)
 
 
 def test_pins_and_hints(daemon, worker, scheduler, pages):
@@ -431,7 +437,7 @@ def test_without_a_daemon_everything_is_a_miss():
             assert scheduler.connection == worker.connection == Connection.RECONNECTING
             assert scheduler.space_digest == bytes(32)
             keys = keys_of(1)
-            assert scheduler.lookup(keys) == (0, 0, Status.UNAVAILABLE)
+            assert scheduler.lookup(keys) == Hit(0, 0, Status.UNAVAILABLE)
             for call in (
                 lambda: scheduler.lookup_start(keys),
                 lambda: worker.store(keys, [0, 1]),
@@ -488,7 +494,7 @@ def test_killed_and_started_again():
             assert (result.status, result.pages_released) == (Status.UNAVAILABLE, True)
         answer = scheduler.lookup_result(asked, 20.0)
         assert (answer.chunks, answer.status) == (0, Status.UNAVAILABLE)
-        assert scheduler.lookup(keys) == (0, 0, Status.UNAVAILABLE)
+        assert scheduler.lookup(keys) == Hit(0, 0, Status.UNAVAILABLE)
         daemon.start()
         for client in (scheduler, worker):
             client.wait_connected(20.0)

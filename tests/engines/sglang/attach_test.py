@@ -194,7 +194,7 @@ def commands():
 
 
 def test_the_guides_launch_lines_are_parsed_by_sglang(daemon, monkeypatch):
-    launches = [command for command in commands() if "sglang.launch_server" in command]
+    launches = [command for command in commands() if "--hicache-storage-backend dynamic" in command]
     assert launches
     for command in launches:
         words = shlex.split(command)

@@ -4,12 +4,28 @@ import pytest
 from kvist.sglang import KvistStorage
 from kvist_daemon import Daemon
 from pools import config
+from tree_engine import TreeEngine
 
 
 @pytest.fixture
 def small_daemon():
-    with Daemon(pool__bytes="4MiB") as running:
+    # LRU: what a crowd drives out is what was used longest ago. LHD would keep what was asked for, and give the crowd away.
+    with Daemon(pool__bytes="4MiB", eviction__policy="lru") as running:
         yield running
+
+
+@pytest.fixture
+def engines():
+    """engines(socket, **settings) -> a TreeEngine; at the end each is seen to leave nothing behind."""
+    opened = []
+
+    def open_one(socket, **settings):
+        opened.append(TreeEngine(socket, **settings))
+        return opened[-1]
+
+    yield open_one
+    for engine in reversed(opened):
+        engine.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from kvist_daemon import Daemon
 from layouts import Layout
 from preemption_rules_test import KvistWorld
 from scenarios import prompt, steps, stored
@@ -96,28 +97,85 @@ def test_other_shapes_do_not_share(daemon, ledger, start):
         engine.settle(ledger)
 
 
+class Crowd:
+    """A request that runs for 900 steps, and what it sees of another one that waits: nothing."""
+
+    def __init__(self, engine) -> None:
+        self.engine = engine
+        self.runs = engine.add(prompt(1000, 40), max_tokens=900)
+        engine.until(lambda: engine.outputs.get(self.runs))  # its own lookup has been answered
+
+    def wait_for(self, waits: str) -> tuple[int, float]:
+        """Steps until `waits` has finished, in each of which the crowd got its token. In how many `waits` was waiting, seconds of all."""
+        engine = self.engine
+        begin = time.monotonic()
+        said = len(engine.outputs[self.runs])
+        count = waited = 0
+        while not engine.status(waits).name.startswith("FINISHED") and count < 800:
+            engine.step()
+            count += 1
+            waited += engine.status(waits).name == "WAITING"
+            time.sleep(0.001)
+        assert engine.status(waits).name == "FINISHED_LENGTH_CAPPED"
+        assert len(engine.outputs[self.runs]) == said + count
+        return waited, time.monotonic() - begin
+
+    def leave(self, ledger) -> None:
+        self.engine.abort(self.runs)
+        self.engine.settle(ledger)
+
+
 def test_unanswered_lookup_delays_nobody_else(daemon, ledger, start):
     """As while slow tiers are asked: the request waits, for so long as a lookup may take; the others get their step each time."""
     engine = start(daemon, Shape(blocks=96), lookup_timeout_s=0.3)
-    runs = engine.add(prompt(1, 40), max_tokens=900)
-    engine.until(lambda: engine.outputs.get(runs))  # its own lookup has been answered
+    crowd = Crowd(engine)
     daemon.pause()
-    waits = engine.add(prompt(2, 100), max_tokens=2)
-    begin = time.monotonic()
-    said = len(engine.outputs[runs])
-    count = waited = 0
-    while not engine.status(waits).name.startswith("FINISHED") and count < 800:
-        engine.step()
-        count += 1
-        waited += engine.status(waits).name == "WAITING"
-        time.sleep(0.001)
-    took = time.monotonic() - begin
+    waited, took = crowd.wait_for(engine.add(prompt(2, 100), max_tokens=2))
     daemon.resume()
-    assert engine.status(waits).name == "FINISHED_LENGTH_CAPPED"
-    assert waited > 2 and len(engine.outputs[runs]) == said + count
+    assert waited > 2
     print(f"computed after {took:.2f} s (the lookup may take 0.3)")
-    engine.abort(runs)
-    engine.settle(ledger)
+    crowd.leave(ledger)
+
+
+def on_slow_tier(daemon, engine, ledger, tokens: list[int]) -> None:
+    """`tokens` are in kvist, their chunks on the tier below: they are the oldest of more than its pool keeps."""
+    engine.prefill(tokens, max_tokens=1)
+    number = 0
+    while daemon.status()["evictions"] < 50:
+        number += 1
+        assert number < 300
+        engine.prefill(prompt(number, 200), max_tokens=1)
+        engine.settle(ledger)
+    engine.reset()
+    engine.loaded_tokens()
+
+
+def test_slow_tier_delays_nobody_else(ledger, start):
+    """A hit that must be read from a slow tier: its request waits without blocks (None), the others get their step each time."""
+    with Daemon(command=("kvistd_delayed", "300"), pool__bytes="2MiB") as daemon:
+        engine = start(daemon, Shape(blocks=96), slow_timeout_s=5.0)
+        first = prompt(0, 200)
+        on_slow_tier(daemon, engine, ledger, first)
+        crowd = Crowd(engine)
+        waited, took = crowd.wait_for(engine.add(first, max_tokens=2))
+        assert engine.loaded_tokens() == 192
+        assert waited > 10 and took > 0.25
+        print(f"loaded after {took:.2f} s (the tier takes 0.3), waiting in {waited} steps")
+        crowd.leave(ledger)
+
+
+def test_running_request_waits_for_no_slow_tier(ledger, start):
+    """A request that vLLM computes whatever kvistd has needs to know only what not to store: it asks once more at most, not with each chunk."""
+    with Daemon(command=("kvistd_delayed", "300"), pool__bytes="2MiB") as daemon:
+        engine = start(daemon, Shape(blocks=96, step_tokens=32), slow_timeout_s=5.0)
+        first = prompt(0, 200)
+        on_slow_tier(daemon, engine, ledger, first)
+        asked, stored_before = ledger.lookups, len(ledger.calls)
+        engine.prefill(first + prompt(2000, 200), max_tokens=1, skip_reading=True)
+        assert ledger.lookups <= asked + 2
+        engine.settle(ledger)
+        assert len(ledger.calls) > stored_before  # what kvistd hadn't
+        assert engine.loaded_tokens() == 0
 
 
 def test_reset_of_the_connector(daemon, ledger, start):

@@ -31,9 +31,10 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
@@ -280,7 +281,7 @@ class Engine:
         init_none_hash(sha256)
         self.hasher = get_request_block_hasher(shape.block, sha256)
         self.workers = [Worker(self, rank) for rank in range(shape.tp * shape.pp)]  # before the scheduler's, as in vLLM
-        self.scheduler = Scheduler(
+        self.scheduler = (AsyncScheduler if shape.ahead else Scheduler)(
             self.config,
             self.cache_config,
             StructuredOutputManager(self.config),
@@ -302,6 +303,8 @@ class Engine:
         self.make_draft = None  # (request, right tokens) -> drafts
         self.outputs: dict[str, list[int]] = {}
         self._loaded = 0
+        self._in_flight: collections.deque[SchedulerOutput] = collections.deque()
+        self.last_connector_output = KVConnectorOutput()
         self.steps = 0
         self.story: collections.deque[str] = collections.deque(maxlen=4000)
         self._numbers = 0
@@ -389,11 +392,18 @@ class Engine:
     # ---- steps ----
 
     def step(self) -> SchedulerOutput:
+        """Schedules a step; computes it, or when it schedules ahead the one before it, as vLLM's batch queue of two does."""
         self.steps += 1
         for worker in self.workers:
             worker.check_free_blocks()
         output = self.scheduler.schedule()
         self._note(output)
+        self._in_flight.append(output)
+        if len(self._in_flight) > self.shape.ahead:
+            self._compute(self._in_flight.popleft())
+        return output
+
+    def _compute(self, output: SchedulerOutput) -> None:
         results = [worker.execute(output) for worker in self.workers]
         result = self.aggregator.aggregate(results)
         for outputs in self.scheduler.update_from_output(output, result).values():
@@ -409,7 +419,6 @@ class Engine:
         self.last_connector_output = result.kv_connector_output
         if not self.last_connector_output.is_empty():
             self.story.append(f"{self.steps}: {self.last_connector_output}")
-        return output
 
     def _note(self, output: SchedulerOutput) -> None:
         """For the story of a block, told when something is wrong."""
@@ -470,6 +479,8 @@ class Engine:
         if ledger is not None:
             ledger.settle(self.step, limit_s)
         self.until(lambda: not self.scheduler.has_requests(), limit_s)
+        while self._in_flight:
+            self._compute(self._in_flight.popleft())
         self.check_clean()
 
     def check_clean(self) -> None:

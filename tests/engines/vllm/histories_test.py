@@ -1,5 +1,6 @@
 """Histories from a printed seed. KVIST_SEED=... replays one; KVIST_HISTORIES=... plays more of each kind."""
 
+import dataclasses
 import os
 
 import pytest
@@ -7,11 +8,21 @@ from histories import Faults, History, seeds
 from layouts import Layout
 from settings import Shape
 
+from kvist.vllm.turns import Turns
+
 SMALL = Shape(blocks=40)
 KINDS = {
     "calm": (SMALL, Faults()),
     "slow": (SMALL, Faults(pause=60)),
     "deadly": (SMALL, Faults(kill=20, pause=20, clear=10)),
+    "scheduled ahead": (dataclasses.replace(SMALL, ahead=True), Faults(pause=30, kill=10)),
+    "scheduled ahead, roomy": (Shape(blocks=160, max_seqs=16, step_tokens=256, ahead=True), Faults(pause=20, clear=10)),
+    "scheduled ahead, hybrid": (Shape(blocks=64, windows=(0, 48, 96), ahead=True), Faults(pause=30, kill=10)),
+    "scheduled ahead, stores on eviction": (
+        dataclasses.replace(SMALL, ahead=True),
+        Faults(pause=30, kill=5),
+        {"store": "on_eviction", "evict_ahead": 8},
+    ),
     "roomy": (Shape(blocks=160, max_seqs=16, step_tokens=256), Faults(pause=20, clear=10)),
     "drafts": (Shape(blocks=48, drafts=3), Faults(pause=30)),
     "hybrid": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30)),
@@ -33,6 +44,23 @@ KINDS = {
     "loads inside the step": (SMALL, Faults(pause=10, kill=5), {"load": "layerwise", "load_timeout_s": 0.2}),
     "blocks of 64, chunks of 64": (Shape(blocks=20, block=64, chunk=64), Faults(pause=30)),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_turn_is_missed(monkeypatch):
+    """A step looks at every request whose next chunk is full with it, though at few of the others."""
+    real = Turns.take
+
+    def take(self, scheduled, requests):
+        taken = real(self, scheduled, requests)
+        for request_id, tokens in scheduled.items():
+            tracked = requests.get(request_id)
+            if tracked is not None and tracked not in taken:
+                full = min(tracked.request.num_computed_tokens + tokens, tracked.request.num_tokens)
+                assert full < tracked.next_store_tokens, f"{request_id} has {full} tokens, and its turn is not now"
+        return taken
+
+    monkeypatch.setattr(Turns, "take", take)
 
 
 @pytest.mark.parametrize("seed", seeds())

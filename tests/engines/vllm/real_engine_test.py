@@ -200,6 +200,7 @@ def copy_rate() -> float:
     done = subprocess.run(
         [binary("kvist-bench"), "copy", "--json", "--seconds", "3"], capture_output=True, text=True, timeout=120
     )
+    assert done.returncode == 0, done.stderr
     cases = {case["case"]: case["value"] for case in json.loads(done.stdout)["cases"]}
     return 1e9 * cases["load 32 KiB pages, one chunk"]
 

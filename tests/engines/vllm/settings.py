@@ -57,6 +57,7 @@ class Shape:
     drafts: int = 0
     prefix_caching: bool = True
     policy: str = "fcfs"  # or priority
+    ahead: bool = False  # vLLM's default where it can: it schedules a step before it knows how the last one went
 
 
 def model_dir(under: pathlib.Path) -> str:
@@ -89,7 +90,7 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
         enable_prefix_caching=shape.prefix_caching,
         tensor_parallel_size=shape.tp,
         pipeline_parallel_size=shape.pp,
-        async_scheduling=False,
+        async_scheduling=shape.ahead,
         scheduling_policy=shape.policy,
         generation_config="vllm",
         load_format="dummy",

@@ -3,18 +3,20 @@
 import hashlib
 import logging
 import os
+import platform
 from array import array
 from typing import Any
 
 import sglang
+import torch
 
-from kvist.describe import Space
+from kvist.describe import Group, Space
 from kvist.sglang.layout import PageLayout
-from kvist.sglang.settings import Settings
+from kvist.sglang.settings import Settings, TreeSettings
+from kvist.weights import digest, files
 
 logger = logging.getLogger(__name__)
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
 _NAME_BYTES = 255
 
 
@@ -71,22 +73,8 @@ def check_isolation(args: Any | None) -> None:
     )
 
 
-def _digest(*parts: object) -> str:
-    return hashlib.sha256("\0".join(str(part) for part in parts).encode()).hexdigest()[:32]
-
-
-def _files(path: str) -> str:
-    """Digest of the names, sizes and times of the files at `path` that hold weights."""
-    names = [path] if os.path.isfile(path) else sorted(e.path for e in os.scandir(path) if e.name.endswith(_WEIGHTS))
-    parts: list[object] = []
-    for name in names:
-        status = os.stat(name)
-        parts += [os.path.basename(name), status.st_size, status.st_mtime_ns]
-    return _digest(*parts)
-
-
 def _path_or_files(path: str) -> str:
-    return f"files {_files(path)}" if os.path.exists(path) else f"path {path}"
+    return f"files {files(path)}" if os.path.exists(path) else f"path {path}"
 
 
 def _commit(model: str, revision: str | None) -> str:
@@ -113,9 +101,9 @@ def _adapters(args: Any | None) -> list[str]:
     return [_path_or_files(path.split("=", 1)[-1]) for path in paths]
 
 
-def _revision(args: Any | None, settings: Settings) -> str:
-    if settings.weights is not None:
-        weights = f"named {settings.weights}"
+def _revision(args: Any | None, named: str | None) -> str:
+    if named is not None:
+        weights = f"named {named}"
     elif args is None or getattr(args, "model_path", None) is None:
         weights = "unseen"
         logger.warning(
@@ -127,7 +115,7 @@ def _revision(args: Any | None, settings: Settings) -> str:
         weights = f"commit {_commit(args.model_path, getattr(args, 'revision', None))}"
     names = ("dtype", "quantization", "kv_cache_dtype", "load_format", "json_model_override_args", "quantization_param_path")
     seed = getattr(args, "random_seed", None) if getattr(args, "load_format", None) == "dummy" else ""
-    numbers = _digest(*(f"{name}={getattr(args, name, None)}" for name in names), seed, *_adapters(args))
+    numbers = digest(*(f"{name}={getattr(args, name, None)}" for name in names), seed, *_adapters(args))
     return _fit(f"{weights} {numbers}")
 
 
@@ -160,7 +148,7 @@ def space_of(config: Any, pool: Any, name: str, layout: PageLayout, replicated: 
         key: getattr(pool, key, None)
         for key in ("head_num", "head_dim", "v_head_dim", "layer_num", "kv_lora_rank", "kv_cache_dim")
     }
-    meaning = _digest(
+    meaning = digest(
         sglang.__version__,
         getattr(args, "attention_backend", None),
         type(pool).__name__,
@@ -172,10 +160,47 @@ def space_of(config: Any, pool: Any, name: str, layout: PageLayout, replicated: 
     )
     return Space(
         model=_fit(config.model_name or "unnamed"),
-        revision=_revision(args, settings),
+        revision=_revision(args, settings.weights),
         kv_dtype=str(layout.dtype).removeprefix("torch."),
         layout=_fit(f"sglang {name} {getattr(pool, 'layout', '')} {' '.join(at)} {meaning} namespace={settings.namespace}"),
         page_tokens=layout.page_tokens,
         chunk_tokens=layout.page_tokens,
         groups=(layout.group(),),
+    )
+
+
+def tree_space(
+    args: Any, pool: Any, groups: tuple[Group, ...], page_tokens: int, settings: TreeSettings, ranks: int
+) -> Space:
+    """The space of one engine's own KV pools, of which each of its `ranks` keeps its share of the heads."""
+    from sglang.srt.runtime_context import attention_backends  # of releases that have such trees
+
+    names = (
+        "head_num",
+        "head_dim",
+        "v_head_dim",
+        "kv_lora_rank",
+        "qk_rope_head_dim",
+        "layer_num",
+        "start_layer",
+        "end_layer",
+    )
+    meaning = digest(
+        sglang.__version__,
+        attention_backends(),
+        type(pool).__name__,
+        *(f"{name}={getattr(pool, name, None)}" for name in names),
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+    )
+    path = getattr(args, "model_path", None) or "unnamed"
+    return Space(
+        model=_fit(os.path.basename(path.rstrip("/")) if os.path.exists(path) else path),
+        revision=_revision(args, settings.weights),
+        kv_dtype=f"{pool.dtype} as {pool.store_dtype}".replace("torch.", ""),
+        layout=_fit(f"sglang tree {meaning} namespace={settings.namespace}"),
+        page_tokens=page_tokens,
+        chunk_tokens=settings.chunk_tokens_of(page_tokens),
+        groups=groups,
+        tensor_parallel=ranks,
     )

@@ -65,7 +65,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                     transfer.kv_load_failure_policy,
                 )
             step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
-            self._scheduler = SchedulerSide(self._settings, groups, tokens, parallel.world_size, step_tokens)
+            decoded = 1 + vllm_config.num_speculative_tokens
+            self._scheduler = SchedulerSide(self._settings, groups, tokens, parallel.world_size, step_tokens, decoded)
         else:
             self._worker = WorkerSide(self._settings, vllm_config, kv_cache_config, groups, tokens)
 

@@ -1,6 +1,5 @@
 """vLLM's cache groups as kvist's: which layers share a block table and a reuse rule."""
 
-import dataclasses
 import math
 from collections.abc import Iterator
 
@@ -15,30 +14,10 @@ from vllm.v1.kv_cache_interface import (
 )
 
 import kvist
+from kvist.tensors import EngineGroup
 
 # Exact types: what derives from them keeps other things in its pages, or frees them by other rules.
 _SUPPORTED = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec, SlidingWindowMLASpec)
-
-
-@dataclasses.dataclass(frozen=True)
-class EngineGroup:
-    """One of vLLM's groups, as far as the scheduler needs it.
-
-    table          its number among kv_cache_groups: of its block table
-    block_tokens   tokens of a block, which is a page
-    window_tokens  of sliding windows, what vLLM keeps behind them included; 0: full attention
-    replicated     all tensor-parallel ranks hold the same bytes
-    """
-
-    table: int
-    layer_names: tuple[str, ...]
-    block_tokens: int
-    window_tokens: int
-    replicated: bool
-
-    @property
-    def kind(self) -> kvist.GroupKind:
-        return kvist.GroupKind.WINDOW if self.window_tokens else kvist.GroupKind.FULL
 
 
 def _layers(names: list[str], spec: KVCacheSpec) -> Iterator[tuple[str, KVCacheSpec]]:

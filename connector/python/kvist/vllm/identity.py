@@ -1,6 +1,5 @@
 """What must be equal for KV bytes to be reusable: the weights, and what a page's bytes mean."""
 
-import hashlib
 import os
 import platform
 
@@ -9,23 +8,7 @@ import vllm
 from vllm.config import VllmConfig
 from vllm.lora.request import LoRARequest
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256("\0".join(str(part) for part in parts).encode()).hexdigest()[:32]
-
-
-def _files(path: str) -> str:
-    """Digest of the names, sizes and times of the files in a directory (or of the one file) that hold weights."""
-    names = (
-        [path] if os.path.isfile(path) else sorted(entry.path for entry in os.scandir(path) if entry.name.endswith(_WEIGHTS))
-    )
-    parts = []
-    for name in names:
-        status = os.stat(name)
-        parts += [os.path.basename(name), status.st_size, status.st_mtime_ns]
-    return _digest(*parts)
+from kvist.weights import digest, files
 
 
 def weights(config: VllmConfig, named: str | None) -> tuple[str, str]:
@@ -40,10 +23,10 @@ def weights(config: VllmConfig, named: str | None) -> tuple[str, str]:
     if named is not None:
         revision = f"named {named}"
     elif os.path.exists(model.model):
-        revision = f"files {_files(model.model)}"
+        revision = f"files {files(model.model)}"
     else:
         revision = f"commit {commit or model.revision or 'unknown'}"
-    numbers = _digest(
+    numbers = digest(
         model.dtype,
         model.quantization,
         config.load_config.load_format,
@@ -59,7 +42,7 @@ def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
     packed for."""
     contexts = config.compilation_config.static_forward_context
     backends = sorted({backend.__name__ for layer in contexts.values() if (backend := getattr(layer, "attn_backend", None))})
-    specs = _digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups))
+    specs = digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups))
     isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
     return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {isa}"[:255]
 
@@ -69,7 +52,7 @@ def lora(request: LoRARequest | None) -> str:
     if request is None:
         return ""
     try:
-        files = _files(request.lora_path)
+        revision = files(request.lora_path)
     except OSError:
-        files = ""  # in no directory: of a hub
-    return f"{len(request.lora_name)}:{request.lora_name}{len(request.lora_path)}:{request.lora_path}{files}"
+        revision = ""  # in no directory: of a hub
+    return f"{len(request.lora_name)}:{request.lora_name}{len(request.lora_path)}:{request.lora_path}{revision}"

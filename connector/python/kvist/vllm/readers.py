@@ -5,6 +5,8 @@ reads, the store is stopped at the beginning of that very step, before anybody w
 That is rare: freed blocks are handed out last, and a store takes a step or two.
 """
 
+from collections.abc import Sequence
+
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
@@ -32,19 +34,22 @@ class Readers:
         self._readers: dict[int, list[_Reader]] = {}  # [job]
         self._stopped: set[int] = set()
 
-    def begin(self, job: int, blocks: list[KVCacheBlock]) -> None:
+    def begin(self, job: int, blocks: Sequence[int]) -> None:
         """The blocks may have references or none: they stay where they are in the pool's queue."""
         watchers = self._watchers
         reader = _Reader(job, self._stopped)
         mine = self._readers[job] = [reader]
+        if watchers.keys().isdisjoint(blocks):  # nearly always
+            watchers.update(dict.fromkeys(blocks, reader))
+            return
         for block in blocks:
-            before = watchers.get(block.block_id)
+            before = watchers.get(block)
             if before is None or (type(before) is _Reader and before.stopped is None and before.then is None):
-                watchers[block.block_id] = reader
+                watchers[block] = reader
             else:  # another store reads it, too
                 both = _Reader(job, self._stopped, before)
                 mine.append(both)
-                watchers[block.block_id] = both
+                watchers[block] = both
 
     def end(self, job: int) -> None:
         for reader in self._readers.pop(job):

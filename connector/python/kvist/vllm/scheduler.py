@@ -5,9 +5,9 @@ A request's life here:
   on_new_request        keys of its prompt, lookup begins
   get_num_new_matched   the answer, as often as asked; None while it isn't known. After a preemption the lookup begins anew
   update_state_after_alloc   load planned, or the lease given back
-  build_connector_meta  loads of this step; stores of chunks that this step fills
+  build_connector_meta  loads of this step; stores of chunks that are full with it; hints about requests that have finished
   update_connector_output    loads and stores that have ended
-  request_finished      load given up, lease given back, hints
+  request_finished      load given up, lease given back
 
 Blocks: a store that reads a block which vLLM gives to somebody else is stopped before that one writes (`Readers`); a block that a late load
   may still write has a reference of ours, so nobody gets it before it is quiet. So no step waits for kvistd, and no freeing is delayed.
@@ -16,10 +16,12 @@ Threads: the scheduler's.
 """
 
 import itertools
+import math
 import operator
 import time
 import uuid
 from array import array
+from collections import deque
 from typing import Any
 
 from vllm.distributed.kv_events import KVCacheEvent
@@ -39,6 +41,7 @@ from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
 from kvist.vllm.stores import Stores
 from kvist.vllm.tracked import Loading, Tracked
+from kvist.vllm.turns import Turns
 
 logger = init_logger(__name__)
 
@@ -50,6 +53,8 @@ _PATIENCE_S = 50e-6
 # can be late on a busy machine.
 _LATE_MOST = 2
 _HUNG_S = 1.0
+# After so much of a step the hints that are left come with later ones: they are what can wait.
+_HINTS_S = 40e-6
 
 _STOPPED = {
     RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
@@ -60,9 +65,9 @@ _STOPPED = {
 
 class SchedulerSide:
     def __init__(
-        self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int
+        self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int, decoded: int
     ) -> None:
-        """step_tokens: as many as vLLM computes in one step at most."""
+        """step_tokens: as many as vLLM computes in one step at most; decoded: of a request that decodes, drafts included."""
         self._settings = settings
         self._groups = groups
         self._chunk_tokens = chunk_tokens
@@ -77,8 +82,9 @@ class SchedulerSide:
         self._pool: BlockPool | None = None
         self._requests: dict[str, Tracked] = {}
         self._loading: dict[str, Loading] = {}  # [request] until all ranks have ended, also when the request is gone
-        self._planned: list[Load] = []
-        self._give_up: list[int] = []
+        self._turns = Turns(decoded)
+        self._next = Plan()  # of the next step
+        self._to_hint: deque[tuple[Tracked, Request]] = deque()  # that have finished
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
@@ -156,7 +162,8 @@ class SchedulerSide:
         tracked.hit = None
         tracked.asked_at = now
 
-    def _answer(self, tracked: Tracked) -> kvist.Hit | None:
+    def _answer(self, tracked: Tracked, wait_for_slow: bool) -> kvist.Hit | None:
+        """None: not known yet. wait_for_slow: a hit that is still on its way from a slower tier isn't known either, for some time."""
         if tracked.hit is not None:
             return tracked.hit
         hit = self._client.lookup_result(tracked.op)
@@ -165,6 +172,10 @@ class SchedulerSide:
         if hit is None:
             return None
         tracked.op = 0
+        if wait_for_slow and hit.coming and self._may_wait(tracked):
+            self._client.release(hit.lease)
+            self._ask(tracked)
+            return tracked.hit
         tracked.hit = hit
         self.counters.lookup(hit.status)
         if hit.status != kvist.Status.DEADLINE_EXCEEDED:
@@ -176,6 +187,12 @@ class SchedulerSide:
             self._hung_until = time.monotonic() + _HUNG_S
         tracked.kvistd_has(hit.chunks)
         return hit
+
+    def _may_wait(self, tracked: Tracked) -> bool:
+        """Whether there is time left for slower tiers: asking again is cheap, and costs no blocks."""
+        now = time.monotonic()
+        tracked.slow_since = tracked.slow_since or now
+        return now - tracked.slow_since < self._settings.slow_timeout_s
 
     def _forget_hit(self, tracked: Tracked) -> None:
         """Gives back the lease, or the question."""
@@ -195,6 +212,7 @@ class SchedulerSide:
             # Its blocks are gone, and its answer so far has become part of the prompt.
             tracked.preemptions = request.num_preemptions
             tracked.may_load = True
+            tracked.slow_since = 0.0
             self._forget_hit(tracked)
             tracked.prompt.extend(request.num_tokens)
             self._ask(tracked)
@@ -207,7 +225,7 @@ class SchedulerSide:
         ):
             self._forget_hit(tracked)
             self._ask(tracked)
-        hit = self._answer(tracked)
+        hit = self._answer(tracked, wait_for_slow=True)
         if hit is None:
             return None
         tracked.computed = computed
@@ -220,6 +238,7 @@ class SchedulerSide:
         tracked = self._requests.get(request.request_id)
         if tracked is None:
             return
+        self._turns.next(tracked)
         if external == 0:  # nothing to load, or loaded already
             if tracked.loading is None and tracked.hit is not None:
                 self._forget_hit(tracked)
@@ -234,7 +253,7 @@ class SchedulerSide:
         loading = tracked.loading = Loading(next(self._jobs), hit.lease, touched, if_failed)
         tracked.hit = hit._replace(lease=0)  # the load's from here on
         self._loading[request.request_id] = loading
-        self._planned.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
+        self._next.loads.append(Load(loading.job, request.request_id, hit.lease, parts, self._layerwise))
         self.counters["asked_tokens"] += external
 
     def _load_parts(
@@ -264,35 +283,36 @@ class SchedulerSide:
     # ---- a step ----
 
     def plan(self, output: SchedulerOutput) -> Plan:
-        plan = Plan(self._planned, [], self._give_up)
-        if self._planned:
-            self._planned = []
-        if self._give_up:
-            self._give_up = []
+        plan, self._next = self._next, Plan()
+        until = time.perf_counter() + _HINTS_S
         if self._stores is not None:
             plan.stop = self._stores.take_stopped()
-            requests = self._requests
-            for request_id, scheduled in output.num_scheduled_tokens.items():
-                tracked = requests.get(request_id)
-                if tracked is None:
-                    continue
-                request = tracked.request
-                ready = request.num_computed_tokens + scheduled
-                if ready < tracked.next_store_tokens:
-                    continue
-                # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
-                ready = min(ready, request.num_tokens)
-                if ready >= tracked.next_store_tokens:
-                    self._filled(tracked, ready // self._chunk_tokens, plan)
+            for tracked in self._turns.take(output.num_scheduled_tokens, self._requests):
+                self._look(tracked, output.num_scheduled_tokens.get(tracked.request.request_id, 0), plan)
             self._stores.due(plan)
+            if self._to_hint:
+                self._give_hints(until)
         return plan
 
-    def _filled(self, tracked: Tracked, until: int, plan: Plan) -> None:
-        if tracked.hit is None and self._answer(tracked) is None:
+    def _look(self, tracked: Tracked, scheduled: int, plan: Plan) -> None:
+        """It gets so many tokens in this step."""
+        request = tracked.request
+        computed = request.num_computed_tokens + scheduled
+        if computed >= tracked.next_store_tokens:
+            # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
+            known = min(computed, request.num_tokens)
+            if known >= tracked.next_store_tokens:
+                self._filled(tracked, known // self._chunk_tokens, plan)
+        if request.status == RequestStatus.RUNNING:  # else its turn comes when it has blocks (again)
+            self._turns.next(tracked, tracked.next_store_tokens - computed)
+
+    def _filled(self, tracked: Tracked, chunks: int, plan: Plan) -> None:
+        """With this step the first `chunks` are full."""
+        if tracked.hit is None and self._answer(tracked, wait_for_slow=False) is None:
             return  # kvistd hasn't said yet what it has: with the next chunk
         if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
             self._forget_hit(tracked)
-        self._stores.filled(tracked, until, plan)
+        self._stores.filled(tracked, chunks, plan)
 
     # ---- what came of it ----
 
@@ -317,6 +337,7 @@ class SchedulerSide:
             if not well:  # computed instead; vLLM asks again and is told so
                 tracked.may_load = False
                 tracked.kvistd_has(0)
+                self._turns.next(tracked)
 
     def _take(self, report: Report) -> None:
         for job, ranks in report.late.items():
@@ -333,8 +354,10 @@ class SchedulerSide:
                 self._pool.free_blocks(reversed(blocks))
         if self._stores is not None:
             for request_id in self._stores.take(report):
-                if request_id in self._requests:
-                    self._requests[request_id].offer_again()
+                tracked = self._requests.get(request_id)
+                if tracked is not None:
+                    tracked.offer_again()
+                    self._turns.next(tracked)
         if report.refused:
             self.counters["refused_stores"] += len(report.refused)
         for job, ranks in report.inside.items():
@@ -370,11 +393,20 @@ class SchedulerSide:
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None or self._client is None:
             return
-        self._forget_hit(tracked)
         if tracked.loading is not None:
-            self._give_up.append(tracked.loading.job)
+            self._next.give_up.append(tracked.loading.job)
         elif tracked.stored_first is not None:
-            self._hint(tracked, request)
+            self._to_hint.append((tracked, request))
+            if not self._requests:  # perhaps there is no next step for a long time
+                self._give_hints(math.inf)
+        self._forget_hit(tracked)
+
+    def _give_hints(self, until: float) -> None:
+        """At least one: they must not pile up where every step is long."""
+        while self._to_hint:
+            self._hint(*self._to_hint.popleft())
+            if time.perf_counter() > until:
+                return
 
     def _hint(self, tracked: Tracked, request: Request) -> None:
         """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""

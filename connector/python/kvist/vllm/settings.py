@@ -15,6 +15,7 @@ class Settings:
                       forces piecewise graphs, so for prefill nodes only; never
     load_min_tokens   shorter hits are computed instead
     lookup_timeout_s  a lookup that isn't answered by then is a miss. Meanwhile the request waits, the others run
+    slow_timeout_s    so long a request waits, without blocks, for a hit that is on its way from a slower tier; then its load waits
     load_timeout_s    a load that takes longer is given up and computed instead
     store_timeout_s   a store that takes longer is given up
     lease_s           how long a hit stays while its request waits to be scheduled; asked again after half of it
@@ -30,6 +31,7 @@ class Settings:
     load: str = "async"
     load_min_tokens: int = 1
     lookup_timeout_s: float = 0.25
+    slow_timeout_s: float = 1.0
     load_timeout_s: float = 5.0
     store_timeout_s: float = 2.0
     lease_s: float = 30.0

@@ -63,7 +63,6 @@ class Stores:
             return
         parent = 1 if first else 0
         parts: list[StorePart] = []
-        touched: list[KVCacheBlock] = []
         for group, (table, per_chunk) in enumerate(self._tables):
             own = blocks[table][first * per_chunk : until * per_chunk]
             skip = 0
@@ -73,18 +72,17 @@ class Stores:
                 own = own[skip * per_chunk :]
             if own and len(own) == (until - first - skip) * per_chunk:
                 parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, own))))
-                touched += own
         if not parts:
             return
-        job = self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, touched, plan)
+        job = self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, plan)
         if self._hash_tokens:
             event = events.stored(tracked.request, first * size, until * size, self._hash_tokens)
             if event is not None:
                 self._events[job] = event
 
-    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], blocks: list[KVCacheBlock], plan: Plan) -> int:
+    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], plan: Plan) -> int:
         job = next(self._jobs)
-        self._readers.begin(job, blocks)
+        self._readers.begin(job, parts[0].pages if len(parts) == 1 else [page for part in parts for page in part.pages])
         self._storing[job] = (self._ranks, request_id)
         plan.stores.append(Store(job, request_id, keys, parts))
         return job
@@ -125,16 +123,14 @@ class Stores:
         keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
         parent = 1 if run[0].parent_key else 0
         parts: list[StorePart] = []
-        touched: list[KVCacheBlock] = []
         for group in range(len(self._tables)):
             skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
             if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
                 continue
             blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
-            touched += blocks
         if parts:
-            self._store("", keys, parts, touched, plan)
+            self._store("", keys, parts, plan)
 
     # ---- what came of it ----
 

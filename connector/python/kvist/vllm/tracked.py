@@ -28,6 +28,8 @@ class Tracked:
     loading      the load under way
     next_store   chunks before it are in kvistd, or on their way there; next_store_tokens: when this one is full
     last_kept    on eviction: of chunk next_store - 1, where it is still the engine's alone
+    turn         the step in which to look whether that one is full (`Turns`)
+    slow_since   when the answer was first that some of it is still on its way from a slower tier
     offers_left  how often the whole chain may be offered again
     """
 
@@ -46,7 +48,9 @@ class Tracked:
         "preemptions",
         "prompt",
         "request",
+        "slow_since",
         "stored_first",
+        "turn",
     )
 
     def __init__(self, request: Request, prompt: Prompt, chunk_tokens: int) -> None:
@@ -56,12 +60,14 @@ class Tracked:
         self.op = 0
         self.hit: kvist.Hit | None = None
         self.asked_at = 0.0
+        self.slow_since = 0.0
         self.computed = 0
         self.may_load = True
         self.loading: Loading | None = None
         self.preemptions = request.num_preemptions
         self.next_store = 0
         self.next_store_tokens = chunk_tokens
+        self.turn = 0
         self.stored_first: int | None = None
         self.last_kept: Chunk | None = None
         self.offers_left = 2

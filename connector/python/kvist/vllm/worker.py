@@ -6,7 +6,6 @@ Threads: the model runner's.
 """
 
 import dataclasses
-import time
 
 import torch
 from vllm.config import VllmConfig
@@ -15,17 +14,14 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 import kvist
+from kvist.tensors import EngineGroup, describe_rank
 from kvist.vllm import identity
-from kvist.vllm.groups import EngineGroup
-from kvist.vllm.layout import describe_rank
 from kvist.vllm.plan import Handshake, Load, Plan, Report, Store
 from kvist.vllm.settings import Settings
 from kvist.vllm.stats import Counters
+from kvist.watch import Watch
 
 logger = init_logger(__name__)
-
-# How soon the log and the metrics tell of a kvistd that went or came.
-_LOOK_EVERY_S = 0.2
 
 
 @dataclasses.dataclass
@@ -63,8 +59,7 @@ class WorkerSide:
         self._failed_blocks: set[int] = set()
         self._misled: set[str] = set()  # requests whose load inside this step failed
         self._report = Report()
-        self._was_connected = True
-        self._look_again = 0.0
+        self._watch: Watch | None = None
         self._pages = None  # keeps the tensors mapped
         self.counters = Counters()
 
@@ -100,28 +95,11 @@ class WorkerSide:
         )
         self._handshake = Handshake(instance, space, rank.tables)
         self._layers = rank.layers
-        self._watch_connection()
+        self._watch = Watch(self._client, logger)
+        self._watch.look()
 
     def handshake(self) -> Handshake | None:
         return self._handshake
-
-    def _watch_connection(self) -> None:
-        """One line when kvistd goes, one when it is back."""
-        now = time.monotonic()
-        if now < self._look_again:
-            return
-        self._look_again = now + _LOOK_EVERY_S
-        connected = self._client.connection == kvist.Connection.CONNECTED
-        if connected == self._was_connected:
-            return
-        self._was_connected = connected
-        if connected:
-            logger.info("kvistd serves this engine")
-            return
-        try:
-            self._client.wait_connected(0.001)
-        except kvist.KvistError as error:
-            logger.warning("no kvistd serves this engine, which computes all KV itself until one does: %s", error.message)
 
     # ---- a step ----
 
@@ -251,7 +229,7 @@ class WorkerSide:
             self._loads = [load for load in self._loads if not self._loaded(load, results)]
         if self._late:
             self._late = [load for load in self._late if not self._quiet(load)]
-        self._watch_connection()
+        self._watch.look()
         return results
 
     def _stored(self, store: _Copy) -> bool:
@@ -318,7 +296,7 @@ class WorkerSide:
         return report
 
     def away(self) -> bool:
-        return not self._was_connected
+        return self._watch is not None and not self._watch.connected
 
     def close(self) -> None:
         """Ends the session; nothing touches the pages afterwards, or the daemon hangs and was given its time."""

@@ -6,7 +6,27 @@ import math
 import torch
 
 import kvist
-from kvist.vllm.groups import EngineGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineGroup:
+    """One of the engine's cache groups.
+
+    table          the number of its block table, as the engine counts them
+    block_tokens   tokens of a block, which is a page
+    window_tokens  of sliding windows, what the engine keeps behind them included; 0: full attention
+    replicated     all tensor-parallel ranks hold the same bytes
+    """
+
+    table: int
+    layer_names: tuple[str, ...]
+    block_tokens: int
+    window_tokens: int
+    replicated: bool
+
+    @property
+    def kind(self) -> kvist.GroupKind:
+        return kvist.GroupKind.WINDOW if self.window_tokens else kvist.GroupKind.FULL
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +61,7 @@ def describe_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> LayerPag
     places = [d for d, count in enumerate(tensor.shape[:2]) if count and count % num_blocks == 0]
     if len(places) != 1:
         raise ValueError(f"{seen}: kvist needs exactly one of the first two dimensions to count blocks")
-    # Where vLLM splits blocks for a kernel, a page is several rows.
+    # Where an engine splits blocks for a kernel, a page is several rows.
     pages = tensor.unflatten(places[0], (num_blocks, -1)).movedim(places[0], 0)
     order = sorted(range(1, pages.dim()), key=lambda d: (pages.size(d) > 1, -pages.stride(d)))
     pages = pages.permute(0, *order)
@@ -83,7 +103,9 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
         twins: dict[str, str] = {}  # shares its KV with an earlier layer
         for name in group.layer_names:
             if name not in tensors:
-                raise ValueError(f"vLLM registered no KV cache for layer {name}; it registered {', '.join(sorted(tensors))}")
+                raise ValueError(
+                    f"the engine registered no KV cache for layer {name}; it registered {', '.join(sorted(tensors))}"
+                )
             layer = describe_layer(name, tensors[name], num_blocks)
             where = (layer.pages.data_ptr(), layer.page_stride)
             if where in seen:
