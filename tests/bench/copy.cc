@@ -128,9 +128,10 @@ class CopyBench {
     keys_ = RandomKeys(random_, count);
     const double start = Now();
     const kvist_op op = client_.Store(keys_, 0, Pages(first, count));
+    if (op == 0) return NotBegun("store", count);
     const kvist_result result = client_.Wait(op, kTimeoutUs);
     const double seconds = Now() - start;
-    if (op == 0 || result.status != KVIST_OK || result.chunks_copied != count) return Failed("store", count, result);
+    if (result.status != KVIST_OK || result.chunks_copied != count) return Failed("store", count, result);
     return seconds;
   }
   // Of what was stored last, into the pages from which it came.
@@ -140,9 +141,10 @@ class CopyBench {
       return absl::InternalError(absl::StrCat("a lookup of stored chunks found ", hit.chunks));
     const double start = Now();
     const kvist_op op = client_.Load(hit.lease, first, count, Pages(first, count));
+    if (op == 0) return NotBegun("load", count);
     const kvist_result result = client_.Wait(op, kTimeoutUs);
     const double seconds = Now() - start;
-    if (op == 0 || result.status != KVIST_OK || result.chunks_copied != count) return Failed("load", count, result);
+    if (result.status != KVIST_OK || result.chunks_copied != count) return Failed("load", count, result);
     return seconds;
   }
 
@@ -165,8 +167,7 @@ class CopyBench {
     const auto add = [&](uint32_t chunk, uint32_t layer) {
       for (uint32_t i = 0; i < kPagesPerChunk; ++i) {
         std::byte* page = region + (uint64_t{layer} * shape.pages + pages_[chunk * kPagesPerChunk + i]) * shape.page_bytes;
-        std::byte* slot =
-            slots[chunk] + cuda::kSlotHeaderBytes.value + (uint64_t{layer} * kPagesPerChunk + i) * shape.page_bytes;
+        std::byte* slot = slots[chunk] + kSlotHeaderBytes.value + (uint64_t{layer} * kPagesPerChunk + i) * shape.page_bytes;
         moves.push_back(store ? Move{slot, page} : Move{page, slot});
       }
     };
@@ -214,6 +215,9 @@ class CopyBench {
 
   std::span<const uint32_t> Pages(uint32_t first, uint32_t count) const {
     return std::span(pages_).subspan(size_t{first} * kPagesPerChunk, size_t{count} * kPagesPerChunk);
+  }
+  static absl::Status NotBegun(const char* what, uint32_t count) {
+    return absl::InternalError(absl::StrCat("a ", what, " of ", count, " chunks didn't begin: ", kvist_error()));
   }
   static absl::Status Failed(const char* what, uint32_t count, const kvist_result& result) {
     return absl::InternalError(absl::StrCat("a ", what, " of ", count, " chunks copied ", result.chunks_copied, ": ",

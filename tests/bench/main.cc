@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "absl/synchronization/mutex.h"
 #include "tests/bench/subcommands.h"
@@ -25,7 +26,10 @@ constexpr Subcommand kSubcommands[] = {
      RunClear},
     {"roundtrip", "An empty request beside a futex ping-pong; what an idle daemon costs", RunRoundtrip},
     {"copy", "Stores and loads beside a hand-written copy loop", RunCopy},
+    {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
+    {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",
+     RunPolicy},
 };
 
 int Main(int argc, char** argv) {
@@ -38,7 +42,14 @@ int Main(int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(subcommand.name, subcommand.what);
     sub->add_flag("--json", json, "One object on stdout instead of a table");
     sub->add_flag("--quick", settings.quick, "Only whether it works: tiny sizes, figures that mean nothing");
+    if (std::string_view(subcommand.name) == "ssd")
+      sub->add_option("--dir", settings.directory, "A directory on the disk; needs 2.1 GiB there")
+          ->check(CLI::ExistingDirectory);
     sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
+    if (subcommand.run != RunPolicy) continue;
+    CLI::Option* trace =
+        sub->add_option("--trace", settings.trace, "A trace (JSON lines, plain or gzip) instead of shared/traces");
+    sub->add_flag("--all", settings.all, "All of shared/traces, not conversation_dev alone")->excludes(trace);
   }
   app.footer(
       "exit status: 0 measured, also when a goal is missed; 1 something failed, or a limit is no limit; 2 wrong usage");

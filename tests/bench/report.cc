@@ -59,7 +59,7 @@ std::string Report::Json() const {
 std::string Report::Table() const {
   size_t width = 4;
   for (const Case& c : cases) width = std::max(width, c.name.size());
-  std::string out = absl::StrCat("kvist-bench ", benchmark, ", ", MachineName(), "\n\n");
+  std::string out = absl::StrCat("kvist-bench ", benchmark, ", ", MachineName(), "\n\n", notes, notes.empty() ? "" : "\n");
   absl::StrAppendFormat(&out, "%-*s %12s %12s  %-9s %9s  %s\n", static_cast<int>(width), "case", "value", "limit", "unit",
                         "ratio", "goal");
   for (const Case& c : cases) {

@@ -26,6 +26,7 @@ struct Case {
 struct Report {
   std::string benchmark;
   std::vector<Case> cases;
+  std::string notes = {};  // for people, above the table
 
   // One object: {"benchmark","machine","cases":[{"case","value","unit","limit","ratio","better","goal"}]}; a case without goal has null.
   std::string Json() const;

@@ -1,6 +1,8 @@
 #ifndef KVIST_TESTS_BENCH_SETTINGS_H_
 #define KVIST_TESTS_BENCH_SETTINGS_H_
 
+#include <string>
+
 #include "absl/time/time.h"
 
 namespace kvist::bench {
@@ -11,6 +13,11 @@ struct Settings {
   absl::Duration time = absl::Seconds(20);
   // Everything as small as it can be: whether the benchmark works at all, not what it measures.
   bool quick = false;
+  // Where the disk is measured; empty: in the system's directory for temporary files.
+  std::string directory;
+  // `policy` alone. A file to replay instead of conversation_dev; and whether to replay all traces of shared/traces.
+  std::string trace = {};
+  bool all = false;
 };
 
 }  // namespace kvist::bench

@@ -20,10 +20,11 @@ Pair Middle(std::vector<Pair> pairs, By by) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Pair>> Alternate(absl::Duration time, const Slice& product, const Slice& limit) {
+absl::StatusOr<std::vector<Pair>> Alternate(absl::Duration time, const Slice& product, const Slice& limit,
+                                            size_t pairs_min) {
   std::vector<Pair> pairs;
   const double end = Now() + absl::ToDoubleSeconds(time);
-  while (pairs.size() < 3 || Now() < end) {
+  while (pairs.size() < pairs_min || Now() < end) {
     Pair pair;
     const bool limit_first = pairs.size() % 2 == 1;
     if (limit_first) { KVIST_ASSIGN_OR_RETURN(pair.limit, limit()); }

@@ -19,9 +19,10 @@ struct Pair {
 // A slice: does some work, and says what it measured of it.
 using Slice = std::function<absl::StatusOr<double>()>;
 
-// Runs both alternately until `time` has passed, at least 3 times each. Which comes first changes from pair to pair, so that neither
+// Runs both alternately until `time` has passed, at least `pairs_min` times each. Which comes first changes from pair to pair, so that neither
 // always follows the other. Errors: those of the slices.
-absl::StatusOr<std::vector<Pair>> Alternate(absl::Duration time, const Slice& product, const Slice& limit);
+absl::StatusOr<std::vector<Pair>> Alternate(absl::Duration time, const Slice& product, const Slice& limit,
+                                            size_t pairs_min = 3);
 
 // The pair in the middle, by its ratio or by its difference: noise that hits a pair moves both of its figures or makes it an outlier.
 // product / limit of that pair *is* the median of the ratios. Of an even number of pairs the upper of the two middle ones. Not of none.

@@ -6,8 +6,10 @@ usage: smoke_test.py KVIST_BENCH SUBCOMMAND
 
 import json
 import math
+import random
 import subprocess
 import sys
+import tempfile
 
 # Cases that a subcommand always has, and whether they have a goal.
 CASES = {
@@ -26,6 +28,19 @@ CASES = {
         **{f"process_vm {way} 64 KiB pages, 256 MiB": 0.85 for way in ("store", "load")},
         "limit check: loop, plain memcpy": 1,
     },
+    "ssd": {
+        **{f"{way} {size} MiB shards": 0.9 for way in ("write", "read") for size in (2, 16)},
+        **{f"{way} {size} MiB shards, cpu": 1 for way in ("write", "read") for size in (2, 16)},
+        "layer 0 of 64 chunks": 2,
+        "seal of a header, 64 layers": None,
+    },
+    "policy": {
+        "conversation_dev 3 %: LHD + 0.5 points beside LRU": 1,
+        "conversation_dev 3 %: LHD gains": 1,
+        "conversation_dev 1 %: hits, LHD leaf beside OPT": None,
+        "a ghost": 1,
+        "core a block, conversation_dev 10 %": None,
+    },
     "overhead": {"throughput, all misses": 0.97, "KV bytes per token, stored": None, "prefill vs bare GEMM": 0.3},
 }
 KEYS = ["case", "value", "unit", "limit", "ratio", "better", "goal"]
@@ -42,9 +57,32 @@ def run(*command):
     return done.stdout
 
 
+def write_trace(path):
+    """Conversations about nothing, each of whose turns repeats the turns before it; one in three goes on."""
+    chance = random.Random(1)
+    block, talks = 0, []
+    with open(path, "w") as trace:
+        for row in range(200):
+            talk = chance.choice(talks) if talks and chance.random() < 0.3 else []
+            turn = list(range(block, block + chance.randint(1, 9)))
+            block += len(turn)
+            talks.append(talk + turn)
+            trace.write(json.dumps({"timestamp": row, "input_length": 512 * len(talks[-1]), "output_length": 1,
+                                    "hash_ids": talks[-1], "stop": "end_turn"}) + "\n")
+    return path
+
+
 def main():
     bench, name = sys.argv[1:]
-    report = json.loads(run(bench, name, "--quick", "--json"))
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = [bench, name, "--quick"]
+        if name == "policy":
+            arguments += ["--trace", write_trace(f"{folder}/conversation_dev.jsonl")]
+        check_report(name, arguments)
+
+
+def check_report(name, arguments):
+    report = json.loads(run(*arguments, "--json"))
     check(list(report) == ["benchmark", "machine", "cases"], f"keys of the report: {list(report)}")
     check(report["benchmark"] == name and report["machine"], "benchmark or machine is wrong")
     goals = {}
@@ -58,7 +96,7 @@ def main():
         check(case in goals, f"no case {case!r} among {list(goals)}")
         check(goals[case] == goal, f"goal of {case!r}: {goals[case]}, not {goal}")
 
-    table = run(bench, name, "--quick")
+    table = run(*arguments)
     check(all(case in table for case in goals), f"the table lacks a case:\n{table}")
 
 

@@ -36,7 +36,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int64_t kTimeoutUs = 20'000'000;
-constexpr uint64_t kChecksumsAt = 512, kHeaderBytes = 4096;  // of a slot: cuda/slot_checksums.h
+constexpr uint64_t kChecksumsAt = 512, kHeaderBytes = 4096;  // of a slot: storage/pool/slot_header.h
 
 // Another process's memory.
 class Memory {

@@ -170,7 +170,8 @@ class ReplayTest(unittest.TestCase):
         slot = block_bytes + 4096
         place = self.directory
         settings = {"daemon.state_dir": f"'{place}/state'", "session.socket": f"'{place}/engine.sock'", "admin.socket": f"'{place}/admin.sock'",
-                    "pool.bytes": slots * slot, "pool.slab_bytes": slot, "lease.share": share, "metrics.listen": "''", "log.level": "'warn'"}
+                    "pool.bytes": slots * slot, "pool.slab_bytes": slot, "lease.share": share, "metrics.listen": "''", "log.level": "'warn'",
+                    "ssd.enabled": "false"}
         sections = {}
         for key, value in settings.items():
             section, name = key.split(".")

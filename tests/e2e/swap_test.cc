@@ -181,7 +181,8 @@ TEST_CASE("When kvistd dies what it kept is gone, the engine is told, and goes o
 
 TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversation doesn't") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), {"pool.bytes=8MiB"});
+  // LHD would keep what was hit through the flood.
+  DaemonProcess daemon(dir.path(), {"pool.bytes=8MiB", "eviction.policy=lru"});
   const auto flood = [&] {
     FakeEngine other(FakeEngine::On(daemon.socket(), "flood"));
     REQUIRE(other.status.message == "");

@@ -389,6 +389,13 @@ class World {
   }
   void Carry(core::JobEnded&) {}
   void Carry(core::CorruptionFound&) {}
+  // There is no disk here.
+  void Carry(core::CopyWaits&) { KVIST_CHECK(false); }
+  void Carry(core::WriteStarted&) { KVIST_CHECK(false); }
+  void Carry(core::ReadStarted&) { KVIST_CHECK(false); }
+  void Carry(core::PlacesFreed&) { KVIST_CHECK(false); }
+  void Carry(core::SpaceCleared&) { KVIST_CHECK(false); }
+  void Carry(core::Flushed& effect) { Find(*effect.session)->daemon->Answer(effect); }
 
   Input& input_;
   kvist::pool::SlotAllocator slots_ =

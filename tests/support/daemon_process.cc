@@ -59,8 +59,12 @@ std::vector<std::string> KvistdCommand(const std::string& dir, const std::vector
   if (!before.empty()) argv = {"/bin/sh", "-ec", before + "\nexec \"$0\" \"$@\""};
   argv.push_back(named != nullptr ? named : BinDir() + "/kvistd");
   if (!config.empty()) argv.insert(argv.end(), {"--config", config});
-  std::vector<std::string> all{"daemon.state_dir=" + dir + "/state", "session.socket=" + dir + "/engine.sock",
-                               "admin.socket=" + dir + "/admin.sock", "metrics.listen=", "log.level=warn"};
+  std::vector<std::string> all{"daemon.state_dir=" + dir + "/state",
+                               "session.socket=" + dir + "/engine.sock",
+                               "admin.socket=" + dir + "/admin.sock",
+                               "metrics.listen=",
+                               "log.level=warn",
+                               "ssd.enabled=false"};
   all.insert(all.end(), settings.begin(), settings.end());
   for (const std::string& setting : all) {
     argv.push_back("--set");

@@ -273,7 +273,7 @@ kvist_status kvist_wait_connected(kvist_client*, int64_t) {
 }
 
 kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, int64_t lease_us, int64_t, kvist_hit* hit) {
-  *hit = {0, 0};
+  *hit = {};
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
   if (world.behaviour.lookup != KVIST_OK) return world.behaviour.lookup;
   std::vector<Key> found;

@@ -1,0 +1,170 @@
+#include "tests/bench/policy_replay.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+#include "storage/pool/slot_allocator.h"
+#include "tests/bench/log_disk.h"
+#include "tests/bench/slices.h"
+
+namespace kvist::bench {
+namespace {
+
+constexpr Bytes kSlot = KiB(4);
+constexpr SessionId kSession{1};
+constexpr size_t kAskedAtOnce = 32;  // places; fewer than the reserve has
+constexpr uint32_t kPart = 16;       // blocks: 8,192 tokens of a chunked prefill
+
+ChunkKey KeyOf(uint64_t block, uint32_t world) {
+  ChunkKey key;
+  uint64_t state = block * 0x9e3779b97f4a7c15 + world;
+  for (size_t word = 0; word < sizeof key.bytes / sizeof(uint64_t); ++word) {  // splitmix64
+    uint64_t z = state += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    z ^= z >> 31;
+    std::memcpy(&key.bytes[word * sizeof z], &z, sizeof z);
+  }
+  return key;
+}
+
+class Replay {
+ public:
+  Replay(uint64_t capacity, core::Eviction eviction, uint64_t disk)
+      : slots_(*pool::SlotAllocator::Create(PoolOf(capacity))),
+        core_(OptionsOf(eviction, capacity, disk), &slots_),
+        disk_(disk) {
+    if (disk > 0) Do(core::DiskWritable{true});
+    core::SpaceSpec space{.digest = {}, .tenant = "bench", .model = "none", .groups = {}};
+    space.groups.push_back({.reuse = {}, .slot_bytes = {kSlot}});
+    Do(core::SessionOpened{kSession, "bench", core::Role::kWorker, Rank{0}, std::move(space)});
+    KVIST_CHECK(std::holds_alternative<core::SessionAccepted>(effects_.at(0)));
+  }
+
+  void Run(std::span<const ChunkKey> keys, core::StopReason stop) {
+    outcome_.blocks += keys.size();
+    const double start = Now();
+    Do(core::LookupAsked{kSession, NextTag(), keys, absl::Seconds(60)});
+    const auto answered = std::find_if(effects_.begin(), effects_.end(), [](const core::Effect& effect) {
+      return std::holds_alternative<core::LookupAnswered>(effect);  // reads come before it
+    });
+    const auto answer = std::get<core::LookupAnswered>(*answered);
+    outcome_.hits += answer.chunks;
+    if (answer.chunks < keys.size()) Store(keys, answer.chunks);
+    if (stop != core::StopReason::kUnknown) Do(core::HintAsked{kSession, keys, {.stop_reason = stop}});
+    if (answer.lease) Do(core::ReleaseAsked{kSession, answer.lease});
+    Reclaim();
+    outcome_.seconds += Now() - start;
+  }
+
+  PolicyOutcome outcome() const {
+    PolicyOutcome outcome = outcome_;
+    outcome.writes = disk_.written();
+    outcome.rewrites = core_.status().chunks_moved;
+    outcome.memory_bytes = core_.status().index_bytes.value;
+    return outcome;
+  }
+
+ private:
+  static pool::SlotAllocator::Options PoolOf(uint64_t capacity) {
+    pool::SlotAllocator::Options pool;
+    // One slab of all, so that there is room for just so many.
+    pool.slab_bytes = kSlot * capacity;
+    pool.regions = {pool.slab_bytes};
+    return pool;
+  }
+  static core::CoreOptions OptionsOf(core::Eviction eviction, uint64_t capacity, uint64_t disk) {
+    core::CoreOptions options;
+    if (disk > 0) {
+      // A reserve for one part of a store: nothing that is written takes any time.
+      options.disk = core::CoreOptions::Disk{
+          .reserve = kSlot * (capacity / 16 + 1), .writing = kSlot * (capacity / 16 + 1), .capacity = kSlot * disk};
+    }
+    options.eviction = eviction;
+    options.lease_share = 1;
+    return options;
+  }
+
+  template <class Event>
+  void Do(const Event& event) {
+    effects_.clear();
+    served_ = 0;
+    core_.Handle(event, &effects_);
+    if (disk_.capacity() == 0) return;
+    ServeDisk();
+    while (core_.has_work()) {
+      core_.Handle(core::Tick{}, &effects_);
+      ServeDisk();
+    }
+  }
+  // What the disk does at once; the event's own effects stay in effects_.
+  void ServeDisk() {
+    const auto serve = [&](const auto& event) { core_.Handle(event, &effects_); };
+    for (; served_ < effects_.size(); ++served_) {
+      const core::Effect effect = effects_[served_];
+      if (const auto* write = std::get_if<core::WriteStarted>(&effect))
+        serve(core::WriteFinished{write->chunk, absl::OkStatus(), {disk_.Append(write->key)}});
+      if (const auto* read = std::get_if<core::ReadStarted>(&effect))
+        serve(core::ReadFinished{read->chunk, absl::OkStatus()});
+      if (const auto* freed = std::get_if<core::PlacesFreed>(&effect)) {
+        for (const core::PlacesFreed::Chunk& chunk : freed->chunks) disk_.Free(chunk.places[0]);
+      }
+    }
+  }
+  // Segments are given back between requests: there is room for what one of them writes.
+  void Reclaim() {
+    for (int round = 0; round < 1000 && disk_.crowded(); ++round) {
+      core::PlacesWanted wanted;
+      for (const LogDisk::Record& record : disk_.Wanted(kAskedAtOnce))
+        wanted.records.push_back({SpaceId{0}, GroupId{0}, record.key, record.place});
+      if (wanted.records.empty()) break;
+      Do(wanted);
+    }
+  }
+  core::RequestTag NextTag() { return core::RequestTag{next_tag_++}; }
+
+  // As its engine computes it: in parts, when there is a disk that must have written what goes for them.
+  void Store(std::span<const ChunkKey> keys, uint32_t first) {
+    const uint32_t part = disk_.capacity() > 0 ? kPart : static_cast<uint32_t>(keys.size());
+    for (; first < keys.size(); first += part) StorePart(keys.first(std::min<size_t>(first + part, keys.size())), first);
+  }
+  void StorePart(std::span<const ChunkKey> keys, uint32_t first) {
+    core::StoreAsked store{kSession, NextTag(), GroupId{0}, {}, keys.subspan(first)};
+    if (first > 0) store.parent = keys[first - 1];
+    Do(store);
+    if (const auto* copy = std::get_if<core::CopyStarted>(&effects_.at(0))) {
+      const OpId op = copy->op;
+      Do(core::CopyFinished{op, absl::OkStatus()});
+    }
+    outcome_.refused += std::get<core::OpEnded>(effects_.at(0)).refused;
+  }
+
+  pool::SlotAllocator slots_;
+  core::Core core_;
+  core::Effects effects_;
+  size_t served_ = 0;  // of them, by the disk
+  LogDisk disk_;
+  PolicyOutcome outcome_;
+  uint64_t next_tag_ = 1;
+};
+
+}  // namespace
+
+PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t capacity, core::Eviction eviction,
+                           uint32_t copies, uint64_t disk) {
+  Replay replay(capacity, eviction, disk);
+  std::vector<ChunkKey> keys;
+  for (const PolicyRequest& request : requests) {
+    for (uint32_t world = 0; world < copies; ++world) {
+      keys.clear();
+      for (const uint64_t block : request.blocks) keys.push_back(KeyOf(block, world));
+      replay.Run(keys, request.stop);
+    }
+  }
+  return replay.outcome();
+}
+
+}  // namespace kvist::bench
