@@ -5,10 +5,11 @@
 #
 # Installs the packages that are missing (apt; root or sudo), builds kvistd, kvistctl and the example engine tinyllm into
 # build/release, and starts kvistd with its defaults (in a private directory when one already runs here or the default
-# directories can't be written). Then tinyllm answers questions over real documents four times:
+# directories can't be written). Then tinyllm answers questions over real documents five times:
 #   cold      kvistd knows nothing: everything is computed and stored
 #   warm      the engine has forgotten its pages: they are loaded from kvistd
 #   restart   a new engine process: they are loaded from kvistd
+#   killed    all of it is flushed to kvistd's SSD tier, kvistd is ended with kill -9 and started again: they are loaded from there
 #   control   one loaded page is corrupted on purpose: the logits must differ, else the comparison would prove nothing
 # Logits are compared bit for bit with those of the cold run. Exit status 0 only when all of that is as it should be.
 set -euo pipefail
@@ -23,7 +24,7 @@ say() { printf '[%4d s] %s\n' "$SECONDS" "$*"; }
 fail() { say "FAILED: $*" >&2; exit 1; }
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvist-quickstart.XXXXXX")
-daemon=''; engine=''; drain=''
+daemon=''; engine=''; drain=''; made=''
 
 gone() { timeout "$stop_seconds" tail --pid="$1" -s 0.1 -f /dev/null; }  # waits until this process has ended
 
@@ -48,7 +49,7 @@ cleanup() {
     echo "kvistd's last words:" >&2
     tail -n 20 "$work/kvistd.log" >&2
   fi
-  rm -rf "$work"
+  rm -rf "$work" ${made:+"$made"}
   exit $status
 }
 trap cleanup EXIT
@@ -101,7 +102,10 @@ fi
 bin=$root/build/release/bin
 
 say "starting kvistd"
-socket=(); admin=()
+socket=(); admin=(); settings=()
+state=/var/lib/kvist
+[ "$(id -u)" = 0 ] || state=${XDG_STATE_HOME:-$HOME/.local/state}/kvist
+[ -e "$state" ] || made=$state  # what kvistd makes there for this show goes with it
 if "$bin/kvistctl" status >/dev/null 2>&1; then
   say "a kvistd runs on this machine already and is left alone; this one gets a private directory"
   private=yes
@@ -114,7 +118,8 @@ fi
 if [ $private = yes ]; then
   mkdir -m 0700 "$work/run" "$work/state"
   socket=(--socket "$work/run/engine.sock"); admin=(--socket "$work/run/admin.sock")
-  start_daemon --set "daemon.state_dir=$work/state" --set "session.socket=$work/run/engine.sock" --set "admin.socket=$work/run/admin.sock" ||
+  settings=(--set "daemon.state_dir=$work/state" --set "session.socket=$work/run/engine.sock" --set "admin.socket=$work/run/admin.sock")
+  start_daemon "${settings[@]}" ||
     fail "kvistd did not become ready within $ready_seconds s"
 fi
 say "kvistd is ready (pid $daemon)"
@@ -122,16 +127,33 @@ say "kvistd is ready (pid $daemon)"
 say "tinyllm: cold, then warm"
 run_engine 0 cold-warm --phases cold,warm --logits-out "$work/logits"
 say "tinyllm: a new process"
-run_engine 0 restart --phases restart --logits-compare "$work/logits" --logits-out "$work/logits"
+run_engine 0 restart --phases restart --flush --logits-compare "$work/logits" --logits-out "$work/logits"
+grep '^flushed' "$work/restart.log" || fail "nothing was flushed"
+say "kill -9 for kvistd; a new one, and a new engine"
+kill -KILL "$daemon"
+gone "$daemon" || fail "kvistd (pid $daemon) survives kill -9"
+wait "$daemon" 2>/dev/null || true
+daemon=''
+[ -z "$drain" ] || stop "$drain"
+found=$(grep -c 'the SSD tier has' "$work/kvistd.log" || true)
+start_daemon "${settings[@]}" || fail "kvistd did not start again"
+for _ in $(seq 300); do  # it serves at once, and finds what it has meanwhile
+  [ "$(grep -c 'the SSD tier has' "$work/kvistd.log" || true)" -le "$found" ] || break
+  sleep 0.1
+done
+run_engine 0 killed --phases killed --logits-compare "$work/logits" --logits-out "$work/logits"
+sed -n '/^killed$/,/^time to first token/p' "$work/killed.log" | sed '/^$/d; /^time/d'
+awk '/^killed$/ { on = 1; next } on && NF > 6 && $0 ~ /bit for bit/ { n += /[^ ] +[0-9]+ +[0-9]+ +[0-9]+ +[1-9][0-9]* +[0-9.]+ / } END { exit n > 0 ? 0 : 1 }' "$work/killed.log" ||
+  fail "nothing came from the SSD tier after kill -9"
 say "tinyllm: negative control, one loaded page corrupted on purpose"
 run_engine 2 control --phases control --logits-compare "$work/logits" --corrupt-one-page
 
 echo
-sed -n '/^time to first token/,/^mean/p' "$work/restart.log"
+sed -n '/^time to first token/,/^mean/p' "$work/killed.log"
 echo
 "$bin/kvistctl" status "${admin[@]}" || fail "kvistctl status"
 echo
-echo "logits, bit for bit:   warm = cold: yes   after the engine's restart = cold: yes   with one page corrupted: differs, as it must"
+echo "logits, bit for bit:   warm = cold: yes   after the engine's restart = cold: yes   after kill -9 of kvistd, from SSD = cold: yes   with one page corrupted: differs, as it must"
 
 pid=$daemon
 stop_daemon

@@ -102,10 +102,12 @@ absl::Status PrivateDaemon::WriteConfiguration(const Options& options) const {
        << "[admin]\nsocket = " << quoted("admin.sock")
        << "\n"
        // A slab of one slot: the pool has as many slots as were asked for, no more.
-       << "[pool]\nbytes = " << options.slots * slot_bytes << "\nslab_bytes = " << slot_bytes
-       << "\n"
+       << "[pool]\nbytes = " << options.slots * slot_bytes << "\nslab_bytes = " << slot_bytes << "\n"
+       << "[ssd]\nenabled = false\n"
        // One engine alone: its hits may be as long as the pool.
        << "[lease]\nshare = 1.0\n"
+       // Exactly known, so that hits can be compared with a model's.
+       << "[eviction]\npolicy = 'lru'\n"
        << "[log]\nlevel = 'warn'\n";
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat("can't write ", directory_, "/kvistd.toml: is the disk full?"));

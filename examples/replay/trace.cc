@@ -80,6 +80,8 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
   if (hash_ids == object.end() || !hash_ids->is_array())
     return absl::InvalidArgumentError("\"hash_ids\" must be a list of ids");
   Request request;
+  if (const auto stop = object.find("stop"); stop != object.end() && stop->is_string())
+    request.stop = stop->get<std::string>();
   request.timestamp_ms = timestamp->get<double>();
   request.hash_ids.reserve(hash_ids->size());
   for (const nlohmann::json& id : *hash_ids) {

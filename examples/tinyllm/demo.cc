@@ -12,6 +12,7 @@ namespace tinyllm {
 namespace {
 
 constexpr int kNameWidth = 44;
+constexpr absl::Duration kFlushTime = absl::Seconds(60);  // some hundred MiB, on a slow disk
 
 DemoResult Fail(const absl::Status& status) {
   absl::FPrintF(stderr, "tinyllm: %s\n", status.message());
@@ -39,8 +40,8 @@ class Corruption {
 
 // Adds a phase to the record; its first phase is the reference. Prints a line for each answer.
 DemoResult Compare(const std::string& phase, const std::vector<NamedAnswer>& answers, Record& record) {
-  absl::PrintF("\n%s\n%-*s %7s %7s %7s %10s  %-16s  %s\n", phase, kNameWidth, "request", "prompt", "local", "kvist",
-               "TTFT ms", "logits", "compared with the reference");
+  absl::PrintF("\n%s\n%-*s %7s %7s %7s %7s %10s  %-16s  %s\n", phase, kNameWidth, "request", "prompt", "local", "kvist",
+               "ssd", "TTFT ms", "logits", "compared with the reference");
   const bool is_reference = record.entries.empty();
   bool all_equal = is_reference || record.entries.size() == answers.size();
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -56,8 +57,8 @@ DemoResult Compare(const std::string& phase, const std::vector<NamedAnswer>& ans
       all_equal = all_equal && equal;
     }
     if (i < record.entries.size()) record.entries[i].phases.push_back({phase, first_token_ms});
-    absl::PrintF("%-*s %7d %7d %7d %10.1f  %016x  %s\n", kNameWidth, name, answer.prompt_tokens, answer.local_tokens,
-                 answer.kvist_tokens, first_token_ms, DigestOf(answer.logits), verdict);
+    absl::PrintF("%-*s %7d %7d %7d %7d %10.1f  %016x  %s\n", kNameWidth, name, answer.prompt_tokens, answer.local_tokens,
+                 answer.kvist_tokens, answer.ssd_tokens, first_token_ms, DigestOf(answer.logits), verdict);
   }
   return all_equal ? DemoResult::kEqual : DemoResult::kDiffers;
 }
@@ -132,6 +133,11 @@ DemoResult RunDemo(const DemoOptions& options) {
     if (Compare(phase, *answers, record) == DemoResult::kDiffers) result = DemoResult::kDiffers;
   }
   (*engine)->ForgetLocalPages();  // ends the stores: the next process finds them
+  if (options.flush && kvist != nullptr) {
+    const absl::StatusOr<uint32_t> durable = kvist->MakeDurable(kFlushTime);
+    if (!durable.ok()) return Fail(durable.status());
+    absl::PrintF("\nflushed: %d chunks survive kvistd\n", *durable);
+  }
   PrintTimes(record);
   PrintSummary(**engine);
 

@@ -31,6 +31,7 @@ struct DemoOptions {
   Engine::Options engine;
   std::string logits_out;         // file to write; none if empty
   std::string logits_compare;     // file to compare with; none if empty
+  bool flush = false;             // at the end waits until what was stored would survive kvistd
   bool corrupt_one_page = false;  // flips a bit in one page of the last phase's loads: the negative control
 };
 

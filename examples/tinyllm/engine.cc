@@ -107,6 +107,7 @@ void Engine::CollectLoads(absl::Duration timeout) {
       const size_t loaded = sequence.load_end - sequence.load_at;
       if (options_.on_loaded && loaded > 0) options_.on_loaded(*memory_, {first, loaded / kPageTokens});
       if (sequence.answer.preemptions == 0) sequence.answer.kvist_tokens = loaded;
+      if (sequence.answer.preemptions == 0) sequence.answer.ssd_tokens = std::min(loaded, sequence.kvist.slow_tokens());
       sequence.computed = sequence.load_end;
       if (sequence.swapped_end > 0) {
         const size_t there = PagesFor(sequence.load_end);

@@ -30,6 +30,7 @@ struct Answer {
   size_t prompt_tokens = 0;
   size_t local_tokens = 0;  // of the prompt: KV found in this engine's pages
   size_t kvist_tokens = 0;  // of the prompt: KV loaded from kvist
+  size_t ssd_tokens = 0;    // of those: kvist had to read them from its SSD first
   int preemptions = 0;
   absl::Duration time_to_first_token;  // since Submit
 };

@@ -65,9 +65,17 @@ size_t KvistCache::FindHit(Sequence& sequence, std::span<const Token> tokens) {
   sequence.hit_ = scheduler_.Lookup(sequence.chain_.keys().first(chunks), absl::ToInt64Microseconds(options_.lease),
                                     absl::ToInt64Microseconds(options_.lookup_deadline));
   ++stats_.lookups;
+  sequence.slow_tokens_ = size_t{sequence.hit_.coming} * chunk_tokens_;
   sequence.offered_chunks_ = sequence.hit_.chunks;  // no need to store what is there
   if (!sequence.hit_.lease) return 0;               // nothing there, or no budget to keep it there
   return size_t{sequence.hit_.chunks} * chunk_tokens_;
+}
+
+absl::StatusOr<uint32_t> KvistCache::MakeDurable(absl::Duration timeout) {
+  uint32_t chunks = 0;
+  const kvist::Status status = scheduler_.Flush(absl::ToInt64Microseconds(timeout), &chunks);
+  if (!status.ok()) return absl::UnavailableError(status.message);
+  return chunks;
 }
 
 bool KvistCache::StartLoad(Sequence& sequence, uint32_t first_chunk, std::span<const PageId> pages) {

@@ -48,6 +48,11 @@ class KvistCache {
 
   // What kvist knows and does for one sequence.
   class Sequence {
+   public:
+    // Of its last hit: what kvist had to read from a tier below DRAM.
+    size_t slow_tokens() const { return slow_tokens_; }
+
+   private:
     friend class KvistCache;
     kvist::Chain chain_;
     size_t chained_tokens_ = 0;  // of the sequence are in the chain
@@ -57,6 +62,7 @@ class KvistCache {
     kvist::Allocation swapped_;  // KV that was taken out and not brought back
     kvist_op swap_in_ = 0;
     bool swapped_in_ = false;
+    size_t slow_tokens_ = 0;
     uint32_t offered_chunks_ = 0;  // were loaded from kvist or given to a store
   };
 
@@ -92,6 +98,8 @@ class KvistCache {
 
   // Gives up the references of copies that have ended. Never waits.
   void Poll();
+  // Waits until all that is stored would survive kvistd, at most `timeout`; how many chunks that are.
+  absl::StatusOr<uint32_t> MakeDurable(absl::Duration timeout);
   // wait: until no store is under way, at most `timeout`, then cancels the rest. Afterwards no store holds a page.
   void Flush(absl::Duration timeout);
 

@@ -47,6 +47,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   demo->add_option("--logits-out", options.logits_out, "File for the raw logits and times to first token");
   demo->add_option("--logits-compare", options.logits_compare, "Compare with such a file instead of with the first phase");
+  demo->add_flag("--flush", options.flush, "At the end wait until what was stored is on kvistd's SSD");
   demo->add_flag("--corrupt-one-page", options.corrupt_one_page,
                  "Negative control: spoil one loaded page in the last phase; the exit status must be 2");
   CLI11_PARSE(app, argc, argv);
