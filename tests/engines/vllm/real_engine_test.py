@@ -82,6 +82,13 @@ def engine(model, log, kvistd):
         yield llm
 
 
+def settle(engine: Llm, kvistd: Daemon) -> None:
+    """vLLM has nothing left to do, and what it stored is there: a store goes on after the request that filled its blocks has ended, for
+    long where others compute."""
+    assert engine.order("settle")
+    kvistd.wait_idle()
+
+
 def hits(lengths=LENGTHS) -> list[int]:
     """Tokens of whole chunks; of a prompt that is all chunks the last token is computed again."""
     return [min(length // CHUNK * CHUNK, length - 1) for length in lengths]
@@ -92,7 +99,7 @@ def test_empty_and_warm(truth, engine, kvistd):
     first = engine.one_by_one(PROMPTS)
     assert cached(first) == [0] * len(PROMPTS)
     assert distance(first, cold) <= bound
-    assert engine.order("settle")
+    settle(engine, kvistd)
     engine.reset()
     warm = engine.one_by_one(PROMPTS)
     print(f"warm: {cached(warm)} of {LENGTHS} tokens from kvist, logprobs differ by up to {distance(warm, cold):.2e}")
@@ -112,18 +119,18 @@ def test_prefixes_of_others(truth, engine, plain):
     assert distance(got, wanted) <= 2 * truth[1]
 
 
-def test_batch(truth, engine, plain):
+def test_batch(truth, engine, plain, kvistd):
     """All at once: loads beside computing requests."""
     plain.reset()
     wanted = plain.generate(PROMPTS, 24)
-    engine.order("settle")
+    settle(engine, kvistd)
     engine.reset()
     got = engine.generate(PROMPTS, 24)
     assert sum(cached(got)) > 0
     assert distance(got, wanted) <= 10 * truth[1] + 1e-4  # other batches: other sums
 
 
-def test_corrupted_page_is_seen(truth, engine, plain):
+def test_corrupted_page_is_seen(truth, engine, plain, kvistd):
     """The negative control: one wrong page of a chunk, wherever it is, moves the logprobs by far more than the bound."""
     moved = []
     for page in (1, 3, 7):
@@ -133,7 +140,7 @@ def test_corrupted_page_is_seen(truth, engine, plain):
         engine.order("corrupt", page=page)
         assert distance(engine.one_by_one([tokens]), wanted) <= 2 * truth[1]
         engine.order("corrupt", page=-1)
-        engine.order("settle")
+        settle(engine, kvistd)
         engine.reset()
         got = engine.one_by_one([tokens])
         assert cached(got)[0] == 8 * BLOCK
@@ -144,7 +151,7 @@ def test_corrupted_page_is_seen(truth, engine, plain):
 
 def test_after_daemon_restart(truth, engine, kvistd):
     cold, bound = truth
-    engine.order("settle")
+    settle(engine, kvistd)
     kvistd.kill()
     engine.reset()
     away = engine.one_by_one(PROMPTS)
@@ -155,7 +162,7 @@ def test_after_daemon_restart(truth, engine, kvistd):
     engine.reset()
     again = engine.one_by_one(PROMPTS)
     assert distance(again, cold) <= 2 * bound
-    engine.order("settle")
+    settle(engine, kvistd)
     engine.reset()
     warm = engine.one_by_one(PROMPTS)
     assert sum(cached(warm)) > 0
@@ -168,7 +175,7 @@ def test_daemon_killed_in_the_middle(truth, engine, plain, kvistd):
     plain.reset()
     wanted = plain.generate(prompts, 150)
     for turn in range(3):
-        engine.order("settle")
+        settle(engine, kvistd)
         engine.reset()
         engine.begin("generate", prompts=prompts, max_tokens=150)
         time.sleep(0.05 + 0.15 * turn)
@@ -185,7 +192,7 @@ def test_after_engine_restart(truth, engine, model, log, kvistd):
     kvistd.wait_status(lambda status: status["sessions"] == 2)
     engine.reset()
     engine.one_by_one(PROMPTS)
-    engine.order("settle")
+    settle(engine, kvistd)
     engine.close()
     kvistd.wait_idle(sessions=0)
     with Llm(model, transfer(kvistd.socket), log / "restarted.log") as restarted:
@@ -219,7 +226,7 @@ def speed(engine: Llm, kvistd) -> None:
         for turn in range(7):
             tokens[0] = 3 + turn  # another prompt each turn: nowhere yet
             cold.append(engine.generate([tokens], 1)[0]["seconds"])
-            engine.order("settle")
+            settle(engine, kvistd)
             (answer,) = engine.generate([tokens], 1)
             assert answer["cached"] == length // BLOCK * BLOCK
             own.append(answer["seconds"])
