@@ -262,7 +262,7 @@ absl::Status SsdBench::ReadSome(uint64_t count, Bytes payload, ssd::Reader::Orde
   for (uint64_t i = 0; i < count; ++i) {
     const Durable& of = durable_[durable_.size() - count + i];
     const ssd::RecordHeader header = HeaderOf(of.n, payload);
-    shards.push_back({.ticket = of.n,
+    shards.push_back({.ticket = i,  // not of.n: shards become durable in another order than they were written in
                       .slot = Slot(i, payload),
                       .place = of.place,
                       .identity = {header.space, header.key, {}, {}},
@@ -280,7 +280,7 @@ absl::Status SsdBench::ReadSome(uint64_t count, Bytes payload, ssd::Reader::Orde
       if (!good)
         return absl::DataLossError(
             absl::StrCat("reading a shard: ", ssd::NameOf(progress.verdict), ", errno ", progress.error));
-      const uint64_t i = progress.ticket - shards[0].ticket;
+      const uint64_t i = progress.ticket;
       if (progress.runs > 0 && !has[i]) {
         has[i] = true;
         if (++with_layer_zero == count) *layer_zero = Now() - began;
