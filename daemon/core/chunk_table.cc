@@ -81,7 +81,7 @@ ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) c
 
 bool ChunkTable::Visible(const Chunk& chunk, uint32_t epoch) {
   return chunk.epoch == epoch &&
-         (chunk.whole() || (kPlanted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
+         (chunk.whole() || (planted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
 }
 
 ChunkIndex ChunkTable::FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const {

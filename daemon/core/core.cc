@@ -87,7 +87,7 @@ void Core::On(const SessionClosed& event, Effects* out) {
   if (session == nullptr || session->closed) return;
   sessions_.Close(event.session);
   std::erase_if(flushes_, [&](const Flush& flush) { return flush.session == event.session; });
-  if (kPlanted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
+  if (planted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
   allocations_.Close(event.session);
   chunks_.Charge(session->ops.size());
   std::vector<OpId> waiting;

@@ -54,7 +54,7 @@ class EvictionPolicy {
  protected:
   // A sealed leaf that nothing needs.
   static bool Evictable(const Chunk& chunk) {
-    if (kPlanted == PlantedBug::kSlotReusedUnderHold) return chunk.state == ChunkState::kSealed && chunk.residents == 0;
+    if (planted == PlantedBug::kSlotReusedUnderHold) return chunk.state == ChunkState::kSealed && chunk.residents == 0;
     return chunk.state == ChunkState::kSealed && !chunk.busy();
   }
 };

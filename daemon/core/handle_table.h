@@ -40,7 +40,7 @@ class HandleTable {
   T* Find(H handle) {
     if (handle.index >= places_.size()) return nullptr;
     Place& place = places_[handle.index];
-    if (kPlanted != PlantedBug::kGenerationNotChecked && place.generation != handle.generation) return nullptr;
+    if (planted != PlantedBug::kGenerationNotChecked && place.generation != handle.generation) return nullptr;
     return place.record.has_value() ? &*place.record : nullptr;
   }
 

@@ -100,7 +100,7 @@ bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
 void Placement::Unreserve(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   KVIST_CHECK(chunk.has_slots());
-  KVIST_CHECK(chunk.holds == 0 || kPlanted == PlantedBug::kSlotReusedUnderHold);
+  KVIST_CHECK(chunk.holds == 0 || planted == PlantedBug::kSlotReusedUnderHold);
   Space& space = spaces_[chunk.space];
   const uint32_t count = Group(chunk).shards();
   const SlotRef* shards = Shards(chunk);

@@ -112,7 +112,7 @@ bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   Fill* fill = fills_.Find(i);
   --chunk.holds;
   if (fill == nullptr) {
-    KVIST_CHECK(kPlanted != PlantedBug::kNone);
+    KVIST_CHECK(planted != PlantedBug::kNone);
     UseEnded(i);
     return stored;
   }
@@ -125,7 +125,7 @@ bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   const bool visible =
       chunk.epoch == spaces_[chunk.space].epoch && (chunk.parent == kNoChunk || !chunks_[chunk.parent].detached);
   fill->stored |= uint64_t{1} << spaces_[chunk.space].spec.groups[chunk.group.value].ShardOf(rank);
-  if (!fill->sealed() && kPlanted != PlantedBug::kSealedAfterOneRank) return visible;
+  if (!fill->sealed() && planted != PlantedBug::kSealedAfterOneRank) return visible;
   fills_.End(i);
   chunk.state = ChunkState::kSealed;
   chunk.disk_use = ages_.now();

@@ -1,7 +1,7 @@
 // kvist_sim: runs the real core in a simulated world, one seed a run.
 //   kvist_sim --seed S [--events N] [--trace]     replays one seed in this process
 //   kvist_sim --seeds N [--first S] [--events N]  many, each in a process of its own, so that one that aborts is only one failure
-//   ... --expect-bug                              the other way round: succeeds when a seed fails, and says how many it took
+//   kvist_sim_plantable --seeds N --plant BUG      with this bug in the core: succeeds when a seed fails, and says how many it took
 // A failing seed prints the promise that broke and the command that replays it. Exit status 1: one failed.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -120,7 +120,8 @@ Outcome RunSeedApart(const World::Options& options, const char* program, Totals*
 int main(int argc, char** argv) {
   World::Options options;
   uint64_t first = 1, seeds = 0;
-  bool expect_bug = false, replays = false;
+  int bug = 0;
+  bool replays = false;
   CLI::App app("Runs kvist's core in a simulated world");
   app.add_option("--seed", options.seed, "replay this seed");
   app.add_option("--seeds", seeds, "run so many seeds");
@@ -131,8 +132,13 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--trace", options.trace, "print every event and effect");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
-  app.add_flag("--expect-bug", expect_bug, "succeed when a seed fails");
+#ifdef KVIST_PLANTABLE
+  app.add_option("--plant", bug, "plant this bug in the core, and succeed when a seed fails")->check(CLI::Range(1, 5));
+#endif
   CLI11_PARSE(app, argc, argv);
+#ifdef KVIST_PLANTABLE
+  kvist::core::planted = kvist::core::PlantedBug{bug};
+#endif
 
   Totals totals;
   if (seeds == 0) {
@@ -157,14 +163,14 @@ int main(int argc, char** argv) {
       continue;
     }
     ++failed;
-    if (expect_bug) {
-      std::printf("planted bug %d: found by %s after %" PRIu64 " seed%s of at most %" PRIu64 "\n", KVIST_PLANTED_BUG,
+    if (bug != 0) {
+      std::printf("planted bug %d: found by %s after %" PRIu64 " seed%s of at most %" PRIu64 "\n", bug,
                   outcome == Outcome::kBroken ? "the oracle" : "a check in the core", i + 1, i == 0 ? "" : "s", seeds);
       return 0;
     }
   }
-  if (expect_bug) {
-    std::printf("planted bug %d: not found by %" PRIu64 " seeds\n", KVIST_PLANTED_BUG, seeds);
+  if (bug != 0) {
+    std::printf("planted bug %d: not found by %" PRIu64 " seeds\n", bug, seeds);
     return 1;
   }
   std::printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", seeds, failed);
