@@ -28,7 +28,7 @@ deploy/install_dependencies.sh engines
 if [ -z "${KVIST_BIN:-}" ]; then
   said "building kvistd"
   [ -f build/release/build.ninja ] || quietly "$logs/engines_configure.log" cmake --preset release
-  quietly "$logs/engines_build.log" cmake --build --preset release --target kvistd --target kvistctl --target kvist-bench --target kvist
+  quietly "$logs/engines_build.log" cmake --build --preset release --target kvistd --target kvistctl --target kvist-bench --target kvistd_delayed --target kvist
   export KVIST_BIN=$PWD/build/release/bin
 fi
 export KVISTD=$KVIST_BIN/kvistd

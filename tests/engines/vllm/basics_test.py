@@ -9,6 +9,8 @@ from preemption_rules_test import KvistWorld
 from scenarios import prompt, steps, stored
 from settings import Shape
 
+from kvist.vllm import scheduler
+
 
 def test_a_prompt_is_loaded_after_reset(daemon, ledger, start):
     engine = start(daemon)
@@ -33,6 +35,22 @@ def test_what_was_generated_is_loaded(daemon, ledger, start):
     engine.loaded_tokens()
     engine.prefill(turn + prompt(2, 20))
     assert engine.loaded_tokens() == (len(turn) - 1) // 32 * 32
+    engine.settle(ledger)
+
+
+def test_stores_may_come_steps_later(daemon, ledger, start, monkeypatch):
+    """Requests that fill their chunks in the same step, where there is time for one store in a step: all are kept."""
+    monkeypatch.setattr(scheduler, "_STORES_S", -1.0)
+    engine = start(daemon)
+    ids = [engine.add(prompt(i, 40), max_tokens=50) for i in range(4)]
+    requests = [engine.requests[request_id] for request_id in ids]
+    engine.settle(ledger)
+    engine.reset()
+    engine.loaded_tokens()
+    for request in requests:
+        turn = list(request.all_token_ids)
+        engine.prefill(turn + prompt(9, 20), max_tokens=1)
+        assert engine.loaded_tokens() == (len(turn) - 1) // 32 * 32
     engine.settle(ledger)
 
 

@@ -8,6 +8,7 @@ from histories import Faults, History, seeds
 from layouts import Layout
 from settings import Shape
 
+from kvist.vllm import scheduler
 from kvist.vllm.turns import Turns
 
 SMALL = Shape(blocks=40)
@@ -52,13 +53,14 @@ def no_turn_is_missed(monkeypatch):
     real = Turns.take
 
     def take(self, scheduled, requests):
-        taken = real(self, scheduled, requests)
+        prompts, decoding = real(self, scheduled, requests)
+        taken = prompts + decoding
         for request_id, tokens in scheduled.items():
             tracked = requests.get(request_id)
             if tracked is not None and tracked not in taken:
                 full = min(tracked.request.num_computed_tokens + tokens, tracked.request.num_tokens)
                 assert full < tracked.next_store_tokens, f"{request_id} has {full} tokens, and its turn is not now"
-        return taken
+        return prompts, decoding
 
     monkeypatch.setattr(Turns, "take", take)
 
@@ -83,6 +85,18 @@ def test_history(kind, seed, daemon, ledger, start):
         daemon.wait_idle()
     engine.close()
     daemon.wait_idle(sessions=0)
+
+
+@pytest.mark.parametrize("seed", seeds())
+def test_a_store_a_step(seed, daemon, ledger, start, monkeypatch):
+    """Of requests that decode one is looked at in a step: the others' chunks are stored later, or not at all, and never wrong."""
+    monkeypatch.setattr(scheduler, "_STORES_S", -1.0)
+    print(f"KVIST_SEED={seed}")
+    engine = start(daemon, Shape(blocks=64, windows=(0, 64)))
+    history = History(seed, [engine], ledger, daemon, Faults(pause=20, kill=10))
+    history.play(250)
+    history.rest()
+    print(history.counts)
 
 
 @pytest.mark.parametrize("seed", seeds())

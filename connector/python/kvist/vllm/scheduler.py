@@ -53,7 +53,8 @@ _PATIENCE_S = 50e-6
 # can be late on a busy machine.
 _LATE_MOST = 2
 _HUNG_S = 1.0
-# After so much of a step the hints that are left come with later ones: they are what can wait.
+# After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints.
+_STORES_S = 50e-6
 _HINTS_S = 40e-6
 
 _STOPPED = {
@@ -284,15 +285,26 @@ class SchedulerSide:
 
     def plan(self, output: SchedulerOutput) -> Plan:
         plan, self._next = self._next, Plan()
-        until = time.perf_counter() + _HINTS_S
+        began = time.perf_counter()
         if self._stores is not None:
             plan.stop = self._stores.take_stopped()
-            for tracked in self._turns.take(output.num_scheduled_tokens, self._requests):
-                self._look(tracked, output.num_scheduled_tokens.get(tracked.request.request_id, 0), plan)
+            self._look_at_all(output.num_scheduled_tokens, began + _STORES_S, plan)
             self._stores.due(plan)
             if self._to_hint:
-                self._give_hints(until)
+                self._give_hints(began + _HINTS_S)
         return plan
+
+    def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
+        """Those that get a prompt's tokens in any case: they may end with this step."""
+        prompts, decoding = self._turns.take(scheduled, self._requests)
+        for tracked in prompts:
+            self._look(tracked, scheduled[tracked.request.request_id], plan)
+        for at, tracked in enumerate(decoding):
+            if at and time.perf_counter() > until:
+                for late in decoding[at:]:
+                    self._turns.next(late)
+                return
+            self._look(tracked, scheduled.get(tracked.request.request_id, 0), plan)
 
     def _look(self, tracked: Tracked, scheduled: int, plan: Plan) -> None:
         """It gets so many tokens in this step."""

@@ -22,14 +22,15 @@ class Turns:
         step = tracked.turn = self._step + max(1, -(-missing // self._decoded))
         self._ids.setdefault(step, []).append(tracked.request.request_id)
 
-    def take(self, scheduled: dict[str, int], requests: dict[str, Tracked]) -> list[Tracked]:
-        """Begins a step of so many tokens of each request."""
+    def take(self, scheduled: dict[str, int], requests: dict[str, Tracked]) -> tuple[list[Tracked], list[Tracked]]:
+        """Begins a step of so many tokens of each request: (those that get a prompt's, those that decode and have their turn)."""
         self._step += 1
         decoded = self._decoded
         many = [request_id for request_id, tokens in scheduled.items() if tokens > decoded]
-        taken = [requests[request_id] for request_id in many if request_id in requests]
+        prompts = [requests[request_id] for request_id in many if request_id in requests]
+        decoding = []
         for request_id in self._ids.pop(self._step, ()):
             tracked = requests.get(request_id)
             if tracked is not None and tracked.turn == self._step and scheduled.get(request_id, 0) <= decoded:
-                taken.append(tracked)
-        return taken
+                decoding.append(tracked)
+        return prompts, decoding
