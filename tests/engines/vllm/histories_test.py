@@ -49,20 +49,20 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def no_turn_is_missed(monkeypatch):
-    """A step looks at every request whose next chunk is full with it, though at few of the others."""
-    real = Turns.take
+    """The turn of every request whose next chunk is full with a step has come, though that of few others."""
+    real = Turns.begin_step
 
-    def take(self, scheduled, requests):
-        prompts, decoding = real(self, scheduled, requests)
-        taken = prompts + decoding
+    def begin_step(self, scheduled, requests):
+        prompts = real(self, scheduled, requests)
+        due = {request_id for request_id, step in self._due if request_id in requests and requests[request_id].turn == step}
         for request_id, tokens in scheduled.items():
             tracked = requests.get(request_id)
-            if tracked is not None and tracked not in taken:
+            if tracked is not None and tracked not in prompts and request_id not in due:
                 full = min(tracked.request.num_computed_tokens + tokens, tracked.request.num_tokens)
                 assert full < tracked.next_store_tokens, f"{request_id} has {full} tokens, and its turn is not now"
-        return prompts, decoding
+        return prompts
 
-    monkeypatch.setattr(Turns, "take", take)
+    monkeypatch.setattr(Turns, "begin_step", begin_step)
 
 
 @pytest.mark.parametrize("seed", seeds())

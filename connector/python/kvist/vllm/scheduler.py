@@ -56,6 +56,7 @@ _HUNG_S = 1.0
 # After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints.
 _STORES_S = 50e-6
 _HINTS_S = 40e-6
+_HINTS_WAITING = 64  # more than that don't wait
 
 _STOPPED = {
     RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
@@ -290,21 +291,20 @@ class SchedulerSide:
             plan.stop = self._stores.take_stopped()
             self._look_at_all(output.num_scheduled_tokens, began + _STORES_S, plan)
             self._stores.due(plan)
-            if self._to_hint:
-                self._give_hints(began + _HINTS_S)
+            until = began + _HINTS_S
+            if self._to_hint and (len(self._to_hint) > _HINTS_WAITING or time.perf_counter() < until):
+                self._give_hints(until)
         return plan
 
     def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
         """Those that get a prompt's tokens in any case: they may end with this step."""
-        prompts, decoding = self._turns.take(scheduled, self._requests)
-        for tracked in prompts:
+        requests = self._requests
+        for tracked in self._turns.begin_step(scheduled, requests):
             self._look(tracked, scheduled[tracked.request.request_id], plan)
-        for at, tracked in enumerate(decoding):
-            if at and time.perf_counter() > until:
-                for late in decoding[at:]:
-                    self._turns.next(late)
-                return
+        while (tracked := self._turns.take(requests)) is not None:
             self._look(tracked, scheduled.get(tracked.request.request_id, 0), plan)
+            if time.perf_counter() > until:
+                return
 
     def _look(self, tracked: Tracked, scheduled: int, plan: Plan) -> None:
         """It gets so many tokens in this step."""

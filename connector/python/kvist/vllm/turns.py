@@ -5,32 +5,40 @@ at in each of them. Of 64 that decode, chunks of 256 tokens, that is one in four
 computed takes 20 us where the step before has filled the caches with other things.
 """
 
+from collections import deque
+
 from kvist.vllm.tracked import Tracked
 
 
 class Turns:
-    """A request has one turn at most, the last that it was given."""
+    """A request has one turn at most, the last that it was given. Turns whose step had no time for them are next in the following ones."""
 
     def __init__(self, decoded: int) -> None:
         """decoded: tokens that a request which decodes gets in a step at most. A wrong number costs time, nothing else."""
         self._decoded = decoded
         self._step = 0
         self._ids: dict[int, list[str]] = {}  # [step]
+        self._due: deque[tuple[str, int]] = deque()  # request, step in which its turn was
 
     def next(self, tracked: Tracked, missing: int = 0) -> None:
         """Its turn is when it may have got `missing` tokens more, in the next step at the earliest."""
         step = tracked.turn = self._step + max(1, -(-missing // self._decoded))
         self._ids.setdefault(step, []).append(tracked.request.request_id)
 
-    def take(self, scheduled: dict[str, int], requests: dict[str, Tracked]) -> tuple[list[Tracked], list[Tracked]]:
-        """Begins a step of so many tokens of each request: (those that get a prompt's, those that decode and have their turn)."""
+    def begin_step(self, scheduled: dict[str, int], requests: dict[str, Tracked]) -> list[Tracked]:
+        """A step of so many tokens of each request: those that get a prompt's, whose turn is now in any case."""
         self._step += 1
         decoded = self._decoded
         many = [request_id for request_id, tokens in scheduled.items() if tokens > decoded]
-        prompts = [requests[request_id] for request_id in many if request_id in requests]
-        decoding = []
-        for request_id in self._ids.pop(self._step, ()):
+        step = self._step
+        self._due.extend((request_id, step) for request_id in self._ids.pop(step, ()))
+        return [requests[request_id] for request_id in many if request_id in requests]
+
+    def take(self, requests: dict[str, Tracked]) -> Tracked | None:
+        """The next of those that decode; None: no turn is left."""
+        while self._due:
+            request_id, step = self._due.popleft()
             tracked = requests.get(request_id)
-            if tracked is not None and tracked.turn == self._step and scheduled.get(request_id, 0) <= decoded:
-                decoding.append(tracked)
-        return prompts, decoding
+            if tracked is not None and tracked.turn == step:
+                return tracked
+        return None
