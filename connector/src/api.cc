@@ -112,20 +112,20 @@ kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us) {
   return Report(client->impl->WaitConnected(timeout_us));
 }
 
-kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us, int64_t deadline_us,
-                          kvist_hit* hit) {
+kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have, int64_t lease_us,
+                          int64_t deadline_us, kvist_hit* hit) {
   if (hit == nullptr) return Missing("hit");
   *hit = kvist_hit{};
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
-  return Report(client->impl->Lookup({Keys(keys), count}, lease_us, deadline_us, hit));
+  return Report(client->impl->Lookup({Keys(keys), count}, have, lease_us, deadline_us, hit));
 }
 
-kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
+kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have, int64_t lease_us,
                                 int64_t deadline_us, kvist_op* op) {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
-  return Started(client->impl->LookupStart({Keys(keys), count}, lease_us, deadline_us), op);
+  return Started(client->impl->LookupStart({Keys(keys), count}, have, lease_us, deadline_us), op);
 }
 
 kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit) {

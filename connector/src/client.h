@@ -32,8 +32,8 @@ class Client {
   static absl::StatusOr<std::unique_ptr<Client>> Create(const kvist_options& options);
   ~Client();
 
-  absl::Status Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
-  absl::StatusOr<kvist_op> LookupStart(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us);
+  absl::Status Lookup(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
+  absl::StatusOr<kvist_op> LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us);
   // nullopt: not known yet.
   std::optional<absl::Status> LookupResult(kvist_op op, int64_t timeout_us, kvist_hit* hit);
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const;

@@ -9,9 +9,10 @@
 namespace kvist::connector {
 namespace {
 
-shm::Entry LookupEntry(int64_t lease_us) {
+shm::Entry LookupEntry(uint32_t have, int64_t lease_us) {
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kLookup;
+  entry.first_chunk = have;
   entry.lease_nanos = std::clamp<int64_t>(lease_us, 0, int64_t{3600} * 1'000'000) * 1000;
   return entry;
 }
@@ -72,19 +73,21 @@ void Client::Tell(shm::Entry entry, std::span<const ChunkKey> keys) {
   link->Tell(entry, arguments);
 }
 
-absl::Status Client::Lookup(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us, kvist_hit* hit) {
+absl::Status Client::Lookup(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us,
+                            kvist_hit* hit) {
   *hit = kvist_hit{};
   if (keys.empty()) return absl::OkStatus();
-  Reply reply = Call(LookupEntry(lease_us), AsManyAsFit(keys), deadline_us);
+  Reply reply = Call(LookupEntry(have, lease_us), AsManyAsFit(keys), deadline_us);
   hit->chunks = std::min(reply.chunks, static_cast<uint32_t>(keys.size()));
   hit->coming = reply.coming;
   hit->lease = reply.handle;
   return std::move(reply.status);
 }
 
-absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, int64_t lease_us, int64_t deadline_us) {
+absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us,
+                                             int64_t deadline_us) {
   if (keys.empty()) return kvist_op{0};
-  return Begin(LookupEntry(lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us);
+  return Begin(LookupEntry(have, lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us);
 }
 
 std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {

@@ -133,7 +133,7 @@ void Core::On(const LookupAsked& event, Effects* out) {
   counters_.lookup_chunks_hit += position;
 
   answer.chunks = position;
-  if (position > event.have && event.lease > absl::ZeroDuration()) {
+  if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, *session, position)) {
     Lease lease = LeaseOn(*session, position, event.have);
     lease.session = event.session;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
@@ -154,6 +154,22 @@ Bytes Core::LeaseBytes(SpaceId id, uint32_t position, uint32_t have) const {
     sum += space.chunk_bytes(GroupId{g}) *
            (position - std::min(position, std::max(have, space.spec.groups[g].reuse.FirstNeeded(position))));
   return sum;
+}
+
+bool Core::FitsBehind(uint32_t have, const Session& session, uint32_t position) const {
+  const Space& space = spaces_[session.space];
+  if (have == 0 || space.on_disk == 0) return true;
+  Bytes slots = LeaseBytes(session.space, position, have);
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  for (uint16_t g = 0; g < groups; ++g) {
+    const ReuseRule& reuse = space.spec.groups[g].reuse;
+    const uint32_t first = reuse.FirstNeeded(position);
+    if (!reuse.chained() || first >= have) continue;
+    for (const ChunkIndex chunk : usable_.needed(GroupId{g}).first(have - first)) {
+      if (chunks_[chunk].has_slots()) slots += space.chunk_bytes(GroupId{g});
+    }
+  }
+  return slots <= std::min(tenants_[space.tenant].quota, slots_.capacity());
 }
 
 Lease Core::LeaseOn(const Session& session, uint32_t position, uint32_t have) const {

@@ -310,6 +310,8 @@ class Core {
   // What is left to do when an op that was taken out has ended: its session hears `ended`, or is drained.
   void EndOp(const Op& op, OpId id, OpEnded ended, Effects* out);
   Bytes LeaseBytes(SpaceId space, uint32_t position, uint32_t have) const;
+  // Whether the chunks of a lease have room beside those before `have` that cannot leave as long as it lives.
+  bool FitsBehind(uint32_t have, const Session& session, uint32_t position) const;
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
   Lease LeaseOn(const Session& session, uint32_t position, uint32_t have) const;
   // How many chunks of a load, those of its `slots`, were dropped now.

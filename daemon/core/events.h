@@ -71,7 +71,8 @@ struct SessionClosed {
 };
 
 // How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when
-// lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Answer: LookupAnswered.
+// lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Those of them that have
+// slots stay as long as deeper ones do, so where both don't fit into the pool nothing is leased. Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;

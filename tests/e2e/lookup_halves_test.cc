@@ -100,7 +100,7 @@ TEST_CASE(
   for (int i = 0; i < 2000; ++i) {
     kvist_op op = 0;
     const kvist_status status =
-        kvist_lookup_start(engine.scheduler().get(), keys.data(), keys.size(), kLeaseUs, kDeadlineUs, &op);
+        kvist_lookup_start(engine.scheduler().get(), keys.data(), keys.size(), 0, kLeaseUs, kDeadlineUs, &op);
     if (status == KVIST_OK) ops.push_back(op);
     refused += status == KVIST_RESOURCE_EXHAUSTED;
   }

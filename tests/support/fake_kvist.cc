@@ -272,7 +272,8 @@ kvist_status kvist_wait_connected(kvist_client*, int64_t) {
   return world.behaviour.away ? KVIST_DEADLINE_EXCEEDED : KVIST_OK;
 }
 
-kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, int64_t lease_us, int64_t, kvist_hit* hit) {
+kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, uint32_t, int64_t lease_us, int64_t,
+                          kvist_hit* hit) {
   *hit = {};
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
   if (world.behaviour.lookup != KVIST_OK) return world.behaviour.lookup;

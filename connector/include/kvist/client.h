@@ -105,15 +105,17 @@ class Client {
     return Status::Of(status);
   }
 
-  Hit Lookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
+  // have: the engine's own already (kvist_lookup).
+  Hit Lookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0, uint32_t have = 0) {
     kvist_hit hit{};
-    const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &hit);
+    const kvist_status status = kvist_lookup(client_.get(), keys.data(), keys.size(), have, lease_us, deadline_us, &hit);
     return {hit.chunks, hit.coming, Lease(client_.get(), hit.lease), status};
   }
   // For schedulers that never wait. Returns 0 when it could not start: a miss.
-  kvist_op StartLookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0) {
+  kvist_op StartLookup(std::span<const kvist_key> keys, int64_t lease_us, int64_t deadline_us = 0, uint32_t have = 0) {
     kvist_op op = 0;
-    return kvist_lookup_start(client_.get(), keys.data(), keys.size(), lease_us, deadline_us, &op) == KVIST_OK ? op : 0;
+    return kvist_lookup_start(client_.get(), keys.data(), keys.size(), have, lease_us, deadline_us, &op) == KVIST_OK ? op
+                                                                                                                     : 0;
   }
   // Of a started lookup; its status is KVIST_PENDING while the answer isn't known.
   Hit LookupResult(kvist_op op, int64_t timeout_us = 0) {

@@ -219,20 +219,22 @@ typedef uint64_t kvist_op;    /* 0 is none */
 typedef struct kvist_hit {
   uint32_t chunks; /* how far the prompt can be resumed, in chunks: what every group needs for that is there */
   uint32_t coming; /* how many of those chunks, of all groups, are on their way from a slower tier; a load waits for them */
-  kvist_lease lease; /* keeps them there until kvist_release; 0 when chunks is 0 or the instance's lease budget is spent */
+  kvist_lease
+      lease; /* keeps them there until kvist_release; 0 when there are none past `have` or the instance's lease budget is spent */
 } kvist_hit;
 
 /* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the
- * longest prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so long (the daemon caps it); 0 only asks. `hit` is
- * always set: on any error it says 0 chunks, which is a miss. */
-KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
-                                    int64_t deadline_us, kvist_hit* hit);
+ * longest prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so long (the daemon caps it); 0 only asks. The first
+ * `have` chunks are the engine's own already: they aren't leased, nor fetched from a slower tier, and a load begins behind them; so a hit that
+ * is longer than the lease budget can be loaded in parts, too. `hit` is always set: on any error it says 0 chunks, which is a miss. */
+KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have,
+                                    int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
 
 /* The two halves of kvist_lookup, for schedulers that never wait: the first asks, the second hears the answer, at most timeout_us later
  * (0: what is known now). PENDING: ask again; `hit` says 0 chunks meanwhile. Any other answer ends the op; past the deadline that is
  * DEADLINE_EXCEEDED, a miss. kvist_cancel gives the question up, and the lease with it. */
-KVIST_API kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, int64_t lease_us,
-                                          int64_t deadline_us, kvist_op* op);
+KVIST_API kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have,
+                                          int64_t lease_us, int64_t deadline_us, kvist_op* op);
 KVIST_API kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit);
 
 /* Which chunks of a hit a group needs, and a load of it may name: [this, chunks). 0 for full groups. */

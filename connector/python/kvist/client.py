@@ -149,9 +149,10 @@ class Client:
 
     # ---- lookup ----
 
-    def lookup(self, keys: bytes, *, lease_s: float = 0.0, deadline_s: float = 0.0) -> Hit:
+    def lookup(self, keys: bytes, *, have: int = 0, lease_s: float = 0.0, deadline_s: float = 0.0) -> Hit:
+        """have: so many chunks the engine has itself; they aren't leased, and a load begins behind them."""
         hit = _abi.Hit()
-        status = self._lib.lookup(self._client, keys, _count(keys), _us(lease_s), _us(deadline_s), hit)
+        status = self._lib.lookup(self._client, keys, _count(keys), have, _us(lease_s), _us(deadline_s), hit)
         return self._hit(status, hit)
 
     @contextlib.contextmanager
@@ -164,10 +165,10 @@ class Client:
             if hit.lease:
                 self.release(hit.lease)
 
-    def lookup_start(self, keys: bytes, *, lease_s: float = 0.0, deadline_s: float = 0.0) -> int:
+    def lookup_start(self, keys: bytes, *, have: int = 0, lease_s: float = 0.0, deadline_s: float = 0.0) -> int:
         """Asks; lookup_result hears the answer. Never waits. Raises when it could not be asked, which is a miss."""
         op = ctypes.c_uint64()
-        check(self._lib.lookup_start(self._client, keys, _count(keys), _us(lease_s), _us(deadline_s), op))
+        check(self._lib.lookup_start(self._client, keys, _count(keys), have, _us(lease_s), _us(deadline_s), op))
         return op.value
 
     def lookup_result(self, op: int, timeout_s: float = 0.0) -> Hit | None:

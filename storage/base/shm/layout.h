@@ -70,7 +70,7 @@ struct Entry {
   uint32_t pages;          // count
   uint64_t lease;          // load, release: the lease; free, swap: the allocation (packed)
   int64_t deadline_nanos;  // monotonic; what comes later is answered with DeadlineExceeded and not begun
-  uint32_t first_chunk;    // load: of the lease; swap: of the allocation
+  uint32_t first_chunk;    // load: of the lease; swap: of the allocation; lookup: the engine has those before it
   uint32_t chunks;         // load, allocate, swap: count
   union {
     LayerSpan layer;      // load, swap

@@ -510,6 +510,48 @@ TEST_CASE("Nothing is read for a lease that would take its instance past its bud
   CHECK(reads(fixture.Do(LookupAsked{worker, RequestTag{2}, keys, absl::Seconds(1)})) == 4);
 }
 
+TEST_CASE("What hangs on slots that the engine needs no more must fit beside them, or nothing is leased") {
+  CoreFixture::Options options;  // 16 slots
+  options.core.disk = CoreOptions::Disk{};
+  options.core.lease_share = 1.0;
+  CoreFixture fixture(options);
+  const SessionId worker = fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  ChunksFound found{SpaceId{0}, {}};
+  std::vector<ChunkKey> keys;
+  for (uint32_t k = 0; k < 20; ++k) {
+    keys.push_back(KeyOf(k));
+    found.chunks.push_back({GroupId{}, KeyOf(k), std::nullopt, k, {{1, k + 1}}});
+    if (k > 0) found.chunks.back().parent = KeyOf(k - 1);
+  }
+  REQUIRE(fixture.Do(found).empty());
+  struct Asked {
+    LookupAnswered answer;
+    std::vector<ChunkRef> reads;
+  };
+  const auto ask = [&](size_t count, uint32_t have) {
+    Asked asked;
+    const std::span<const ChunkKey> some(keys.data(), count);
+    for (const Effect& effect : fixture.Do(LookupAsked{worker, RequestTag{1}, some, absl::Seconds(1), have})) {
+      if (const auto* answer = std::get_if<LookupAnswered>(&effect)) asked.answer = *answer;
+      if (const auto* read = std::get_if<ReadStarted>(&effect)) asked.reads.push_back(read->chunk);
+    }
+    return asked;
+  };
+  const Asked first = ask(10, 0);
+  REQUIRE(first.reads.size() == 10);
+  for (const ChunkRef chunk : first.reads) fixture.Do(ReadFinished{chunk, absl::OkStatus()});
+  fixture.Do(ReleaseAsked{worker, first.answer.lease});
+
+  const Asked all = ask(20, 10);
+  CHECK(all.answer.chunks == 20);
+  CHECK_FALSE(all.answer.lease);
+  CHECK(all.reads.empty());
+  const Asked some = ask(16, 10);
+  CHECK(some.answer.lease);
+  CHECK(some.answer.coming == 6);
+  CHECK(some.reads.size() == 6);
+}
+
 TEST_CASE("A flush waits for the writes that it needs, also when the disk takes no more meanwhile") {
   CoreFixture::Options options;
   options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
