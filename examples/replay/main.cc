@@ -1,6 +1,6 @@
 // kvist-replay: replays a trace of LLM requests against kvistd and checks every byte that comes back.
 //
-// usage: kvist-replay --trace FILE [--dram-fraction F | --socket PATH] [--block-bytes N] [--limit N] [--trace-time] [--json]
+// usage: kvist-replay --trace FILE [--dram-fraction F [--ssd-fraction F] | --socket PATH] [--block-bytes N] [--limit N] [--trace-time] [--json]
 // exit status: 0 all is well; 1 wrong bytes, failed hooks or no daemon; 2 wrong usage or an unusable trace; 128 + n ended by signal n.
 
 #include <CLI/CLI.hpp>
@@ -28,6 +28,7 @@
 namespace kvist::replay {
 namespace {
 
+constexpr int64_t kStorePatienceUs = 200'000;
 constexpr double kFractionMax = 100;  // room for more than all blocks has no use; this much is for trying
 
 constexpr int kFine = 0;
@@ -38,6 +39,7 @@ struct Options {
   std::string trace;
   std::string socket;  // empty: a private daemon
   double dram_fraction = 0.10;
+  double ssd_fraction = 0;  // 0: no SSD tier
   uint64_t block_bytes = 64 << 10;
   uint64_t limit = std::numeric_limits<uint64_t>::max();
   bool trace_time = false;
@@ -49,7 +51,7 @@ int Fail(int status, absl::string_view message) {
   return status;
 }
 
-// Says what is wrong with a --dram-fraction, or nothing. (CLI::Range lets NaN through.)
+// Says what is wrong with a fraction, or nothing. (CLI::Range lets NaN through.)
 std::string CheckFraction(const std::string& text) {
   double fraction = 0;
   if (absl::SimpleAtod(text, &fraction) && fraction > 0 && fraction <= kFractionMax) return "";
@@ -69,6 +71,11 @@ int ParseOptions(int argc, char** argv, Options* options, bool* done) {
       ->check(CLI::Validator(&CheckFraction, "FRACTION"))
       ->excludes(socket)
       ->capture_default_str();
+  app.add_option(
+         "--ssd-fraction", options->ssd_fraction,
+         "the same of its SSD tier, in its temporary directory; default: none, and eviction by LRU, which models know")
+      ->check(CLI::Validator(&CheckFraction, "FRACTION"))
+      ->excludes(socket);
   app.add_option("--block-bytes", options->block_bytes, "KV of one 512-token block, e.g. 64KiB or 2MiB")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
       ->default_str("64KiB");
@@ -124,18 +131,26 @@ int Main(int argc, char** argv) {
   std::unique_ptr<PrivateDaemon> daemon;
   std::string daemon_text = absl::StrCat("at ", options.socket);
   if (options.socket.empty()) {
-    const double slots = std::floor(options.dram_fraction * static_cast<double>(trace->unique_full_blocks));
-    const uint64_t slot_count = std::max<uint64_t>(1, static_cast<uint64_t>(slots));
-    auto started = PrivateDaemon::Start({slot_count, options.block_bytes});
+    const auto share = [&](double fraction) {
+      return static_cast<uint64_t>(std::floor(fraction * static_cast<double>(trace->unique_full_blocks)));
+    };
+    const uint64_t slot_count = std::max<uint64_t>(1, share(options.dram_fraction));
+    const uint64_t ssd_slots = options.ssd_fraction > 0 ? std::max<uint64_t>(1, share(options.ssd_fraction)) : 0;
+    auto started = PrivateDaemon::Start({slot_count, options.block_bytes, ssd_slots});
     if (StopSignal() != 0) return 128 + StopSignal();
     if (!started.ok()) return Fail(kFailed, started.status().message());
     daemon = *std::move(started);
     options.socket = daemon->socket();
     daemon_text = absl::StrCat("private, ", Grouped(slot_count), " slots of DRAM (", options.dram_fraction,
                                " of the unique full blocks)");
+    if (ssd_slots > 0)
+      absl::StrAppend(&daemon_text, ", ", Grouped(ssd_slots), " on SSD (", options.ssd_fraction, " of them)");
   }
 
-  auto replay = Replay::Create({options.socket, options.block_bytes, trace->full_blocks_max});
+  auto replay = Replay::Create({.socket = options.socket,
+                                .block_bytes = options.block_bytes,
+                                .full_blocks_max = trace->full_blocks_max,
+                                .store_patience_us = options.ssd_fraction > 0 ? kStorePatienceUs : 0});
   if (!replay.ok()) return Fail(kFailed, replay.status().message());
   const double seconds = ReplayAll(options, *trace, replay->get());
   const Outcome outcome = (*replay)->outcome();

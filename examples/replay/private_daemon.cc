@@ -34,6 +34,7 @@ constexpr absl::Duration kStopTimeout = absl::Seconds(15);
 
 // A slot is a 4 KiB header place and the payload, in whole 4 KiB.
 constexpr uint64_t kSlotUnit = 4096;
+constexpr uint64_t kSsdBytesMin = uint64_t{64} << 20;  // the smallest tier that kvistd makes
 uint64_t SlotBytes(uint64_t chunk_bytes) { return kSlotUnit + (chunk_bytes + kSlotUnit - 1) / kSlotUnit * kSlotUnit; }
 
 absl::StatusOr<std::string> FindProgram() {
@@ -102,13 +103,18 @@ absl::Status PrivateDaemon::WriteConfiguration(const Options& options) const {
        << "[admin]\nsocket = " << quoted("admin.sock")
        << "\n"
        // A slab of one slot: the pool has as many slots as were asked for, no more.
-       << "[pool]\nbytes = " << options.slots * slot_bytes << "\nslab_bytes = " << slot_bytes << "\n"
-       << "[ssd]\nenabled = false\n"
+       << "[pool]\nbytes = " << options.slots * slot_bytes << "\nslab_bytes = " << slot_bytes
+       << "\n"
        // One engine alone: its hits may be as long as the pool.
-       << "[lease]\nshare = 1.0\n"
-       // Exactly known, so that hits can be compared with a model's.
-       << "[eviction]\npolicy = 'lru'\n"
-       << "[log]\nlevel = 'warn'\n";
+       << "[lease]\nshare = 1.0\n";
+  if (options.ssd_slots == 0) {
+    // LRU is exactly known, so that hits can be compared with a model's.
+    file << "[ssd]\nenabled = false\n[eviction]\npolicy = 'lru'\n";
+  } else {
+    file << "[ssd]\npath = " << quoted("ssd") << "\ncapacity = " << std::max(options.ssd_slots * slot_bytes, kSsdBytesMin)
+         << "\nstop_flush = '0s'\n";
+  }
+  file << "[log]\nlevel = 'warn'\n";
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat("can't write ", directory_, "/kvistd.toml: is the disk full?"));
   return absl::OkStatus();

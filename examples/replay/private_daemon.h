@@ -22,6 +22,7 @@ class PrivateDaemon {
   struct Options {
     uint64_t slots = 1;        // room for exactly so many chunks
     uint64_t chunk_bytes = 0;  // of one shard
+    uint64_t ssd_slots = 0;    // room for so many on disk, segments rounded up; 0: no SSD tier
   };
 
   // Errors: NotFound          no kvistd: neither $KVISTD nor one beside this executable.

@@ -26,6 +26,7 @@ constexpr int64_t kSecondUs = 1'000'000;
 constexpr int64_t kConnectUs = 10 * kSecondUs;
 constexpr int64_t kLookupUs = 10 * kSecondUs;
 constexpr int64_t kCopyUs = 30 * kSecondUs;
+constexpr int64_t kAgainUs = 2'000;  // between two offers of a store
 constexpr int64_t kLeaseUs = 60 * kSecondUs;
 
 class Stopwatch {
@@ -86,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Options& options) {
   const uint64_t needed = std::clamp<uint64_t>(options.full_blocks_max, 1, kKeysMax);
   auto pages = PageMemory::Create(options.block_bytes, static_cast<uint32_t>(std::min(batch, needed)));
   if (!pages.ok()) return pages.status();
-  std::unique_ptr<Replay> replay(new Replay(*std::move(pages)));
+  std::unique_ptr<Replay> replay(new Replay(*std::move(pages), options.store_patience_us));
   if (absl::Status status = Connect(options, *replay->pages_, KVIST_SCHEDULER, &replay->scheduler_); !status.ok())
     return status;
   if (absl::Status status = Connect(options, *replay->pages_, KVIST_WORKER, &replay->worker_); !status.ok()) return status;
@@ -109,12 +110,16 @@ void Replay::Run(const Request& request) {
   const std::span<const kvist_key> keys = chain.keys();
   if (keys.size() != count) return Failed("key chain", KVIST_INTERNAL, "not one key for each full block");
 
-  Hit hit = LookUp(keys);
   const uint32_t batch = pages_->blocks();
   uint32_t done = 0;
-  while (done < hit.chunks && Load(request, keys, hit.lease, done, std::min(batch, hit.chunks - done))) {
-    done += std::min(batch, hit.chunks - done);
-  }
+  Hit hit;
+  uint32_t there = 0;
+  do {
+    hit.lease.Release();  // the budget is the next part's
+    hit = LookUp(keys, done, &there);
+    while (done < hit.chunks && Load(request, keys, hit.lease, done, std::min(batch, hit.chunks - done)))
+      done += std::min(batch, hit.chunks - done);
+  } while (hit.lease && done == hit.chunks && done < there);
   outcome_.hit_blocks += done;
   // The lease lives until the end: the misses hang on the hit.
   while (done < count && Store(request, keys, done, std::min(batch, count - done))) done += std::min(batch, count - done);
@@ -125,11 +130,12 @@ void Replay::Run(const Request& request) {
   }
 }
 
-Hit Replay::LookUp(std::span<const kvist_key> keys) {
+Hit Replay::LookUp(std::span<const kvist_key> keys, uint32_t have, uint32_t* there) {
+  *there = 0;
   // A hit without a lease is past the instance's lease budget (kvistd's lease.share) and can't be loaded: ask for half of it.
-  for (size_t count = keys.size(); count > 0;) {
+  for (size_t count = keys.size(); count > have;) {
     const Stopwatch watch;
-    Hit hit = scheduler_.Lookup(keys.first(count), kLeaseUs, kLookupUs);
+    Hit hit = scheduler_.Lookup(keys.first(count), kLeaseUs, kLookupUs, have);
     outcome_.lookup.Add(watch.microseconds());
     if (hit.status != KVIST_OK) {
       Failed("lookup", hit.status, kvist_error());
@@ -139,8 +145,9 @@ Hit Replay::LookUp(std::span<const kvist_key> keys) {
       Failed("lookup", KVIST_INTERNAL, "more hits than keys");
       return {};
     }
-    if (hit.chunks == 0 || hit.lease) return hit;
-    count = hit.chunks / 2;
+    *there = std::max(*there, hit.chunks);
+    if (hit.chunks <= have || hit.lease) return hit;
+    count = have + (hit.chunks - have) / 2;
   }
   return {};
 }
@@ -212,28 +219,43 @@ bool Replay::Store(const Request& request, std::span<const kvist_key> keys, uint
   args.pages = table.data();
   args.page_count = table.size();
   args.deadline_us = kCopyUs;
+  const Stopwatch since;
+  for (uint32_t kept = 0;;) {  // by the tries before
+    const kvist_result result = StoreOnce(args, bytes / count, count);
+    if (result.status != KVIST_OK) return false;
+    const bool again = result.chunks_refused > 0 && since.microseconds() < static_cast<double>(store_patience_us_);
+    if (!again) {
+      outcome_.skipped_blocks += result.chunks_skipped - std::min(kept, result.chunks_skipped);
+      outcome_.refused_blocks += result.chunks_refused;
+      return result.chunks_refused == 0;  // without its prefix a later block could never be a hit
+    }
+    kept += result.chunks_copied;
+    usleep(kAgainUs);
+  }
+}
+
+kvist_result Replay::StoreOnce(const kvist_store_args& args, uint64_t block_bytes, uint32_t count) {
   const Stopwatch watch;
   kvist_op op = 0;
-  const kvist_status started = kvist_store(worker_.get(), &args, &op);
-  if (started != KVIST_OK) {
-    Failed("store", started, kvist_error());
-    return false;
+  kvist_result result{};
+  result.status = kvist_store(worker_.get(), &args, &op);
+  if (result.status != KVIST_OK) {
+    Failed("store", result.status, kvist_error());
+    return result;
   }
-  const kvist_result result = Await(worker_, op);
+  result = Await(worker_, op);
   if (result.status != KVIST_OK) {
     // Its pages may still be read: they must not be filled again.
     if (result.pages_released == 0) pages_lost_ = kvist_cancel(worker_.get(), op) != KVIST_OK;
     Failed("store", result.status, absl::StrCat(count, " chunks were to be stored"));
-    return false;
+    return result;
   }
   if (uint64_t{result.chunks_copied} + result.chunks_skipped + result.chunks_refused != count) {
     Failed("store", KVIST_INTERNAL, "copied, skipped and refused chunks are not those that were asked for");
   }
-  outcome_.store.Add(watch.microseconds(), bytes / count * result.chunks_copied);
+  outcome_.store.Add(watch.microseconds(), block_bytes * result.chunks_copied);
   outcome_.stored_blocks += result.chunks_copied;
-  outcome_.skipped_blocks += result.chunks_skipped;
-  outcome_.refused_blocks += result.chunks_refused;
-  return result.chunks_refused == 0;  // without its prefix a later block could never be a hit
+  return result;
 }
 
 kvist_result Replay::Await(Client& client, kvist_op op) {

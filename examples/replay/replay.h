@@ -41,7 +41,8 @@ struct Outcome {
 // only worker are two sessions of one instance.
 //
 // A request: lookup with a lease -> load of the hit, every byte checked -> store of the other full blocks -> release.
-// Requests that are longer than the page memory are worked through in batches. A request's blocks past the 4,096th, which is what one
+// Requests that are longer than the page memory are worked through in batches; hits that are longer than the lease budget in parts, each with
+// a lookup of its own that says what the engine has by then. A request's blocks past the 4,096th, which is what one
 // lookup may ask for, are misses and not stored.
 //
 // Threads: one.
@@ -51,6 +52,8 @@ class Replay {
     std::string socket;
     uint64_t block_bytes = 64 << 10;
     uint64_t full_blocks_max = 1;  // of one request
+    // A store is offered again for so long where kvistd has no room yet: it makes some while an engine computes, which takes no time here.
+    int64_t store_patience_us = 0;
   };
 
   // Errors: Unavailable  no kvistd serves at that socket.  FailedPrecondition  it refuses this engine. Others: no page memory.
@@ -62,16 +65,20 @@ class Replay {
   const Outcome& outcome() const { return outcome_; }
 
  private:
-  explicit Replay(std::unique_ptr<PageMemory> pages) : pages_(std::move(pages)) {}
-  Hit LookUp(std::span<const kvist_key> keys);
+  Replay(std::unique_ptr<PageMemory> pages, int64_t store_patience_us)
+      : pages_(std::move(pages)), store_patience_us_(store_patience_us) {}
+  // What kvistd has of `keys`, or as much of it as can be leased past the first `have`; `there`: all of it.
+  Hit LookUp(std::span<const kvist_key> keys, uint32_t have, uint32_t* there);
   bool Load(const Request& request, std::span<const kvist_key> keys, const Lease& lease, uint32_t first, uint32_t count);
   bool Store(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count);
+  kvist_result StoreOnce(const kvist_store_args& args, uint64_t block_bytes, uint32_t count);
   kvist_result Await(Client& client, kvist_op op);
   void Check(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count);
   void Failed(absl::string_view hook, kvist_status status, absl::string_view why);
 
   Outcome outcome_;
   std::unique_ptr<PageMemory> pages_;  // outlives the worker
+  const int64_t store_patience_us_;
   Client scheduler_;
   Client worker_;
   uint64_t complaints_ = 0;
