@@ -62,6 +62,24 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   return core;
 }
 
+void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
+  const std::string what = found.chunks == 1 ? "a chunk" : absl::StrCat(found.chunks, " chunks");
+  const std::string space = Hex(core.space(found.space).digest);
+  switch (found.tier) {
+    case core::Tier::kDram:
+      spdlog::error(
+          "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
+          "failing",
+          what, space);
+      break;
+    case core::Tier::kSsd:
+      spdlog::error(
+          "{} on the SSD tier was not what was stored there and will not be served again: space {}; a disk may be failing",
+          what, space);
+      break;
+  }
+}
+
 // Nothing, said in the log, where there is no room for a tier and none was asked for.
 absl::StatusOr<std::optional<ssd::StoreOptions>> SsdStore(const Options& options) {
   absl::StatusOr<ssd::StoreOptions> store = StoreOptionsOf(options);
@@ -188,12 +206,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   };
   KVIST_ASSIGN_OR_RETURN(s.reactor, session::Reactor::Create(reactor, s.core.get(), slot_memory));
 
-  s.reactor->OnCorruption([raw = s.core.get()](SpaceId space, uint32_t chunks) {
-    spdlog::error(
-        "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
-        "failing",
-        chunks == 1 ? "a chunk" : absl::StrCat(chunks, " chunks"), Hex(raw->space(space).digest));
-  });
+  s.reactor->OnCorruption([raw = s.core.get()](const core::CorruptionFound& found) { LogCorruption(found, *raw); });
   auto copy_done = [raw = s.reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
   if (parts.copy_engine) {
     s.copy_engine = parts.copy_engine(copy_done);

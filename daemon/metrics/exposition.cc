@@ -23,6 +23,7 @@ constexpr uint32_t kLastShownOctave = 35;  // 34 s: above every deadline that an
 
 using Labels = std::vector<ClientMetric::Label>;
 const Labels kDram = {{"tier", "dram"}};
+const Labels kSsd = {{"tier", "ssd"}};
 
 Labels With(Labels labels, std::string name, std::string value) {
   labels.push_back({std::move(name), std::move(value)});
@@ -160,9 +161,12 @@ void AddHolding(const Figures& f, Families* out) {
 }
 
 void AddCorruption(const Figures& f, Families* out) {
-  out->Count("kvist_corruption_detected_total",
-             "Chunks that held other bytes than were stored, and were dropped; only checked with pool.verify = always.",
-             f.core.chunks_corrupt, With(kDram, "kind", "checksum"));
+  out->Add(
+      Counter("kvist_corruption_detected_total",
+              "Chunks that held other bytes than were stored, and were dropped; in DRAM only checked with pool.verify = "
+              "always, on disk whenever they are read.")
+          .Add(With(kDram, "kind", "checksum"), f.core.chunks_corrupt)
+          .Add(With(kSsd, "kind", "record"), f.core.chunks_corrupt_on_disk));
 }
 
 void AddConnections(const ConnectionCounts& counts, Families* out) {

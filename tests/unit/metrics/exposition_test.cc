@@ -41,11 +41,13 @@ TEST_CASE("Expose shows the same series before and after something has happened"
   figures.latencies.hooks[0].Record(1000, 5);
   figures.latencies.waits[static_cast<size_t>(session::Queue::kCopyStore)].Record(1000, 2);
   figures.core.chunks_corrupt = 3;
+  figures.core.chunks_corrupt_on_disk = 2;
   const auto after = Expose(figures);
   CHECK(SeriesIn(before) == SeriesIn(after));
   const std::string text = Text(after);
   CHECK_THAT(text, Contains("kvist_lookups_total{tier=\"dram\",result=\"partial\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"} 3\n"));
+  CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"ssd\",kind=\"record\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"ring\"} 0\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_load\"} 0\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_store\"} 2\n"));
