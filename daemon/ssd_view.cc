@@ -2,8 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "storage/ssd/verdict.h"
 
 namespace kvist::daemon {
@@ -113,6 +116,26 @@ rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::C
   row.reads_failed = core.reads_failed;
   row.chunks_corrupt = core.chunks_corrupt_on_disk;
   return row;
+}
+
+metrics::SsdFigures FiguresOf(const SsdTier* tier, const Options& options) {
+  metrics::SsdFigures figures;
+  if (tier == nullptr) {
+    const std::vector<std::string> directories = absl::StrSplit(options.ssd.path, ':');
+    figures.devices.resize(directories.size());
+    for (ssd::Store::DeviceRow& device : figures.devices) device.writable = false;
+    figures.moved.resize(directories.size());
+    return figures;
+  }
+  SsdTier::Status status = tier->status();
+  figures.there = true;
+  figures.writable = status.writable == true;
+  figures.recovering = !status.recovery.has_value();
+  figures.devices = std::move(status.store.devices);
+  figures.moved = std::move(status.moved);
+  figures.commits = status.store.commits;
+  figures.commits_failed = status.store.commits_failed;
+  return figures;
 }
 
 }  // namespace kvist::daemon

@@ -24,6 +24,7 @@
 #include "daemon/socket_dir.h"
 #include "daemon/ssd_options.h"
 #include "daemon/ssd_tier.h"
+#include "daemon/ssd_view.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -259,12 +260,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.reactor->Start();
   if (s.ssd != nullptr) s.ssd->Start();
   s.observation->EngineSocketOpen(options.session.socket);
-  s.observation->ReactorStarted(s.reactor.get(), [&s, started = MonotonicNow()](metrics::Figures* figures) {
+  if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);
+  s.observation->ReactorStarted(s.reactor.get(), [&s, options, started = MonotonicNow()](metrics::Figures* figures) {
     figures->pool_capacity = s.slots->capacity();
     figures->pool_used = s.slots->live_bytes();
     figures->pool_slots = s.slots->live_slots();
     for (const auto& region : s.regions) figures->pool_touched += region->touched();
     figures->uptime = MonotonicNow() - started;
+    figures->ssd = FiguresOf(s.ssd, options);
   });
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));

@@ -130,6 +130,7 @@ TEST_CASE("Core drops a chunk that isn't on disk what was stored, and says that 
   }
   REQUIRE(reads.size() == 2);
   f.Do(LoadAsked{worker, RequestTag{901}, lease, {}, 0, 2});
+  CHECK(f.core->status().loads_waited == 2);
   const bool damaged = GENERATE(true, false);
   for (const ReadStarted& read : reads) {
     const bool second = read.key == keys[1];
