@@ -9,6 +9,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
+#include "daemon/ssd_view.h"
 #include "storage/base/byte_text.h"
 
 namespace kvist::daemon {
@@ -26,9 +27,15 @@ std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatu
 
 }  // namespace
 
-Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const Options& options,
-           ReloadCall reload)
-    : reactor_(*reactor), slots_(*slots), regions_(*regions), options_(options), reload_(std::move(reload)) {}
+Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
+           std::string why_no_ssd, const Options& options, ReloadCall reload)
+    : reactor_(*reactor),
+      slots_(*slots),
+      regions_(*regions),
+      ssd_(ssd),
+      why_no_ssd_(std::move(why_no_ssd)),
+      options_(options),
+      reload_(std::move(reload)) {}
 
 // Has `question` answered on the reactor's thread, and waits for that; the answer may come after nobody waits any more.
 template <class T, class Question>
@@ -60,6 +67,10 @@ void Node::Configure(const Options& options) {
 
 absl::StatusOr<rpc::NodeStatus> Node::Status(absl::Time deadline) {
   return Ask<rpc::NodeStatus>(deadline, [this] { return StatusNow(); });
+}
+
+absl::StatusOr<rpc::SsdStatus> Node::Ssd(absl::Time deadline) {
+  return Ask<rpc::SsdStatus>(deadline, [this] { return RowOf(ssd_, why_no_ssd_, reactor_.core().status()); });
 }
 
 absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, absl::Time deadline) {
@@ -140,6 +151,7 @@ rpc::NodeStatus Node::StatusNow() const {
   status.ops = core.ops;
   status.filling = core.filling;
   status.index = core.index_bytes;
+  status.ssd = ShortRowOf(ssd_, why_no_ssd_, core);
   status.lookups = core.lookups;
   status.chunks_asked = core.lookup_chunks_asked;
   status.chunks_hit = core.lookup_chunks_hit;

@@ -12,6 +12,7 @@
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/session/reactor.h"
+#include "daemon/ssd_tier.h"
 #include "storage/base/clock.h"
 #include "storage/base/units.h"
 #include "storage/pool/pinned_region.h"
@@ -30,14 +31,15 @@ class Node final : public rpc::NodeControl {
  public:
   using Regions = std::vector<std::unique_ptr<pool::PinnedRegion>>;
 
-  // An empty `reload`: Unimplemented.
-  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const Options& options,
-       ReloadCall reload);
+  // `ssd` may be null: then `why_no_ssd` says why. An empty `reload`: Unimplemented.
+  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
+       std::string why_no_ssd, const Options& options, ReloadCall reload);
 
   // The tenants and quotas of `options` are in force from now on, and no others.
   void Configure(const Options& options);
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override;
+  absl::StatusOr<rpc::SsdStatus> Ssd(absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override;
   absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override;
@@ -66,6 +68,8 @@ class Node final : public rpc::NodeControl {
   session::Reactor& reactor_;
   const pool::SlotAllocator& slots_;
   const Regions& regions_;
+  const SsdTier* const ssd_;
+  const std::string why_no_ssd_;
   const Options options_;
   const ReloadCall reload_;
   const absl::Time started_ = MonotonicNow();

@@ -14,6 +14,7 @@
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/node_metrics.h"
 #include "daemon/metrics/single_flight.h"
+#include "daemon/ssd_view.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 
@@ -26,6 +27,7 @@ constexpr char kPool[] = "pool";
 constexpr char kReactor[] = "reactor";
 constexpr char kEngineSocket[] = "engine socket";
 constexpr char kAdminSocket[] = "admin socket";
+constexpr char kSsdTier[] = "SSD tier";
 
 struct Done {};  // the answer to a question that has none
 
@@ -72,6 +74,7 @@ absl::StatusOr<std::unique_ptr<Observation>> Observation::Start(const Options& o
   State* raw = state.get();
   metrics::Figures before;
   before.traffic = session::Activity(TenantsWithSeries(options)).ended();
+  before.ssd = FiguresOf(nullptr, options);
   raw->node_metrics.emplace([raw] { return raw->Figures(); }, std::move(before));
   const std::optional<ListenAddress> address = ParseListenAddress(options.metrics.listen);
   if (address.has_value()) {
@@ -121,6 +124,13 @@ void Observation::ReactorStarted(session::Reactor* reactor, std::function<void(m
     raw->asking = std::move(asking);
   }
   raw->health.Watch(kReactor, [raw] { return raw->Live(); });
+}
+
+void Observation::SsdStarted(const SsdTier* ssd) {
+  state_->health.Mind(kSsdTier, [ssd] {
+    const std::string trouble = TroubleOf(ssd->status());
+    return trouble.empty() ? absl::OkStatus() : absl::UnavailableError(trouble);
+  });
 }
 
 void Observation::EngineSocketOpen(const std::string& path) {

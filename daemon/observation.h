@@ -11,6 +11,7 @@
 #include "daemon/options.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
+#include "daemon/ssd_tier.h"
 
 namespace kvist::daemon {
 
@@ -18,8 +19,8 @@ namespace kvist::daemon {
 //
 // Live: the reactor isn't there yet, or does a task of ours within a second. Ready: pool, reactor, engine socket and admin socket are
 // there and well.
-// Lifecycle: Start -> PoolMapped, ReactorStarted, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor stops
-//   -> destroyed, before the reactor is.
+// Lifecycle: Start -> PoolMapped, ReactorStarted, SsdStarted, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor
+//   stops -> destroyed, before the reactor and the SSD tier are.
 // Threads: Start, destroy and those calls on one; Count from any.
 class Observation {
  public:
@@ -34,6 +35,8 @@ class Observation {
   void PoolMapped(Bytes capacity);
   // `add` puts in what the reactor doesn't know, on its thread.
   void ReactorStarted(session::Reactor* reactor, std::function<void(metrics::Figures*)> add);
+  // /readyz?verbose says how it does; the node is ready whatever that is, for DRAM goes on.
+  void SsdStarted(const SsdTier* ssd);
   void EngineSocketOpen(const std::string& path);
   void AdminSocketOpen(const std::string& path);
   void Stopping();

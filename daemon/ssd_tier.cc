@@ -26,12 +26,23 @@ ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t p
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums, Ear* ear) {
-  auto tier = std::unique_ptr<SsdTier>(new SsdTier(checksums, ear));
+  auto tier = std::unique_ptr<SsdTier>(new SsdTier(options.directories.size(), checksums, ear));
   KVIST_ASSIGN_OR_RETURN(tier->store_, ssd::Store::Open(std::move(options), tier.get()));
   return tier;
 }
 
 SsdTier::~SsdTier() = default;
+
+SsdTier::Status SsdTier::status() const {
+  Status status;
+  status.store = store_->status();
+  const absl::MutexLock lock(&mutex_);
+  status.writable = writable_;
+  status.why_not = why_not_;
+  status.recovery = recovery_;
+  status.moved = moved_;
+  return status;
+}
 
 // ---- From the core ----------------------------------------------------------------------------------------------------------
 
@@ -87,6 +98,12 @@ void SsdTier::Free(core::PlacesFreed freed) {
       const Met& met = met_.at(chunk.space);
       number = met.number;
       units = met.units[chunk.group.value];
+      // What a start finds of chunks that were stored again meanwhile is replaced, too, but wasn't moved.
+      if (chunk.replaced && recovery_.has_value()) {
+        const auto devices = static_cast<uint32_t>(moved_.size());
+        for (uint32_t shard = 0; shard < chunk.places.size(); ++shard)
+          moved_[ssd::DeviceFor(shard, devices)] += ssd::kUnit * units;
+      }
     }
     store_->Free(IdOf(number, chunk.group, chunk.key, chunk.position), units, {chunk.places.begin(), chunk.places.end()},
                  chunk.replaced);
@@ -118,6 +135,11 @@ void SsdTier::Read(Ticket ticket, absl::Status status) {
 void SsdTier::Writable(bool writable, const std::string& why) {
   if (!writable) spdlog::warn("the SSD tier takes no writes now: {}", why);
   if (writable) spdlog::info("the SSD tier takes writes");
+  {
+    const absl::MutexLock lock(&mutex_);
+    writable_ = writable;
+    why_not_ = why;
+  }
   ear_.Say(core::DiskWritable{writable});
 }
 
@@ -158,6 +180,10 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
 }
 
 void SsdTier::Recovered(const ssd::Recovery& recovery) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    recovery_ = recovery;
+  }
   if (!recovery.message.empty()) spdlog::warn("{}", recovery.message);
   if (!recovery.status.ok()) return;
   spdlog::info("the SSD tier has {} chunks, found {} in {}{}", recovery.chunks,

@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_SSD_TIER_H_
 #define KVIST_DAEMON_SSD_TIER_H_
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -17,7 +18,7 @@
 namespace kvist::daemon {
 
 // The tier of a node's disks: the core's effects in the words of a store, and the store's news in those of the core. It decides
-// nothing and keeps nothing but names: a space's number in the store and in the core.
+// nothing and keeps nothing but names, a space's number in the store and in the core, and what operators ask for.
 //
 // Lifecycle: Open -> Start, when the ear hears -> destroyed, before the slots are.
 // Threads: as DiskTier; the store's own call it, too.
@@ -37,10 +38,19 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
 
-  ssd::Store::Status status() const { return store_->status(); }
+  // For operators and monitoring. Threads: any.
+  struct Status {
+    ssd::Store::Status store;
+    std::optional<bool> writable;  // absent: it hasn't said yet
+    std::string why_not;
+    std::optional<ssd::Recovery> recovery;  // when it has ended, well or not
+    // [device] Of what was written: what was there already, and was written again so that its segment can be used again.
+    std::vector<Bytes> moved;
+  };
+  Status status() const;
 
  private:
-  SsdTier(ssd::Checksums checksums, Ear* ear) : checksums_(checksums), ear_(*ear) {}
+  SsdTier(size_t devices, ssd::Checksums checksums, Ear* ear) : checksums_(checksums), ear_(*ear), moved_(devices) {}
 
   // The store's news.
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) override;
@@ -59,13 +69,17 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   const ssd::Checksums checksums_;
   Ear& ear_;
   std::function<void(const core::PlacesFreed& freed)> freed_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   struct Met {
     uint32_t number;              // in the store
     std::vector<uint32_t> units;  // [group] of a record, which is a slot; all shards of a group have slots of one size
   };
   absl::flat_hash_map<SpaceId, Met> met_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
+  std::optional<bool> writable_ ABSL_GUARDED_BY(mutex_);
+  std::string why_not_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ssd::Recovery> recovery_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Bytes> moved_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this
 };
 

@@ -24,6 +24,7 @@
 #include "daemon/socket_dir.h"
 #include "daemon/ssd_options.h"
 #include "daemon/ssd_tier.h"
+#include "daemon/ssd_view.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -62,13 +63,41 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   return core;
 }
 
-// Nothing, said in the log, where there is no room for a tier and none was asked for.
-absl::StatusOr<std::optional<ssd::StoreOptions>> SsdStore(const Options& options) {
+void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
+  const std::string what = found.chunks == 1 ? "a chunk" : absl::StrCat(found.chunks, " chunks");
+  const std::string space = Hex(core.space(found.space).digest);
+  switch (found.tier) {
+    case core::Tier::kDram:
+      spdlog::error(
+          "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
+          "failing",
+          what, space);
+      break;
+    case core::Tier::kSsd:
+      spdlog::error(
+          "{} on the SSD tier was not what was stored there and will not be served again: space {}; a disk may be failing "
+          "(`kvistctl ssd` says which, and what was found)",
+          what, space);
+      break;
+  }
+}
+
+// The store of the SSD tier, or why there is none.
+struct SsdStore {
+  std::optional<ssd::StoreOptions> options;
+  std::string none;
+};
+
+// None, said in the log, where there is no room for a tier and none was asked for.
+absl::StatusOr<SsdStore> SsdStoreOf(const Options& options, bool pool_without_memory) {
+  if (!options.ssd.enabled) return SsdStore{{}, "ssd.enabled is false in kvistd's configuration"};
+  if (options.ssd.path.empty()) return SsdStore{{}, "ssd.path names no directory"};
+  if (pool_without_memory) return SsdStore{{}, "this kvistd's pool has no memory"};
   absl::StatusOr<ssd::StoreOptions> store = StoreOptionsOf(options);
-  if (store.ok()) return std::optional(*std::move(store));
+  if (store.ok()) return SsdStore{*std::move(store), ""};
   if (!absl::IsResourceExhausted(store.status()) || options.ssd.capacity != Bytes{}) return store.status();
   spdlog::warn("no SSD tier: {}", std::string(store.status().message()));
-  return std::optional<ssd::StoreOptions>();
+  return SsdStore{{}, std::string(store.status().message())};
 }
 
 }  // namespace
@@ -168,12 +197,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   core::CoreOptions core = ToCoreOptions(options);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
-  std::optional<ssd::StoreOptions> store;
+  SsdStore store{{}, "another tier is in its place"};
   if (parts.disk_tier != nullptr) {
     core.disk = parts.disk;
-  } else if (options.ssd.enabled && !options.ssd.path.empty() && !s.regions.empty()) {
-    KVIST_ASSIGN_OR_RETURN(store, SsdStore(options));
-    if (store.has_value()) core.disk = core::CoreOptions::Disk{.capacity = store->capacity};
+  } else {
+    KVIST_ASSIGN_OR_RETURN(store, SsdStoreOf(options, s.regions.empty()));
+    if (store.options.has_value()) core.disk = core::CoreOptions::Disk{.capacity = store.options->capacity};
   }
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);
@@ -188,12 +217,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   };
   KVIST_ASSIGN_OR_RETURN(s.reactor, session::Reactor::Create(reactor, s.core.get(), slot_memory));
 
-  s.reactor->OnCorruption([raw = s.core.get()](SpaceId space, uint32_t chunks) {
-    spdlog::error(
-        "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
-        "failing",
-        chunks == 1 ? "a chunk" : absl::StrCat(chunks, " chunks"), Hex(raw->space(space).digest));
-  });
+  s.reactor->OnCorruption([raw = s.core.get()](const core::CorruptionFound& found) { LogCorruption(found, *raw); });
   auto copy_done = [raw = s.reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
   if (parts.copy_engine) {
     s.copy_engine = parts.copy_engine(copy_done);
@@ -205,18 +229,20 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   if (parts.disk_tier) {
     s.disk_tier = parts.disk_tier(s.reactor.get());
     s.reactor->SetDiskTier(s.disk_tier.get());
-  } else if (store.has_value()) {
-    for (const auto& region : s.regions) store->memory.emplace_back(region->data(), region->length().value);
+  } else if (store.options.has_value()) {
+    for (const auto& region : s.regions) store.options->memory.emplace_back(region->data(), region->length().value);
     const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
-    store->before_step = std::move(parts.ssd_step);
-    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> tier, SsdTier::Open(*std::move(store), checksums, s.reactor.get()));
+    store.options->before_step = std::move(parts.ssd_step);
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> tier,
+                           SsdTier::Open(*std::move(store.options), checksums, s.reactor.get()));
     tier->OnFreed(std::move(parts.ssd_freed));
     s.ssd = tier.get();
     s.disk_tier = std::move(tier);
     s.reactor->SetDiskTier(s.disk_tier.get());
     s.stop_flush = options.ssd.stop_flush;
   }
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, options, std::move(parts.reload));
+  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(store.none), options,
+                                  std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;
@@ -234,12 +260,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.reactor->Start();
   if (s.ssd != nullptr) s.ssd->Start();
   s.observation->EngineSocketOpen(options.session.socket);
-  s.observation->ReactorStarted(s.reactor.get(), [&s, started = MonotonicNow()](metrics::Figures* figures) {
+  if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);
+  s.observation->ReactorStarted(s.reactor.get(), [&s, options, started = MonotonicNow()](metrics::Figures* figures) {
     figures->pool_capacity = s.slots->capacity();
     figures->pool_used = s.slots->live_bytes();
     figures->pool_slots = s.slots->live_slots();
     for (const auto& region : s.regions) figures->pool_touched += region->touched();
     figures->uptime = MonotonicNow() - started;
+    figures->ssd = FiguresOf(s.ssd, options);
   });
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));

@@ -135,10 +135,9 @@ gone "$daemon" || fail "kvistd (pid $daemon) survives kill -9"
 wait "$daemon" 2>/dev/null || true
 daemon=''
 [ -z "$drain" ] || stop "$drain"
-found=$(grep -c 'the SSD tier has' "$work/kvistd.log" || true)
 start_daemon "${settings[@]}" || fail "kvistd did not start again"
 for _ in $(seq 300); do  # it serves at once, and finds what it has meanwhile
-  [ "$(grep -c 'the SSD tier has' "$work/kvistd.log" || true)" -le "$found" ] || break
+  ! "$bin/kvistctl" status -o json "${admin[@]}" | grep '"recovering": false' >/dev/null || break
   sleep 0.1
 done
 run_engine 0 killed --phases killed --logits-compare "$work/logits" --logits-out "$work/logits"

@@ -77,6 +77,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
     if (state == ChunkState::kReading || state == ChunkState::kOnDisk) op.reads.push_back(chunk);
     there &= chunks_[chunk].whole();  // else its read has failed
   }
+  if (there) counters_.loads_waited += op.reads.size();
   if (there && op.reads.empty()) {
     for (const ChunkIndex chunk : op.chunks) op.slots.push_back(placement_.SlotOf(chunk, session->rank));
     if (reuse.chained()) op.chunks = {op.chunks.back()};

@@ -117,16 +117,18 @@ struct CoreStatus {
   uint64_t chunks_stored = 0;
   uint64_t chunks_loaded = 0;
   uint64_t stores_refused = 0;  // chunks: no room
-  uint64_t chunks_corrupt = 0;  // dropped, because they held other bytes than were stored
+  uint64_t chunks_corrupt = 0;  // dropped, because their slots held other bytes than were stored
+  uint64_t loads_waited = 0;    // chunks that were still being read from disk when they were to be loaded
   uint64_t on_disk = 0;         // chunks that are nowhere else
   uint64_t chunks_written = 0;  // since the start, as are those below
   uint64_t chunks_read = 0;
   uint64_t writes_failed = 0;
   uint64_t reads_failed = 0;
-  uint64_t chunks_moved = 0;      // written again, because their segment was to be used again
-  uint64_t chunks_reclaimed = 0;  // given up for that
-  uint64_t chunks_found = 0;      // at the start
-  uint64_t demotions = 0;         // of the evictions: chunks that are on disk since
+  uint64_t chunks_corrupt_on_disk = 0;  // of the reads that failed: what lay there was something else
+  uint64_t chunks_moved = 0;            // written again, because their segment was to be used again
+  uint64_t chunks_reclaimed = 0;        // given up for that
+  uint64_t chunks_found = 0;            // at the start
+  uint64_t demotions = 0;               // of the evictions: chunks that are on disk since
   Bytes index_bytes{};
 };
 

@@ -27,6 +27,7 @@ using RequestTag = Id<struct RequestTagTag, uint64_t>;
 
 enum class Role : uint8_t { kScheduler, kWorker };
 enum class Direction : uint8_t { kLoad, kStore };
+enum class Tier : uint8_t { kDram, kSsd };
 
 // One cache group of a space: its reuse rule, and what one chunk takes in a slot of each shard.
 struct GroupSpec {
@@ -387,10 +388,11 @@ struct JobEnded {
   JobState how = JobState::kDone;
   uint64_t chunks = 0;
 };
-// So many chunks held other bytes than were stored. Nobody finds them any more.
+// So many chunks held other bytes than were stored, where they lay. Nobody finds them any more.
 struct CorruptionFound {
   SpaceId space;
   uint32_t chunks = 0;
+  Tier tier = Tier::kDram;
 };
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,

@@ -98,8 +98,8 @@ void Core::On(const ReadFinished& event, Effects* out) {
   } else {
     ++counters_.reads_failed;
     if (absl::IsDataLoss(event.status)) {
-      ++counters_.chunks_corrupt;
-      out->push_back(CorruptionFound{chunk.space, 1});
+      ++counters_.chunks_corrupt_on_disk;
+      out->push_back(CorruptionFound{chunk.space, 1, Tier::kSsd});
     }
     // Nobody finds it any more. Those who had it leased are told when they load it.
     placement_.ForgetPlaces(i);

@@ -56,6 +56,9 @@ class Session {
   ExitCode Status() {
     return WithNode([this](NodeClient& node) { return Print(node.Status(Timeout(kQuestionTime)), kQuestionTime); });
   }
+  ExitCode Ssd() {
+    return WithNode([this](NodeClient& node) { return Print(node.Ssd(Timeout(kQuestionTime)), kQuestionTime); });
+  }
   ExitCode Sessions() {
     return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
   }
@@ -258,6 +261,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->type_name("DURATION")
       ->check([&](const std::string& text) { return CheckTimeout(text, &given.timeout); });
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
+  const CLI::App* ssd =
+      app.add_subcommand("ssd", "The tier on disk: its devices, what they hold, do and have found wrong, and its catalog");
   const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
   CLI::App* top =
       app.add_subcommand("top", "How busy the daemon is, live: pool, hit rate, throughput, latencies, who does what");
@@ -338,6 +343,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   }
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
+  if (ssd->parsed()) return session.Ssd();
   if (sessions->parsed()) return session.Sessions();
   if (reload->parsed()) return session.Reload();
   if (top->parsed()) return session.Top();

@@ -118,6 +118,10 @@ absl::StatusOr<node::v1::StatusReply> NodeClient::Status(absl::Duration timeout)
   return state_->Call(&node::v1::Node::Stub::Status, node::v1::StatusRequest(), timeout);
 }
 
+absl::StatusOr<node::v1::SsdReply> NodeClient::Ssd(absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Ssd, node::v1::SsdRequest(), timeout);
+}
+
 absl::StatusOr<node::v1::SessionsReply> NodeClient::Sessions(absl::Duration timeout) {
   return state_->CallPages(&node::v1::Node::Stub::Sessions, timeout);
 }

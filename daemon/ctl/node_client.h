@@ -26,6 +26,7 @@ class NodeClient {
   ~NodeClient();
 
   absl::StatusOr<node::v1::StatusReply> Status(absl::Duration timeout);
+  absl::StatusOr<node::v1::SsdReply> Ssd(absl::Duration timeout);
   // All of them, page by page: those that come or go meanwhile may be there or not.
   absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
   // Starts to clear the space whose digest begins with `space`, or everything when it is empty. `request` as in node.proto.

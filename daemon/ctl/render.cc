@@ -67,6 +67,19 @@ std::string Plural(uint64_t count, absl::string_view noun) {
   return absl::StrCat(HumanCount(count), " ", noun, count == 1 ? "" : "s");
 }
 
+// The tier on disk in short; nothing of a kvistd that says nothing of it.
+std::string SsdPart(const node::v1::SsdTier& ssd, size_t columns) {
+  if (ssd.state().empty()) return "";
+  const std::string trouble = Printable(ssd.trouble());
+  if (ssd.state() == "off") return Wrap(absl::StrCat("no SSD tier: ", trouble), columns, 2) + "\n\n";
+  Table table({{"SSD"}, {"CAPACITY", kRight}, {"LIVE", kRight}, {"FULL", kRight}, {"CHUNKS ONLY THERE", kRight}});
+  table.Add({ssd.state(), HumanBytes({ssd.capacity_bytes()}), HumanBytes({ssd.live_bytes()}),
+             HumanShare(ssd.live_bytes(), ssd.capacity_bytes()), HumanCount(ssd.chunks())});
+  std::string text = table.Render(columns);
+  if (!trouble.empty()) absl::StrAppend(&text, Wrap(absl::StrCat("warning: the SSD tier: ", trouble), columns, 2), "\n");
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
@@ -92,7 +105,7 @@ std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
                   HumanShare(pool.touched_bytes(), pool.capacity_bytes()), pool.locked() ? "yes" : "no",
                   HumanBytes({pool.page_bytes()}), HumanBytes({pool.slab_bytes()}), HumanCount(pool.regions()),
                   HumanBytes({status.index_bytes()})});
-  absl::StrAppend(&text, pool_table.Render(columns), "\n");
+  absl::StrAppend(&text, pool_table.Render(columns), "\n", SsdPart(status.ssd(), columns));
 
   Table now({{"INSTANCES", kRight},
              {"SESSIONS", kRight},

@@ -10,6 +10,7 @@ namespace kvist::ctl {
 
 // Replies for people: tables with human sizes, no wider than `columns`: on a narrow terminal columns are left out, which -o json has.
 std::string ToTable(const node::v1::StatusReply& status, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::SsdReply& ssd, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ReloadReply& reload, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Job& job, size_t columns = SIZE_MAX);

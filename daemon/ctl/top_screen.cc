@@ -202,6 +202,14 @@ std::string DrawTop(const TopView& view, const TopScreenOptions& options) {
   screen.Bar("pool", full, view.evictions > 0 ? kYellow : kGreen,
              absl::StrCat(HumanBytes({now.pool().used_bytes()}), " of ", HumanBytes({now.pool().capacity_bytes()}),
                           view.evictions > 0 ? absl::StrCat(", ", Number(view.evictions), " evictions/s") : ""));
+  if (const node::v1::SsdTier& ssd = now.ssd(); !ssd.state().empty() && ssd.state() != "off") {
+    screen.Bar(
+        "ssd",
+        ssd.capacity_bytes() == 0 ? NAN : static_cast<double>(ssd.live_bytes()) / static_cast<double>(ssd.capacity_bytes()),
+        ssd.trouble().empty() ? kGreen : kRed,
+        absl::StrCat(HumanBytes({ssd.live_bytes()}), " of ", HumanBytes({ssd.capacity_bytes()}),
+                     ssd.state() == "on" ? "" : absl::StrCat(", ", Printable(ssd.state()))));
+  }
   screen.Bar("hit rate", hit, kGreen,
              view.rates.chunks_asked == 0
                  ? "nobody asks"

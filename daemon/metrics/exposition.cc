@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/base/latency_histogram.h"
+#include "storage/ssd/verdict.h"
 
 namespace kvist::metrics {
 namespace {
@@ -23,6 +24,7 @@ constexpr uint32_t kLastShownOctave = 35;  // 34 s: above every deadline that an
 
 using Labels = std::vector<ClientMetric::Label>;
 const Labels kDram = {{"tier", "dram"}};
+const Labels kSsd = {{"tier", "ssd"}};
 
 Labels With(Labels labels, std::string name, std::string value) {
   labels.push_back({std::move(name), std::move(value)});
@@ -140,8 +142,15 @@ void AddRequests(const Traffic& total, const session::Latencies& latencies, Fami
 }
 
 void AddHolding(const Figures& f, Families* out) {
-  out->Level("kvist_tier_capacity_bytes", "Size of the tier.", f.pool_capacity, kDram);
-  out->Level("kvist_tier_used_bytes", "Bytes of slots that hold chunks.", f.pool_used, kDram);
+  Bytes disk_capacity{}, disk_live{};
+  for (const ssd::Store::DeviceRow& device : f.ssd.devices) {
+    disk_capacity += device.capacity;
+    disk_live += device.live;
+  }
+  out->Add(Gauge("kvist_tier_capacity_bytes", "Size of the tier.").Add(kDram, f.pool_capacity).Add(kSsd, disk_capacity));
+  out->Add(Gauge("kvist_tier_used_bytes", "Bytes of slots that hold chunks; of records on disk that are wanted.")
+               .Add(kDram, f.pool_used)
+               .Add(kSsd, disk_live));
   out->Level("kvist_tier_slots", "Slots that hold chunks.", f.pool_slots, kDram);
   out->Level("kvist_pool_touched_bytes",
              "Memory of the pool that has been touched: the rest costs a page fault on first use.", f.pool_touched);
@@ -160,9 +169,93 @@ void AddHolding(const Figures& f, Families* out) {
 }
 
 void AddCorruption(const Figures& f, Families* out) {
-  out->Count("kvist_corruption_detected_total",
-             "Chunks that held other bytes than were stored, and were dropped; only checked with pool.verify = always.",
-             f.core.chunks_corrupt, With(kDram, "kind", "checksum"));
+  out->Add(
+      Counter("kvist_corruption_detected_total",
+              "Chunks that held other bytes than were stored, and were dropped; in DRAM only checked with pool.verify = "
+              "always, on disk whenever they are read.")
+          .Add(With(kDram, "kind", "checksum"), f.core.chunks_corrupt)
+          .Add(With(kSsd, "kind", "record"), f.core.chunks_corrupt_on_disk));
+}
+
+// What the core does with the tier on disk.
+void AddChunksOnDisk(const core::CoreStatus& core, Families* out) {
+  out->Level("kvist_ssd_chunks", "Chunks that are on disk and nowhere else.", core.on_disk);
+  out->Count("kvist_ssd_found_chunks_total", "Chunks that were found on disk at the start.", core.chunks_found);
+  out->Add(Counter("kvist_ssd_chunk_writes_total",
+                   "Chunks that were to be written to disk: kept; moved, for their segment was to be used again; or failed.")
+               .Add({{"result", "kept"}}, core.chunks_written)
+               .Add({{"result", "moved"}}, core.chunks_moved)
+               .Add({{"result", "failed"}}, core.writes_failed));
+  out->Add(Counter("kvist_ssd_chunk_reads_total", "Chunks that were to be read from disk, to be loaded or moved.")
+               .Add({{"result", "good"}}, core.chunks_read)
+               .Add({{"result", "failed"}}, core.reads_failed));
+  out->Count("kvist_ssd_reclaimed_chunks_total",
+             "Chunks that were given up on disk, for their segment was to be used again.", core.chunks_reclaimed);
+  out->Count("kvist_ssd_demotions_total", "Evictions from DRAM of chunks that stay on disk.", core.demotions);
+  out->Count("kvist_load_waited_chunks_total",
+             "Chunks of loads, one for each rank, that were still being read from disk when the load came; those of "
+             "kvist_load_chunks_total that weren't were in DRAM.",
+             core.loads_waited);
+}
+
+// Each device by its place in ssd.path.
+void AddDevices(const SsdFigures& ssd, Families* out) {
+  Series written = Counter("kvist_ssd_written_bytes_total", "Bytes of records that are durable, with headers and padding.");
+  Series moved =
+      Counter("kvist_ssd_moved_bytes_total",
+              "Of the bytes written those that were on the device already, in a segment that was to be used again.");
+  Series read = Counter("kvist_ssd_read_bytes_total", "Bytes of records that were read and found good.");
+  Series records_written = Counter("kvist_ssd_written_records_total", "Records that are durable.");
+  Series records_read = Counter("kvist_ssd_read_records_total", "Records that were read and found good.");
+  Series syncs = Counter("kvist_ssd_syncs_total", "Flushes of segment files.");
+  Series errors = Counter("kvist_ssd_errors_total", "Operations that the device failed.");
+  Series verdicts = Counter("kvist_ssd_verdicts_total", "What was found where a record was read.");
+  Series in_flight = Gauge("kvist_ssd_in_flight_bytes", "Bytes that are being written or read.");
+  Series waiting = Gauge("kvist_ssd_waiting_records", "Records that wait to be written.");
+  Series segments = Gauge("kvist_ssd_segments", "Segments: free, used, or fenced after an error.");
+  Series released = Counter("kvist_ssd_released_segments_total", "Segments that were freed to be used again.");
+  Series capacity = Gauge("kvist_ssd_capacity_bytes", "Size of all segments.");
+  Series live = Gauge("kvist_ssd_live_bytes", "Bytes of records that are wanted.");
+  Series writable = Gauge("kvist_ssd_writable", "1 while the device takes writes.");
+  for (size_t i = 0; i < ssd.devices.size(); ++i) {
+    const ssd::Store::DeviceRow& device = ssd.devices[i];
+    const Labels labels = {{"device", std::to_string(i)}};
+    written.Add(labels, device.written);
+    moved.Add(labels, ssd.moved[i]);
+    read.Add(labels, device.read);
+    records_written.Add(labels, device.records_written);
+    records_read.Add(labels, device.records_read);
+    syncs.Add(labels, device.syncs);
+    errors.Add(With(labels, "op", "write"), device.write_errors)
+        .Add(With(labels, "op", "sync"), device.sync_errors)
+        .Add(With(labels, "op", "read"), device.read_errors);
+    for (uint32_t v = 0; v < ssd::kVerdicts; ++v)
+      verdicts.Add(With(labels, "verdict", NameOf(static_cast<ssd::Verdict>(v))), device.verdicts[v]);
+    in_flight.Add(labels, device.in_flight);
+    waiting.Add(labels, device.waiting);
+    segments.Add(With(labels, "state", "free"), device.free)
+        .Add(With(labels, "state", "used"), device.segments - device.free - device.fenced)
+        .Add(With(labels, "state", "fenced"), device.fenced);
+    released.Add(labels, device.segments_released);
+    capacity.Add(labels, device.capacity);
+    live.Add(labels, device.live);
+    writable.Add(labels, uint64_t{device.writable});
+  }
+  for (Series* series : {&written, &moved, &read, &records_written, &records_read, &syncs, &errors, &verdicts, &in_flight,
+                         &waiting, &segments, &released, &capacity, &live, &writable})
+    out->Add(*series);
+}
+
+void AddSsd(const SsdFigures& ssd, Families* out) {
+  out->Level("kvist_ssd_present", "1 when there is a tier on disk.", uint64_t{ssd.there});
+  out->Level("kvist_ssd_accepts_writes", "1 while the tier on disk takes writes: all its devices and its catalog.",
+             uint64_t{ssd.writable});
+  out->Level("kvist_ssd_recovering", "1 while what was on disk at the start is still being found.",
+             uint64_t{ssd.recovering});
+  out->Add(Counter("kvist_ssd_commits_total", "Batches of changes of the catalog: durable ones, and ones that failed.")
+               .Add({{"result", "good"}}, ssd.commits)
+               .Add({{"result", "failed"}}, ssd.commits_failed));
+  AddDevices(ssd, out);
 }
 
 void AddConnections(const ConnectionCounts& counts, Families* out) {
@@ -205,6 +298,8 @@ std::vector<MetricFamily> Expose(const Figures& f) {
   AddRequests(f.traffic.Total(), f.latencies, &families);
   AddHolding(f, &families);
   AddCorruption(f, &families);
+  AddChunksOnDisk(f.core, &families);
+  AddSsd(f.ssd, &families);
   AddConnections(f.connections, &families);
   AddTenants(f, &families);
   return families.Take();

@@ -2,11 +2,13 @@
 #define KVIST_DAEMON_METRICS_FIGURES_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "daemon/core/core.h"
 #include "daemon/session/activity.h"
 #include "storage/base/units.h"
+#include "storage/ssd/store.h"
 
 namespace kvist::metrics {
 
@@ -18,12 +20,21 @@ struct ConnectionCounts {
   uint64_t broke_protocol = 0;
 };
 
+// The tier on disk. Without one all is 0, for as many devices as the configuration names.
+struct SsdFigures {
+  bool there = false, writable = false, recovering = false;
+  std::vector<ssd::Store::DeviceRow> devices;
+  std::vector<Bytes> moved;  // [device] of what was written: what was there already
+  uint64_t commits = 0, commits_failed = 0;
+};
+
 // What a node knows of itself at one moment; wiring reads it on the reactor's thread. Counts are since the start.
 struct Figures {
   core::CoreStatus core;
   session::Activity::Rows traffic;
   session::Latencies latencies;
   ConnectionCounts connections;
+  SsdFigures ssd;
   Bytes pool_capacity{}, pool_used{}, pool_touched{};
   uint64_t pool_slots = 0;
   absl::Duration uptime;

@@ -11,7 +11,7 @@
 namespace kvist::metrics {
 
 Health::Health(const std::vector<std::string>& parts) {
-  for (const std::string& name : parts) parts_.push_back({name, nullptr});
+  for (const std::string& name : parts) parts_.push_back({name, nullptr, true});
 }
 
 void Health::Watch(const std::string& part, Check check) {
@@ -19,6 +19,11 @@ void Health::Watch(const std::string& part, Check check) {
   const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return p.name == part; });
   KVIST_CHECK(found != parts_.end());
   found->check = std::move(check);
+}
+
+void Health::Mind(const std::string& part, Check check) {
+  absl::MutexLock lock(&mutex_);
+  parts_.push_back({part, std::move(check), false});
 }
 
 void Health::Stopping() {
@@ -36,9 +41,11 @@ std::vector<Health::Row> Health::Look() const {
   }
   std::vector<Row> rows;
   for (const Part& part : parts) {
-    rows.push_back({part.name, stopping                ? absl::UnavailableError("kvistd is stopping")
-                               : part.check == nullptr ? absl::UnavailableError("kvistd is starting: it is not there yet")
-                                                       : part.check()});
+    rows.push_back({part.name,
+                    stopping                ? absl::UnavailableError("kvistd is stopping")
+                    : part.check == nullptr ? absl::UnavailableError("kvistd is starting: it is not there yet")
+                                            : part.check(),
+                    part.needed});
   }
   return rows;
 }

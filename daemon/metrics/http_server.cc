@@ -51,7 +51,7 @@ std::string Verbose(const std::vector<Health::Row>& rows) {
     if (row.status.ok()) {
       absl::StrAppend(&text, "[+] ", row.part, " ok\n");
     } else {
-      absl::StrAppend(&text, "[-] ", row.part, ": ", row.status.message(), "\n");
+      absl::StrAppend(&text, row.needed ? "[-] " : "[!] ", row.part, ": ", row.status.message(), "\n");
     }
   }
   return text;
@@ -60,7 +60,7 @@ std::string Verbose(const std::vector<Health::Row>& rows) {
 std::string Failing(const std::vector<Health::Row>& rows) {
   std::string text;
   for (const Health::Row& row : rows) {
-    if (!row.status.ok()) absl::StrAppend(&text, row.part, ": ", row.status.message(), "\n");
+    if (row.needed && !row.status.ok()) absl::StrAppend(&text, row.part, ": ", row.status.message(), "\n");
   }
   return text;
 }

@@ -18,7 +18,8 @@ namespace kvist::metrics {
 //   /metrics          the collectable's families in Prometheus's text format
 //   /livez            200 "ok" while `live` is OK, else 503 and why: restart what doesn't live
 //   /readyz           200 "ok" when all of `health` is, else 503 and what isn't: send no work to what isn't ready
-//   /readyz?verbose   the same status with a line for each part: "[+] pool ok", "[-] reactor: why"
+//   /readyz?verbose   the same status with a line for each part: "[+] pool ok", "[-] reactor: why", "[!] SSD tier: why" for what can be
+//                     done without
 //
 // It answers a few callers at a time and gives each 2 s to send its request; others wait in the kernel. There is no authentication:
 // what it tells are counts and the names of tenants, and it changes nothing.

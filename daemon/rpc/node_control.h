@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,6 +17,15 @@ namespace kvist::rpc {
 struct Traffic {  // counts since the start
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_loaded = 0, chunks_stored = 0, failed = 0;
   Bytes bytes_loaded{}, bytes_stored{};
+};
+
+// The tier on disk in short.
+struct SsdTierStatus {
+  std::string state;    // on, recovering, read-only or off
+  std::string trouble;  // why it is off or read-only, or what else is wrong; "" for nothing
+  bool recovering = false;
+  uint64_t chunks = 0;  // that are nowhere else
+  Bytes live{}, capacity{};
 };
 
 struct NodeStatus {
@@ -40,11 +50,43 @@ struct NodeStatus {
   std::vector<Space> spaces;
   uint64_t sessions = 0, instances = 0, leases = 0, pins = 0, allocations = 0, ops = 0, filling = 0;
   Bytes index{};
+  SsdTierStatus ssd{};
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;
   Traffic traffic{};
   std::vector<Latency> latencies;  // of hooks
   std::vector<Latency> waits;      // in queues
+};
+
+struct SsdStatus {
+  struct Device {  // [its place in ssd.path]; counts since the start
+    std::string directory;
+    std::string how;
+    bool writable = false;
+    std::string why;  // it isn't
+    uint64_t segments = 0, free = 0, fenced = 0, released = 0;
+    Bytes capacity{}, live{}, written{}, read{};
+    Bytes moved{};  // of `written`: what was there already
+    uint64_t records_written = 0, records_read = 0, syncs = 0;
+    uint64_t write_errors = 0, sync_errors = 0, read_errors = 0;
+    std::vector<std::pair<std::string, uint64_t>> verdicts;  // all kinds, the good one first
+    Bytes in_flight{};
+    uint64_t waiting = 0;
+  };
+  struct Recovery {
+    bool ended = false;
+    std::string error, message;
+    bool rebuilt = false;
+    uint64_t chunks = 0, cleared = 0, skipped = 0;
+    absl::Duration elapsed;
+  };
+  SsdTierStatus tier;
+  std::vector<Device> devices;
+  uint64_t commits = 0, commits_failed = 0;
+  std::string catalog;  // what is wrong with it
+  Recovery recovery;
+  uint64_t chunks_written = 0, chunks_moved = 0, chunks_reclaimed = 0, chunks_read = 0, writes_failed = 0, reads_failed = 0,
+           chunks_corrupt = 0;
 };
 
 struct SessionStatus {
@@ -120,6 +162,7 @@ class NodeControl {
  public:
   virtual ~NodeControl() = default;
   virtual absl::StatusOr<NodeStatus> Status(absl::Time deadline) = 0;
+  virtual absl::StatusOr<SsdStatus> Ssd(absl::Time deadline) = 0;
   // The sessions whose number is above `after`, kPageRows at most.
   virtual absl::StatusOr<Page<SessionStatus>> Sessions(uint64_t after, absl::Time deadline) = 0;
   // Starts to clear the space with this digest (64 hex digits), or everything when it is empty; or finds the job that was started for

@@ -51,6 +51,12 @@ class NodeService final : public node::v1::Node::Service {
     return ToGrpc(status.status());
   }
 
+  grpc::Status Ssd(grpc::ServerContext* context, const node::v1::SsdRequest*, node::v1::SsdReply* reply) override {
+    const absl::StatusOr<SsdStatus> ssd = control_->Ssd(DeadlineOf(*context, kQuestionTime));
+    if (ssd.ok()) *reply = ToReply(*ssd);
+    return ToGrpc(ssd.status());
+  }
+
   grpc::Status Sessions(grpc::ServerContext* context, const node::v1::SessionsRequest* request,
                         node::v1::SessionsReply* reply) override {
     const absl::StatusOr<Page<SessionStatus>> sessions =

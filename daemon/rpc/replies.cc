@@ -37,6 +37,59 @@ void Put(const NodeStatus::Latency& from, node::v1::Latency* to) {
 
 std::string Text(const std::string& text) { return IsUtf8(text) ? text : absl::CHexEscape(text); }
 
+void Put(const SsdTierStatus& from, node::v1::SsdTier* to) {
+  to->set_state(from.state);
+  to->set_trouble(Text(from.trouble));
+  to->set_recovering(from.recovering);
+  to->set_chunks(from.chunks);
+  to->set_live_bytes(from.live.value);
+  to->set_capacity_bytes(from.capacity.value);
+}
+
+void Put(const SsdStatus::Device& from, node::v1::SsdReply::Device* to) {
+  to->set_directory(Text(from.directory));
+  to->set_how(Text(from.how));
+  to->set_writable(from.writable);
+  to->set_why(Text(from.why));
+  to->set_segments(from.segments);
+  to->set_segments_free(from.free);
+  to->set_segments_fenced(from.fenced);
+  to->set_segments_released(from.released);
+  to->set_capacity_bytes(from.capacity.value);
+  to->set_live_bytes(from.live.value);
+  to->set_written_bytes(from.written.value);
+  to->set_read_bytes(from.read.value);
+  to->set_moved_bytes(from.moved.value);
+  if (from.written > from.moved) {
+    to->set_write_amplification(static_cast<double>(from.written.value) /
+                                static_cast<double>((from.written - from.moved).value));
+  }
+  to->set_records_written(from.records_written);
+  to->set_records_read(from.records_read);
+  to->set_syncs(from.syncs);
+  to->set_write_errors(from.write_errors);
+  to->set_sync_errors(from.sync_errors);
+  to->set_read_errors(from.read_errors);
+  for (const auto& [name, count] : from.verdicts) {
+    node::v1::SsdReply::Device::Verdict& verdict = *to->add_verdicts();
+    verdict.set_name(name);
+    verdict.set_count(count);
+  }
+  to->set_in_flight_bytes(from.in_flight.value);
+  to->set_waiting(from.waiting);
+}
+
+void Put(const SsdStatus::Recovery& from, node::v1::SsdReply::Recovery* to) {
+  to->set_ended(from.ended);
+  to->set_error(Text(from.error));
+  to->set_message(Text(from.message));
+  to->set_rebuilt(from.rebuilt);
+  to->set_chunks(from.chunks);
+  to->set_cleared(from.cleared);
+  to->set_skipped(from.skipped);
+  to->set_seconds(absl::ToDoubleSeconds(from.elapsed));
+}
+
 }  // namespace
 
 node::v1::StatusReply ToReply(const NodeStatus& status) {
@@ -71,6 +124,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_leases(status.leases);
   reply.set_pins(status.pins);
   reply.set_allocations(status.allocations);
+  Put(status.ssd, reply.mutable_ssd());
   reply.set_ops(status.ops);
   reply.set_filling(status.filling);
   reply.set_index_bytes(status.index.value);
@@ -84,6 +138,28 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   Put(status.traffic, reply.mutable_traffic());
   for (const NodeStatus::Latency& latency : status.latencies) Put(latency, reply.add_latencies());
   for (const NodeStatus::Latency& wait : status.waits) Put(wait, reply.add_waits());
+  return reply;
+}
+
+node::v1::SsdReply ToReply(const SsdStatus& ssd) {
+  node::v1::SsdReply reply;
+  Put(ssd.tier, reply.mutable_tier());
+  for (const SsdStatus::Device& from : ssd.devices) {
+    node::v1::SsdReply::Device& device = *reply.add_devices();
+    device.set_number(static_cast<uint32_t>(reply.devices_size()) - 1);
+    Put(from, &device);
+  }
+  reply.set_commits(ssd.commits);
+  reply.set_commits_failed(ssd.commits_failed);
+  reply.set_catalog(Text(ssd.catalog));
+  Put(ssd.recovery, reply.mutable_recovery());
+  reply.set_chunks_written(ssd.chunks_written);
+  reply.set_chunks_moved(ssd.chunks_moved);
+  reply.set_chunks_reclaimed(ssd.chunks_reclaimed);
+  reply.set_chunks_read(ssd.chunks_read);
+  reply.set_writes_failed(ssd.writes_failed);
+  reply.set_reads_failed(ssd.reads_failed);
+  reply.set_chunks_corrupt(ssd.chunks_corrupt);
   return reply;
 }
 

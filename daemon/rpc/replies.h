@@ -11,6 +11,7 @@ namespace kvist::rpc {
 // The node's words as messages of the admin API: digests are cut to kShownDigits, text that isn't UTF-8 is escaped (protobuf
 // refuses it, and model names come from clients). Version and pid are this process's.
 node::v1::StatusReply ToReply(const NodeStatus& status);
+node::v1::SsdReply ToReply(const SsdStatus& ssd);
 node::v1::SessionsReply ToReply(const Page<SessionStatus>& sessions);
 node::v1::ReloadReply ToReply(const ReloadResult& result);
 node::v1::Job ToReply(const JobStatus& job);

@@ -414,7 +414,7 @@ void Reactor::Carry(core::Answered& effect) { Find(effect.session)->Answer(effec
 void Reactor::Carry(core::JobEnded&) {}  // whoever watches a job looks at core().jobs()
 
 void Reactor::Carry(core::CorruptionFound& effect) {
-  if (corruption_) corruption_(effect.space, effect.chunks);
+  if (corruption_) corruption_(effect);
 }
 
 Activity::Rows Reactor::Traffics() const {

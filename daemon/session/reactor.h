@@ -64,8 +64,8 @@ class Reactor : public DiskTier::Ear {
   // Sessions that broke the protocol are reported here (on the reactor's thread), and ended by whoever hears it with Close.
   void OnBroken(std::function<void(SessionId, absl::Status)> broken) { broken_ = std::move(broken); }
 
-  // Hears (on the reactor's thread) that chunks of a space were dropped because they held other bytes than were stored. Before Start.
-  void OnCorruption(std::function<void(SpaceId, uint32_t chunks)> corruption) { corruption_ = std::move(corruption); }
+  // Hears (on the reactor's thread) that chunks were dropped because they held other bytes than were stored. Before Start.
+  void OnCorruption(std::function<void(const core::CorruptionFound&)> corruption) { corruption_ = std::move(corruption); }
 
   // Makes everything that is there survive the daemon, and calls `flushed` (on the reactor's thread) with how that went; with Cancelled
   // when the reactor stops before.
@@ -155,7 +155,7 @@ class Reactor : public DiskTier::Ear {
   cuda::CopyEngine* engine_ = nullptr;
   DiskTier* disk_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
-  std::function<void(SpaceId, uint32_t)> corruption_;
+  std::function<void(const core::CorruptionFound&)> corruption_;
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;

@@ -1,12 +1,15 @@
 // /metrics, /livez and /readyz of real daemons.
 #include <catch2/catch.hpp>
 
+#include <fcntl.h>
 #include <httplib.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <sstream>
 #include <string>
@@ -15,6 +18,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
+#include "tests/support/recovery.h"
 #include "tests/support/temp_dir.h"
 
 using Catch::Contains;
@@ -22,7 +26,9 @@ using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::FreePort;
+using kvist::test::HasRecovered;
 using kvist::test::RunProgram;
+using kvist::test::SsdOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -32,10 +38,11 @@ struct Observed {
   uint16_t port = FreePort();
   DaemonProcess daemon;
 
-  explicit Observed(std::vector<std::string> settings = {}) : daemon(dir.path(), With(std::move(settings))) {}
+  explicit Observed(std::vector<std::string> settings = {}, const std::string& before = "")
+      : daemon(dir.path(), With(std::move(settings)), "", before) {}
 
   std::vector<std::string> With(std::vector<std::string> settings) const {
-    settings.push_back("pool.bytes=64MiB");
+    settings.insert(settings.begin(), "pool.bytes=64MiB");
     settings.push_back("metrics.listen=127.0.0.1:" + std::to_string(port));
     return settings;
   }
@@ -72,6 +79,13 @@ double At(const std::map<std::string, double>& scrape, const std::string& series
   return found->second;
 }
 
+// A pool of some 200 chunks over a disk of some 9,000.
+const std::vector<std::string> kOverDisk{"ssd.enabled=true",     "ssd.capacity=256MiB",  "pool.bytes=6MiB",
+                                         "pool.slab_bytes=1MiB", "pool.touch_threads=0", "lease.share=0.9"};
+constexpr uint32_t kPrompts = 30;
+constexpr int64_t kFlushTime = 30'000'000;
+std::vector<kvist_key> Prompt(const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, 16); }
+
 constexpr double kPayload =
     3.0 * 2 * 1024 * FakeEngine::kPagesPerChunk;  // layers, segments, bytes, pages of a FakeEngine's chunk
 
@@ -84,7 +98,7 @@ TEST_CASE("Every series is there at 0 before the first request, and none comes l
     INFO(series);
     if (series == "kvist_pool_touched_bytes") continue;  // rises from 0 by itself
     const bool of_the_start = series.rfind("kvist_build_info", 0) == 0 || series == "kvist_uptime_seconds" ||
-                              series.rfind("kvist_tier_capacity_bytes", 0) == 0 || series == "kvist_index_bytes" ||
+                              series == "kvist_tier_capacity_bytes{tier=\"dram\"}" || series == "kvist_index_bytes" ||
                               series == "kvist_reactor_up";
     CHECK((value == 0) == !of_the_start);
   }
@@ -189,6 +203,142 @@ TEST_CASE("/readyz names the part that fails") {
   CHECK(answer->status == 503);
   CHECK_THAT(answer->body, Catch::StartsWith("engine socket: ") && Contains("engine.sock is gone"));
   CHECK(observed.Get("/livez")->status == 200);  // restarting it is the operator's choice
+}
+
+TEST_CASE("A tier on disk has the series of a kvistd without one, and they move by what it does") {
+  const auto without = Observed().Scrape();
+  const Observed observed(kOverDisk);
+  REQUIRE(HasRecovered(observed.daemon));
+  const auto before = observed.Scrape();
+  CHECK(before.size() == without.size());
+  for (const auto& [series, value] : before) CHECK(without.contains(series));
+  CHECK(observed.Get("/readyz?verbose")->body ==
+        "[+] pool ok\n[+] reactor ok\n[+] engine socket ok\n[+] admin socket ok\n[+] SSD tier ok\nready\n");
+  CHECK(At(before, "kvist_ssd_present") == 1);
+  CHECK(At(before, "kvist_ssd_accepts_writes") == 1);
+  CHECK(At(before, "kvist_tier_capacity_bytes{tier=\"ssd\"}") > 250 << 20);  // but for segments' headers
+  CHECK(At(before, "kvist_ssd_written_records_total{device=\"0\"}") == 0);
+
+  FakeEngine engine = observed.Engine();
+  REQUIRE(engine.status.message == "");
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    if (p % 4 == 3) REQUIRE(engine.scheduler().Flush(kFlushTime).ok());  // not faster than the disk
+  }
+  uint32_t loaded = 0;
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    std::string wrong;
+    loaded += engine.LoadAll(Prompt(engine, p), &wrong);
+    CHECK(wrong == "");
+  }
+  CHECK(loaded > 0);
+  const auto after = observed.Scrape();
+  CHECK(after.size() == before.size());
+  const double written = At(after, "kvist_ssd_written_bytes_total{device=\"0\"}");
+  CHECK(At(after, "kvist_ssd_chunk_writes_total{result=\"kept\"}") >= 200);
+  CHECK(At(after, "kvist_ssd_written_records_total{device=\"0\"}") >= 200);
+  CHECK(written > 200 * kPayload);
+  CHECK(At(after, "kvist_ssd_live_bytes{device=\"0\"}") > 200 * kPayload);
+  CHECK(At(after, "kvist_ssd_syncs_total{device=\"0\"}") > 0);
+  CHECK(At(after, "kvist_ssd_chunk_reads_total{result=\"good\"}") > 0);
+  CHECK(At(after, "kvist_ssd_read_bytes_total{device=\"0\"}") > 0);
+  CHECK(At(after, "kvist_ssd_verdicts_total{device=\"0\",verdict=\"good\"}") > 0);
+  CHECK(At(after, "kvist_ssd_commits_total{result=\"good\"}") > 0);
+  CHECK(At(after, "kvist_ssd_demotions_total") > 0);
+  CHECK(At(after, "kvist_load_waited_chunks_total") <= At(after, "kvist_load_chunks_total{tier=\"dram\"}"));
+  const auto ssd = kvist::test::Ctl(observed.daemon, {"ssd"});
+  CHECK(ssd["tier"]["state"] == "on");
+  CHECK(ssd["tier"]["trouble"] == "");
+  CHECK(ssd["devices"].size() == 1);
+  CHECK(ssd["devices"][0]["written_bytes"] >= written);
+  CHECK(ssd["devices"][0]["write_amplification"] >= 1);
+  CHECK(ssd["recovery"]["ended"] == true);
+  CHECK(ssd["tier"] == kvist::test::StatusOf(observed.daemon)["ssd"]);
+}
+
+TEST_CASE("A tier that takes no writes is a warning, and DRAM goes on") {
+  // Segments have 16 MiB: there is no room for a file of that size.
+  const Observed observed(kOverDisk, "trap '' XFSZ; ulimit -f 24576");
+  REQUIRE(HasRecovered(observed.daemon));
+  FakeEngine engine = observed.Engine();
+  REQUIRE(engine.status.message == "");
+  uint32_t prompts = 0;
+  // Whether that is seen while the tier refuses what it is to write; by and by it tries again whether there is room now.
+  const auto seen = [&](const std::function<bool()>& holds) {
+    return Eventually([&] {
+      REQUIRE(engine.StoreAll(Prompt(engine, prompts++)).status == KVIST_OK);
+      CHECK(!engine.scheduler().Flush(kFlushTime).ok());
+      CHECK(observed.Get("/readyz")->body == "ok\n");
+      return holds();
+    });
+  };
+  CHECK(seen([&] {
+    const auto ssd = SsdOf(observed.daemon);
+    const std::string trouble = ssd["trouble"];
+    return ssd["state"] == "read-only" && trouble.find("it takes no writes: ") == 0 &&
+           trouble.find("ssd.capacity") != std::string::npos;
+  }));
+  CHECK(seen([&] {
+    const auto device = kvist::test::Ctl(observed.daemon, {"ssd"})["devices"][0];
+    return device["writable"] == false && device["why"] != "";
+  }));
+  CHECK(seen([&] {
+    const httplib::Result ready = observed.Get("/readyz?verbose");
+    CHECK(ready->status == 200);
+    return ready->body.find("\n[!] SSD tier: it takes no writes: ") != std::string::npos;
+  }));
+  CHECK(seen([&] {
+    const auto scrape = observed.Scrape();
+    return At(scrape, "kvist_ssd_accepts_writes") == 0 && At(scrape, "kvist_ssd_writable{device=\"0\"}") == 0;
+  }));
+  std::string wrong;
+  CHECK(engine.LoadAll(Prompt(engine, prompts - 1), &wrong) == 16);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("What was damaged on disk fails its load, and is told from what was damaged in DRAM") {
+  const TempDir logs;
+  const Observed observed(kOverDisk, "exec 2>'" + logs.path() + "/log'");
+  FakeEngine engine = observed.Engine();
+  REQUIRE(engine.status.message == "");
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    if (p % 4 == 3) REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
+  }
+  // A byte of each unit of the segments, but for their headers.
+  uint64_t flipped = 0;
+  constexpr uint64_t kUnit = 4096;
+  for (const auto& file : std::filesystem::directory_iterator(observed.dir.path() + "/state/ssd")) {
+    if (!file.is_regular_file() || file.file_size() < 16 << 20) continue;
+    const int fd = ::open(file.path().c_str(), O_RDWR | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    for (uint64_t at = kUnit + 1000; at + kUnit < file.file_size(); at += kUnit, ++flipped) {
+      char byte = 0;
+      CHECK(::pread(fd, &byte, 1, static_cast<off_t>(at)) == 1);
+      byte = static_cast<char>(~byte);
+      CHECK(::pwrite(fd, &byte, 1, static_cast<off_t>(at)) == 1);
+    }
+    CHECK(::fdatasync(fd) == 0);
+    ::close(fd);
+  }
+  REQUIRE(flipped > 0);
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    std::string wrong;
+    engine.LoadAll(Prompt(engine, p), &wrong);
+    CHECK(wrong == "");
+  }
+  const std::string on_disk = "kvist_corruption_detected_total{tier=\"ssd\",kind=\"record\"}";
+  CHECK(Eventually([&] { return At(observed.Scrape(), on_disk) > 0; }));
+  CHECK(At(observed.Scrape(), "kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"}") == 0);
+  const auto ssd = kvist::test::Ctl(observed.daemon, {"ssd"});
+  CHECK(ssd["chunks_corrupt"] > 0);
+  uint64_t bad = 0;
+  for (const auto& verdict : ssd["devices"][0]["verdicts"])
+    bad += verdict["name"] == "good" ? 0 : verdict["count"].get<uint64_t>();
+  CHECK(bad >= ssd["chunks_corrupt"]);
+  std::ostringstream log;
+  log << std::ifstream(logs.path() + "/log").rdbuf();
+  CHECK_THAT(log.str(), Contains("a chunk on the SSD tier was not what was stored there") && !Contains("in DRAM"));
 }
 
 TEST_CASE("A daemon whose metrics port is taken serves engines all the same") {

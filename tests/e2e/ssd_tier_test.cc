@@ -1,18 +1,18 @@
 // The tier below DRAM, with a real kvistd on a real directory: what it is for, and what a kill -9 must not take.
 #include <catch2/catch.hpp>
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/recovery.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::HasRecovered;
 using kvist::test::TempDir;
 
 namespace {
@@ -68,7 +68,8 @@ TEST_CASE("What was flushed is loaded bit for bit after kill -9") {
   daemon.Start();
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
-  for (int tries = 0; tries < 200 && Found(engine, kPrompts) < kPrompts * kChunks; ++tries) ::usleep(50'000);
+  REQUIRE(HasRecovered(daemon));
+  CHECK(Found(engine, kPrompts) == kPrompts * kChunks);
   const Loaded loaded = LoadAll(engine, kPrompts);
   CHECK(loaded.wrong.empty());
   CHECK(loaded.chunks == kPrompts * kChunks);
@@ -86,7 +87,7 @@ TEST_CASE("A clean stop writes what isn't on disk yet") {
   daemon.Start();
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
-  for (int tries = 0; tries < 200 && Found(engine, 1) < kChunks; ++tries) ::usleep(50'000);
+  REQUIRE(HasRecovered(daemon));
   const Loaded loaded = LoadAll(engine, 1);
   CHECK(loaded.wrong.empty());
   CHECK(loaded.chunks == kChunks);
@@ -128,8 +129,7 @@ TEST_CASE("What was cleared is not found again after kill -9, what came later is
   daemon.Start();
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
-  for (int tries = 0; tries < 200 && engine.scheduler().Lookup(Prompt(engine, 5), 0).chunks < kChunks; ++tries)
-    ::usleep(50'000);
+  REQUIRE(HasRecovered(daemon));
   const Loaded kept = LoadAll(engine, 6);
   CHECK(kept.wrong.empty());
   CHECK(kept.chunks == kChunks);

@@ -63,7 +63,8 @@ struct Printer {
                         " chunks");
   }
   std::string operator()(const core::CorruptionFound& e) {
-    return absl::StrCat("corrupt in space ", e.space.value, ": ", e.chunks, " chunks");
+    return absl::StrCat("corrupt ", e.tier == core::Tier::kDram ? "in DRAM" : "on disk", " in space ", e.space.value, ": ",
+                        e.chunks, " chunks");
   }
 };
 

@@ -6,24 +6,16 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
+#include <cstddef>
 #include <cstdlib>
+#include <span>
 #include <string_view>
+#include <utility>
 
-#include "daemon/config.h"
-#include "daemon/logging.h"
-#include "daemon/socket_dir.h"
-#include "daemon/wiring.h"
 #include "tests/support/crash_plan.h"
+#include "tests/support/kvistd_main.h"
 
-namespace {
-
-int Run(int argc, char** argv) {
-  kvist::daemon::ConfigSources sources;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::string_view(argv[i]) != "--set") return 2;
-    sources.overrides.emplace_back(argv[i + 1]);
-  }
+int main(int argc, char** argv) {
   const char* plan_file = std::getenv("KVIST_CRASH_PLAN");
   const char* reclaimed_file = std::getenv("KVIST_RECLAIMED");
   if (plan_file == nullptr || reclaimed_file == nullptr) return 2;
@@ -31,15 +23,6 @@ int Run(int argc, char** argv) {
   const int reclaimed = ::open(reclaimed_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (reclaimed < 0) return 2;
 
-  absl::StatusOr<kvist::daemon::Options> options = kvist::daemon::LoadConfig(sources);
-  absl::Status status = options.status();
-  if (status.ok()) status = kvist::daemon::FillDefaults(&*options);
-  if (status.ok()) kvist::daemon::SetUpLogging(options->log);
-  if (status.ok()) status = kvist::daemon::MakeSocketDir(options->session.socket);
-  sigset_t ends;
-  sigemptyset(&ends);
-  sigaddset(&ends, SIGTERM);
-  sigprocmask(SIG_BLOCK, &ends, nullptr);  // also of the daemon's threads
   kvist::daemon::Parts parts;
   parts.ssd_step = [plan](std::string_view step) {
     if (plan->left.load(std::memory_order_acquire) == 0 || !step.starts_with(plan->step)) return;
@@ -54,22 +37,5 @@ int Run(int argc, char** argv) {
         std::abort();
     }
   };
-  absl::StatusOr<std::unique_ptr<kvist::daemon::Daemon>> daemon;
-  if (status.ok()) {
-    daemon = kvist::daemon::Daemon::Start(*options, std::move(parts));
-    status = daemon.status();
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "kvistd_crashing: %s\n", status.ToString().c_str());
-    return 1;
-  }
-  std::puts("READY");
-  std::fflush(stdout);
-  int signal = 0;
-  sigwait(&ends, &signal);
-  return 0;
+  return kvist::test::RunKvistd("kvistd_crashing", std::span(argv, static_cast<size_t>(argc)).subspan(1), std::move(parts));
 }
-
-}  // namespace
-
-int main(int argc, char** argv) { return Run(argc, argv); }

@@ -30,6 +30,7 @@ TEST_CASE("Core drops a chunk that isn't what was stored, says so once, and find
   const Effects effects = LoadCorrupt(e.f, e.worker, lease, 0, 5, {2});
   REQUIRE(effects.size() == 2);
   CHECK(std::get<CorruptionFound>(effects[0]).chunks == 1);
+  CHECK(std::get<CorruptionFound>(effects[0]).tier == Tier::kDram);
   CHECK(absl::IsDataLoss(std::get<OpEnded>(effects[1]).status));
   CHECK(std::get<OpEnded>(effects[1]).copied == 0);
   CHECK(e.f.Lookup(e.worker, e.keys).chunks == 2);
@@ -107,6 +108,51 @@ TEST_CASE("Core drops the chunks of a group that isn't chained one by one") {
   CHECK(f.slots->live_slots() == 3);
   CHECK(f.Keep(worker, {keys[2]}) == 1);
   CHECK(f.Lookup(worker, keys).chunks == 4);
+}
+
+TEST_CASE("Core drops a chunk that isn't on disk what was stored, and says that it was there") {
+  CoreFixture::Options options;
+  options.slabs = 4;
+  options.core.disk = CoreOptions::Disk{};
+  CoreFixture f{options};
+  const SpaceSpec space = SpaceNamed("space", {KiB(4)});
+  const std::vector<ChunkKey> keys = KeysOf({1, 2});
+  f.Do(SpaceFound{space});
+  f.Do(ChunksFound{*f.core->FindSpace(space.digest),
+                   {{GroupId{}, keys[0], {}, 0, {{1, 1}}}, {GroupId{}, keys[1], keys[0], 1, {{1, 2}}}}});
+  const SessionId worker = f.Worker("engine", space);
+  const Effects asked = f.Do(LookupAsked{worker, RequestTag{900}, keys, absl::Seconds(10)});
+  std::vector<ReadStarted> reads;
+  LeaseId lease;
+  for (const Effect& effect : asked) {
+    if (const auto* read = std::get_if<ReadStarted>(&effect)) reads.push_back(*read);
+    if (const auto* answer = std::get_if<LookupAnswered>(&effect)) lease = answer->lease;
+  }
+  REQUIRE(reads.size() == 2);
+  f.Do(LoadAsked{worker, RequestTag{901}, lease, {}, 0, 2});
+  CHECK(f.core->status().loads_waited == 2);
+  const bool damaged = GENERATE(true, false);
+  for (const ReadStarted& read : reads) {
+    const bool second = read.key == keys[1];
+    absl::Status status;
+    if (second) status = damaged ? absl::DataLossError("torn") : absl::UnavailableError("EIO");
+    const Effects effects = f.Do(ReadFinished{read.chunk, status});
+    size_t said = 0;
+    for (const Effect& effect : effects) {
+      const auto* found = std::get_if<CorruptionFound>(&effect);
+      if (found == nullptr) continue;
+      ++said;
+      CHECK(found->tier == Tier::kSsd);
+      CHECK(found->chunks == 1);
+    }
+    CHECK(said == (second && damaged ? 1 : 0));
+  }
+  CHECK(f.Lookup(worker, keys).chunks == 1);
+  const CoreStatus status = f.core->status();
+  CHECK(status.chunks_corrupt == 0);
+  CHECK(status.chunks_corrupt_on_disk == (damaged ? 1 : 0));
+  CHECK(status.reads_failed == 1);
+  CHECK(status.chunks_read == 1);
 }
 
 TEST_CASE("Core fails a swap of private slots that aren't what was taken out, counts it, and frees them as ever") {

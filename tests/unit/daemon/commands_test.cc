@@ -84,7 +84,7 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
                                           "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "traffic",       "latencies",      "waits"});
+                                          "allocations",   "ssd",           "traffic",        "latencies",     "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);
@@ -92,6 +92,102 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
   CHECK(status["pool"]["locked"] == true);
   CHECK(status["spaces"][0]["chunks"] == 9'007'199'254'740'993);  // not a double
   CHECK(status["spaces"][1]["model"] == "evil\\x1b[2J\\xff");
+}
+
+TEST_CASE("kvistctl ssd shows the tier on disk, its devices and what they have found wrong") {
+  Served served;
+  const Outcome shown = Ctl({"ssd", "--socket", served.socket});
+  INFO(shown.out << shown.err);
+  CHECK(shown.code == kOk);
+  CHECK(shown.out ==
+        "SSD tier: on, 3 GiB of 12 GiB live, 1,234 chunks only there\n"
+        "\n"
+        "DEVICE  DIRECTORY             DRIVEN BY                                 WRITABLE\n"
+        "     0  /var/lib/kvist/ssd    io_uring, direct I/O, registered buffers  yes\n"
+        "     1  /mnt/evil\\x1b[2J\\xff  io_uring, direct I/O, registered buffers  yes\n"
+        "\n"
+        "DEVICE  CAPACITY   LIVE    FULL  SEGMENTS  FREE  FENCED  RELEASED\n"
+        "     0     6 GiB  1 GiB  16.7 %        24    17       0        40\n"
+        "     1     6 GiB  2 GiB  33.3 %        24    17       0        40\n"
+        "\n"
+        "DEVICE  WRITTEN  AMPLIFIED     READ      SYNCS  IN FLIGHT  WAITING\n"
+        "     0   12 GiB       1.50  100 MiB  1,234,567     24 MiB        7\n"
+        "     1   12 GiB          -  100 MiB  1,234,567     24 MiB        7\n"
+        "\n"
+        "DEVICE  WRITE ERRORS  SYNC ERRORS  READ ERRORS  BAD READS\n"
+        "     0             0            0            2  none\n"
+        "     1             0            0            2  3 torn, 1,200 corrupt\n"
+        "\n"
+        "CHUNKS WRITTEN  MOVED  RECLAIMED  READ  WRITES FAILED  READS FAILED  CORRUPT\n"
+        "         5,000      0          0     0              0             0    1,203\n"
+        "\n"
+        "catalog: 98,765 commits, none failed; nothing is wrong with it\n"
+        "recovery: 4,321 chunks found in the catalog in 340 ms; 5 can't be used\n");
+
+  const auto json = nlohmann::json::parse(Ctl({"ssd", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["tier"]["state"] == "on");
+  CHECK(json["devices"][0]["write_amplification"] == 1.5);
+  CHECK(json["devices"][1]["write_amplification"] == 0);
+  CHECK(json["devices"][1]["number"] == 1);
+  CHECK(json["devices"][1]["verdicts"][2]["name"] == "corrupt");
+  CHECK(json["devices"][1]["verdicts"][2]["count"] == 1200);
+  CHECK(json["recovery"]["seconds"] == 0.34);
+  CHECK(nlohmann::json::parse(Ctl({"status", "-o", "json", "--socket", served.socket}).out)["ssd"] == json["tier"]);
+  CHECK_THAT(Ctl({"status", "--socket", served.socket}).out, Contains("SSD  CAPACITY   LIVE    FULL  CHUNKS ONLY THERE\n"
+                                                                      "on     12 GiB  3 GiB  25.0 %              1,234\n"));
+}
+
+TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever that is") {
+  Served served;
+  rpc::SsdStatus ssd = served.node.ssd();
+  const std::string why =
+      "/mnt/a: making a segment's file: No space left on device; free some space, or make ssd.capacity smaller";
+  ssd.tier.state = "read-only";
+  ssd.tier.recovering = true;
+  ssd.tier.trouble = "it takes no writes: " + why;
+  ssd.devices[1].writable = false;
+  ssd.devices[1].why = why;
+  ssd.devices[1].directory = "/a/path/so/long/that/no/terminal/of/a/usual/width/could/ever/hold/it/beside/the/rest";
+  ssd.devices[1].capacity = ssd.devices[1].live = Bytes{UINT64_MAX};
+  ssd.devices[1].written = ssd.devices[1].read = Bytes{UINT64_MAX};
+  ssd.devices[1].moved = Bytes{};
+  ssd.devices[1].syncs = 12'345'678'901;
+  ssd.devices[1].verdicts = {{"damaged_header", 12345}, {"misdirected", 12345}, {"no_record", 12345}, {"foreign", 12345}};
+  ssd.commits_failed = 3;
+  ssd.catalog = "the catalog's directory is gone";
+  ssd.recovery = {};
+  served.node.SetSsd(ssd);
+  std::ostringstream out, err;
+  const Terminal terminal{.out = out, .err = err, .ask = nullptr, .size = [] { return Terminal::Size{80, 24}; }};
+  REQUIRE(Run({"ssd", "--socket", served.socket}, terminal) == kOk);
+  INFO(out.str());
+  std::istringstream lines(out.str());
+  for (std::string line; std::getline(lines, line);) CHECK(Width(line) <= 80);
+  CHECK_THAT(out.str(), StartsWith("SSD tier: read-only, ") && Contains("\nwarning: it takes no writes: /mnt/a: "));
+  CHECK_THAT(out.str(), Contains("\ndevice 1 takes no writes: /mnt/a: making"));
+  CHECK_THAT(out.str(), Contains("AMPLIFIED") && Contains("FENCED") && Contains("READS FAILED"));
+  CHECK_THAT(out.str(), Contains("12,345 damaged_header, 12,345"));
+  CHECK_THAT(out.str(), Contains("98,765 commits, 3 failed; the catalog's directory is gone\n"));
+  CHECK_THAT(out.str(), Contains("\nrecovery: what was there at the start is still being found\n"));
+  CHECK_THAT(Ctl({"status", "--socket", served.socket}).out,
+             Contains("\nwarning: the SSD tier: it takes no writes: /mnt/a"));
+}
+
+TEST_CASE("kvistctl ssd says that there is no tier, and why") {
+  Served served;
+  rpc::SsdStatus off;
+  off.tier.state = "off";
+  off.tier.trouble = "ssd.enabled is false in kvistd's configuration";
+  served.node.SetSsd(off);
+  const Outcome said = Ctl({"ssd", "--socket", served.socket});
+  CHECK(said.code == kOk);
+  CHECK(said.out == "no SSD tier: ssd.enabled is false in kvistd's configuration\n");
+  CHECK_THAT(Ctl({"status", "--socket", served.socket}).out,
+             Contains("\nno SSD tier: ssd.enabled is false in kvistd's configuration\n\n"));
+  const auto json = nlohmann::json::parse(Ctl({"ssd", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["tier"]["state"] == "off");
+  CHECK(json["devices"].empty());
+  CHECK(Ctl({"ssd", "--socket", served.dir / "nobody.sock"}).code == kUnavailable);
 }
 
 TEST_CASE("kvistctl sessions lists who is connected") {
@@ -201,7 +297,7 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
 TEST_CASE("kvistctl's tables and help fit the terminal; without one nothing is left out") {
   Served served;
   for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"status"}, {"sessions"}, {"quota"}, {"pins"}, {"--help"}, {"jobs", "--help"}}) {
+       {std::vector<std::string>{"status"}, {"ssd"}, {"sessions"}, {"quota"}, {"pins"}, {"--help"}, {"jobs", "--help"}}) {
     INFO(command[0]);
     std::ostringstream out, err;
     const Terminal terminal{.out = out, .err = err, .ask = nullptr, .size = [] { return Terminal::Size{60, 24}; }};

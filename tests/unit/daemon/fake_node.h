@@ -2,7 +2,9 @@
 #define KVIST_TESTS_UNIT_DAEMON_FAKE_NODE_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,6 +34,39 @@ class FakeNode : public rpc::NodeControl {
     status_.spaces = {
         {.digest = kSpaceA, .tenant = "blue", .model = "llama", .chunks = 9'007'199'254'740'993, .bytes = MiB(512)},
         {.digest = kSpaceB, .tenant = "uid:1000", .model = "evil\033[2J\xff", .chunks = 1, .bytes = KiB(1)}};
+    status_.ssd = {.state = "on", .trouble = "", .recovering = false, .chunks = 1234, .live = GiB(3), .capacity = GiB(12)};
+    ssd_.tier = status_.ssd;
+    ssd_.devices.resize(2);
+    for (size_t i = 0; i < 2; ++i) {
+      rpc::SsdStatus::Device& device = ssd_.devices[i];
+      device.directory = i == 0 ? "/var/lib/kvist/ssd" : "/mnt/evil\033[2J\xff";
+      device.how = "io_uring, direct I/O, registered buffers";
+      device.writable = true;
+      device.segments = 24;
+      device.free = 17;
+      device.released = 40;
+      device.capacity = GiB(6);
+      device.live = i == 0 ? GiB(1) : GiB(2);
+      device.written = GiB(12);
+      device.moved = i == 0 ? GiB(4) : GiB(12);  // the second has kept nothing of its own yet
+      device.read = MiB(100);
+      device.syncs = 1234567;
+      device.in_flight = MiB(24);
+      device.waiting = 7;
+      device.read_errors = 2;
+      device.verdicts = {{"good", 4000}, {"torn", i == 0 ? 0 : 3}, {"corrupt", i == 0 ? 0 : 1200}};
+    }
+    ssd_.commits = 98765;
+    ssd_.chunks_written = 5000;
+    ssd_.chunks_corrupt = 1203;
+    ssd_.recovery = {.ended = true,
+                     .error = "",
+                     .message = "",
+                     .rebuilt = false,
+                     .chunks = 4321,
+                     .cleared = 0,
+                     .skipped = 5,
+                     .elapsed = absl::Milliseconds(340)};
     status_.sessions = 3;
     status_.lookups = 10;
     status_.chunks_asked = 1000;
@@ -51,6 +86,7 @@ class FakeNode : public rpc::NodeControl {
   }
 
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override { return Answer(status_, deadline); }
+  absl::StatusOr<rpc::SsdStatus> Ssd(absl::Time deadline) override { return Answer(ssd_, deadline); }
   absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override {
     return Answer(PageOf(sessions_, after), deadline);
   }
@@ -112,6 +148,12 @@ class FakeNode : public rpc::NodeControl {
     if (pin == pins_.end()) return absl::NotFoundError("no pin " + std::to_string(id));
     return Answer(*pin, deadline);
   }
+  // Before it is asked.
+  void SetSsd(rpc::SsdStatus ssd) {
+    status_.ssd = ssd.tier;
+    ssd_ = std::move(ssd);
+  }
+  const rpc::SsdStatus& ssd() const { return ssd_; }
   // Before it is asked: so many of each, their names as long as may be.
   void Crowd(uint64_t rows) {
     pins_.resize(1);
@@ -204,6 +246,7 @@ class FakeNode : public rpc::NodeControl {
   }
 
   rpc::NodeStatus status_;
+  rpc::SsdStatus ssd_;
   std::vector<rpc::SessionStatus> sessions_;
   std::vector<rpc::PinStatus> pins_{{.id = 3,
                                      .owner = "llama-0",

@@ -116,6 +116,24 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = true}), Contains("\033[32m"));
 }
 
+TEST_CASE("DrawTop shows a tier on disk when there is one, and what it doesn't do") {
+  TopSample now = After(12, 1);
+  CHECK_THAT(DrawTop(ViewTop(After(10, 1), now), {}), !Contains("ssd"));
+  now.status.mutable_ssd()->set_state("off");
+  CHECK_THAT(DrawTop(ViewTop(After(10, 1), now), {}), !Contains("ssd"));
+  node::v1::SsdTier& ssd = *now.status.mutable_ssd();
+  ssd.set_state("on");
+  ssd.set_capacity_bytes(8ull << 30);
+  ssd.set_live_bytes(2ull << 30);
+  CHECK_THAT(DrawTop(ViewTop(After(10, 1), now), {.columns = 100}),
+             Contains("\nssd ") && Contains("25.0 %   2 GiB of 8 GiB\n"));
+  ssd.set_state("read-only");
+  const TopView view = ViewTop(After(10, 1), now);
+  CHECK_THAT(DrawTop(view, {.columns = 100}), Contains("2 GiB of 8 GiB, read-only\n"));
+  CHECK(nlohmann::json::parse(ToJson(view))["ssd_state"] == "read-only");
+  CHECK(nlohmann::json::parse(ToJson(view))["ssd_live_bytes"] == 2ull << 30);
+}
+
 TEST_CASE("kvistctl top --once looks once, and without it until the user has enough") {
   test::TempDir dir;
   FakeNode node;

@@ -41,11 +41,13 @@ TEST_CASE("Expose shows the same series before and after something has happened"
   figures.latencies.hooks[0].Record(1000, 5);
   figures.latencies.waits[static_cast<size_t>(session::Queue::kCopyStore)].Record(1000, 2);
   figures.core.chunks_corrupt = 3;
+  figures.core.chunks_corrupt_on_disk = 2;
   const auto after = Expose(figures);
   CHECK(SeriesIn(before) == SeriesIn(after));
   const std::string text = Text(after);
   CHECK_THAT(text, Contains("kvist_lookups_total{tier=\"dram\",result=\"partial\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"} 3\n"));
+  CHECK_THAT(text, Contains("kvist_corruption_detected_total{tier=\"ssd\",kind=\"record\"} 2\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"ring\"} 0\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_load\"} 0\n"));
   CHECK_THAT(text, Contains("kvist_queue_wait_duration_seconds_count{queue=\"copy_store\"} 2\n"));
@@ -53,6 +55,67 @@ TEST_CASE("Expose shows the same series before and after something has happened"
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"blue\"} 8192\n"));
   CHECK_THAT(text, Contains("kvist_tenant_load_bytes_total{tenant=\"other\"} 0\n"));
   CHECK_THAT(text, Contains("kvist_build_info{version=\"" KVIST_VERSION "\"} 1\n"));
+}
+
+TEST_CASE("Expose shows each device of the tier on disk by its number, and the same series without a tier") {
+  Figures figures = Empty();
+  figures.ssd.devices.resize(2);
+  for (ssd::Store::DeviceRow& device : figures.ssd.devices) device.writable = false;
+  figures.ssd.moved.resize(2);
+  const auto off = Expose(figures);
+  for (const auto& family : off) {
+    INFO(family.name);
+    if (family.name.rfind("kvist_ssd_", 0) != 0) continue;
+    CHECK(!family.metric.empty());
+    for (const auto& metric : family.metric) CHECK(metric.counter.value + metric.gauge.value == 0);
+  }
+  figures.ssd.there = figures.ssd.writable = figures.ssd.recovering = true;
+  ssd::Store::DeviceRow& second = figures.ssd.devices[1];
+  second.directory = "/mnt/secret";
+  second.why = "no reason";
+  second.writable = true;
+  second.segments = 16;
+  second.free = 3;
+  second.fenced = 2;
+  second.capacity = GiB(16);
+  second.live = GiB(4);
+  figures.ssd.devices[0].capacity = GiB(1);
+  second.written = MiB(3);
+  figures.ssd.moved[1] = MiB(1);
+  second.sync_errors = 5;
+  second.verdicts[static_cast<size_t>(ssd::Verdict::kTorn)] = 6;
+  second.waiting = 7;
+  figures.ssd.commits_failed = 8;
+  figures.core.chunks_found = 9;
+  figures.core.loads_waited = 10;
+  figures.core.chunks_moved = 11;
+  const auto on = Expose(figures);
+  CHECK(SeriesIn(on) == SeriesIn(off));
+  const std::string text = Text(on);
+  CHECK_THAT(text, !Contains("secret") && !Contains("reason\n"));
+  for (const char* line : {"kvist_ssd_present 1",
+                           "kvist_ssd_accepts_writes 1",
+                           "kvist_ssd_recovering 1",
+                           "kvist_ssd_writable{device=\"0\"} 0",
+                           "kvist_ssd_writable{device=\"1\"} 1",
+                           "kvist_ssd_segments{device=\"1\",state=\"free\"} 3",
+                           "kvist_ssd_segments{device=\"1\",state=\"used\"} 11",
+                           "kvist_ssd_segments{device=\"1\",state=\"fenced\"} 2",
+                           "kvist_ssd_written_bytes_total{device=\"1\"} 3145728",
+                           "kvist_ssd_moved_bytes_total{device=\"1\"} 1048576",
+                           "kvist_ssd_errors_total{device=\"1\",op=\"sync\"} 5",
+                           "kvist_ssd_verdicts_total{device=\"1\",verdict=\"torn\"} 6",
+                           "kvist_ssd_verdicts_total{device=\"0\",verdict=\"good\"} 0",
+                           "kvist_ssd_waiting_records{device=\"1\"} 7",
+                           "kvist_ssd_commits_total{result=\"failed\"} 8",
+                           "kvist_ssd_found_chunks_total 9",
+                           "kvist_load_waited_chunks_total 10",
+                           "kvist_ssd_chunk_writes_total{result=\"moved\"} 11",
+                           "kvist_tier_capacity_bytes{tier=\"ssd\"} 18253611008",
+                           "kvist_tier_used_bytes{tier=\"ssd\"} 4294967296"}) {
+    INFO(line);
+    CHECK_THAT(text, Contains(std::string(line) + "\n"));
+  }
 }
 
 TEST_CASE("Expose's histograms are cumulative and hold every duration") {

@@ -42,6 +42,17 @@ TEST_CASE("Health is well when all parts are, and names those that are not") {
   for (const Health::Row& row : health.Look()) CHECK_THAT(std::string(row.status.message()), Contains("stopping"));
 }
 
+TEST_CASE("Health tells parts that a node can do without from those that it needs") {
+  Health health({"a"});
+  health.Mind("disk", [] { return absl::UnavailableError("slow"); });
+  const std::vector<Health::Row> rows = health.Look();
+  REQUIRE(rows.size() == 2);
+  CHECK(rows[0].needed);
+  CHECK(rows[1].part == "disk");
+  CHECK(!rows[1].needed);
+  CHECK(rows[1].status.message() == "slow");
+}
+
 TEST_CASE("SocketInPlace sees a socket that was removed and one that was replaced") {
   test::TempDir dir;
   const std::string path = dir / "engine.sock";

@@ -67,10 +67,16 @@ TEST_CASE("HttpServer tells live from ready, and names what isn't") {
   CHECK(served.Get("/readyz")->status == 200);
   CHECK(served.Get("/readyz")->body == "ok\n");
   CHECK(served.Get("/readyz?verbose")->body == "[+] pool ok\n[+] reactor ok\nready\n");
+  served.health.Mind("SSD tier", [] { return absl::UnavailableError("full"); });
+  CHECK(served.Get("/readyz")->status == 200);
+  CHECK(served.Get("/readyz")->body == "ok\n");
+  CHECK(served.Get("/readyz?verbose")->status == 200);
+  CHECK(served.Get("/readyz?verbose")->body == "[+] pool ok\n[+] reactor ok\n[!] SSD tier: full\nready\n");
   served.health.Watch("pool", [] { return absl::UnavailableError("drained"); });
   const httplib::Result verbose = served.Get("/readyz?verbose");
   CHECK(verbose->status == 503);
-  CHECK(verbose->body == "[-] pool: drained\n[+] reactor ok\nnot ready\n");
+  CHECK(verbose->body == "[-] pool: drained\n[+] reactor ok\n[!] SSD tier: full\nnot ready\n");
+  CHECK(served.Get("/readyz")->body == "pool: drained\n");
   CHECK(served.Get("/livez")->status == 200);
   served.live = false;
   CHECK(served.Get("/livez")->status == 503);
