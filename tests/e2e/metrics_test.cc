@@ -299,6 +299,7 @@ TEST_CASE("A tier that takes no writes is a warning, and DRAM goes on") {
 TEST_CASE("What was damaged on disk fails its load, and is told from what was damaged in DRAM") {
   const TempDir logs;
   const Observed observed(kOverDisk, "exec 2>'" + logs.path() + "/log'");
+  REQUIRE(HasRecovered(observed.daemon));
   FakeEngine engine = observed.Engine();
   REQUIRE(engine.status.message == "");
   for (uint32_t p = 0; p < kPrompts; ++p) {
