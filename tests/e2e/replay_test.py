@@ -124,6 +124,16 @@ class ReplayTest(unittest.TestCase):
                 for fraction in (0.005, 0.03, 0.2, 1.0):
                     self.check_against_model(path, fraction, "--block-bytes", "4KiB")
 
+    def test_two_tiers(self):
+        """With a disk that holds everything nearly all that was ever stored is a hit, though memory has room for little of it."""
+        path = self.write("tiers.jsonl", random_trace(7, 300, 9))
+        common = ("--trace", path, "--block-bytes", "16KiB", "--dram-fraction")
+        memory, disk, all_in_memory = (self.replay_json(*common, *more) for more in ((0.1,), (0.1, "--ssd-fraction", 1), (1,)))
+        self.assertEqual(disk["wrong_bytes"], 0)
+        print(f"two tiers: {memory['hit_blocks']} hits in memory alone, {disk['hit_blocks']} with a disk, {all_in_memory['hit_blocks']} where all fits")
+        self.assertGreater(disk["hit_blocks"], 0.9 * all_in_memory["hit_blocks"])
+        self.assertLess(memory["hit_blocks"], 0.8 * all_in_memory["hit_blocks"], "the trace proves nothing")
+
     def test_requests_longer_than_the_pool(self):
         for seed in range(100, 103):
             path = self.write("long.jsonl", random_trace(seed, 120, 120))
