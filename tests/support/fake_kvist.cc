@@ -272,7 +272,7 @@ kvist_status kvist_wait_connected(kvist_client*, int64_t) {
   return world.behaviour.away ? KVIST_DEADLINE_EXCEEDED : KVIST_OK;
 }
 
-kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, uint32_t, int64_t lease_us, int64_t,
+kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, uint32_t have, int64_t lease_us, int64_t,
                           kvist_hit* hit) {
   *hit = {};
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
@@ -282,7 +282,7 @@ kvist_status kvist_lookup(kvist_client*, const kvist_key* keys, size_t count, ui
     found.push_back(KeyOf(keys[found.size()]));
   if (found.empty()) return KVIST_OK;
   hit->chunks = static_cast<uint32_t>(found.size());
-  if (lease_us == 0 || hit->chunks > world.behaviour.lease_chunks_max) return KVIST_OK;
+  if (lease_us == 0 || hit->chunks <= have || hit->chunks - have > world.behaviour.lease_chunks_max) return KVIST_OK;
   hit->lease = ++world.last_id;
   world.leases.emplace(hit->lease, std::move(found));
   return KVIST_OK;

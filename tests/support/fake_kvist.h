@@ -34,7 +34,7 @@ struct Behaviour {
   kvist_status lookup = KVIST_OK;          // of kvist_lookup
   kvist_status store_call = KVIST_OK;      // of kvist_store itself
   uint32_t chunks_max = UINT32_MAX;        // more are refused
-  uint32_t lease_chunks_max = UINT32_MAX;  // longer hits get no lease
+  uint32_t lease_chunks_max = UINT32_MAX;  // hits that are longer, past what the engine has, get no lease
 };
 
 struct Observed {
