@@ -29,14 +29,13 @@ constexpr char kEngineSocket[] = "engine socket";
 constexpr char kAdminSocket[] = "admin socket";
 constexpr char kSsdTier[] = "SSD tier";
 
-struct Done {};  // the answer to a question that has none
-
 }  // namespace
 
 struct Observation::State {
   metrics::Health health{{kPool, kReactor, kEngineSocket, kAdminSocket}};
   std::atomic<uint64_t> refused{0}, exited{0}, hung_up{0}, broke_protocol{0};
 
+  struct Done {};  // the answer to a question that has none
   struct Asking {  // the reactor
     std::unique_ptr<metrics::SingleFlight<Done>> turn;
     std::unique_ptr<metrics::SingleFlight<metrics::Figures>> figures;
@@ -105,7 +104,7 @@ void Observation::PoolMapped(Bytes capacity) {
 void Observation::ReactorStarted(session::Reactor* reactor, std::function<void(metrics::Figures*)> add) {
   State* raw = state_.get();
   auto asking = std::make_shared<State::Asking>();
-  asking->turn = std::make_unique<metrics::SingleFlight<Done>>(
+  asking->turn = std::make_unique<metrics::SingleFlight<State::Done>>(
       [reactor](auto answer) { reactor->Run([answer = std::move(answer)] { answer({}); }); });
   asking->figures =
       std::make_unique<metrics::SingleFlight<metrics::Figures>>([raw, reactor, add = std::move(add)](auto answer) {

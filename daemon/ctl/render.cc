@@ -22,8 +22,6 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Json = nlohmann::ordered_json;
 
-constexpr Table::Align kRight = Table::Align::kRight;
-
 Json Object(const Message& message);
 
 Json OneValue(const Message& message, const FieldDescriptor& field) {

@@ -15,8 +15,6 @@ namespace {
 using Device = node::v1::SsdReply::Device;
 using Devices = google::protobuf::RepeatedPtrField<Device>;
 
-constexpr Table::Align kRight = Table::Align::kRight;
-
 std::string Line(absl::string_view text, size_t columns) { return absl::StrCat(Wrap(Printable(text), columns, 2), "\n"); }
 
 std::string Number(const Device& device) { return absl::StrCat(device.number()); }

@@ -37,6 +37,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
+inline constexpr Table::Align kRight = Table::Align::kRight;  // of numbers, in tables of many columns
+
 // Places that `text` takes on the screen.
 size_t Width(const std::string& text);
 // The beginning of `text`, at most `width` places, with an ellipsis in the last when something is cut off.

@@ -15,7 +15,6 @@
 namespace kvist::ctl {
 namespace {
 
-constexpr Table::Align kRight = Table::Align::kRight;
 constexpr size_t kBarMax = 40;
 constexpr size_t kLabel = 10;  // the words before a bar
 constexpr size_t kWords = 40;  // and those behind it; all bars are of one length

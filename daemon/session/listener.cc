@@ -41,32 +41,32 @@ uint64_t Nonce() {
   return nonce;
 }
 
-// One engine process's connection.
-struct Connection {
-  // kHello -> [kProbing ->] kOpening -> kServing -> kDraining -> gone. Before kOpening it is simply dropped when something is wrong.
-  enum class Stage { kHello, kProbing, kOpening, kServing, kDraining };
-  Stage stage = Stage::kHello;
-  uint64_t number = 0;  // = the id of its session
-  UniqueFd socket;
-  Peer peer;
-  std::string tenant;
-  absl::Time since;
-  uint64_t nonce = 0;         // of the probe pages that are being written
-  GroupId probing;            // whose they are
-  Registration registration;  // until it is opened
-  UniqueFd memory_fd;         // of Welcome
-  UniqueFd doorbell_fd;
-  SpaceDigest digest;
-  bool gone = false;  // hung up while it was being opened
-
-  std::string Describe() const {
-    return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
-  }
-};
-
 }  // namespace
 
 struct Listener::State {
+  // One engine process's connection.
+  struct Connection {
+    // kHello -> [kProbing ->] kOpening -> kServing -> kDraining -> gone. Before kOpening it is simply dropped when something is wrong.
+    enum class Stage { kHello, kProbing, kOpening, kServing, kDraining };
+    Stage stage = Stage::kHello;
+    uint64_t number = 0;  // = the id of its session
+    UniqueFd socket;
+    Peer peer;
+    std::string tenant;
+    absl::Time since;
+    uint64_t nonce = 0;         // of the probe pages that are being written
+    GroupId probing;            // whose they are
+    Registration registration;  // until it is opened
+    UniqueFd memory_fd;         // of Welcome
+    UniqueFd doorbell_fd;
+    SpaceDigest digest;
+    bool gone = false;  // hung up while it was being opened
+
+    std::string Describe() const {
+      return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
+    }
+  };
+
   Options options;
   Reactor* reactor = nullptr;
   std::optional<Door> door;
@@ -320,7 +320,7 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   reactor->OnBroken([raw](SessionId id, absl::Status why) {
     raw->Post([raw, id, why = std::move(why)] {
       const auto found = raw->connections.find(id.value);
-      if (found != raw->connections.end() && found->second.stage == Connection::Stage::kServing)
+      if (found != raw->connections.end() && found->second.stage == State::Connection::Stage::kServing)
         raw->Reject(&found->second, why);
     });
   });

@@ -46,6 +46,8 @@ struct Completion {
 // Ending:  the destructor waits for what is in flight; on the owner's thread, or when nothing is.
 class Device {
  public:
+  static constexpr uint32_t kDepth = 256;  // of real disks: more than the deepest queue that the probe tries
+
   virtual ~Device() = default;
 
   // Begins `io` now or with the next Kick or Wait; never blocks. At most depth() may be in flight: one more stops the process.

@@ -25,7 +25,7 @@
 namespace kvist::ssd {
 namespace {
 
-constexpr char kName[] = "store";
+constexpr char kStoreFile[] = "store";
 
 uint64_t ChecksumOf(const StoreFile& file) { return XXH3_64bits(&file, offsetof(StoreFile, checksum)); }
 
@@ -44,13 +44,13 @@ size_t ReadAt(int fd, void* to, size_t size, uint64_t offset) {
 absl::Status WriteStoreFile(const std::string& path, const StoreId& store, uint32_t device) {
   StoreFile file{kStoreMagic, kFormatVersion, device, store, 0};
   file.checksum = ChecksumOf(file);
-  return ReplaceFile(absl::StrCat(path, "/", kName), std::as_bytes(std::span(&file, 1)));
+  return ReplaceFile(absl::StrCat(path, "/", kStoreFile), std::as_bytes(std::span(&file, 1)));
 }
 
 enum class Read : uint8_t { kGood, kMissing, kDamaged, kLater };
 
 Read ReadStoreFile(int directory, StoreFile* file) {
-  const UniqueFd fd(openat(directory, kName, O_RDONLY | O_CLOEXEC));
+  const UniqueFd fd(openat(directory, kStoreFile, O_RDONLY | O_CLOEXEC));
   if (!fd) return errno == ENOENT ? Read::kMissing : Read::kDamaged;
   if (ReadAt(fd.get(), file, sizeof *file, 0) != sizeof *file || file->magic != kStoreMagic) return Read::kDamaged;
   const bool whole = file->checksum == ChecksumOf(*file) && file->device < kDevicesMax;

@@ -17,8 +17,6 @@
 namespace kvist::ssd {
 namespace {
 
-constexpr uint32_t kDepth = 256;
-
 template <class Call>
 int Repeat(Call call) {
   int result;

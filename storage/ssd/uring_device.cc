@@ -22,7 +22,6 @@
 namespace kvist::ssd {
 namespace {
 
-constexpr uint32_t kDepth = 256;
 constexpr uint32_t kBuffersMax = 4096;          // registered pieces: 4 TiB of pool
 constexpr uint32_t kRepeatsMax = 64;            // of one operation that is interrupted again and again
 constexpr uint64_t kWakeData = UINT64_MAX - 1;  // liburing's own is UINT64_MAX
@@ -290,7 +289,7 @@ absl::StatusOr<std::unique_ptr<Device>> MakeUringDevice(SegmentFiles&& files) {
   io_uring ring;
   int result = -EINVAL;
   for (const unsigned flags : {kBest, 0U}) {
-    result = io_uring_queue_init(kDepth + 8, &ring, flags);
+    result = io_uring_queue_init(Device::kDepth + 8, &ring, flags);
     if (result != -EINVAL) break;
   }
   if (result != 0) {

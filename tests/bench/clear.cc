@@ -25,8 +25,6 @@
 namespace kvist::bench {
 namespace {
 
-constexpr uint64_t kChunks = 1'000'000;
-constexpr uint64_t kQuickChunks = 20 * FullIndex::kChainChunks;
 constexpr int64_t kPeriodNanos = 1'000'000;  // 1,000 round trips a second
 constexpr int kFutexRounds = 400;            // of a slice; about as many as round trips during a clear
 constexpr double kAskedMicros = 50;          // above the futex
@@ -81,7 +79,7 @@ class Clears {
 absl::Status RunClear(const Settings& settings, Report* report) {
   const std::vector<int> cpus = UsableCpus();
   const int client_cpu = cpus[0], daemon_cpu = cpus[cpus.size() > 1 ? 1 : 0];
-  const uint64_t chunks = settings.quick ? kQuickChunks : kChunks;
+  const uint64_t chunks = settings.quick ? FullIndex::kQuickChunks : FullIndex::kChunks;
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<FullIndex> index, FullIndex::Create(chunks, daemon_cpu));
   PingPong futex(daemon_cpu, PingPong::Wait::kSleep);
   const Pinned pinned(client_cpu);

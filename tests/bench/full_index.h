@@ -22,6 +22,8 @@ namespace kvist::bench {
 class FullIndex {
  public:
   static constexpr uint32_t kChainChunks = 512;
+  static constexpr uint64_t kChunks = 1'000'000;  // that figures are asked for
+  static constexpr uint64_t kQuickChunks = 20 * kChainChunks;
 
   // With room for `chunks`, and none in it. `reactor_cpu`: as in the daemon's options. Errors: those of the daemon and the connector.
   static absl::StatusOr<std::unique_ptr<FullIndex>> Create(uint64_t chunks, int reactor_cpu = -1);

@@ -27,15 +27,13 @@
 namespace kvist::bench {
 namespace {
 
-constexpr uint64_t kIndexChunks = 1'000'000;
-constexpr uint64_t kQuickChunks = 20 * FullIndex::kChainChunks;
 constexpr uint64_t kLargeFactor = 10;
 constexpr double kLargeGoal = 1.5;        // of the p50 in the small index
 constexpr double kAskedIndexBytes = 128;  // beside the data, of everything that grows with chunks
 constexpr double kAskedMicrosPerChunk =
     1;  // of the core (DESIGN.md section 4); here of a whole store, its way there included
 constexpr int kSliceLookups = 64;
-constexpr double kAskedMicros = 100;  // above an empty round trip
+constexpr double kAskedHitMicros = 100;  // above an empty round trip
 constexpr int64_t kLeaseUs = 10'000'000;
 
 constexpr size_t kTokens = 131'072;
@@ -91,7 +89,7 @@ absl::Status MeasureLookup(FullIndex& index, const Settings& settings, Report* r
   KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.4 * settings.time, product, limit));
   const Pair middle = MedianByDifference(pairs);
   report->cases.push_back(
-      {"512 chunks above empty, p50", (middle.product - middle.limit) * 1e6, "us", kAskedMicros, Better::kLower, 1});
+      {"512 chunks above empty, p50", (middle.product - middle.limit) * 1e6, "us", kAskedHitMicros, Better::kLower, 1});
   for (const auto& [name, q] : {std::pair{"512 chunks, p50", 0.5}, std::pair{"512 chunks, p99", 0.99}}) {
     report->cases.push_back(
         {name, Quantile(lookups, q) * 1e6, "us", Quantile(empties, q) * 1e6, Better::kLower, std::nullopt});
@@ -101,7 +99,7 @@ absl::Status MeasureLookup(FullIndex& index, const Settings& settings, Report* r
 
 // An index of ten times as many chunks: what filling costs, what it takes in memory, and how a lookup there compares.
 absl::Status MeasureLarge(FullIndex& index, const Settings& settings, Report* report) {
-  const uint64_t chunks = (settings.quick ? kQuickChunks : kIndexChunks) * kLargeFactor;
+  const uint64_t chunks = (settings.quick ? FullIndex::kQuickChunks : FullIndex::kChunks) * kLargeFactor;
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<FullIndex> large, FullIndex::Create(chunks));
   KVIST_ASSIGN_OR_RETURN(const uint64_t before, ResidentBytes());
   const double start = Now();
@@ -194,7 +192,7 @@ absl::Status MeasureChain(const Settings& settings, Report* report) {
 }  // namespace
 
 absl::Status RunLookup(const Settings& settings, Report* report) {
-  const uint64_t chunks = settings.quick ? kQuickChunks : kIndexChunks;
+  const uint64_t chunks = settings.quick ? FullIndex::kQuickChunks : FullIndex::kChunks;
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<FullIndex> index, FullIndex::Create(chunks));
   KVIST_RETURN_IF_ERROR(index->Fill(chunks));
   KVIST_RETURN_IF_ERROR(MeasureLookup(*index, settings, report));

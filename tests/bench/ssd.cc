@@ -27,7 +27,7 @@ namespace {
 
 constexpr uint32_t kFiles = 4;
 constexpr uint32_t kLayers = 64;
-constexpr uint32_t kChunks = 64;  // whose layer 0 is waited for
+constexpr uint32_t kLayerChunks = 64;  // whose layer 0 is waited for
 constexpr size_t kPairsMin = 9;
 
 // Processor seconds of this process so far, io_uring's workers included.
@@ -83,7 +83,7 @@ class SsdBench {
   absl::StatusOr<Measured> Read(Bytes payload);
   // The same by the loop; with checksums of runs of so many bytes when it isn't none.
   absl::StatusOr<Measured> Raw(bool write, uint64_t checksum_bytes);
-  // Seconds until layer 0 of kChunks shards of 2 MiB is there; and of bare reads of as many, as large runs.
+  // Seconds until layer 0 of kLayerChunks shards of 2 MiB is there; and of bare reads of as many, as large runs.
   absl::StatusOr<double> LayerZero();
   absl::StatusOr<double> RawLayerZero();
   // Microseconds: of the header alone, and of the checksums of its 2 MiB.
@@ -304,13 +304,13 @@ absl::StatusOr<Measured> SsdBench::Read(Bytes payload) {
 absl::StatusOr<double> SsdBench::LayerZero() {
   double seconds = 0;
   KVIST_RETURN_IF_ERROR(
-      ReadSome(std::min<uint64_t>(kChunks, slice_ / MiB(2)), MiB(2), ssd::Reader::Order::kByLayer, &seconds));
+      ReadSome(std::min<uint64_t>(kLayerChunks, slice_ / MiB(2)), MiB(2), ssd::Reader::Order::kByLayer, &seconds));
   return seconds;
 }
 
 absl::StatusOr<double> SsdBench::RawLayerZero() {
-  RawDisk::Job job{.fd = fds_[next_file_++ % kFiles].get(), .depth = kChunks};
-  for (uint64_t i = 0; i < std::min<uint64_t>(kChunks, slice_ / MiB(2)); ++i)
+  RawDisk::Job job{.fd = fds_[next_file_++ % kFiles].get(), .depth = kLayerChunks};
+  for (uint64_t i = 0; i < std::min<uint64_t>(kLayerChunks, slice_ / MiB(2)); ++i)
     job.extents.push_back({half_.value + i * (MiB(2) + ssd::kUnit).value + ssd::kUnit.value, MiB(2).value / kLayers});
   return raw_->Run(job);
 }

@@ -44,7 +44,7 @@ struct PlainCache {
   }
 };
 
-std::vector<ChunkKey> Chain(uint64_t prompt, uint32_t length) {
+std::vector<ChunkKey> Prompt(uint64_t prompt, uint32_t length) {
   std::vector<ChunkKey> keys;
   for (uint32_t k = 0; k < length; ++k) keys.push_back(KeyOf(prompt * 1000 + k));
   return keys;
@@ -68,7 +68,7 @@ TEST_CASE("A lookup finds the last position from which every group can go on, as
       CoreFixture f({.core = {}, .slab_bytes = KiB(256), .slabs = 4});
       const SessionId worker = f.Worker("engine", Hybrid(rules));
       const uint32_t length = 1 + static_cast<uint32_t>(random() % 12);
-      const std::vector<ChunkKey> keys = Chain(1, length);
+      const std::vector<ChunkKey> keys = Prompt(1, length);
       PlainCache plain{rules, std::vector<std::set<uint32_t>>(rules.size())};
       for (int step = 0; step < 25; ++step) {
         const auto group = static_cast<uint16_t>(random() % rules.size());
@@ -109,7 +109,7 @@ TEST_CASE("A lookup over many groups of wide windows finds what a plain cache do
     }
     if (random() % 4 == 0) rules.push_back({GroupKind::kFull, 0});
     const SessionId worker = f.Worker("engine", Hybrid(rules));
-    const std::vector<ChunkKey> keys = Chain(1, length);
+    const std::vector<ChunkKey> keys = Prompt(1, length);
     PlainCache plain{rules, std::vector<std::set<uint32_t>>(rules.size())};
     const uint32_t holes = 1 + static_cast<uint32_t>(random() % 20);  // one chunk in so many is missing
     for (uint16_t g = 0; g < rules.size(); ++g) {
@@ -153,7 +153,7 @@ TEST_CASE("A search looks as far as its work goes, and no shorter") {
   options.slab_bytes = KiB(512);
   CoreFixture f(options);
   const SessionId worker = f.Worker("engine", Hybrid({full, full}));
-  const std::vector<ChunkKey> keys = Chain(1, 20);
+  const std::vector<ChunkKey> keys = Prompt(1, 20);
   for (uint16_t g = 0; g < 2; ++g) {
     uint32_t stored = f.Keep(worker, {keys.begin(), keys.begin() + 10}, {}, GroupId{g});
     stored += f.Keep(worker, {keys.begin() + 10, keys.end()}, keys[9], GroupId{g});
@@ -167,7 +167,7 @@ TEST_CASE("A lease keeps what its position needs in each group and nothing else,
   CoreFixture f({.core = {}, .slab_bytes = KiB(64), .slabs = 1});  // 16 slots
   const SpaceSpec space = Hybrid({{}, {GroupKind::kWindow, 2}, {GroupKind::kState}});
   const SessionId worker = f.Worker("engine", space);
-  const std::vector<ChunkKey> keys = Chain(1, 4);
+  const std::vector<ChunkKey> keys = Prompt(1, 4);
   std::map<std::pair<uint16_t, uint32_t>, uint32_t> slot;  // (group, position) -> slot
   for (uint16_t g = 0; g < 3; ++g) {
     const auto store = f.Store(worker, keys, {}, GroupId{g});

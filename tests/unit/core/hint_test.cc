@@ -7,7 +7,7 @@
 namespace kvist::core {
 namespace {
 
-const SpaceSpec kSpace = SpaceNamed("space", {KiB(4)});
+const SpaceSpec kConversation = SpaceNamed("space", {KiB(4)});
 const Hint kEnded{.session_ended = true};
 
 void Say(CoreFixture& f, SessionId session, const std::vector<ChunkKey>& keys, Hint hint) {
@@ -16,7 +16,7 @@ void Say(CoreFixture& f, SessionId session, const std::vector<ChunkKey>& keys, H
 
 TEST_CASE("Chunks of an ended conversation go before all others, from its end") {
   CoreFixture f;  // 16 slots
-  const SessionId session = f.Worker("engine", kSpace);
+  const SessionId session = f.Worker("engine", kConversation);
   for (uint64_t n = 100; n < 112; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
   REQUIRE(f.Keep(session, KeysOf({1, 2, 3, 4})) == 4);  // the newest
   Say(f, session, KeysOf({3, 4}), kEnded);              // 1 and 2 are a prefix that others share
@@ -26,7 +26,7 @@ TEST_CASE("Chunks of an ended conversation go before all others, from its end") 
 
 TEST_CASE("A hit takes a hint back") {
   CoreFixture f;
-  const SessionId session = f.Worker("engine", kSpace);
+  const SessionId session = f.Worker("engine", kConversation);
   for (uint64_t n = 100; n < 112; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
   REQUIRE(f.Keep(session, KeysOf({1, 2, 3, 4})) == 4);
   Say(f, session, KeysOf({3, 4}), kEnded);
@@ -38,7 +38,7 @@ TEST_CASE("A hit takes a hint back") {
 
 TEST_CASE("A hint on chunks that are leased or still being stored counts when that ends") {
   CoreFixture f;
-  const SessionId session = f.Worker("engine", kSpace);
+  const SessionId session = f.Worker("engine", kConversation);
   for (uint64_t n = 100; n < 114; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
   REQUIRE(f.Keep(session, KeysOf({1})) == 1);
   const LookupAnswered hit = f.Lookup(session, KeysOf({1}), absl::Seconds(10));
@@ -56,7 +56,7 @@ TEST_CASE("A hint on chunks that are leased or still being stored counts when th
 
 TEST_CASE("Expected reuse outweighs the end of a session") {
   CoreFixture f;
-  const SessionId session = f.Worker("engine", kSpace);
+  const SessionId session = f.Worker("engine", kConversation);
   for (uint64_t n = 100; n < 115; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
   REQUIRE(f.Keep(session, KeysOf({1})) == 1);
   Say(f, session, KeysOf({1}), {.session_ended = true, .expected_reuse = ExpectedReuse::kSoon});

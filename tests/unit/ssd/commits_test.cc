@@ -22,7 +22,7 @@ CatalogBatch NoPin(const std::string& name) {
   return batch;
 }
 
-struct World {
+struct CommitsWorld {
   kvist::test::SimCatalog catalog;
   std::deque<std::function<void()>> posted;
   int asked_to_retry = 0;
@@ -49,7 +49,7 @@ struct World {
 };
 
 TEST_CASE("Commits go in their order, those that wait together") {
-  World world;
+  CommitsWorld world;
   for (int i = 0; i < 5; ++i) world.Add(Pin(std::to_string(i), "x"), Commits::Need::kTry, std::to_string(i));
   CHECK_FALSE(world.commits.idle());
   world.Run();
@@ -59,7 +59,7 @@ TEST_CASE("Commits go in their order, those that wait together") {
 }
 
 TEST_CASE("Commits that must come are tried again, and nothing later overtakes them") {
-  World world;
+  CommitsWorld world;
   world.Add(Pin("a", "old"), Commits::Need::kTry, "put");
   world.Run();
   world.catalog.Fail(absl::ResourceExhaustedError("full"), false);
@@ -85,7 +85,7 @@ TEST_CASE("Commits that must come are tried again, and nothing later overtakes t
 }
 
 TEST_CASE("Commits all fail when the catalog takes nothing any more, and say why") {
-  World world;
+  CommitsWorld world;
   world.catalog.Fail(absl::UnavailableError("the disk fails"), false);
   world.Add(Pin("a", "x"), Commits::Need::kMust, "first");
   world.Add(Pin("b", "x"), Commits::Need::kTry, "second");
@@ -97,7 +97,7 @@ TEST_CASE("Commits all fail when the catalog takes nothing any more, and say why
 }
 
 TEST_CASE("Commits that are closed try nothing again") {
-  World world;
+  CommitsWorld world;
   world.catalog.Fail(absl::ResourceExhaustedError("full"), false);
   world.Add(Pin("a", "x"), Commits::Need::kMust, "must");
   world.Run();

@@ -16,7 +16,7 @@ namespace kvist::ssd {
 namespace {
 
 constexpr uint32_t kSegment = 35;
-constexpr uint64_t kUnits = 7;
+constexpr uint64_t kGoldenUnits = 7;
 
 // Rows of 16 bytes that aren't all zero.
 std::string Dump(const std::byte* bytes, uint64_t size) {
@@ -34,9 +34,9 @@ std::string Dump(const std::byte* bytes, uint64_t size) {
 }
 
 TEST_CASE("The format is what it was") {
-  AlignedBytes file(kUnit * kUnits);
+  AlignedBytes file(kUnit * kGoldenUnits);
   const SegmentHeader segment =
-      MakeSegmentHeader(DigestOf<StoreId>(0x0102030405060708), kSegment, kUnits, 9, SecretOf(0xab));
+      MakeSegmentHeader(DigestOf<StoreId>(0x0102030405060708), kSegment, kGoldenUnits, 9, SecretOf(0xab));
   Sealer sealer;
   PutSegmentHeader(segment, std::span<std::byte, kUnit.value>(file.data(), kUnit.value));
   std::byte* at = file.data() + kUnit.value;
@@ -61,7 +61,7 @@ TEST_CASE("The format is what it was") {
   clear.sequence = 3;
   clear.space = space.space;
   SealRecord(at, clear, segment, {kSegment, 5}, Checksums::kCompute, &sealer);
-  PutSegmentHeader(segment, std::span<std::byte, kUnit.value>(file.data() + (kUnits - 1) * kUnit.value, kUnit.value));
+  PutSegmentHeader(segment, std::span<std::byte, kUnit.value>(file.data() + (kGoldenUnits - 1) * kUnit.value, kUnit.value));
 
   std::ifstream golden(KVIST_GOLDEN_DIR "/segment.txt");
   std::stringstream text;

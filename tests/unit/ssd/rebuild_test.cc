@@ -23,7 +23,7 @@ namespace kvist::ssd {
 namespace {
 
 using test::RecordsInMemory;
-constexpr absl::Duration kLong = absl::Seconds(60);
+constexpr absl::Duration kPatience = absl::Seconds(60);
 
 SpaceDigest SpaceNamed(uint32_t i) {
   SpaceDigest digest;
@@ -66,7 +66,7 @@ struct Taken : RebuildSink {
     report = r;
     ended.Notify();
   }
-  void Wait() { KVIST_CHECK(ended.WaitForNotificationWithTimeout(kLong)); }
+  void Wait() { KVIST_CHECK(ended.WaitForNotificationWithTimeout(kPatience)); }
 };
 
 // A chunk by what names it on every node: space digest, group, key.

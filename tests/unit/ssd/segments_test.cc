@@ -11,11 +11,11 @@
 namespace kvist::ssd {
 namespace {
 
-const StoreId kStore = DigestOf<StoreId>(1);
+const StoreId kOwner = DigestOf<StoreId>(1);
 using State = Segments::State;
 
 uint32_t Open(Segments* segments) {
-  const auto header = segments->Prepare(kStore, SecretOf(1));
+  const auto header = segments->Prepare(kOwner, SecretOf(1));
   REQUIRE(header.has_value());
   segments->Ready(header->segment);
   return header->segment;
@@ -29,7 +29,7 @@ TEST_CASE("Segments appends without gaps and goes on in the next one when a reco
   CHECK(segments.Append(3) == Place{3, 1});
   CHECK(segments.Append(4) == Place{3, 4});
   CHECK(segments.open_units() == 1);
-  const auto next = segments.Prepare(kStore, SecretOf(2));
+  const auto next = segments.Prepare(kOwner, SecretOf(2));
   REQUIRE(next.has_value());
   CHECK(next->segment == 3 + kDevicesMax);
   CHECK(next->epoch == 2);
@@ -48,23 +48,23 @@ TEST_CASE("Segments releases what is empty, and never what is fenced") {
   CHECK_FALSE(segments.Append(1).has_value());
   segments.Settled(place.segment);
   CHECK(segments.Candidates(5) == std::vector<uint32_t>{0});
-  CHECK_FALSE(segments.Prepare(kStore, SecretOf(1)).has_value());
+  CHECK_FALSE(segments.Prepare(kOwner, SecretOf(1)).has_value());
   segments.Kill(place, 2);
   segments.Release(place.segment);
   CHECK(segments.free_segments() == 1);
-  const auto again = segments.Prepare(kStore, SecretOf(1));
+  const auto again = segments.Prepare(kOwner, SecretOf(1));
   CHECK(again->epoch == 2);
   segments.Fence(again->segment);
   segments.Release(again->segment);
   CHECK(segments.state(again->segment) == State::kFenced);
-  CHECK_FALSE(segments.Prepare(kStore, SecretOf(1)).has_value());
+  CHECK_FALSE(segments.Prepare(kOwner, SecretOf(1)).has_value());
   segments.CheckInvariants();
 }
 
 TEST_CASE("Segments goes on above the epochs that it finds, and doesn't use what is beyond its capacity") {
   Segments segments({.device = 1, .segments = 2, .units = 10});
   const auto found = [](uint32_t segment, uint64_t epoch) {
-    return MakeSegmentHeader(kStore, segment, 10, epoch, SecretOf(1));
+    return MakeSegmentHeader(kOwner, segment, 10, epoch, SecretOf(1));
   };
   segments.Restore(found(1, 41), 5);
   segments.Restore(found(1 + 5 * kDevicesMax, 17), 3);
@@ -76,7 +76,7 @@ TEST_CASE("Segments goes on above the epochs that it finds, and doesn't use what
   CHECK(segments.Candidates(2) == std::vector<uint32_t>{1 + 5 * kDevicesMax, 1});
   segments.Kill({1 + 5 * kDevicesMax, 1}, 3);
   segments.Release(1 + 5 * kDevicesMax);
-  CHECK(segments.Prepare(kStore, SecretOf(1))->epoch == 42);
+  CHECK(segments.Prepare(kOwner, SecretOf(1))->epoch == 42);
   CHECK(segments.free_segments() == 0);
   segments.CheckInvariants();
 }
@@ -92,7 +92,7 @@ TEST_CASE("Segments agrees with a list of records through any sequence of operat
       switch (prng.Below(6)) {
         case 0:
           if (!segments.has_prepared()) {
-            if (const auto header = segments.Prepare(kStore, SecretOf(1))) {
+            if (const auto header = segments.Prepare(kOwner, SecretOf(1))) {
               REQUIRE(header->epoch > epochs[header->segment]);
               epochs[header->segment] = header->epoch;
               switch (prng.Below(4)) {

@@ -17,10 +17,10 @@
 namespace kvist::ssd {
 namespace {
 
-struct World final : StoreDevice::Listener {
+struct DeviceWorld final : StoreDevice::Listener {
   static constexpr uint32_t kUnits = 32;
 
-  explicit World(uint64_t seed, uint32_t segments = 8) : prng(seed) {
+  explicit DeviceWorld(uint64_t seed, uint32_t segments = 8) : prng(seed) {
     auto made = std::make_unique<kvist::test::SimDisk>(&files, kUnits * kUnit.value, &prng);
     disk = made.get();
     StoreDevice::Options options;
@@ -91,7 +91,7 @@ struct World final : StoreDevice::Listener {
 };
 
 TEST_CASE("StoreDevice writes nothing to a segment before its row is committed") {
-  World world(1);
+  DeviceWorld world(1);
   world.admits = false;
   world.Write(1);
   world.Settle();
@@ -106,7 +106,7 @@ TEST_CASE("StoreDevice writes nothing to a segment before its row is committed")
 }
 
 TEST_CASE("StoreDevice describes a space once in each segment, before its first shard") {
-  World world(2, 16);
+  DeviceWorld world(2, 16);
   for (uint64_t n = 1; n <= 40; ++n) {
     world.Write(n);
     world.Settle();
@@ -134,7 +134,7 @@ TEST_CASE("StoreDevice describes a space once in each segment, before its first 
 }
 
 TEST_CASE("StoreDevice tells of segments in which nothing is wanted, once, and uses them again when they are released") {
-  World world(3, 4);
+  DeviceWorld world(3, 4);
   world.device->Recovered();
   uint64_t n = 0;
   for (int round = 0; round < 10; ++round) {
@@ -158,7 +158,7 @@ TEST_CASE("StoreDevice tells of segments in which nothing is wanted, once, and u
 }
 
 TEST_CASE("StoreDevice asks for segments when few are free and somebody writes, one after the other") {
-  World world(4, 6);
+  DeviceWorld world(4, 6);
   world.device->Recovered();
   world.Settle();
   CHECK(world.wanted.empty());
@@ -179,7 +179,7 @@ TEST_CASE("StoreDevice asks for segments when few are free and somebody writes, 
 }
 
 TEST_CASE("StoreDevice without room gives up what waits, in the end") {
-  World world(5, 4);
+  DeviceWorld world(5, 4);
   world.device->Recovered();
   uint64_t n = 0;
   for (; n < 60;) world.Write(++n);
@@ -193,7 +193,7 @@ TEST_CASE("StoreDevice without room gives up what waits, in the end") {
 }
 
 TEST_CASE("StoreDevice of a full file system says so, and tries again") {
-  World world(6, 8);
+  DeviceWorld world(6, 8);
   world.disk->set_faults({.files_max = 1});
   world.device->Recovered();
   for (uint64_t n = 1; n <= 20; ++n) world.Write(n);
@@ -216,7 +216,7 @@ TEST_CASE("StoreDevice of a full file system says so, and tries again") {
 }
 
 TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neither reads what is fenced") {
-  World world(7, 32);
+  DeviceWorld world(7, 32);
   world.Write(1);
   world.Settle();
   REQUIRE(world.outcomes.at(1).error == 0);
@@ -254,7 +254,7 @@ TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neith
 TEST_CASE("StoreDevice that stops ends all that it was given") {
   for (uint64_t seed = 0; seed < 30; ++seed) {
     INFO("seed " << seed);
-    World world(seed, 8);
+    DeviceWorld world(seed, 8);
     world.admits = seed % 3 != 0;
     const uint64_t count = 1 + seed;
     for (uint64_t n = 1; n <= count; ++n) world.Write(n);

@@ -41,7 +41,7 @@ void PutSegment(const std::string& directory, uint32_t segment, const StoreId& s
   PutFile(directory + "/" + SegmentFileName(segment), file.data(), file.size());
 }
 
-StoreDirectory Opened(const std::string& path, uint32_t device = 0, const std::optional<StoreId>& join = std::nullopt) {
+StoreDirectory Open(const std::string& path, uint32_t device = 0, const std::optional<StoreId>& join = std::nullopt) {
   const auto found = OpenStoreDirectory(path, kUnits, device, join);
   INFO(found.status().ToString());
   REQUIRE(found.ok());
@@ -51,23 +51,23 @@ StoreDirectory Opened(const std::string& path, uint32_t device = 0, const std::o
 TEST_CASE("OpenStoreDirectory makes a store once, for its owner alone, and finds it again") {
   test::TempDir parent;
   const std::string path = parent / "kvist-ssd";
-  const StoreDirectory made = Opened(path);
+  const StoreDirectory made = Open(path);
   CHECK(made.origin == Origin::kMade);
   CHECK(made.segments.empty());
   struct stat info {};
   REQUIRE(stat(path.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0700);
-  const StoreDirectory again = Opened(path);
+  const StoreDirectory again = Open(path);
   CHECK(again.origin == Origin::kFound);
   CHECK(again.store == made.store);
   test::TempDir other;
-  CHECK(Opened(other / "kvist-ssd").store != made.store);
+  CHECK(Open(other / "kvist-ssd").store != made.store);
 }
 
 TEST_CASE("OpenStoreDirectory takes of two headers the one of the later use, and says what is wrong with the others") {
   test::TempDir parent;
   const std::string path = parent / "d";
-  const StoreId store = Opened(path).store;
+  const StoreId store = Open(path).store;
   PutSegment(path, 0, store, 3, 3);
   PutSegment(path, 16, store, 5, 4);  // the last use was begun and its second header not written
   PutSegment(path, 32, store, 6, 7);
@@ -78,7 +78,7 @@ TEST_CASE("OpenStoreDirectory takes of two headers the one of the later use, and
   PutFile(path + "/segment-1", "x", 1);
   PutFile(path + "/segment-00000112", "x", 1);  // too short
   PutFile(path + "/segment-00000128.bak", "x", 1);
-  const StoreDirectory found = Opened(path);
+  const StoreDirectory found = Open(path);
   REQUIRE(found.segments.size() == 7);
   const auto epoch = [&](size_t i) {
     return found.segments[i].verdict == Verdict::kGood ? found.segments[i].header.epoch : 0;
@@ -96,7 +96,7 @@ TEST_CASE("OpenStoreDirectory takes of two headers the one of the later use, and
 TEST_CASE("OpenStoreDirectory learns from the segments which store it is when its file is lost or damaged") {
   test::TempDir parent;
   const std::string path = parent / "d";
-  const StoreId store = Opened(path, 3).store;
+  const StoreId store = Open(path, 3).store;
   PutSegment(path, 3, store, 1, 1);
   PutSegment(path, 19, store, 2, 2);
   PutSegment(path, 35, DigestOf<StoreId>(9), 2, 2);
@@ -104,16 +104,16 @@ TEST_CASE("OpenStoreDirectory learns from the segments which store it is when it
   SECTION("flipped") { PutFile(path + "/store", "\x55", 1, 20); }
   SECTION("cut off") { REQUIRE(truncate((path + "/store").c_str(), 20) == 0); }
   SECTION("empty") { REQUIRE(truncate((path + "/store").c_str(), 0) == 0); }
-  const StoreDirectory found = Opened(path, 3);
+  const StoreDirectory found = Open(path, 3);
   CHECK(found.origin == Origin::kRecovered);
   CHECK(found.store == store);
-  CHECK(Opened(path, 3).origin == Origin::kFound);
+  CHECK(Open(path, 3).origin == Origin::kFound);
 }
 
 TEST_CASE("OpenStoreDirectory refuses what isn't this store's, and leaves it alone") {
   test::TempDir parent;
   const std::string path = parent / "d";
-  const StoreId store = Opened(path, 2).store;
+  const StoreId store = Open(path, 2).store;
   const auto refused = [&](uint32_t device, const std::optional<StoreId>& join) {
     const absl::Status status = OpenStoreDirectory(path, kUnits, device, join).status();
     return absl::IsFailedPrecondition(status) && absl::StrContains(status.message(), "ssd.path");
@@ -126,7 +126,7 @@ TEST_CASE("OpenStoreDirectory refuses what isn't this store's, and leaves it alo
   CHECK(refused(2, store));
   CHECK(refused(2, std::nullopt));
   test::TempDir second;
-  CHECK(Opened(second / "e", 5, store).store == store);  // an empty one joins
+  CHECK(Open(second / "e", 5, store).store == store);  // an empty one joins
   CHECK_FALSE(OpenStoreDirectory(parent / "f", kUnits, kDevicesMax).ok());
 }
 
