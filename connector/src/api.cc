@@ -12,8 +12,6 @@
 
 // The C ABI over connector::Client and KeyChain: checks pointers, reports errors, and nothing else.
 
-using kvist::connector::Report;
-
 struct kvist_client {
   std::unique_ptr<kvist::connector::Client> impl;
 };
@@ -25,6 +23,8 @@ static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key)
               "keys are passed through as they are");
 
 namespace {
+
+using kvist::connector::Report;
 
 kvist_status Missing(const char* what) {
   return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
