@@ -1,46 +1,23 @@
 #include "storage/ssd/catalog_check.h"
 
 #include <algorithm>
-#include <tuple>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace kvist::ssd {
 namespace {
 
-auto NameOf(const ChunkRow& row) { return std::tie(row.id.space, row.id.group, row.id.key); }
-bool ByName(const ChunkRow& a, const ChunkRow& b) { return NameOf(a) < NameOf(b); }
+// Of a chunk; of a shard of one. Keys are hashes: a collision would only hide that a row is broken.
+uint64_t NameOf(uint32_t space, uint16_t group, const ChunkKey& key) {
+  return key.word(0) ^ (uint64_t{space} << 32 | group) * 0x9e3779b97f4a7c15;
+}
+uint64_t NameOf(const ChunkId& id) { return NameOf(id.space, id.group, id.key); }
+uint64_t OfShard(uint64_t chunk, uint32_t shard) { return chunk + shard * 0xc2b2ae3d27d4eb4f; }
 
-class Comparing {
- public:
-  Comparing(CatalogComparison* result, size_t examples) : result_(*result), examples_(examples) {}
+uint64_t NumberOf(Place place) { return uint64_t{place.segment} << 32 | place.unit; }
 
-  void Add(CatalogDifference::Kind kind, const ChunkRow& row) {
-    uint64_t& count = CountOf(kind);
-    if (count++ < examples_) result_.first.push_back({kind, row.id});
-  }
-  void Both(const ChunkRow& row, const ChunkRow& record) {
-    if (row.places != record.places) return Add(CatalogDifference::kElsewhere, record);
-    if (row.parent != record.parent || row.id.position != record.id.position)
-      return Add(CatalogDifference::kOtherTree, record);
-    ++result_.same;
-  }
-
- private:
-  uint64_t& CountOf(CatalogDifference::Kind kind) {
-    switch (kind) {
-      case CatalogDifference::kNoRecord: return result_.no_record;
-      case CatalogDifference::kElsewhere: return result_.elsewhere;
-      case CatalogDifference::kOtherTree: return result_.other_tree;
-      case CatalogDifference::kNoRow: break;
-    }
-    return result_.no_row;
-  }
-
-  CatalogComparison& result_;
-  const size_t examples_;
-};
+bool SameTree(const ChunkRow& a, const ChunkRow& b) { return a.parent == b.parent && a.id.position == b.id.position; }
 
 }  // namespace
 
@@ -58,25 +35,45 @@ std::optional<std::string> WhyTooOld(std::span<const SegmentRow> rows, std::span
   return std::nullopt;
 }
 
-CatalogComparison Compare(std::vector<ChunkRow> catalog, std::vector<ChunkRow> records, size_t examples) {
-  CatalogComparison result;
-  result.rows = catalog.size();
-  result.records = records.size();
-  std::sort(catalog.begin(), catalog.end(), ByName);
-  std::sort(records.begin(), records.end(), ByName);
-  Comparing comparing(&result, examples);
-  auto row = catalog.begin();
-  auto record = records.begin();
-  while (row != catalog.end() || record != records.end()) {
-    if (record == records.end() || (row != catalog.end() && ByName(*row, *record))) {
-      comparing.Add(CatalogDifference::kNoRecord, *row++);
-    } else if (row == catalog.end() || ByName(*record, *row)) {
-      comparing.Add(CatalogDifference::kNoRow, *record++);
-    } else {
-      comparing.Both(*row++, *record++);
-    }
+void GoodRecords::Add(const RecordHeader& header, uint32_t space) {
+  at_[NumberOf({header.segment, header.unit})] = OfShard(NameOf(space, header.group, header.key), header.shard);
+}
+
+bool GoodRecords::Hold(const ChunkRow& row) const {
+  const uint64_t chunk = NameOf(row.id);
+  for (uint32_t shard = 0; shard < row.places.size(); ++shard) {
+    const auto it = at_.find(NumberOf(row.places[shard]));
+    if (it == at_.end() || it->second != OfShard(chunk, shard)) return false;
   }
-  return result;
+  return true;
+}
+
+CatalogCheck HoldAgainst(std::span<const ChunkRow> rows, std::span<const ChunkRow> records, const GoodRecords& good,
+                         absl::FunctionRef<bool(uint32_t segment)> was_read) {
+  absl::flat_hash_map<uint64_t, const ChunkRow*> made;
+  for (const ChunkRow& record : records) made[NameOf(record.id)] = &record;
+  CatalogCheck check;
+  check.rows = rows.size();
+  absl::flat_hash_set<uint64_t> listed;
+  for (const ChunkRow& row : rows) {
+    listed.insert(NameOf(row.id));
+    const auto it = made.find(NameOf(row.id));
+    const ChunkRow* const record = it == made.end() ? nullptr : it->second;
+    const bool holds = good.Hold(row);
+    if (holds && (record == nullptr || SameTree(row, *record))) {
+      ++check.good;
+      continue;
+    }
+    if (!holds && !std::all_of(row.places.begin(), row.places.end(), [&](Place p) { return was_read(p.segment); })) {
+      ++check.unread;
+      continue;
+    }
+    ++(holds ? check.misplaced : check.broken);
+    if (record == nullptr || record->id != row.id) check.repair.Erase(row.id);
+    if (record != nullptr) check.repair.Put(*record);
+  }
+  for (const auto& [name, record] : made) check.unlisted += listed.contains(name) ? 0 : 1;
+  return check;
 }
 
 }  // namespace kvist::ssd

@@ -5,12 +5,14 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "storage/ssd/catalog.h"
 #include "storage/ssd/catalog_rows.h"
 #include "storage/ssd/record_source.h"
 
-// Holding a catalog against the segments: quickly at each start after a crash, thoroughly in kvistctl fsck. Pure.
+// Holding a catalog against the segments: quickly at each start after a crash, thoroughly in fsck.h. Pure.
 namespace kvist::ssd {
 
 // Why a catalog that was found after a crash is older than the segments, if it is; then it is to be started over and rebuilt.
@@ -22,32 +24,36 @@ namespace kvist::ssd {
 // written, whose commits a crash, or an older copy of the same run, took away; and clears, which must count.
 std::optional<std::string> WhyTooOld(std::span<const SegmentRow> rows, std::span<const SegmentToRead> found);
 
-// A chunk as one side has it. Spaces are numbered alike on both sides.
-struct CatalogDifference {
-  enum Kind {
-    kNoRecord,   // a row, and records don't make such a chunk: reading by it is a miss. Repair: erase the row
-    kElsewhere,  // a row, and the newest records are at other places. Repair: put the records' row
-    kOtherTree,  // the places agree; parent or position don't. Repair: put the records' row
-    kNoRow,  // records, and no row: evicted and not overwritten yet, or lost. Nothing to repair; putting the row warms the cache
-  };
-  Kind kind;
-  ChunkId chunk;
+// Which good record lies where. Pure; 16 bytes a record.
+class GoodRecords {
+ public:
+  // `space`: the number by which rows name the record's space.
+  void Add(const RecordHeader& header, uint32_t space);
+  // Whether all of the row's places hold its shards.
+  bool Hold(const ChunkRow& row) const;
+  size_t count() const { return at_.size(); }
+
+ private:
+  absl::flat_hash_map<uint64_t, uint64_t> at_;  // place -> what lies there, by its hash
 };
 
-struct CatalogComparison {
-  uint64_t rows = 0;     // compared, of the catalog
-  uint64_t records = 0;  // rows that the records make
-  uint64_t same = 0;
-  uint64_t no_record = 0, elsewhere = 0, other_tree = 0, no_row = 0;
-  std::vector<CatalogDifference> first;  // of each kind at most `examples`
+// What a catalog says, held against what the segments have.
+struct CatalogCheck {
+  uint64_t rows = 0;       // of chunks
+  uint64_t good = 0;       // that lead to their records
+  uint64_t broken = 0;     // that lead to something else: to read by such a row is a miss
+  uint64_t unread = 0;     // that lead to segments that couldn't be read; not in `repair`
+  uint64_t misplaced = 0;  // whose parent or position isn't what the records say: they may not be found
+  uint64_t unlisted = 0;   // chunks that the records make, and no row: freed and not overwritten yet, or lost. No fault
+  CatalogBatch repair;     // puts right what is broken or misplaced: the row that the records make, or none
 
-  // Nothing that a reader would stumble over.
-  bool agrees() const { return no_record == 0 && elsewhere == 0 && other_tree == 0; }
+  bool sound() const { return broken == 0 && unread == 0 && misplaced == 0; }
 };
 
-// Holds the rows of a catalog (those that a clear has emptied left out) against those that the records make (RebuiltRows). Both are
-// sorted here: by space, group, key. A row is known by these; hints and uses aren't compared, which no record has.
-CatalogComparison Compare(std::vector<ChunkRow> catalog, std::vector<ChunkRow> records, size_t examples);
+// `rows`: of the catalog, those that a clear has emptied left out. `records`: the rows that the good records make (RebuiltRows). A row is
+// known by space, group and key; hints and uses aren't compared, which no record has. `was_read`: whether all of a segment was.
+CatalogCheck HoldAgainst(std::span<const ChunkRow> rows, std::span<const ChunkRow> records, const GoodRecords& good,
+                         absl::FunctionRef<bool(uint32_t segment)> was_read);
 
 }  // namespace kvist::ssd
 

@@ -1,12 +1,6 @@
-// The only file that knows RocksDB, and the one place where its errors become statuses.
 #include "storage/ssd/rocks_catalog.h"
 
-#include <fcntl.h>
-#include <rocksdb/cache.h>
 #include <rocksdb/db.h>
-#include <rocksdb/listener.h>
-#include <rocksdb/options.h>
-#include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 #include <sys/random.h>
 
@@ -14,7 +8,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <deque>
-#include <exception>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -27,111 +20,15 @@
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 #include "storage/ssd/catalog_stamp.h"
+#include "storage/ssd/collected_rows.h"
 #include "storage/ssd/directory.h"
+#include "storage/ssd/rocks_database.h"
 #include "storage/ssd/rocks_manifest.h"
 
 namespace kvist::ssd {
 namespace {
 
 namespace fs = std::filesystem;
-
-rocksdb::Slice SliceOf(std::string_view text) { return {text.data(), text.size()}; }
-std::string_view ViewOf(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
-
-absl::Status FromRocks(const char* what, const rocksdb::Status& status) {
-  if (status.ok()) return absl::OkStatus();
-  const std::string message = absl::StrCat(what, ": ", status.ToString());
-  if (status.IsNoSpace()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(message, "; free some space on the file system of the SSD tier's folder"));
-  }
-  if (status.IsCorruption() || status.IsNotFound() || status.IsNotSupported() || status.IsInvalidArgument())
-    return absl::DataLossError(message);
-  return absl::UnavailableError(message);
-}
-
-// A database that has failed is closed and opened again (Reopen), not mended while it runs: in Debian's build, which has assertions, the
-// first flush after such a recovery ends the process when a log had failed.
-class NoRecoveryByItself : public rocksdb::EventListener {
- public:
-  void OnErrorRecoveryBegin(rocksdb::BackgroundErrorReason, rocksdb::Status, bool* by_itself) override {
-    *by_itself = false;
-  }
-};
-
-rocksdb::Options DatabaseOptions(const RocksCatalogOptions& options) {
-  rocksdb::Options db;
-  db.create_if_missing =
-      false;  // said where one is made: in a folder that has lost its CURRENT it would delete all the rest
-  // Believe nothing that doesn't add up: missing or exchanged tables and logs are noticed when it is opened, not when they are read.
-  db.paranoid_checks = true;
-  db.track_and_verify_wals_in_manifest = true;
-  db.verify_sst_unique_id_in_manifest = true;
-  db.skip_checking_sst_file_sizes_on_db_open = false;
-  // Every commit is flushed, so only the last record of a log can be torn. Anything else wrong in a log is damage: the default would
-  // silently end at it, and lose what was called durable.
-  db.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
-  db.recycle_log_file_num = 0;      // an old log's records can't be taken for this one's
-  db.max_bgerror_resume_count = 0;  // a failed flush isn't tried again behind our back
-  db.listeners.push_back(std::make_shared<NoRecoveryByItself>());
-  // Memory: two memtables, a small cache (rows are read once, at the start), and this many open tables with their indexes.
-  db.write_buffer_size = options.write_buffer.value;
-  db.max_write_buffer_number = 2;
-  db.max_total_wal_size = 4 * options.write_buffer.value;  // what a start after a crash replays
-  db.max_open_files = 64;
-  rocksdb::BlockBasedTableOptions table;
-  table.block_cache = rocksdb::NewLRUCache(MiB(4).value);
-  table.block_size = KiB(16).value;  // rows are read in order: fewer index entries
-  db.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  db.compression =
-      rocksdb::kNoCompression;  // rows are hashes; and the format depends on no library that a package may leave out
-  db.max_background_jobs = 2;
-  db.enable_write_thread_adaptive_yield = false;  // one thread writes: nobody to spin for
-  db.bytes_per_sync =
-      MiB(1).value;             // tables go to the disk as they are written, not in one burst beside the tier's own writes
-  db.allow_mmap_reads = false;  // EIO is an error that way, not a SIGBUS
-  db.allow_mmap_writes = false;
-  db.skip_stats_update_on_db_open = true;  // it reads every table at the start for compaction's sake
-  // Its own log lies in its folder, four files of 1 MiB at most, and has what went wrong.
-  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  db.max_log_file_size = MiB(1).value;
-  db.keep_log_file_num = 4;
-  db.max_manifest_file_size = MiB(4).value;
-  db.stats_dump_period_sec = 0;
-  db.stats_persist_period_sec = 0;
-  return db;
-}
-
-absl::StatusOr<std::unique_ptr<rocksdb::DB>> OpenDatabase(const std::string& path, const rocksdb::Options& options) {
-  rocksdb::DB* db = nullptr;
-  try {
-    KVIST_RETURN_IF_ERROR(FromRocks("opening the catalog", rocksdb::DB::Open(options, path, &db)));
-  } catch (const std::exception& e) {  // of its parsers, in front of damaged files
-    return absl::DataLossError(absl::StrCat("opening the catalog: ", e.what()));
-  }
-  return std::unique_ptr<rocksdb::DB>(db);
-}
-
-// Whether this process may use the files there and no other does; what isn't so is no damage.
-absl::Status Usable(const std::string& path) {
-  std::error_code error;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    const std::string file = it->path().string();
-    const bool lock = it->path().filename() == "LOCK";
-    const UniqueFd fd(::open(file.c_str(), (lock ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_CLOEXEC));
-    if (!fd &&
-        (errno == EACCES || errno == EPERM || errno == EROFS || errno == EMFILE || errno == ENFILE || errno == ENOMEM))
-      return ErrnoStatus(absl::StrCat("opening ", file), errno);
-    struct flock held {};
-    held.l_type = F_WRLCK;
-    if (fd && lock && ::fcntl(fd.get(), F_GETLK, &held) == 0 && held.l_type != F_UNLCK) {
-      return absl::FailedPreconditionError(absl::StrCat("process ", held.l_pid, " has the database in ", path,
-                                                        " open; it must end before kvistd can use it"));
-    }
-  }
-  return error == std::errc::permission_denied ? ErrnoStatus(absl::StrCat("listing ", path), error.value())
-                                               : absl::OkStatus();
-}
 
 template <class T>
 T Drawn() {
@@ -165,6 +62,7 @@ class RocksCatalog::State {
   absl::Status Commit(CatalogBatch batch, Done done);
   absl::Status Load(RowSink* sink);
   void StartOver(std::string why, Done done);
+  void MayEndClean(bool may) { may_end_clean_.store(may, std::memory_order_relaxed); }
 
  private:
   struct Asked {
@@ -182,7 +80,6 @@ class RocksCatalog::State {
   absl::Status OpenExisting(const std::optional<CatalogStamp>& stamp);
   absl::Status Create(const StoreId& store);
   absl::StatusOr<std::string> SetAside(std::string_view why);  // in words what was done
-  absl::StatusOr<MetaRow> ReadMeta();
   absl::Status WriteMeta(rocksdb::WriteBatch* rows);
 
   // The committer.
@@ -195,7 +92,6 @@ class RocksCatalog::State {
 
   // The loader.
   void LoadAll();
-  LoadReport LoadRows(RowSink* sink, const rocksdb::Snapshot* snapshot);
   bool Cancelled() const { return cancel_load_.load(std::memory_order_relaxed); }
 
   const RocksCatalogOptions options_;
@@ -208,6 +104,7 @@ class RocksCatalog::State {
   MetaRow meta_;
   absl::Status broken_;  // why nothing is committed any more
   bool full_ = false;    // the last group found no space
+  bool failed_ = false;  // a group did: what it said only the records tell
 
   mutable absl::Mutex mutex_;
   absl::CondVar asked_;  // the committer waits for something to do, or ending_
@@ -220,7 +117,8 @@ class RocksCatalog::State {
   RowSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;
   const rocksdb::Snapshot* snapshot_ ABSL_GUARDED_BY(mutex_) = nullptr;
   RocksCatalogStats stats_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> cancel_load_ = false;  // only asks: what was loaded until it is seen is as good
+  std::atomic<bool> may_end_clean_ = true;  // a wish: nothing else is published by it
+  std::atomic<bool> cancel_load_ = false;   // only asks: what was loaded until it is seen is as good
 
   std::thread committer_;
   std::thread loader_;
@@ -235,7 +133,7 @@ absl::Status RocksCatalog::State::Open() {
   const bool there = fs::symlink_status(path_, error).type() != fs::file_type::not_found;
   absl::Status found = absl::NotFoundError("");
   if (there) {
-    KVIST_RETURN_IF_ERROR(Usable(path_));
+    KVIST_RETURN_IF_ERROR(DatabaseUsable(path_));
     found = OpenExisting(stamp);
     if (!found.ok() && !absl::IsDataLoss(found) && !absl::IsUnavailable(found)) return found;
   } else if (stamp.has_value()) {
@@ -251,6 +149,7 @@ absl::Status RocksCatalog::State::Open() {
                                                             : Drawn<StoreId>()));
   }
   report_.store = meta_.store;
+  report_.generation = meta_.generation;
   report_.rebuild_pending = meta_.rebuild_pending;
   report_.quarantined = Quarantined(path_);
   committer_ = std::thread([this] { CommitAll(); });
@@ -259,11 +158,8 @@ absl::Status RocksCatalog::State::Open() {
 }
 
 absl::Status RocksCatalog::State::OpenExisting(const std::optional<CatalogStamp>& stamp) {
-  std::error_code error;
-  if (!fs::is_regular_file(path_ + "/CURRENT", error)) return absl::DataLossError("it has no file CURRENT");
+  KVIST_RETURN_IF_ERROR(FilesAreThose(path_, stamp));
   if (stamp.has_value() && stamp->clean == 1) {
-    KVIST_ASSIGN_OR_RETURN(const CatalogFiles files, ReadManifest(path_));
-    if (files != stamp->files) return absl::DataLossError("its list of files isn't what it was at the last clean end");
     // Opening it changes the list: from here on a crash is one.
     CatalogStamp unclean = *stamp;
     unclean.clean = 0;
@@ -272,23 +168,15 @@ absl::Status RocksCatalog::State::OpenExisting(const std::optional<CatalogStamp>
     KVIST_RETURN_IF_ERROR(WriteStamp(stamp_path(), unclean));
   }
   Step("open: database");
-  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
-  KVIST_ASSIGN_OR_RETURN(const MetaRow meta, ReadMeta());
-  if (meta.format != kCatalogFormat) {
-    return absl::DataLossError(absl::StrCat("it has the format ", meta.format, ", and this kvistd knows ", kCatalogFormat));
-  }
-  if (options_.store.has_value() && meta.store != *options_.store) return absl::DataLossError("it is of another store");
-  const CatalogAge age = AgeOf(meta, stamp);
-  if (age.kind == CatalogAge::kWrong) return absl::DataLossError(age.why);
-  meta_ = meta;
+  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_.write_buffer)));
+  KVIST_ASSIGN_OR_RETURN(meta_, ReadMeta(db_.get()));
+  KVIST_ASSIGN_OR_RETURN(report_.kind, KindOfCatalog(meta_, stamp, options_.store));
   ++meta_.generation;
   rocksdb::WriteBatch rows;
   Step("open: generation");
   KVIST_RETURN_IF_ERROR(WriteMeta(&rows));
   Step("open: stamp");
-  KVIST_RETURN_IF_ERROR(WriteStamp(stamp_path(), StampOf(meta_, std::nullopt)));
-  report_.kind = age.kind == CatalogAge::kClean ? OpenReport::kClean : OpenReport::kUnclean;
-  return absl::OkStatus();
+  return WriteStamp(stamp_path(), StampOf(meta_, std::nullopt));
 }
 
 // Made under another name, and given its own when it says what it is: a crash leaves none, or a whole one. An older stamp goes first:
@@ -300,7 +188,7 @@ absl::Status RocksCatalog::State::Create(const StoreId& store) {
   fs::remove_all(made, error);
   if (error) return ErrnoStatus(absl::StrCat("removing ", made), error.value());
   Step("create: database");
-  rocksdb::Options options = DatabaseOptions(options_);
+  rocksdb::Options options = DatabaseOptions(options_.write_buffer);
   options.create_if_missing = true;
   options.error_if_exists = true;
   KVIST_RETURN_IF_ERROR(
@@ -321,7 +209,7 @@ absl::Status RocksCatalog::State::Create(const StoreId& store) {
   if (std::rename(made.c_str(), path_.c_str()) != 0) return ErrnoStatus(absl::StrCat("renaming ", made), errno);
   KVIST_RETURN_IF_ERROR(SyncDirectoryOf(path_));
   Step("create: open");
-  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
+  KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_.write_buffer)));
   Step("create: stamp");
   return WriteStamp(stamp_path(), StampOf(meta_, std::nullopt));
 }
@@ -336,15 +224,6 @@ absl::StatusOr<std::string> RocksCatalog::State::SetAside(std::string_view why) 
   }
   return absl::StrCat("the SSD tier's catalog can't be used: ", absl::string_view(why.data(), why.size()),
                       to.empty() ? std::string() : absl::StrCat("; it was moved to ", to));
-}
-
-absl::StatusOr<MetaRow> RocksCatalog::State::ReadMeta() {
-  const std::string key = MetaKey();
-  std::string value;
-  const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), key, &value);
-  const std::optional<MetaRow> meta = got.ok() ? ParseMeta(key, value) : std::nullopt;
-  if (meta.has_value()) return *meta;
-  return absl::DataLossError(got.ok() || got.IsNotFound() ? "it doesn't say what it is" : got.ToString());
 }
 
 absl::Status RocksCatalog::State::WriteMeta(rocksdb::WriteBatch* rows) {
@@ -371,7 +250,8 @@ RocksCatalog::State::~State() {
   Step("close: database");
   const rocksdb::Status closed = db_->Close();
   db_.reset();
-  if (!closed.ok() || !broken_.ok() || full_) return;  // the stamp stays that of a crash
+  const bool clean = may_end_clean_.load(std::memory_order_relaxed) && !failed_;
+  if (!closed.ok() || !broken_.ok() || full_ || !clean) return;  // the stamp stays that of a crash
   const absl::StatusOr<CatalogFiles> files = ReadManifest(path_);
   if (!files.ok()) return;  // likewise
   Step("close: stamp");
@@ -423,6 +303,7 @@ void RocksCatalog::State::CommitAll() {
     }
     const bool replace = group.front().start_over.has_value();
     const absl::Status status = replace ? Replace(*group.front().start_over) : WriteGroup(group);
+    failed_ = replace ? !status.ok() : failed_ || !status.ok();
     if (!replace) {
       const absl::MutexLock lock(&mutex_);
       stats_.groups += status.ok() ? 1 : 0;
@@ -473,8 +354,8 @@ absl::Status RocksCatalog::State::Reopen() {
   }
   db_.reset();
   const absl::Status status = [this]() -> absl::Status {
-    KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_)));
-    KVIST_ASSIGN_OR_RETURN(const MetaRow found, ReadMeta());
+    KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(path_, DatabaseOptions(options_.write_buffer)));
+    KVIST_ASSIGN_OR_RETURN(const MetaRow found, ReadMeta(db_.get()));
     if (found.incarnation != meta_.incarnation || found.commits < meta_.commits)
       return absl::DataLossError("the catalog isn't what it was before its disk was full");
     meta_ = found;  // what failed may be in it all the same
@@ -537,7 +418,7 @@ void RocksCatalog::State::LoadAll() {
       sink = std::exchange(sink_, nullptr);
       snapshot = std::exchange(snapshot_, nullptr);
     }
-    const LoadReport report = LoadRows(sink, snapshot);
+    const LoadReport report = LoadRows(db_.get(), snapshot, sink, [this] { return Cancelled(); });
     db_->ReleaseSnapshot(snapshot);
     {
       const absl::MutexLock lock(&mutex_);
@@ -549,50 +430,41 @@ void RocksCatalog::State::LoadAll() {
   }
 }
 
-LoadReport RocksCatalog::State::LoadRows(RowSink* sink, const rocksdb::Snapshot* snapshot) {
-  LoadReport report;
-  rocksdb::ReadOptions read;
-  read.snapshot = snapshot;
-  read.fill_cache = false;
-  read.verify_checksums = true;
-  read.readahead_size = MiB(2).value;
-  const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(read));
-  RowBatch batch;
-  size_t in_batch = 0;
-  const auto add = [&](auto parsed, auto* rows) {
-    if (!parsed.has_value()) {
-      ++report.skipped;
-      return;
-    }
-    rows->push_back(*std::move(parsed));
-    ++in_batch;
-  };
-  for (it->SeekToFirst(); it->Valid(); it->Next()) {
-    const std::string_view key = ViewOf(it->key()), value = ViewOf(it->value());
-    const std::optional<RowKind> kind = KindOf(key);
-    if (!kind.has_value()) {
-      ++report.skipped;
-      continue;
-    }
-    switch (*kind) {
-      case RowKind::kMeta: break;
-      case RowKind::kSpace: add(ParseSpace(key, value), &batch.spaces); break;
-      case RowKind::kSegment: add(ParseSegment(key, value), &batch.segments); break;
-      case RowKind::kClear: add(ParseClear(key, value), &batch.clears); break;
-      case RowKind::kPin: add(ParsePin(key, value), &batch.pins); break;
-      case RowKind::kChunk: add(ParseChunk(key, value), &batch.chunks); break;
-    }
-    if (in_batch < kLoadRows) continue;
-    report.rows += std::exchange(in_batch, 0);
-    if (Cancelled() || !sink->Take(std::exchange(batch, {}))) {
-      report.status = absl::CancelledError("the load was ended early");
-      return report;
-    }
+absl::StatusOr<UniqueFd> LockCatalog(const std::string& folder) {
+  const std::string lock = folder + "/catalog.lock";
+  std::error_code error;
+  if (!fs::exists(lock, error)) return UniqueFd();
+  return LockFile(lock);
+}
+
+absl::StatusOr<CatalogAtRest> ReadCatalog(const std::string& folder, const StoreId& store) {
+  const std::string path = folder + "/catalog";
+  CatalogAtRest found;
+  std::error_code error;
+  KVIST_ASSIGN_OR_RETURN(const std::optional<CatalogStamp> stamp, ReadStamp(path + ".stamp"));
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found && !stamp.has_value()) return found;
+  const absl::Status status = [&]() -> absl::Status {
+    KVIST_RETURN_IF_ERROR(DatabaseUsable(path));
+    KVIST_RETURN_IF_ERROR(FilesAreThose(path, stamp));
+    KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<rocksdb::DB> db, OpenDatabaseToRead(path));
+    KVIST_ASSIGN_OR_RETURN(const MetaRow meta, ReadMeta(db.get()));
+    KVIST_ASSIGN_OR_RETURN(found.kind, KindOfCatalog(meta, stamp, store));
+    found.rebuild_pending = meta.rebuild_pending;
+    found.generation = meta.generation;
+    CollectedRows rows(CollectedRows::Which::kAll);
+    const LoadReport report = LoadRows(db.get(), nullptr, &rows, [] { return false; });
+    KVIST_RETURN_IF_ERROR(report.status);
+    found.rows = std::move(rows.rows);
+    found.skipped = report.skipped;
+    return absl::OkStatus();
+  }();
+  if (!status.ok() && !absl::IsDataLoss(status)) return status;
+  if (!status.ok()) {
+    found.kind = OpenReport::kSetAside;
+    found.trouble = std::string(status.message());
+    found.rebuild_pending = true;
   }
-  report.rows += in_batch;
-  if (in_batch > 0 && !sink->Take(std::move(batch))) report.status = absl::CancelledError("the load was ended early");
-  if (!it->status().ok()) report.status = FromRocks("loading the catalog", it->status());
-  return report;
+  return found;
 }
 
 RocksCatalog::RocksCatalog(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -606,6 +478,7 @@ absl::StatusOr<std::unique_ptr<RocksCatalog>> RocksCatalog::Open(RocksCatalogOpt
 
 const OpenReport& RocksCatalog::report() const { return state_->report(); }
 RocksCatalogStats RocksCatalog::stats() const { return state_->stats(); }
+void RocksCatalog::MayEndClean(bool may) { state_->MayEndClean(may); }
 absl::Status RocksCatalog::Commit(CatalogBatch batch, Done done) {
   return state_->Commit(std::move(batch), std::move(done));
 }

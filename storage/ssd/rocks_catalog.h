@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
 #include "storage/ssd/catalog.h"
 
@@ -45,6 +46,7 @@ struct OpenReport {
   };
   Kind kind = kNew;
   StoreId store;
+  uint64_t generation = 0;  // of this open
   // Rows are missing until the segments' headers were read, and FinishRebuild was committed: it is new, was set aside, or a crash came
   // before a former rebuild's end.
   bool rebuild_pending = false;
@@ -74,6 +76,10 @@ class RocksCatalog : public Catalog {
   const OpenReport& report() const;
   RocksCatalogStats stats() const;
 
+  // Whether its end counts as a clean one; it does by default, unless a commit has failed since. False while there is something that only
+  // the records tell: the next start then looks for it as after a crash. Any thread.
+  void MayEndClean(bool may);
+
   absl::Status Commit(CatalogBatch batch, Done done) override;
   absl::Status Load(RowSink* sink) override;
   void StartOver(std::string why, Done done) override;
@@ -83,6 +89,23 @@ class RocksCatalog : public Catalog {
   explicit RocksCatalog(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
+
+// A catalog that no process has open, as it lies there.
+struct CatalogAtRest {
+  OpenReport::Kind kind = OpenReport::kNew;  // kSetAside: the next start would do that, for `trouble`
+  std::string trouble;                       // why it can't be used
+  bool rebuild_pending = true;
+  uint64_t generation = 0;  // of its last open
+  RowBatch rows;            // all of them; none when it can't be used
+  uint64_t skipped = 0;     // rows that don't parse
+};
+
+// Keeps others from opening it until the descriptor is closed; none where no process ever had it open.
+// Errors: FailedPrecondition  a process uses this store.
+absl::StatusOr<UniqueFd> LockCatalog(const std::string& folder);
+// Reads it, under that lock; makes and changes nothing.
+// Errors: of the file system.
+absl::StatusOr<CatalogAtRest> ReadCatalog(const std::string& folder, const StoreId& store);
 
 }  // namespace kvist::ssd
 

@@ -24,28 +24,42 @@ int TryToWrite(int directory, const char* name, int flags) {
   return written == static_cast<ssize_t>(sizeof zeros) ? 0 : written < 0 ? errno : EIO;
 }
 
+// Whether a unit of it can be read as it was opened; what else fails is no matter of how.
+bool ReadsDirectly(const UniqueFd& fd) {
+  if (!fd) return errno != EINVAL;
+  alignas(kUnit.value) std::byte unit[kUnit.value];
+  return pread(fd.get(), unit, sizeof unit, 0) >= 0 || errno != EINVAL;
+}
+
 }  // namespace
 
 absl::StatusOr<SegmentFiles> SegmentFiles::Create(const std::string& directory, Bytes segment_bytes) {
+  KVIST_ASSIGN_OR_RETURN(SegmentFiles files, ToRead(directory, segment_bytes));
+  files.access_ = O_RDWR;
+  const int fd = files.directory_.get();
+  const char* const name = "direct-io-test";
+  int error = TryToWrite(fd, name, O_DIRECT);
+  files.direct_ = error != EINVAL;
+  if (!files.direct_) error = TryToWrite(fd, name, 0);
+  unlinkat(fd, name, 0);
+  if (error != 0) return ErrnoStatus(absl::StrCat("writing a file in the SSD directory ", directory), error);
+  return files;
+}
+
+absl::StatusOr<SegmentFiles> SegmentFiles::ToRead(const std::string& directory, Bytes segment_bytes) {
   if (segment_bytes < kUnit * 4 || segment_bytes.value % kUnit.value != 0)
     return absl::InvalidArgumentError(
         absl::StrCat("segment_bytes: ", segment_bytes.value, " isn't a multiple of 4 KiB, at least four of them"));
   UniqueFd fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) return ErrnoStatus(absl::StrCat("opening the SSD directory ", directory), errno);
-  const char* const name = "direct-io-test";
-  int error = TryToWrite(fd.get(), name, O_DIRECT);
-  const bool direct = error != EINVAL;
-  if (!direct) error = TryToWrite(fd.get(), name, 0);
-  unlinkat(fd.get(), name, 0);
-  if (error != 0) return ErrnoStatus(absl::StrCat("writing a file in the SSD directory ", directory), error);
-  return SegmentFiles(std::move(fd), segment_bytes, direct);
+  return SegmentFiles(std::move(fd), segment_bytes, /*direct=*/true, O_RDONLY);
 }
 
-SegmentFiles::SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct)
-    : directory_(std::move(directory)), segment_bytes_(segment_bytes), direct_(direct) {}
+SegmentFiles::SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct, int access)
+    : directory_(std::move(directory)), segment_bytes_(segment_bytes), direct_(direct), access_(access) {}
 
 SegmentFiles::SegmentFiles(SegmentFiles&& o) noexcept
-    : directory_(std::move(o.directory_)), segment_bytes_(o.segment_bytes_), direct_(o.direct_) {
+    : directory_(std::move(o.directory_)), segment_bytes_(o.segment_bytes_), direct_(o.direct_), access_(o.access_) {
   MutexLock lock(&o.mutex_);
   open_ = std::move(o.open_);
 }
@@ -65,8 +79,10 @@ SegmentFiles::File SegmentFiles::OpenWith(uint32_t segment, int flags) {
     const auto it = open_.find(segment);
     if (it != open_.end()) return {it->second.get()};
   }
-  UniqueFd fd(openat(directory_.get(), SegmentFileName(segment).c_str(),
-                     O_RDWR | O_CLOEXEC | flags | (direct_ ? O_DIRECT : 0), 0600));
+  const std::string name = SegmentFileName(segment);
+  flags |= access_ | O_CLOEXEC;
+  UniqueFd fd(openat(directory_.get(), name.c_str(), flags | (direct_ ? O_DIRECT : 0), 0600));
+  if (access_ == O_RDONLY && !ReadsDirectly(fd)) fd = UniqueFd(openat(directory_.get(), name.c_str(), flags, 0600));
   if (!fd) return {-1, errno};
   MutexLock lock(&mutex_);
   return {

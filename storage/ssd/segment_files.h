@@ -19,6 +19,8 @@ class SegmentFiles {
   // Writes a file to see whether the file system takes direct I/O, and removes it.
   // Errors: those of the system, naming the directory.
   static absl::StatusOr<SegmentFiles> Create(const std::string& directory, Bytes segment_bytes);
+  // To read what is there: makes and changes nothing. Direct I/O for each file whose file system takes it.
+  static absl::StatusOr<SegmentFiles> ToRead(const std::string& directory, Bytes segment_bytes);
 
   SegmentFiles(SegmentFiles&& o) noexcept;
   SegmentFiles& operator=(SegmentFiles&&) = delete;
@@ -39,12 +41,13 @@ class SegmentFiles {
   std::string WhyNotDirect() const;
 
  private:
-  SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct);
+  SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct, int access);
   File OpenWith(uint32_t segment, int flags) ABSL_LOCKS_EXCLUDED(mutex_);
 
   UniqueFd directory_;
   Bytes segment_bytes_;
   bool direct_;
+  int access_;  // O_RDONLY or O_RDWR
   Mutex mutex_;
   absl::flat_hash_map<uint32_t, UniqueFd> open_ ABSL_GUARDED_BY(mutex_);
 };

@@ -9,9 +9,11 @@
 #include <span>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
 #include "storage/ssd/record.h"
+#include "storage/ssd/segment_header.h"
 
 namespace kvist::ssd {
 namespace {
@@ -51,7 +53,7 @@ absl::StatusOr<std::unique_ptr<SegmentRecords>> SegmentRecords::Open(const std::
                                                                      Bytes segment_bytes) {
   std::vector<SegmentFiles> files;
   for (const std::string& directory : directories) {
-    KVIST_ASSIGN_OR_RETURN(SegmentFiles of, SegmentFiles::Create(directory, segment_bytes));
+    KVIST_ASSIGN_OR_RETURN(SegmentFiles of, SegmentFiles::ToRead(directory, segment_bytes));
     files.push_back(std::move(of));
   }
   return std::unique_ptr<SegmentRecords>(new SegmentRecords(std::move(files)));
@@ -60,6 +62,11 @@ absl::StatusOr<std::unique_ptr<SegmentRecords>> SegmentRecords::Open(const std::
 void SegmentRecords::Know(const SegmentHeader& header) {
   const MutexLock lock(&mutex_);
   uses_[header.segment] = header;
+}
+
+absl::Status SegmentRecords::Opens(uint32_t segment) {
+  const SegmentFiles::File file = files_.at(DeviceOf(segment)).Open(segment);
+  return file.fd >= 0 ? absl::OkStatus() : ErrnoStatus(absl::StrCat("opening ", SegmentFileName(segment)), file.error);
 }
 
 bool SegmentRecords::Find(const SegmentToRead& segment, Use* use) {
@@ -108,21 +115,37 @@ uint32_t SegmentRecords::FindNext(const SegmentToRead& segment, uint32_t from, u
   return to;
 }
 
+absl::StatusOr<Verdict> SegmentRecords::Check(const SegmentToRead& segment, const RecordHeader& header) {
+  return ReadRecord(segment, header, [](const std::byte*) {});
+}
+
 absl::StatusOr<std::string> SegmentRecords::ReadPayload(const SegmentToRead& segment, const RecordHeader& header) {
+  if (header.payload_bytes > kPayloadBytesMax.value) return absl::DataLossError("a longer payload than there can be");
+  std::string payload;
+  KVIST_ASSIGN_OR_RETURN(const Verdict verdict, ReadRecord(segment, header, [&](const std::byte* bytes) {
+                           payload.assign(reinterpret_cast<const char*>(bytes), header.payload_bytes);
+                         }));
+  if (verdict != Verdict::kGood) return absl::DataLossError("the record isn't what was written");
+  return payload;
+}
+
+absl::StatusOr<Verdict> SegmentRecords::ReadRecord(const SegmentToRead& segment, const RecordHeader& header,
+                                                   absl::FunctionRef<void(const std::byte*)> when_good) {
   Use use{};
   if (!Find(segment, &use)) return absl::UnavailableError("the segment's file can't be opened");
-  if (header.payload_bytes > kPayloadBytesMax.value) return absl::DataLossError("a longer payload than there can be");
   const uint32_t units = UnitsFor({header.payload_bytes});
   const Buffer buffer(units);
   const int64_t read = ReadUnits(use.fd, buffer.data(), header.unit, units);
   if (read < 0) return ErrnoStatus("reading a record", errno);
+  if (read != units) return Verdict::kTorn;
   Sealer sealer;
   RecordHeader found;
-  if (read != units ||
-      CheckHeader(buffer.data(), use.header, {segment.number, header.unit}, &sealer, &found) != Verdict::kGood ||
-      found.payload_bytes != header.payload_bytes || CheckPayload(buffer.data(), found) != Verdict::kGood)
-    return absl::DataLossError("the record isn't what was written");
-  return std::string(reinterpret_cast<const char*>(buffer.data() + kHeaderBytes.value), header.payload_bytes);
+  Verdict verdict = CheckHeader(buffer.data(), use.header, {segment.number, header.unit}, &sealer, &found);
+  if (verdict == Verdict::kGood) {
+    verdict = found.payload_bytes == header.payload_bytes ? CheckPayload(buffer.data(), found) : Verdict::kOther;
+  }
+  if (verdict == Verdict::kGood) when_good(buffer.data() + kHeaderBytes.value);
+  return verdict;
 }
 
 }  // namespace kvist::ssd

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "storage/base/mutex.h"
 #include "storage/ssd/record_source.h"
 #include "storage/ssd/segment_files.h"
+#include "storage/ssd/verdict.h"
 
 namespace kvist::ssd {
 
@@ -24,11 +26,16 @@ class SegmentRecords final : public RecordSource {
   static absl::StatusOr<std::unique_ptr<SegmentRecords>> Open(const std::vector<std::string>& directories,
                                                               Bytes segment_bytes);
 
+  // Whether the segment's file can be opened. Errors: why not.
+  absl::Status Opens(uint32_t segment);
   // The segment's use, from now on.
   void Know(const SegmentHeader& header) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Found ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) override;
   uint32_t FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) override;
+  // Whether all of the record is as it was written. `header` was read from its place by ReadHeader. Reads the record, whole.
+  // Errors: Unavailable  the disk fails.
+  absl::StatusOr<Verdict> Check(const SegmentToRead& segment, const RecordHeader& header);
   absl::StatusOr<std::string> ReadPayload(const SegmentToRead& segment, const RecordHeader& header) override;
 
  private:
@@ -39,6 +46,9 @@ class SegmentRecords final : public RecordSource {
   explicit SegmentRecords(std::vector<SegmentFiles> files) : files_(std::move(files)) {}
   // Of that epoch, with its file; false when there is none.
   bool Find(const SegmentToRead& segment, Use* use) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::StatusOr<Verdict> ReadRecord(const SegmentToRead& segment, const RecordHeader& header,
+                                     absl::FunctionRef<void(const std::byte* payload)> when_good);
 
   std::vector<SegmentFiles> files_;  // [device]
   Mutex mutex_;

@@ -8,6 +8,7 @@
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/ssd/catalog_check.h"
+#include "storage/ssd/collected_rows.h"
 #include "storage/ssd/stepped_device.h"
 #include "storage/ssd/store_state.h"
 
@@ -17,25 +18,6 @@ namespace {
 constexpr Bytes kProbedMin = MiB(8);  // smaller segments tell nothing of a disk
 constexpr absl::Duration kCommitAgain = absl::Seconds(1);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
-
-// What a catalog says of spaces, segments and clears; chunks aren't waited for.
-class RowsBeforeChunks final : public RowSink {
- public:
-  bool Take(RowBatch batch) override {
-    const auto add = [](auto& to, auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-    add(rows.spaces, batch.spaces);
-    add(rows.segments, batch.segments);
-    add(rows.clears, batch.clears);
-    return batch.chunks.empty();
-  }
-  void Loaded(const LoadReport& r) override {
-    report = r;
-    ended.Notify();
-  }
-  RowBatch rows;
-  LoadReport report;
-  absl::Notification ended;
-};
 
 absl::Status StartOverNow(Catalog* catalog, const std::string& why) {
   absl::Notification done;
@@ -94,9 +76,10 @@ absl::Status Store::State::OpenCatalog() {
   const OpenReport& report = catalog_->report();
   rebuild_ = report.rebuild_pending;
   unclean_ = report.kind == OpenReport::kUnclean;
+  catalog_->MayEndClean(!unclean_);  // until recovery has looked for clears behind the last known records
   message_ = report.message;
 
-  RowsBeforeChunks found;
+  CollectedRows found(CollectedRows::Which::kBeforeChunks);
   KVIST_RETURN_IF_ERROR(catalog_->Load(&found));
   found.ended.WaitForNotification();
   std::string trouble;

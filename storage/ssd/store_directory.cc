@@ -94,11 +94,10 @@ StoreDirectory::Found ReadHeaders(int directory, uint32_t segment, uint64_t unit
 
 }  // namespace
 
-absl::StatusOr<StoreDirectory> OpenStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
+absl::StatusOr<StoreDirectory> ReadStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
                                                   const std::optional<StoreId>& join) {
   if (device >= kDevicesMax)
     return absl::InvalidArgumentError(absl::StrCat("a store has at most ", kDevicesMax, " directories"));
-  KVIST_RETURN_IF_ERROR(MakeDirectory(path));
   const UniqueFd directory(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return ErrnoStatus(absl::StrCat("opening the SSD directory ", path), errno);
 
@@ -133,11 +132,18 @@ absl::StatusOr<StoreDirectory> OpenStoreDirectory(const std::string& path, uint6
         absl::StrCat(path, " is directory ", found.device, " of ", join && *join != found.store ? "another" : "this",
                      " store, not ", device, " of this one: name the directories in ssd.path as they were, or empty it"));
   }
-  if (read != Read::kGood) KVIST_RETURN_IF_ERROR(WriteStoreFile(path, found.store, found.device));
   for (const uint32_t segment : segments) {
     if (DeviceOf(segment) == found.device)
       found.segments.push_back(ReadHeaders(directory.get(), segment, segment_units, found.store));
   }
+  return found;
+}
+
+absl::StatusOr<StoreDirectory> OpenStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
+                                                  const std::optional<StoreId>& join) {
+  KVIST_RETURN_IF_ERROR(MakeDirectory(path));
+  KVIST_ASSIGN_OR_RETURN(StoreDirectory found, ReadStoreDirectory(path, segment_units, device, join));
+  if (found.origin != StoreDirectory::Origin::kFound) KVIST_RETURN_IF_ERROR(WriteStoreFile(path, found.store, found.device));
   return found;
 }
 

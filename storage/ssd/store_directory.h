@@ -11,7 +11,7 @@
 
 namespace kvist::ssd {
 
-// What is in a directory of a store when a daemon starts. No lock: whoever calls has the state directory's.
+// What is in a directory of a store. No lock: a daemon has the state directory's, fsck the catalog's.
 struct StoreDirectory {
   // A segment's file. kGood: `header` is of its last use. Else nothing in it can be read, and it is as good as free.
   struct Found {
@@ -29,6 +29,11 @@ struct StoreDirectory {
   Origin origin = Origin::kFound;
   std::vector<Found> segments;  // ascending
 };
+
+// What `path` holds; changes nothing. kMade: it holds no store; kRecovered: the file "store" is to be written again.
+// Errors: as OpenStoreDirectory's; NotFound  there is no such directory.
+absl::StatusOr<StoreDirectory> ReadStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
+                                                  const std::optional<StoreId>& join = std::nullopt);
 
 // Opens `path`, which is made (0700) when it isn't there, and its file "store"; then reads the headers of all segments, two units each.
 // `join`: the store of the other directories; a directory without a store joins it as `device`. None: it becomes a store of its own.

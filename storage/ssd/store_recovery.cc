@@ -287,6 +287,7 @@ void Store::State::EndRecovery(absl::Status status) {
       }
       for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.Recovered(); });
       recovering_ = false;
+      catalog_->MayEndClean(true);
       touched_.clear();
     }
     owner_->Recovered(recovery_);

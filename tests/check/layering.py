@@ -46,7 +46,7 @@ LAYERS = {
     "daemon/peer": (["storage", "cuda", "proto", "daemon/core"], ["protobuf", "UCX"]),
     "daemon/cluster": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
     "daemon/controller": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
-    "daemon/ctl": (["storage/base", "proto"], ["gRPC", "protobuf"]),
+    "daemon/ctl": (["storage/base", "storage/ssd", "proto"], ["gRPC", "protobuf"]),
     "daemon": (["storage", "cuda", "proto", "daemon"], ["protobuf"]),  # wiring: the one place where all is joined
     "connector": (["proto", "storage/base", "cuda/driver", "connector"], ["protobuf"]),
     "connector/include": ([], []),
