@@ -9,9 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/doctor.h"
+#include "daemon/ctl/fsck.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/node_client.h"
@@ -29,8 +31,9 @@ constexpr absl::Duration kJobTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused, doctor found what fails, or a job was cancelled; 2 wrong usage, or a "
-    "clear that was not confirmed; 3 no daemon, no answer in time, or a job that goes on";
+    "exit status: 0 done; 1 the daemon refused, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, or "
+    "a "
+    "clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier that fsck can't have";
 
 struct Arguments {
   std::string socket;
@@ -46,6 +49,8 @@ struct Arguments {
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
+  std::string ssd_path;
+  bool repair = false;
   std::string shell;
 };
 
@@ -95,6 +100,15 @@ class Session {
     const bool colours = terminal_.size && terminal_.size().has_value();
     terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours, Columns()));
     return diagnosis.failed() ? kRefused : kOk;
+  }
+  ExitCode Fsck() {
+    const std::string path =
+        !arguments_.ssd_path.empty()
+            ? arguments_.ssd_path
+            : absl::StrCat(arguments_.state_dir.empty() ? DefaultStateDir() : arguments_.state_dir, "/ssd");
+    return RunFsck(
+        {.directories = absl::StrSplit(path, ':'), .repair = arguments_.repair, .json = arguments_.output == "json"},
+        terminal_);
   }
   ExitCode Clear() {
     if (!arguments_.yes) {
@@ -274,6 +288,13 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       app.add_subcommand("doctor", "What keeps kvistd from serving well on this machine, and the commands that mend it");
   doctor->add_option("--state-dir", given.state_dir, "State directory of the kvistd (default: this user's)")
       ->type_name("PATH");
+  CLI::App* fsck = app.add_subcommand(
+      "fsck", "Read the tier on disk of a kvistd that doesn't run, all of it, and say what in it is damaged");
+  fsck->add_flag("--repair", given.repair, "Mend its catalog, as the user whose it is: it then leads to good records only");
+  fsck->add_option("--path", given.ssd_path, "Its directories, as ssd.path has them (default: ssd in the state directory)")
+      ->type_name("PATH[:PATH..]");
+  fsck->add_option("--state-dir", given.state_dir, "State directory of the kvistd (default: this user's)")
+      ->type_name("PATH");
   CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
@@ -348,6 +369,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (reload->parsed()) return session.Reload();
   if (top->parsed()) return session.Top();
   if (doctor->parsed()) return session.Doctor();
+  if (fsck->parsed()) return session.Fsck();
   if (cancel_job->parsed()) return session.CancelJob();
   if (watch_job->parsed()) return session.WatchJob();
   if (remove_pin->parsed()) return session.RemovePin();

@@ -28,17 +28,20 @@ JobProgress::~JobProgress() {
 }
 
 void JobProgress::Show(const node::v1::Job& job) {
-  const double share = ShareDone(job);
+  if (!bar_ && job.state() != "running") return;
+  Show(absl::StrCat("job ", job.id()), job.kind(), ShareDone(job), Achieved(job));
+}
+
+void JobProgress::Show(const std::string& name, const std::string& kind, double share, const std::string& achieved) {
   if (!bar_) {
     const auto tenths = static_cast<uint64_t>(share * 10);
-    if (tenths > tenths_ && job.state() == "running")
-      terminal_.out << "job " << job.id() << ": " << tenths * 10 << " %, " << Achieved(job) << std::endl;
+    if (tenths > tenths_) terminal_.out << name << ": " << tenths * 10 << " %, " << achieved << std::endl;
     tenths_ = std::max(tenths_, tenths);
     return;
   }
   constexpr size_t kBarMax = 40;
-  const std::string front = absl::StrCat(Printable(job.kind()), " ");
-  const std::string back = absl::StrFormat(" %3.0f %%  %s", share * 100, Achieved(job));
+  const std::string front = absl::StrCat(Printable(kind), " ");
+  const std::string back = absl::StrFormat(" %3.0f %%  %s", share * 100, achieved);
   const Terminal::Size size = terminal_.size().value_or(Terminal::Size());
   const size_t room = size.columns > front.size() + back.size() + 3 ? size.columns - front.size() - back.size() - 3 : 0;
   const size_t width = std::min(room, kBarMax), filled = static_cast<size_t>(share * static_cast<double>(width));

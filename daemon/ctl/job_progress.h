@@ -9,7 +9,7 @@
 
 namespace kvist::ctl {
 
-// Shows how far a job is: on a terminal a bar that is drawn over itself, elsewhere a line for each tenth of the way.
+// Shows how far something is: on a terminal a bar that is drawn over itself, elsewhere a line for each tenth of the way.
 //
 // Lifecycle: any number of Show; the destructor leaves the terminal as it was.
 class JobProgress {
@@ -20,6 +20,8 @@ class JobProgress {
   JobProgress& operator=(const JobProgress&) = delete;
 
   void Show(const node::v1::Job& job);
+  // `name` stands before a line, `kind` before the bar. `share`: 0 to 1.
+  void Show(const std::string& name, const std::string& kind, double share, const std::string& achieved);
 
  private:
   const Terminal& terminal_;
