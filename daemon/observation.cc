@@ -132,6 +132,10 @@ void Observation::SsdStarted(const SsdTier* ssd) {
   });
 }
 
+void Observation::SsdMissing(const std::string& why) {
+  state_->health.Mind(kSsdTier, [why] { return absl::UnavailableError(why); });
+}
+
 void Observation::EngineSocketOpen(const std::string& path) {
   state_->health.Watch(kEngineSocket, metrics::SocketInPlace(path));
 }

@@ -37,6 +37,8 @@ class Observation {
   void ReactorStarted(session::Reactor* reactor, std::function<void(metrics::Figures*)> add);
   // /readyz?verbose says how it does; the node is ready whatever that is, for DRAM goes on.
   void SsdStarted(const SsdTier* ssd);
+  // It was to be there and isn't, and why.
+  void SsdMissing(const std::string& why);
   void EngineSocketOpen(const std::string& path);
   void AdminSocketOpen(const std::string& path);
   void Stopping();

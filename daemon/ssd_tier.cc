@@ -25,8 +25,8 @@ ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t p
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums, Ear* ear) {
-  auto tier = std::unique_ptr<SsdTier>(new SsdTier(options.directories.size(), checksums, ear));
+absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums) {
+  auto tier = std::unique_ptr<SsdTier>(new SsdTier(options.directories.size(), checksums));
   KVIST_ASSIGN_OR_RETURN(tier->store_, ssd::Store::Open(std::move(options), tier.get()));
   return tier;
 }
@@ -118,18 +118,18 @@ void SsdTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
       spdlog::error("what was cleared may be found again after a restart, for the SSD tier couldn't note it: {}",
                     std::string(kept.message()));
     }
-    ear_.Say(core::ClearKept{job});
+    ear_->Say(core::ClearKept{job});
   });
 }
 
 // ---- From the store ---------------------------------------------------------------------------------------------------------
 
 void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
-  ear_.Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), std::move(status), std::move(places)});
+  ear_->Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), std::move(status), std::move(places)});
 }
 
 void SsdTier::Read(Ticket ticket, absl::Status status) {
-  ear_.Say(core::ReadFinished{core::ChunkRef::Unpack(ticket), std::move(status)});
+  ear_->Say(core::ReadFinished{core::ChunkRef::Unpack(ticket), std::move(status)});
 }
 
 void SsdTier::Writable(bool writable, const std::string& why) {
@@ -140,7 +140,7 @@ void SsdTier::Writable(bool writable, const std::string& why) {
     writable_ = writable;
     why_not_ = why;
   }
-  ear_.Say(core::DiskWritable{writable});
+  ear_->Say(core::DiskWritable{writable});
 }
 
 // Whether the daemon still listens; a space that it can't serve is left where it is.
@@ -151,8 +151,8 @@ bool SsdTier::MeetFound(const ssd::FoundSpace& found) {
                  spec.ok() ? "its description isn't its own" : std::string(spec.status().message()));
     return true;
   }
-  if (!ear_.Tell(core::SpaceFound{*spec})) return false;
-  const std::optional<SpaceId> id = ear_.FindSpace(found.digest);
+  if (!ear_->Tell(core::SpaceFound{*spec})) return false;
+  const std::optional<SpaceId> id = ear_->FindSpace(found.digest);
   if (id.has_value()) {
     Meet(*id, found.number, *spec);
   } else {
@@ -167,7 +167,7 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
   }
   // Those of one space go together, in their order.
   core::ChunksFound found;
-  const auto tell = [&] { return found.chunks.empty() || ear_.Tell(std::exchange(found, {})); };
+  const auto tell = [&] { return found.chunks.empty() || ear_->Tell(std::exchange(found, {})); };
   for (ssd::FoundChunk& chunk : chunks) {
     const std::optional<SpaceId> space = NameOf(chunk.id.space);
     if (!space.has_value()) continue;
@@ -202,9 +202,9 @@ void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
       continue;
     }
     wanted.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
-    if (wanted.records.size() == core::Core::kPlacesMax && !ear_.Tell(std::exchange(wanted, {}))) return;
+    if (wanted.records.size() == core::Core::kPlacesMax && !ear_->Tell(std::exchange(wanted, {}))) return;
   }
-  if (!wanted.records.empty()) ear_.Tell(std::move(wanted));
+  if (!wanted.records.empty()) ear_->Tell(std::move(wanted));
 }
 
 }  // namespace kvist::daemon

@@ -20,14 +20,16 @@ namespace kvist::daemon {
 // The tier of a node's disks: the core's effects in the words of a store, and the store's news in those of the core. It decides
 // nothing and keeps nothing but names, a space's number in the store and in the core, and what operators ask for.
 //
-// Lifecycle: Open -> Start, when the ear hears -> destroyed, before the slots are.
+// Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
 // Threads: as DiskTier; the store's own call it, too.
 class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
  public:
   // Errors: ssd::Store::Open's, with the key to change.
-  static absl::StatusOr<std::unique_ptr<SsdTier>> Open(ssd::StoreOptions options, ssd::Checksums checksums, Ear* ear);
+  static absl::StatusOr<std::unique_ptr<SsdTier>> Open(ssd::StoreOptions options, ssd::Checksums checksums);
   ~SsdTier() override;
 
+  // Who hears of all that the store says; outlives this. Before the core has effects for it.
+  void SpeakTo(Ear* ear) { ear_ = ear; }
   // Tells the ear of what is there already.
   void Start() { store_->Start(); }
   // Hears, before Start is called, of all that is freed from then on, before it is.
@@ -50,7 +52,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   Status status() const;
 
  private:
-  SsdTier(size_t devices, ssd::Checksums checksums, Ear* ear) : checksums_(checksums), ear_(*ear), moved_(devices) {}
+  SsdTier(size_t devices, ssd::Checksums checksums) : checksums_(checksums), moved_(devices) {}
 
   // The store's news.
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) override;
@@ -67,7 +69,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   std::optional<SpaceId> NameOf(uint32_t number);
 
   const ssd::Checksums checksums_;
-  Ear& ear_;
+  Ear* ear_ = nullptr;
   std::function<void(const core::PlacesFreed& freed)> freed_;
   mutable absl::Mutex mutex_;
   struct Met {

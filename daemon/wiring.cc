@@ -82,7 +82,7 @@ void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
   }
 }
 
-// The store of the SSD tier, or why there is none.
+// Where the store of the SSD tier is to be, or why there is none.
 struct SsdStore {
   std::optional<ssd::StoreOptions> options;
   std::string none;
@@ -111,12 +111,15 @@ struct Daemon::State {
   std::unique_ptr<Observation> observation;  // the first that is there, and gone only when the reactor has stopped
   std::unique_ptr<cuda::CopyEngine> copy_engine;
   std::unique_ptr<session::DiskTier> disk_tier;
-  SsdTier* ssd = nullptr;  // it, when it is the product's
-  absl::Duration stop_flush;
+  SsdTier* ssd = nullptr;     // it, when it is the product's
+  absl::Duration stop_flush;  // zero until there is something to flush
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
 
+  // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
+  // lost must not take the node with it. Errors: the configuration's.
+  absl::StatusOr<std::string> OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core);
   void FlushAll();
   ~State() {
     if (observation) observation->Stopping();
@@ -127,6 +130,28 @@ struct Daemon::State {
     observation.reset();
   }
 };
+
+absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core) {
+  KVIST_ASSIGN_OR_RETURN(SsdStore store, SsdStoreOf(options, regions.empty()));
+  if (!store.options.has_value()) return store.none;
+  for (const auto& region : regions) store.options->memory.emplace_back(region->data(), region->length().value);
+  const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
+  store.options->before_step = std::move(parts->ssd_step);
+  KVIST_RETURN_IF_ERROR(store.options->Validate());
+  const core::CoreOptions::Disk disk{.capacity = store.options->capacity};
+  absl::StatusOr<std::unique_ptr<SsdTier>> tier = SsdTier::Open(*std::move(store.options), checksums);
+  if (!tier.ok()) {
+    const std::string why(tier.status().message());
+    spdlog::error("no SSD tier until the next start, engines are served from DRAM alone: {}", why);
+    observation->SsdMissing(why);
+    return why;
+  }
+  (*tier)->OnFreed(std::move(parts->ssd_freed));
+  ssd = tier->get();
+  disk_tier = *std::move(tier);
+  of_core->disk = disk;
+  return "";
+}
 
 void Daemon::State::FlushAll() {
   struct Ended {
@@ -197,12 +222,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   core::CoreOptions core = ToCoreOptions(options);
   if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
-  SsdStore store{{}, "another tier is in its place"};
+  std::string no_ssd = "another tier is in its place";
   if (parts.disk_tier != nullptr) {
     core.disk = parts.disk;
   } else {
-    KVIST_ASSIGN_OR_RETURN(store, SsdStoreOf(options, s.regions.empty()));
-    if (store.options.has_value()) core.disk = core::CoreOptions::Disk{.capacity = store.options->capacity};
+    KVIST_ASSIGN_OR_RETURN(no_ssd, s.OpenSsd(options, &parts, &core));
   }
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots);
@@ -229,19 +253,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   if (parts.disk_tier) {
     s.disk_tier = parts.disk_tier(s.reactor.get());
     s.reactor->SetDiskTier(s.disk_tier.get());
-  } else if (store.options.has_value()) {
-    for (const auto& region : s.regions) store.options->memory.emplace_back(region->data(), region->length().value);
-    const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
-    store.options->before_step = std::move(parts.ssd_step);
-    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<SsdTier> tier,
-                           SsdTier::Open(*std::move(store.options), checksums, s.reactor.get()));
-    tier->OnFreed(std::move(parts.ssd_freed));
-    s.ssd = tier.get();
-    s.disk_tier = std::move(tier);
-    s.reactor->SetDiskTier(s.disk_tier.get());
-    s.stop_flush = options.ssd.stop_flush;
+  } else if (s.ssd != nullptr) {
+    s.ssd->SpeakTo(s.reactor.get());
+    s.reactor->SetDiskTier(s.ssd);
   }
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(store.none), options,
+  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(no_ssd), options,
                                   std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
@@ -258,7 +274,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   s.reactor->Start();
-  if (s.ssd != nullptr) s.ssd->Start();
+  if (s.ssd != nullptr) {
+    s.ssd->Start();
+    s.stop_flush = options.ssd.stop_flush;
+  }
   s.observation->EngineSocketOpen(options.session.socket);
   if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);
   s.observation->ReactorStarted(s.reactor.get(), [&s, options, started = MonotonicNow()](metrics::Figures* figures) {

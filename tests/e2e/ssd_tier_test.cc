@@ -1,18 +1,24 @@
 // The tier below DRAM, with a real kvistd on a real directory: what it is for, and what a kill -9 must not take.
 #include <catch2/catch.hpp>
-
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/files_under.h"
 #include "tests/support/recovery.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::FilesUnder;
 using kvist::test::HasRecovered;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -40,6 +46,32 @@ Loaded LoadAll(FakeEngine& engine, uint32_t prompts) {
     if (loaded.wrong.empty()) loaded.wrong = wrong;
   }
   return loaded;
+}
+
+// kvistctl fsck over the tier of the kvistd in `dir`: its exit status and what it says.
+std::pair<int, std::string> Fsck(const TempDir& dir, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> argv{
+      "/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1", kvist::test::BinDir() + "/kvistctl", "fsck", "--state-dir", dir / "state"};
+  argv.insert(argv.end(), more.begin(), more.end());
+  std::string said;
+  const int status = kvist::test::RunProgram(argv, &said);
+  return {status, said};
+}
+
+// Flips a bit in each of `count` chunks of the tier's first segment, where something was written; how many.
+int FlipBits(const std::string& folder, int count) {
+  std::fstream file(folder + "/segment-00000000", std::ios::in | std::ios::out | std::ios::binary);
+  int flipped = 0;
+  for (std::streamoff at = 500'000; flipped < count && at < 3'000'000; at += 100'000) {  // records are of some 28 KiB
+    std::string bytes(64, '\0');
+    file.seekg(at);
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    if (bytes == std::string(64, '\0')) continue;  // padding
+    file.seekp(at);
+    file.put(static_cast<char>(bytes[0] ^ 1));
+    flipped += file.good() ? 1 : 0;
+  }
+  return flipped;
 }
 
 uint32_t Found(FakeEngine& engine, uint32_t prompts) {
@@ -73,6 +105,41 @@ TEST_CASE("What was flushed is loaded bit for bit after kill -9") {
   const Loaded loaded = LoadAll(engine, kPrompts);
   CHECK(loaded.wrong.empty());
   CHECK(loaded.chunks == kPrompts * kChunks);
+}
+
+TEST_CASE("fsck finds a killed kvistd's tier sound, then what was damaged in it, and takes that out") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  constexpr uint32_t kPrompts = 8;
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
+  }
+  const auto [while_running, refusal] = Fsck(dir, {"--repair"});
+  INFO(refusal);
+  CHECK(while_running == 3);
+  daemon.Kill();
+  const auto [killed, fine] = Fsck(dir);
+  INFO(fine);
+  CHECK(killed == 0);
+  CHECK(fine.find("sound; kvistd was killed") != std::string::npos);
+  REQUIRE(FlipBits(dir / "state/ssd", 3) == 3);
+  const auto [damaged, found] = Fsck(dir);
+  INFO(found);
+  CHECK(damaged == 1);
+  CHECK(found.find("3 lead to no good record") != std::string::npos);
+  CHECK(Fsck(dir, {"--repair"}).first == 0);
+  CHECK(Fsck(dir).first == 0);
+  daemon.Start();
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  REQUIRE(HasRecovered(daemon));
+  const Loaded loaded = LoadAll(engine, kPrompts);
+  CHECK(loaded.wrong.empty());
+  CHECK(loaded.chunks > 0);
+  CHECK(loaded.chunks < kPrompts * kChunks);
 }
 
 TEST_CASE("A clean stop writes what isn't on disk yet") {
@@ -133,4 +200,52 @@ TEST_CASE("What was cleared is not found again after kill -9, what came later is
   const Loaded kept = LoadAll(engine, 6);
   CHECK(kept.wrong.empty());
   CHECK(kept.chunks == kChunks);
+}
+
+TEST_CASE(
+    "row 37: a tier of a later version is left as it is, and kvistd serves from DRAM; its own version finds all of it") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  const std::string file = dir / "state/ssd/store";
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    for (uint32_t p = 0; p < 4; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
+  }
+  const auto set_version = [&](char version) {
+    std::fstream store(file, std::ios::in | std::ios::out | std::ios::binary);
+    store.seekp(8);  // StoreFile::version
+    store.put(version);
+    REQUIRE(store.good());
+  };
+  daemon.Kill();
+  set_version(2);
+  const auto before = FilesUnder(dir / "state/ssd");
+  daemon.Start();
+  const nlohmann::json off = StatusOf(daemon)["ssd"];
+  INFO(off.dump());
+  CHECK(off["state"] == "off");
+  CHECK(off["trouble"].get<std::string>().find("later version") != std::string::npos);
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    CHECK(Found(engine, 4) == 0);
+    REQUIRE(engine.StoreAll(Prompt(engine, 7)).status == KVIST_OK);
+    std::string wrong;
+    CHECK(engine.LoadAll(Prompt(engine, 7), &wrong) == kChunks);
+    CHECK(wrong.empty());
+  }
+  REQUIRE(daemon.Terminate() == 0);
+  CHECK(FilesUnder(dir / "state/ssd") == before);
+  set_version(1);
+  daemon.Start();
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  REQUIRE(HasRecovered(daemon));
+  const Loaded loaded = LoadAll(engine, 4);
+  CHECK(loaded.wrong.empty());
+  CHECK(loaded.chunks == 4 * kChunks);
+  std::printf("row 37: later version: tier off, %u of %u chunks recovered by its own version, bytes changed 0\n",
+              loaded.chunks, 4 * kChunks);
 }
