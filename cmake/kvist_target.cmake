@@ -29,7 +29,7 @@ endif()
 
 set(KVIST_SANITIZE "" CACHE STRING "Sanitizers for everything, e.g. address,undefined")
 if(KVIST_SANITIZE)
-  # Without null and vptr, which double the code: a null pointer ends the process anyway, and nobody casts down.
+  # Without null and vptr, a fifth of the time to compile: a null pointer ends the process anyway, and nobody casts down.
   add_compile_options(-fsanitize=${KVIST_SANITIZE} -fno-sanitize-recover=all -fno-sanitize=null,vptr)
   add_link_options(-fsanitize=${KVIST_SANITIZE})
 endif()

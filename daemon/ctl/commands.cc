@@ -31,9 +31,8 @@ constexpr absl::Duration kJobTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, or "
-    "a "
-    "clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier that fsck can't have";
+    "exit status: 0 done; 1 the daemon refused, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, "
+    "or a clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier that fsck can't have";
 
 struct Arguments {
   std::string socket;

@@ -14,11 +14,9 @@ namespace kvist::ctl {
 // Exit codes of kvistctl, also in its --help.
 enum ExitCode : int {
   kOk = 0,
-  kRefused =
-      1,       // the daemon answered with an error; doctor or fsck found what fails; a job that was waited for was cancelled
-  kUsage = 2,  // the command line is wrong, or a clear was not confirmed
-  kUnavailable =
-      3,  // no daemon, no right to reach it, no answer in time, a job goes on that was waited for, or a tier that fsck can't have
+  kRefused = 1,      // the daemon answered with an error; doctor or fsck found what fails; a job waited for was cancelled
+  kUsage = 2,        // the command line is wrong, or a clear was not confirmed
+  kUnavailable = 3,  // no daemon, no right to reach it, no answer in time; a job goes on; a tier that fsck can't have
 };
 
 // What a command sees of the world; main() gives the process's own, tests give strings.

@@ -75,7 +75,8 @@ struct FsckReport {
 // Reads all of the store; minutes for large ones, as fast as the disks are.
 // Errors: FailedPrecondition  a kvistd uses it; or the directories are of different stores, or out of order; or a repair is asked for by
 //           another user than the store's, whose files kvistd then couldn't read.
-//         NotFound  there is no store.  Cancelled  `progress` said so.  Others of the file system. Nothing was changed.
+//         NotFound  there is no store.  Cancelled  `progress` said so.  Others of the file system. Nothing was
+//           changed, unless the repair itself failed: then the next start looks the store through as after a crash.
 absl::StatusOr<FsckReport> Fsck(const FsckOptions& options);
 
 }  // namespace kvist::ssd

@@ -80,22 +80,25 @@ uint32_t Found(FakeEngine& engine, uint32_t prompts) {
   return chunks;
 }
 
+// An engine stores that many prompts, has them flushed, and goes.
+void StoreDurably(const DaemonProcess& daemon, uint32_t prompts) {
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  for (uint32_t p = 0; p < prompts; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+  uint32_t durable = 0;
+  const kvist::Status flushed = engine.scheduler().Flush(kFlushTime, &durable);
+  INFO(flushed.message);
+  REQUIRE(flushed.ok());
+  CHECK(durable >= prompts * kChunks);
+}
+
 }  // namespace
 
 TEST_CASE("What was flushed is loaded bit for bit after kill -9") {
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());
   constexpr uint32_t kPrompts = 8;
-  {
-    FakeEngine engine(FakeEngine::On(daemon.socket()));
-    REQUIRE(engine.status.ok());
-    for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
-    uint32_t durable = 0;
-    const kvist::Status flushed = engine.scheduler().Flush(kFlushTime, &durable);
-    INFO(flushed.message);
-    REQUIRE(flushed.ok());
-    CHECK(durable >= kPrompts * kChunks);
-  }
+  StoreDurably(daemon, kPrompts);
   daemon.Kill();
   daemon.Start();
   FakeEngine engine(FakeEngine::On(daemon.socket()));
@@ -111,12 +114,7 @@ TEST_CASE("fsck finds a killed kvistd's tier sound, then what was damaged in it,
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());
   constexpr uint32_t kPrompts = 8;
-  {
-    FakeEngine engine(FakeEngine::On(daemon.socket()));
-    REQUIRE(engine.status.ok());
-    for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
-    REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
-  }
+  StoreDurably(daemon, kPrompts);
   const auto [while_running, refusal] = Fsck(dir, {"--repair"});
   INFO(refusal);
   CHECK(while_running == 3);
@@ -207,12 +205,7 @@ TEST_CASE(
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());
   const std::string file = dir / "state/ssd/store";
-  {
-    FakeEngine engine(FakeEngine::On(daemon.socket()));
-    REQUIRE(engine.status.ok());
-    for (uint32_t p = 0; p < 4; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
-    REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
-  }
+  StoreDurably(daemon, 4);
   const auto set_version = [&](char version) {
     std::fstream store(file, std::ios::in | std::ios::out | std::ios::binary);
     store.seekp(8);  // StoreFile::version
