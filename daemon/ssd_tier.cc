@@ -9,10 +9,13 @@
 #include "daemon/core/core.h"
 #include "daemon/session/registration.h"
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
 namespace {
+
+constexpr absl::Duration kWarnAgain = absl::Minutes(1);  // of the same trouble
 
 ssd::ShardShape ShapeOf(const core::SpaceSpec& space, GroupId group) {
   const core::GroupSpec& spec = space.groups[group.value];
@@ -133,13 +136,21 @@ void SsdTier::Read(Ticket ticket, absl::Status status) {
 }
 
 void SsdTier::Writable(bool writable, const std::string& why) {
-  if (!writable) spdlog::warn("the SSD tier takes no writes now: {}", why);
-  if (writable) spdlog::info("the SSD tier takes writes");
+  bool new_trouble = false;
   {
     const absl::MutexLock lock(&mutex_);
     writable_ = writable;
     why_not_ = why;
+    // One that works with what its disk has left says it again and again.
+    const absl::Time now = MonotonicNow();
+    new_trouble = !writable && (why != warned_of_ || now - warned_ > kWarnAgain);
+    if (new_trouble) {
+      warned_of_ = why;
+      warned_ = now;
+    }
   }
+  if (new_trouble) spdlog::warn("the SSD tier takes no writes now: {}", why);
+  if (writable) spdlog::debug("the SSD tier takes writes");
   ear_->Say(core::DiskWritable{writable});
 }
 

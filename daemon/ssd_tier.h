@@ -80,6 +80,8 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
   std::optional<bool> writable_ ABSL_GUARDED_BY(mutex_);
   std::string why_not_ ABSL_GUARDED_BY(mutex_);
+  std::string warned_of_ ABSL_GUARDED_BY(mutex_);
+  absl::Time warned_ ABSL_GUARDED_BY(mutex_);
   std::optional<ssd::Recovery> recovery_ ABSL_GUARDED_BY(mutex_);
   std::vector<Bytes> moved_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this

@@ -15,7 +15,8 @@ namespace {
 rpc::SsdTierStatus ShortRowOf(const SsdTier::Status& tier, const core::CoreStatus& core) {
   rpc::SsdTierStatus row;
   row.recovering = !tier.recovery.has_value();
-  row.state = tier.writable == false ? "read-only" : row.recovering ? "recovering" : "on";
+  const bool starting = row.recovering || !tier.writable.has_value();
+  row.state = tier.writable == false ? "read-only" : starting ? "recovering" : "on";
   row.trouble = TroubleOf(tier);
   row.chunks = core.on_disk;
   for (const ssd::Store::DeviceRow& device : tier.store.devices) {

@@ -286,7 +286,7 @@ class Core {
   // What a tenant shall have at hand in slots that are free or on disk, too; and what it has.
   Bytes ReserveOf(const Tenant& tenant) const;
   Bytes AtHand(const Tenant& tenant) const;
-  bool MayWrite() const { return writable_ && writing_ < options_.disk->writing; }
+  bool MayWrite() const { return writable_.value_or(false) && writing_ < options_.disk->writing; }
   // The first copy of a sealed chunk, or another one in its place.
   void BeginWrite(ChunkIndex chunk, Effects* out);
   void Offer(ChunkIndex chunk);
@@ -362,7 +362,7 @@ class Core {
   std::deque<EndedRead> ended_reads_;             // operations wait for them, still; the chunks are held until none does
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
-  bool writable_ = false;                         // the disk
+  std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet
   Bytes writing_{};                               // of slots that are being written
   absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began
   absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;

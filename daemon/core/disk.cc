@@ -164,7 +164,8 @@ void Core::EndFlushes(Effects* out) {
     const Flush& flush = flushes_.front();
     const bool looked = flush.next == flush.end;
     const bool written = writes_.empty() || writes_.begin()->first >= flush.writes;
-    if (looked ? !written : writable_) return;  // also when the disk takes no more: what of it was taken isn't durable yet
+    // Also when the disk takes no more: what of it was taken isn't durable yet. One that isn't ready yet will be.
+    if (looked ? !written : writable_.value_or(true)) return;
     absl::Status status;
     if (!looked) {
       status = absl::UnavailableError("the SSD tier takes no writes now; kvistd's log says why");

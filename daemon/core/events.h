@@ -254,7 +254,7 @@ struct ClearKept {
   JobId job;
 };
 
-// Whether the disk takes writes: not when it is full or fails. At the start it doesn't.
+// Whether the disk takes writes: not when it is full or fails. Until this is said it isn't ready for them: flushes wait.
 struct DiskWritable {
   bool writable = false;
 };

@@ -68,7 +68,8 @@ void Core::BeginReads(Effects* out) {
 
 bool Core::BeginRead(ChunkIndex i, Effects* out) {
   // Where nothing can be written nothing would come to be on disk, too.
-  const Tenants::Victims victims = writable_ && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
+  const Tenants::Victims victims =
+      writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
   if (!placement_.Reserve(i, victims)) return false;
   Chunk& chunk = chunks_[i];
   ++chunk.holds;

@@ -12,6 +12,7 @@ void Commits::Add(CatalogBatch changes, Need need, Then then) {
 
 void Commits::Retry() {
   resting_ = false;
+  if (idle() && !full_.ok()) return Add({}, Need::kTry, [](const absl::Status&) {});
   Send();
 }
 
@@ -34,7 +35,7 @@ void Commits::Send() {
       if (may_fail == waiting_.end()) return;
       const Item item = std::move(*may_fail);
       waiting_.erase(may_fail);
-      item.then(absl::ResourceExhaustedError("the catalog's disk is full"));
+      item.then(full_);
       continue;
     }
     CatalogBatch together;
@@ -54,13 +55,18 @@ void Commits::Done(const absl::Status& status) {
   running_.clear();
   const bool full = absl::IsResourceExhausted(status);
   if (!status.ok() && !full) broken_ = status;
+  if (status.ok() && !full_.ok()) {
+    full_ = absl::OkStatus();
+    on_space_(true);
+  }
   if (full && !closed_) {
+    full_ = status;
+    if (!resting_) {
+      resting_ = true;
+      on_space_(false);
+    }
     // Back to where they were, in their order.
     auto kept = std::stable_partition(ended.begin(), ended.end(), [](const Item& i) { return i.need == Need::kTry; });
-    if (kept != ended.end() && !resting_) {
-      resting_ = true;
-      retry_later_();
-    }
     waiting_.insert(waiting_.begin(), std::make_move_iterator(kept), std::make_move_iterator(ended.end()));
     ended.erase(kept, ended.end());
   }

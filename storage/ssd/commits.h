@@ -22,12 +22,14 @@ class Commits {
     kTry,   // it may fail
     kMust,  // tried again until there is space; fails when the catalog takes nothing any more, or with Close
   };
-  // `post`: runs a task on the owner's thread; from any. `retry_later`: asks for Retry, after a while.
-  Commits(Catalog* catalog, std::function<void(std::function<void()>)> post, std::function<void()> retry_later)
-      : catalog_(catalog), post_(std::move(post)), retry_later_(std::move(retry_later)) {}
+  // `post`: runs a task on the owner's thread; from any. `on_space`: false whenever there was none, and asks for Retry, after a while; true when
+  // something went again.
+  Commits(Catalog* catalog, std::function<void(std::function<void()>)> post, std::function<void(bool)> on_space)
+      : catalog_(catalog), post_(std::move(post)), on_space_(std::move(on_space)) {}
 
   // `then` when it is durable, or why it isn't; in the order of the calls, but for those that are tried again.
   void Add(CatalogBatch changes, Need need, Then then);
+  // Tries what waits, or, when nothing does, whether anything would go.
   void Retry();
   // Nothing is tried again any more.
   void Close();
@@ -35,6 +37,8 @@ class Commits {
   bool idle() const { return waiting_.empty() && running_.empty(); }
   // Why nothing is taken any more; OK: it is.
   const absl::Status& broken() const { return broken_; }
+  // ResourceExhausted: the last one found no space, and says where; what may fail does until a Retry. OK: it isn't so.
+  const absl::Status& full() const { return full_; }
 
  private:
   struct Item {
@@ -49,11 +53,12 @@ class Commits {
 
   Catalog* const catalog_;
   const std::function<void(std::function<void()>)> post_;
-  const std::function<void()> retry_later_;
+  const std::function<void(bool)> on_space_;
   std::deque<Item> waiting_;
   std::vector<Item> running_;
   bool resting_ = false;  // until Retry
   bool closed_ = false;
+  absl::Status full_;
   absl::Status broken_;
 };
 

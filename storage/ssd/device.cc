@@ -10,7 +10,8 @@ namespace kvist::ssd {
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(const DeviceOptions& options) {
   if (options.threads == 0) return absl::InvalidArgumentError("threads: 0; at least one has to do the I/O");
-  KVIST_ASSIGN_OR_RETURN(SegmentFiles files, SegmentFiles::Create(options.directory, options.segment_bytes));
+  KVIST_ASSIGN_OR_RETURN(SegmentFiles files,
+                         SegmentFiles::Create(options.directory, options.segment_bytes, options.keep_free));
   std::vector<std::string> warnings;
   if (options.io_uring) {
     absl::StatusOr<std::unique_ptr<Device>> ring = MakeUringDevice(std::move(files));

@@ -84,6 +84,7 @@ class Device {
 struct DeviceOptions {
   std::string directory;  // exists
   Bytes segment_bytes{};  // length of each file: a multiple of 4 KiB
+  Bytes keep_free{};      // of the file system: a file that would leave less meets ENOSPC
   bool io_uring = true;   // false: don't even try
   uint32_t threads = 8;   // in flight at the same time where io_uring isn't to be had
 };

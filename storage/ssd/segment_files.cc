@@ -1,6 +1,8 @@
 #include "storage/ssd/segment_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -33,9 +35,10 @@ bool ReadsDirectly(const UniqueFd& fd) {
 
 }  // namespace
 
-absl::StatusOr<SegmentFiles> SegmentFiles::Create(const std::string& directory, Bytes segment_bytes) {
+absl::StatusOr<SegmentFiles> SegmentFiles::Create(const std::string& directory, Bytes segment_bytes, Bytes keep_free) {
   KVIST_ASSIGN_OR_RETURN(SegmentFiles files, ToRead(directory, segment_bytes));
   files.access_ = O_RDWR;
+  files.keep_free_ = keep_free;
   const int fd = files.directory_.get();
   const char* const name = "direct-io-test";
   int error = TryToWrite(fd, name, O_DIRECT);
@@ -59,7 +62,11 @@ SegmentFiles::SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct,
     : directory_(std::move(directory)), segment_bytes_(segment_bytes), direct_(direct), access_(access) {}
 
 SegmentFiles::SegmentFiles(SegmentFiles&& o) noexcept
-    : directory_(std::move(o.directory_)), segment_bytes_(o.segment_bytes_), direct_(o.direct_), access_(o.access_) {
+    : directory_(std::move(o.directory_)),
+      segment_bytes_(o.segment_bytes_),
+      direct_(o.direct_),
+      access_(o.access_),
+      keep_free_(o.keep_free_) {
   MutexLock lock(&o.mutex_);
   open_ = std::move(o.open_);
 }
@@ -73,6 +80,16 @@ std::string SegmentFiles::WhyNotDirect() const {
 SegmentFiles::File SegmentFiles::Open(uint32_t segment) { return OpenWith(segment, 0); }
 SegmentFiles::File SegmentFiles::Make(uint32_t segment) { return OpenWith(segment, O_CREAT); }
 
+bool SegmentFiles::LeavesEnough(const std::string& name) const {
+  struct stat file {};
+  const bool there = fstatat(directory_.get(), name.c_str(), &file, 0) == 0;
+  const Bytes has{there ? static_cast<uint64_t>(file.st_blocks) * 512 : 0};  // POSIX's unit of st_blocks
+  if (has >= segment_bytes_) return true;
+  struct statvfs system {};
+  if (fstatvfs(directory_.get(), &system) != 0) return true;
+  return Bytes{uint64_t{system.f_bavail} * system.f_frsize} >= segment_bytes_ - has + keep_free_;
+}
+
 SegmentFiles::File SegmentFiles::OpenWith(uint32_t segment, int flags) {
   {
     MutexLock lock(&mutex_);
@@ -80,6 +97,7 @@ SegmentFiles::File SegmentFiles::OpenWith(uint32_t segment, int flags) {
     if (it != open_.end()) return {it->second.get()};
   }
   const std::string name = SegmentFileName(segment);
+  if ((flags & O_CREAT) != 0 && !LeavesEnough(name)) return {-1, ENOSPC};
   flags |= access_ | O_CLOEXEC;
   UniqueFd fd(openat(directory_.get(), name.c_str(), flags | (direct_ ? O_DIRECT : 0), 0600));
   if (access_ == O_RDONLY && !ReadsDirectly(fd)) fd = UniqueFd(openat(directory_.get(), name.c_str(), flags, 0600));

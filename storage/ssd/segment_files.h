@@ -16,9 +16,9 @@ namespace kvist::ssd {
 // Threads: any.
 class SegmentFiles {
  public:
-  // Writes a file to see whether the file system takes direct I/O, and removes it.
+  // Writes a file to see whether the file system takes direct I/O, and removes it. `keep_free`: see Make.
   // Errors: those of the system, naming the directory.
-  static absl::StatusOr<SegmentFiles> Create(const std::string& directory, Bytes segment_bytes);
+  static absl::StatusOr<SegmentFiles> Create(const std::string& directory, Bytes segment_bytes, Bytes keep_free = {});
   // To read what is there: makes and changes nothing. Direct I/O for each file whose file system takes it.
   static absl::StatusOr<SegmentFiles> ToRead(const std::string& directory, Bytes segment_bytes);
 
@@ -31,7 +31,8 @@ class SegmentFiles {
   };
   // The segment's file, which exists.
   File Open(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, and makes it when it doesn't. Its length is not set.
+  // The same, and makes it when it doesn't. Its length is not set. ENOSPC where its space, once it has all of it, would leave less than
+  // keep_free of the file system.
   File Make(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
 
   int directory_fd() const { return directory_.get(); }
@@ -43,11 +44,13 @@ class SegmentFiles {
  private:
   SegmentFiles(UniqueFd directory, Bytes segment_bytes, bool direct, int access);
   File OpenWith(uint32_t segment, int flags) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool LeavesEnough(const std::string& name) const;
 
   UniqueFd directory_;
   Bytes segment_bytes_;
   bool direct_;
   int access_;  // O_RDONLY or O_RDWR
+  Bytes keep_free_{};
   Mutex mutex_;
   absl::flat_hash_map<uint32_t, UniqueFd> open_ ABSL_GUARDED_BY(mutex_);
 };

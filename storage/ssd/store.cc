@@ -16,7 +16,8 @@ namespace kvist::ssd {
 namespace {
 
 constexpr Bytes kProbedMin = MiB(8);  // smaller segments tell nothing of a disk
-constexpr absl::Duration kCommitAgain = absl::Seconds(1);
+// For the catalog, which takes nothing when there are less than 32 MiB, and for whoever else uses the file system.
+constexpr Bytes kKeptFree = MiB(64);
 constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 
 absl::Status StartOverNow(Catalog* catalog, const std::string& why) {
@@ -115,7 +116,7 @@ absl::Status Store::State::OpenCatalog() {
   }
   commits_ = std::make_unique<Commits>(
       catalog_.get(), [this](std::function<void()> task) { keeper_.Post(std::move(task)); },
-      [this] { keeper_.PostAt(MonotonicNow() + kCommitAgain, [this] { commits_->Retry(); }); });
+      [this](bool there_is) { CatalogHasSpace(there_is); });
   return absl::OkStatus();
 }
 
@@ -136,9 +137,10 @@ absl::Status Store::State::OpenDevices() {
   const auto count = static_cast<uint32_t>(options_.directories.size());
   for (uint32_t number = 0; number < count; ++number) {
     const std::string& directory = options_.directories[number];
-    KVIST_ASSIGN_OR_RETURN(
-        std::unique_ptr<Device> device,
-        OpenDevice({.directory = directory, .segment_bytes = options_.segment, .io_uring = options_.io_uring}));
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice({.directory = directory,
+                                                                       .segment_bytes = options_.segment,
+                                                                       .keep_free = kKeptFree,
+                                                                       .io_uring = options_.io_uring}));
     if (options_.before_step) device = std::make_unique<SteppedDevice>(std::move(device), options_.before_step);
     StoreDevice::Options of;
     of.directory = directory;
@@ -156,7 +158,7 @@ absl::Status Store::State::OpenDevices() {
     of.probe = options_.segment >= kProbedMin;
     devices_.push_back(
         std::make_unique<StoreDevice>(std::move(device), std::move(of), static_cast<StoreDevice::Listener*>(this)));
-    why_not_.emplace_back();
+    why_not_.emplace_back(std::nullopt);
   }
   for (const auto& device : devices_) device->Start();
   return absl::OkStatus();
@@ -165,7 +167,10 @@ absl::Status Store::State::OpenDevices() {
 void Store::State::Start() {
   started_ = true;
   recovery_began_ = MonotonicNow();
-  keeper_.Post([this] { SayWritable(); });
+  keeper_.Post([this] {
+    may_speak_ = true;
+    SayWritable();
+  });
   beside_.Post([this] { Recover(); });
 }
 

@@ -93,7 +93,7 @@ class StoreOwner {
   // OK: the slots hold what was stored, every checksum is right. DataLoss: what lies there is something else, or damaged; Unavailable:
   // the disk fails, or the segment was fenced; Cancelled: the store was closed. Nothing touches the slots any more.
   virtual void Read(Ticket ticket, absl::Status status) = 0;
-  // Whether writes can be taken; said at least once, after the start. `why`: when they can't, in words.
+  // Whether writes can be taken; said at least once, when all devices are ready for them, and not before the start. `why`: when they can't, in words.
   virtual void Writable(bool writable, const std::string& why) = 0;
 
   // Spaces come before their chunks, parents before children. All that is found counts as wanted: what the owner doesn't take it

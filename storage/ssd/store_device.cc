@@ -71,6 +71,7 @@ void StoreDevice::Run() {
     }
   }
   if (options_.probe) Probe();
+  listener_->Writable(options_.number, writable_, why_);
   while (!ended()) Turn(MonotonicNow(), absl::InfiniteFuture());
   Publish();
 }
@@ -134,8 +135,11 @@ void StoreDevice::Tell(absl::Time now) {
 void StoreDevice::GiveUpIfStarved(absl::Time now) {
   Writer& writer = drive_.writer();
   if (retry_at_ <= now) {
-    retry_at_ = absl::InfiniteFuture();
+    retry_at_ = now + kRetryAfter;
     writer.Retry();
+  }
+  if (writer.no_space() == 0 && retry_at_ != absl::InfiniteFuture()) {
+    retry_at_ = absl::InfiniteFuture();
     if (failures_ < kFailuresMax) SetWritable(true, {});
   }
   if (!writer.starved()) {
@@ -184,6 +188,7 @@ void StoreDevice::Fence(uint32_t segment) { drive_.segments().Fence(segment); }
 void StoreDevice::Release(uint32_t segment) {
   released_soon_.erase(segment);
   drive_.segments().Release(segment);
+  if (drive_.writer().no_space() != 0) drive_.writer().Retry();  // this one has its file
   ++released_;
   asked_for_.clear();
 }
@@ -211,7 +216,9 @@ void StoreDevice::AskAgain(absl::Time now) {
 void StoreDevice::AskForRoom(absl::Time now) {
   const Segments& segments = drive_.segments();
   if (!recovered_ || asking_ || stopping_ || now < ask_at_) return;
-  if (segments.free_segments() + released_soon_.size() >= Reserve(segments.options().segments)) return;
+  // On a full disk those that are free have no file: what there is is used again.
+  const uint32_t free = drive_.writer().no_space() != 0 ? 0 : segments.free_segments();
+  if (free + released_soon_.size() >= Reserve(segments.options().segments)) return;
   // Nobody has written since: nobody needs it.
   if (drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records) return;
   std::vector<uint32_t> candidates = segments.Candidates(segments.options().segments);

@@ -41,6 +41,7 @@ class StoreDevice {
     virtual void Empty(uint32_t segment) = 0;
     // Few segments are free: whoever wants what is in this one should do without, or write it elsewhere. Said again after AskAgain.
     virtual void WantsBack(const SegmentHeader& header) = 0;
+    // Once it goes with a thread of its own, and whenever that changes.
     virtual void Writable(uint32_t device, bool writable, const std::string& why) = 0;
   };
   struct Options {

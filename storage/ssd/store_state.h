@@ -123,6 +123,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
   void Must(CatalogBatch batch, std::function<void()> then);
   void CheckCatalog();
+  void CatalogHasSpace(bool there_is);
   void SayWritable();
 
   // Of the devices; on their threads.
@@ -179,9 +180,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::map<ChunkId, Writing> writing_;
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
-  std::map<SpaceDigest, ClearRow> clear_records_;  // in force, and where they lie
-  std::vector<uint32_t> settled_;                  // whose rows wait for clears
-  std::vector<std::string> why_not_;               // [device] "": it can be written
+  std::map<SpaceDigest, ClearRow> clear_records_;    // in force, and where they lie
+  std::vector<uint32_t> settled_;                    // whose rows wait for clears
+  bool may_speak_ = false;                           // the owner hears
+  std::vector<std::optional<std::string>> why_not_;  // [device] "": it can be written; nothing: it isn't ready yet
   std::optional<std::pair<bool, std::string>> last_said_;
   std::set<ChunkId> touched_;  // written or freed since the start, while it recovers: what is found of them is older
   std::unique_ptr<Rebuild> rebuilding_;

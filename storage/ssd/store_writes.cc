@@ -11,7 +11,8 @@
 namespace kvist::ssd {
 namespace {
 
-constexpr size_t kWritesMax = 4096;  // chunks on their way
+constexpr size_t kWritesMax = 4096;                        // chunks on their way
+constexpr absl::Duration kCommitAgain = absl::Seconds(1);  // where there was no space on the file system
 
 absl::Status StatusOf(int error) {
   if (error == ECANCELED) return absl::CancelledError("the store was closed");
@@ -45,11 +46,23 @@ void Store::State::CheckCatalog() {
   SayWritable();
 }
 
+void Store::State::CatalogHasSpace(bool there_is) {
+  if (!there_is) {
+    keeper_.PostAt(MonotonicNow() + kCommitAgain, [this] { commits_->Retry(); });
+    // Whoever waits for a segment's row would hold its chunk until somebody makes room.
+    for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().GiveUp(ENOSPC); });
+  }
+  SayWritable();
+}
+
 void Store::State::SayWritable() {
   std::pair<bool, std::string> now{true, {}};
-  for (const std::string& why : why_not_) {
-    if (!why.empty() && now.first) now = {false, why};
+  for (const std::optional<std::string>& why : why_not_) {
+    if (!why.has_value()) return;
+    if (!why->empty() && now.first) now = {false, *why};
   }
+  if (!may_speak_) return;
+  if (!commits_->full().ok()) now = {false, std::string(commits_->full().message())};
   if (!commits_->broken().ok())
     now = {false, absl::StrCat(commits_->broken().message(), ": the SSD tier is read until kvistd is started again")};
   if (last_said_ == now) return;
@@ -66,6 +79,7 @@ void Store::State::Write(ChunkToWrite chunk) {
 absl::Status Store::State::WhyNot(const ChunkToWrite& chunk, const SpaceRow* space) const {
   if (closing_) return StatusOf(ECANCELED);
   if (!commits_->broken().ok()) return absl::UnavailableError(commits_->broken().message());
+  if (!commits_->full().ok()) return commits_->full();
   if (writes_.size() >= kWritesMax) return absl::ResourceExhaustedError("as many chunks wait for the disk as may");
   if (space == nullptr) return absl::InvalidArgumentError(absl::StrCat("no space has the number ", chunk.id.space));
   if (chunk.slots.empty() || chunk.slots.size() > kShardsMax)

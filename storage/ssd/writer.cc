@@ -157,9 +157,9 @@ bool Writer::RateAllows(absl::Time now) {
 }
 
 void Writer::PrepareNext() {
-  if (segments_->has_prepared() || no_space_ != 0) return;
+  if (segments_->has_prepared() || (no_space_ != 0 && !retry_)) return;
   if (segments_->open_units() > segments_->units_max() / 2) return;
-  if (segments_->open_units() == 0 && waiting_.empty()) return;  // a store that nobody writes to makes no file
+  if (segments_->open_units() == 0 && waiting_.empty() && !retry_) return;  // a store that nobody writes to makes no file
   const std::optional<SegmentHeader> header = segments_->Prepare(options_.store, options_.draw_secret());
   if (!header) return;
   auto use = std::make_unique<Use>();
@@ -219,9 +219,10 @@ void Writer::Ended(uint64_t tag, int error) {
 
 void Writer::Allocated(Use* use, int error) {
   use->allocating = false;
-  if (MeansNoSpace(error)) {
+  retry_ = false;
+  no_space_ = MeansNoSpace(error) ? error : 0;
+  if (no_space_ != 0) {
     ++counters_.refused_space;
-    no_space_ = error;
     segments_->Refuse(use->header.segment);
     use->error = error;  // nothing was written: it goes without being fenced
     return;

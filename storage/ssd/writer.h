@@ -75,11 +75,12 @@ class Writer final : private IoOwner {
   void Admit(const SegmentHeader& header);
   // Ends every shard that hasn't got a place with `error`.
   void GiveUp(int error);
-  // Tries to make a segment's file again, where there was no space for one.
-  void Retry() { no_space_ = 0; }
+  // Tries to make a segment's file again, where there was no space for one, also when no shard waits for it.
+  void Retry() { retry_ = true; }
 
-  // Shards wait, and there is no segment for them: all are in use, or the disk is full (no_space(), an errno).
+  // Shards wait, and there is no segment for them: all are in use, or the disk is full.
   bool starved() const { return starved_; }
+  // 0, or the errno that refused the last segment its file; until one is made.
   int no_space() const { return no_space_; }
   // When the rate lets the next shard go; InfinitePast when there is more to seal, InfiniteFuture when it waits for something else.
   absl::Time wake_at() const { return wake_at_; }
@@ -148,6 +149,7 @@ class Writer final : private IoOwner {
   uint64_t last_sequence_ = 0;
   bool starved_ = false;
   int no_space_ = 0;
+  bool retry_ = false;
   double credit_ = 0;  // bytes that the rate allows now
   absl::Time credited_ = absl::InfinitePast();
   absl::Time wake_at_ = absl::InfiniteFuture();

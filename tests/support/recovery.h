@@ -17,12 +17,12 @@ inline nlohmann::json SsdOf(const DaemonProcess& daemon) {
   return nlohmann::json::parse(out)["ssd"];
 }
 
-// Whether a kvistd that was started has found all that its SSD tier holds, or has within 20 s: from then on what isn't found isn't there.
+// Whether the SSD tier of a kvistd that was started has found all that it holds and measured its disks, or has within 20 s: from then on what isn't found isn't there.
 inline bool HasRecovered(const DaemonProcess& daemon) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (;;) {
     const nlohmann::json ssd = SsdOf(daemon);
-    if (ssd.is_object() && ssd["state"] != "off" && ssd["recovering"] == false) return true;
+    if (ssd.is_object() && (ssd["state"] == "on" || ssd["state"] == "read-only") && ssd["recovering"] == false) return true;
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -25,9 +25,9 @@ CatalogBatch NoPin(const std::string& name) {
 struct CommitsWorld {
   kvist::test::SimCatalog catalog;
   std::deque<std::function<void()>> posted;
-  int asked_to_retry = 0;
+  int asked_to_retry = 0, has_space = 0;
   Commits commits{&catalog, [this](std::function<void()> task) { posted.push_back(std::move(task)); },
-                  [this] { ++asked_to_retry; }};
+                  [this](bool there_is) { ++(there_is ? has_space : asked_to_retry); }};
   std::vector<std::string> said;
 
   void Add(CatalogBatch batch, Commits::Need need, const std::string& name) {
@@ -82,6 +82,28 @@ TEST_CASE("Commits that must come are tried again, and nothing later overtakes t
   CHECK(world.HasPin("a"));
   CHECK_FALSE(world.HasPin("b"));
   CHECK(world.commits.idle());
+}
+
+TEST_CASE("Commits find out by themselves that there is space again, though nothing waits") {
+  CommitsWorld world;
+  world.catalog.Fail(absl::ResourceExhaustedError("full"), false);
+  world.Add(Pin("a", "x"), Commits::Need::kTry, "try");
+  world.Run();
+  CHECK(world.asked_to_retry == 1);
+  CHECK(world.commits.full().message() == "full");
+  world.commits.Retry();
+  world.Run();
+  CHECK(world.asked_to_retry == 2);
+  CHECK(world.has_space == 0);
+  world.catalog.Fail(absl::OkStatus(), false);
+  world.commits.Retry();
+  world.Run();
+  CHECK(world.asked_to_retry == 2);
+  CHECK(world.has_space == 1);
+  CHECK(world.commits.full().ok());
+  world.Add(Pin("a", "x"), Commits::Need::kTry, "again");
+  world.Run();
+  CHECK(world.said == std::vector<std::string>{"try full", "again"});
 }
 
 TEST_CASE("Commits all fail when the catalog takes nothing any more, and say why") {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -205,14 +206,47 @@ TEST_CASE("StoreDevice of a full file system says so, and tries again") {
   CHECK(world.outcomes.size() == 20);
   CHECK(world.outcomes.at(1).error == 0);
   CHECK(world.outcomes.at(20).error == ENOSPC);
-  world.disk->set_faults({});
+  CHECK(world.wanted.size() == 1);  // what is in the full one
   world.step = absl::Milliseconds(10);
+  world.Turn(500);
+  CHECK(world.device->drive().writer().counters().refused_space >= 4);  // each second once
+  CHECK(world.said.size() == 1);                                        // and not a word of it
+  world.disk->set_faults({});
   world.Turn(200);
   REQUIRE(world.said.size() == 2);
   CHECK(world.said[1].first);
   world.Write(21);
   world.Settle();
   CHECK(world.outcomes.at(21).error == 0);
+}
+
+TEST_CASE("StoreDevice of a full file system uses again what it has there") {
+  DeviceWorld world(8, 16);
+  world.disk->set_faults({.files_max = 4});
+  world.device->Recovered();
+  uint64_t n = 0;
+  size_t answered = 0;
+  for (int round = 0; round < 100; ++round) {
+    world.Write(++n);
+    world.Settle();
+    for (; answered < world.wanted.size(); ++answered) {  // the owner does without all of it
+      const uint32_t segment = world.wanted[answered];
+      for (const auto& [ticket, outcome] : world.outcomes) {
+        if (outcome.error == 0 && outcome.place.segment == segment) world.device->Kill(outcome.place, outcome.units);
+      }
+      world.device->AskAgain(world.now);
+    }
+    world.Settle();
+    for (const uint32_t segment : std::exchange(world.empty, {})) {
+      std::erase_if(world.outcomes, [&](const auto& o) { return o.second.place.segment == segment; });
+      world.device->Release(segment);
+    }
+    world.Settle();
+  }
+  CHECK(world.said.empty());  // there was room all the time
+  for (const auto& [ticket, outcome] : world.outcomes) CHECK(outcome.error == 0);
+  CHECK(world.device->drive().writer().counters().records == n);
+  CHECK(world.wanted.size() > 5);
 }
 
 TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neither reads what is fenced") {

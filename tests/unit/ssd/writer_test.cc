@@ -133,10 +133,18 @@ TEST_CASE("Writer is starved, not fenced, when the disk is full, and goes on whe
   REQUIRE(world.Write(1, kUnit * 7));
   world.Settle();
   CHECK(world.drive->writer().starved());  // nobody has said that there is space
+  world.drive->writer().GiveUp(ENOSPC);
+  world.TakeOutcomes();
+  world.drive->writer().Retry();
+  world.Settle();
+  CHECK(world.drive->writer().no_space() == ENOSPC);  // there still is none
   world.disk->set_faults({});
   world.drive->writer().Retry();
+  world.Settle();
+  CHECK(world.drive->writer().no_space() == 0);  // known before anybody writes
+  REQUIRE(world.Write(1, kUnit * 7));
   REQUIRE(world.Settle());
-  CHECK(world.stored.at(41).place.has_value());
+  CHECK(world.stored.at(42).place.has_value());
 }
 
 TEST_CASE("Writer is starved when all segments are in use, and takes one that is released") {
