@@ -136,6 +136,7 @@ absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts
   if (!store.options.has_value()) return store.none;
   for (const auto& region : regions) store.options->memory.emplace_back(region->data(), region->length().value);
   const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
+  store.options->wrap_device = std::move(parts->ssd_device);
   store.options->before_step = std::move(parts->ssd_step);
   KVIST_RETURN_IF_ERROR(store.options->Validate());
   const core::CoreOptions::Disk disk{.capacity = store.options->capacity};

@@ -11,6 +11,7 @@
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/session/disk_tier.h"
+#include "storage/ssd/device.h"
 
 namespace kvist::daemon {
 
@@ -21,6 +22,8 @@ struct Parts {
   // Makes the tier below the slots, and how the core uses it; the product's is of [ssd] (ssd_tier.h).
   std::function<std::unique_ptr<session::DiskTier>(session::DiskTier::Ear* ear)> disk_tier;
   core::CoreOptions::Disk disk = {};
+  // Puts something between the SSD tier and each of its devices (StoreOptions::wrap_device).
+  std::function<std::unique_ptr<ssd::Device>(std::unique_ptr<ssd::Device>)> ssd_device;
   // What the SSD tier's store calls before each step (StoreOptions::before_step), and what hears of chunks that it gives up.
   std::function<void(std::string_view step)> ssd_step;
   std::function<void(const core::PlacesFreed& freed)> ssd_freed;

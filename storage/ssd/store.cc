@@ -141,6 +141,7 @@ absl::Status Store::State::OpenDevices() {
                                                                        .segment_bytes = options_.segment,
                                                                        .keep_free = kKeptFree,
                                                                        .io_uring = options_.io_uring}));
+    if (options_.wrap_device) device = options_.wrap_device(std::move(device));
     if (options_.before_step) device = std::make_unique<SteppedDevice>(std::move(device), options_.before_step);
     StoreDevice::Options of;
     of.directory = directory;

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "storage/base/units.h"
 #include "storage/ssd/catalog_rows.h"
+#include "storage/ssd/device.h"
 #include "storage/ssd/format.h"
 #include "storage/ssd/record.h"
 #include "storage/ssd/verdict.h"
@@ -31,6 +32,8 @@ struct StoreOptions {
   bool io_uring = true;      // false: threads, even where the system allows it
   std::vector<std::span<std::byte>> memory;  // where slots lie: registered with the devices; outlives the store
 
+  // Tests only: puts something between the store and each device.
+  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device;
   // Tests only: called before each step that a crash can separate from the next, by its name, on the thread that takes it.
   std::function<void(std::string_view step)> before_step;
 

@@ -24,6 +24,10 @@ constexpr absl::Duration kStarvedMax = absl::Seconds(2);
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);  // where there was no space on the file system
 // So many segments in a row that couldn't be written: it isn't the segments.
 constexpr int kFailuresMax = 3;
+// A read that fails is worth so many good ones, and when there have been so many more of them the disk isn't asked any more: each may
+// take seconds, and a disk that fails one in a thousand goes on for ever.
+constexpr uint32_t kGoodReads = 64;
+constexpr uint32_t kReadErrorsMax = 8;
 constexpr absl::Duration kPublishAfter = absl::Milliseconds(10);
 
 }  // namespace
@@ -127,9 +131,22 @@ void StoreDevice::Tell(absl::Time now) {
     writer.GiveUp(EIO);
   }
   for (const Reader::Progress& progress : drive_.reader().TakeProgress()) {
-    if (progress.ended) listener_->ShardRead(progress);
+    if (!progress.ended) continue;
+    NoteRead(progress.error);
+    listener_->ShardRead(progress);
   }
   GiveUpIfStarved(now);
+}
+
+void StoreDevice::NoteRead(int error) {
+  if (error == ECANCELED) return;
+  read_trouble_ = error != 0 ? read_trouble_ + kGoodReads : read_trouble_ - std::min(read_trouble_, 1U);
+  if (unreadable_ || read_trouble_ < kReadErrorsMax * kGoodReads) return;
+  unreadable_ = true;
+  SetWritable(false, absl::StrCat("reading from ", options_.directory,
+                                  " fails too often (the last time: ", ErrnoStatus("reading", error).message(),
+                                  "); replace the disk, or take it out of ssd.path"));
+  drive_.writer().GiveUp(EIO);
 }
 
 void StoreDevice::GiveUpIfStarved(absl::Time now) {
@@ -140,7 +157,7 @@ void StoreDevice::GiveUpIfStarved(absl::Time now) {
   }
   if (writer.no_space() == 0 && retry_at_ != absl::InfiniteFuture()) {
     retry_at_ = absl::InfiniteFuture();
-    if (failures_ < kFailuresMax) SetWritable(true, {});
+    if (failures_ < kFailuresMax && !unreadable_) SetWritable(true, {});
   }
   if (!writer.starved()) {
     starved_since_ = absl::InfiniteFuture();
@@ -162,7 +179,7 @@ void StoreDevice::GiveUpIfStarved(absl::Time now) {
 
 void StoreDevice::Write(const Writer::Shard& shard) {
   if (stopping_ || !writable_ || !drive_.writer().Write(shard)) {
-    const int error = stopping_ ? ECANCELED : failures_ >= kFailuresMax ? EIO : ENOSPC;
+    const int error = stopping_ ? ECANCELED : failures_ >= kFailuresMax || unreadable_ ? EIO : ENOSPC;
     listener_->ShardWritten({.ticket = shard.ticket, .error = error});
   }
 }
@@ -171,7 +188,7 @@ void StoreDevice::Read(const Reader::Shard& shard) {
   const Segments& segments = drive_.segments();
   const bool fenced =
       segments.header(shard.place.segment) != nullptr && segments.state(shard.place.segment) == Segments::State::kFenced;
-  if (stopping_ || fenced) {
+  if (stopping_ || fenced || unreadable_) {
     listener_->ShardRead({.ticket = shard.ticket, .ended = true, .error = stopping_ ? ECANCELED : EIO});
     return;
   }

@@ -88,6 +88,7 @@ class StoreDevice {
   void TellEmpty();
   void AskForRoom(absl::Time now);
   void GiveUpIfStarved(absl::Time now);
+  void NoteRead(int error);
   void SetWritable(bool writable, const std::string& why);
   void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -105,7 +106,9 @@ class StoreDevice {
   uint64_t asked_at_records_ = 0;
   absl::Time starved_since_ = absl::InfiniteFuture();
   absl::Time retry_at_ = absl::InfiniteFuture();
-  int failures_ = 0;  // segments that were fenced since a record was last durable
+  int failures_ = 0;           // segments that were fenced since a record was last durable
+  uint32_t read_trouble_ = 0;  // rises with each read that fails, falls with each that doesn't
+  bool unreadable_ = false;    // until the next start
   bool writable_ = true;
   std::string why_;
   uint64_t released_ = 0;

@@ -26,6 +26,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/recovery.h"
+#include "tests/support/shared_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::test {
@@ -62,7 +63,8 @@ struct Tally {
 
 class CrashLoop {
  public:
-  CrashLoop(uint64_t seed, const std::string& dir) : random_(seed), dir_(dir), plan_(CrashPlan::In(dir + "/plan")) {
+  CrashLoop(uint64_t seed, const std::string& dir)
+      : random_(seed), dir_(dir), plan_(kvist::test::SharedFile<CrashPlan>(dir + "/plan")) {
     ::setenv("KVIST_CRASH_PLAN", (dir + "/plan").c_str(), 1);
     ::setenv("KVIST_RECLAIMED", (dir + "/reclaimed").c_str(), 1);
     ::setenv("KVISTD", (BinDir() + "/kvistd_crashing").c_str(), 1);

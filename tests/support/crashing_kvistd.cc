@@ -14,12 +14,13 @@
 
 #include "tests/support/crash_plan.h"
 #include "tests/support/kvistd_main.h"
+#include "tests/support/shared_file.h"
 
 int main(int argc, char** argv) {
   const char* plan_file = std::getenv("KVIST_CRASH_PLAN");
   const char* reclaimed_file = std::getenv("KVIST_RECLAIMED");
   if (plan_file == nullptr || reclaimed_file == nullptr) return 2;
-  kvist::test::CrashPlan* const plan = kvist::test::CrashPlan::In(plan_file);
+  auto* const plan = kvist::test::SharedFile<kvist::test::CrashPlan>(plan_file);
   const int reclaimed = ::open(reclaimed_file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (reclaimed < 0) return 2;
 
