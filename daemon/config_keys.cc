@@ -123,6 +123,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("How much is written to each disk in a second at most; 0 for no limit. Less spares flash; what isn't written "
               "before its slot is needed is dropped.",
               Size(KVIST_FIELD(ssd, write_rate), {.min = MiB(1), .max = GiB(1024)})),
+      AtStart(
+          "How often all that was written is read again, slowly, so that what a disk loses is found before an engine asks "
+          "for it; 0 for never.",
+          Duration(KVIST_FIELD(ssd, scrub_every), absl::ZeroDuration(), absl::Hours(24 * 365))),
       AtStart("How long a clean stop may write what isn't on disk yet; 0 to write nothing.",
               Duration(KVIST_FIELD(ssd, stop_flush), absl::ZeroDuration(), absl::Hours(1))),
 

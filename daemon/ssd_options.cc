@@ -37,6 +37,7 @@ absl::StatusOr<ssd::StoreOptions> StoreOptionsOf(const Options& options) {
   ssd::StoreOptions store;
   store.directories = absl::StrSplit(options.ssd.path, ':');
   store.bytes_per_second = options.ssd.write_rate;
+  store.scrub_every = options.ssd.scrub_every;
   store.capacity = options.ssd.capacity;
   const uint64_t devices = store.directories.size();
   if (store.capacity == Bytes{}) {

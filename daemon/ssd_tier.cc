@@ -204,18 +204,23 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
                    : absl::StrCat("; ", recovery.cleared, " were cleared, ", recovery.skipped, " can't be used"));
 }
 
-void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
-  core::PlacesWanted wanted;
+template <class Event>
+void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records) {
+  Event event;
   for (const ssd::PlaceWanted& record : records) {
     const std::optional<SpaceId> space = NameOf(record.id.space);
-    if (!space.has_value()) {  // of a space that nobody serves
+    if (!space.has_value()) {
       store_->Free(record.id, record.units, {record.place});
       continue;
     }
-    wanted.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
-    if (wanted.records.size() == core::Core::kPlacesMax && !ear_->Tell(std::exchange(wanted, {}))) return;
+    event.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
+    if (event.records.size() == core::Core::kPlacesMax && !ear_->Tell(std::exchange(event, {}))) return;
   }
-  if (!wanted.records.empty()) ear_->Tell(std::move(wanted));
+  if (!event.records.empty()) ear_->Tell(std::move(event));
 }
+
+void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) { TellOf<core::PlacesWanted>(records); }
+
+void SsdTier::Damaged(std::vector<ssd::PlaceWanted> records) { TellOf<core::PlacesDamaged>(records); }
 
 }  // namespace kvist::daemon

@@ -61,6 +61,10 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   bool Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) override;
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
+  void Damaged(std::vector<ssd::PlaceWanted> records) override;
+  // Tells the core of these places, so many at a time; what is of a space that nobody serves is freed.
+  template <class Event>
+  void TellOf(const std::vector<ssd::PlaceWanted>& records);
 
   // The space's number in the store; a space that it hasn't met gets one.
   uint32_t NumberOf(SpaceId id, const core::SpaceSpec& space);

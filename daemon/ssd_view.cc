@@ -109,6 +109,13 @@ rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::C
   row.commits_failed = status.store.commits_failed;
   row.catalog = status.store.catalog;
   if (status.recovery.has_value()) row.recovery = RowOf(*status.recovery);
+  const ssd::Store::Scrubbed& scrubbed = status.store.scrubbed;
+  row.scrub = {.passes = scrubbed.passes,
+               .records = scrubbed.records,
+               .damaged = scrubbed.damaged,
+               .unreadable = scrubbed.unreadable,
+               .read = scrubbed.read,
+               .last = scrubbed.last};
   row.chunks_written = core.chunks_written;
   row.chunks_moved = core.chunks_moved;
   row.chunks_reclaimed = core.chunks_reclaimed;
@@ -134,6 +141,7 @@ metrics::SsdFigures FiguresOf(const SsdTier* tier, const Options& options) {
   figures.recovering = !status.recovery.has_value();
   figures.devices = std::move(status.store.devices);
   figures.moved = std::move(status.moved);
+  figures.scrubbed = status.store.scrubbed;
   figures.commits = status.store.commits;
   figures.commits_failed = status.store.commits_failed;
   return figures;

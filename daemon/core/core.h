@@ -124,11 +124,12 @@ struct CoreStatus {
   uint64_t chunks_read = 0;
   uint64_t writes_failed = 0;
   uint64_t reads_failed = 0;
-  uint64_t chunks_corrupt_on_disk = 0;  // of the reads that failed: what lay there was something else
-  uint64_t chunks_moved = 0;            // written again, because their segment was to be used again
-  uint64_t chunks_reclaimed = 0;        // given up for that
-  uint64_t chunks_found = 0;            // at the start
-  uint64_t demotions = 0;               // of the evictions: chunks that are on disk since
+  uint64_t chunks_corrupt_on_disk =
+      0;                          // what lay there was something else: some reads that failed, and what scrubbing found
+  uint64_t chunks_moved = 0;      // written again, because their segment was to be used again
+  uint64_t chunks_reclaimed = 0;  // given up for that
+  uint64_t chunks_found = 0;      // at the start
+  uint64_t demotions = 0;         // of the evictions: chunks that are on disk since
   Bytes index_bytes{};
 };
 
@@ -251,6 +252,7 @@ class Core {
   void On(const SpaceFound& event, Effects* out);
   void On(const ChunksFound& event, Effects* out);
   void On(const PlacesWanted& event, Effects* out);
+  void On(const PlacesDamaged& event, Effects* out);
   void On(const ClearKept& event, Effects* out);
   void On(const FlushAsked& event, Effects* out);
   void On(const ClearAsked& event, Effects* out);
@@ -291,7 +293,10 @@ class Core {
   void BeginWrite(ChunkIndex chunk, Effects* out);
   void Offer(ChunkIndex chunk);
   void TakeFound(SpaceId space, const ChunksFound::Found& found);
+  // The chunk that is on disk there; none if that isn't so any more.
+  ChunkIndex FindAt(const PlacesWanted::Record& record) const;
   void GiveBack(ChunkIndex chunk, Effects* out);
+  void ForgetCopy(ChunkIndex chunk);
   struct Flush {
     std::optional<SessionId> session;
     RequestTag tag;

@@ -1,6 +1,7 @@
 // What the disk tells of its contents: chunks that were found at the start, and places that it wants back.
 
 #include <algorithm>
+#include <map>
 #include <optional>
 
 #include "daemon/core/core.h"
@@ -56,11 +57,31 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
 void Core::On(const PlacesWanted& event, Effects* out) {
   KVIST_CHECK(event.records.size() <= kPlacesMax);
   for (const PlacesWanted::Record& record : event.records) {
-    const ChunkIndex i = chunks_.Find(record.space, record.group, record.key);
-    if (i == kNoChunk || !chunks_[i].on_disk()) continue;
-    const std::span<const DiskPlace> places = placement_.PlacesOf(i);
-    if (std::find(places.begin(), places.end(), record.place) != places.end()) GiveBack(i, out);
+    if (const ChunkIndex i = FindAt(record); i != kNoChunk) GiveBack(i, out);
   }
+}
+
+ChunkIndex Core::FindAt(const PlacesWanted::Record& record) const {
+  const ChunkIndex i = chunks_.Find(record.space, record.group, record.key);
+  if (i == kNoChunk || !chunks_[i].on_disk()) return kNoChunk;
+  const std::span<const DiskPlace> places = placement_.PlacesOf(i);
+  return std::find(places.begin(), places.end(), record.place) != places.end() ? i : kNoChunk;
+}
+
+void Core::On(const PlacesDamaged& event, Effects* out) {
+  KVIST_CHECK(event.records.size() <= kPlacesMax);
+  std::map<SpaceId, uint32_t> corrupt;
+  for (const PlacesWanted::Record& record : event.records) {
+    const ChunkIndex i = FindAt(record);
+    if (i == kNoChunk) continue;
+    const Chunk& chunk = chunks_[i];
+    if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading) continue;  // that finds out itself
+    if (chunk.state == ChunkState::kOnDisk && chunk.holds > 0) continue;
+    ++counters_.chunks_corrupt_on_disk;
+    ++corrupt[chunk.space];
+    ForgetCopy(i);
+  }
+  for (const auto& [space, chunks] : corrupt) out->push_back(CorruptionFound{space, chunks, Tier::kSsd});
 }
 
 void Core::GiveBack(ChunkIndex i, Effects* out) {
@@ -85,6 +106,11 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
     if (tenants_[tenant].writing > Bytes{} || !reading_.empty()) return;  // there will be a slot for it
   }
   ++counters_.chunks_reclaimed;
+  ForgetCopy(i);
+}
+
+void Core::ForgetCopy(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
   placement_.ForgetPlaces(i);
   if (chunk.state == ChunkState::kGhost) {
     placement_.Collect(i);

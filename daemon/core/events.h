@@ -249,6 +249,11 @@ struct PlacesWanted {
   std::vector<Record> records;
 };
 
+// What lies at these places, at most Core::kPlacesMax, isn't what was written, or nothing is.
+struct PlacesDamaged {
+  std::vector<PlacesWanted::Record> records;
+};
+
 // A clear of this job is durable: no restart finds what it has hidden. Or it can't be made durable.
 struct ClearKept {
   JobId job;

@@ -118,6 +118,15 @@ std::string Recovery(const node::v1::SsdReply::Recovery& recovery) {
   return text;
 }
 
+std::string Scrub(const node::v1::SsdReply::Scrub& scrub) {
+  std::string text = absl::StrCat("scrub: ", HumanCount(scrub.records()), " records read again, ",
+                                  scrub.damaged() == 0 ? "none" : HumanCount(scrub.damaged()), " damaged");
+  if (scrub.unreadable() > 0) absl::StrAppend(&text, ", ", HumanCount(scrub.unreadable()), " unreadable");
+  if (scrub.passes() == 0) return absl::StrCat(text, "; the first pass hasn't ended");
+  return absl::StrCat(text, "; ", HumanCount(scrub.passes()), scrub.passes() == 1 ? " pass" : " passes", ", the last in ",
+                      HumanDuration(absl::Seconds(scrub.last_seconds())));
+}
+
 }  // namespace
 
 std::string ToTable(const node::v1::SsdReply& ssd, size_t columns) {
@@ -132,7 +141,8 @@ std::string ToTable(const node::v1::SsdReply& ssd, size_t columns) {
        {DeviceTable(ssd.devices(), columns), SegmentTable(ssd.devices(), columns), TrafficTable(ssd.devices(), columns),
         ErrorTable(ssd.devices(), columns), ChunkTable(ssd, columns)})
     absl::StrAppend(&text, "\n", part);
-  return absl::StrCat(text, "\n", Line(Commits(ssd), columns), Line(Recovery(ssd.recovery()), columns));
+  return absl::StrCat(text, "\n", Line(Commits(ssd), columns), Line(Recovery(ssd.recovery()), columns),
+                      Line(Scrub(ssd.scrub()), columns));
 }
 
 }  // namespace kvist::ctl

@@ -255,6 +255,13 @@ void AddSsd(const SsdFigures& ssd, Families* out) {
   out->Add(Counter("kvist_ssd_commits_total", "Batches of changes of the catalog: durable ones, and ones that failed.")
                .Add({{"result", "good"}}, ssd.commits)
                .Add({{"result", "failed"}}, ssd.commits_failed));
+  out->Count("kvist_ssd_scrub_passes_total", "Times that all full segments were read again.", ssd.scrubbed.passes);
+  out->Count("kvist_ssd_scrubbed_bytes_total", "Bytes that were read again to see whether they are still there.",
+             ssd.scrubbed.read.value);
+  out->Add(Counter("kvist_ssd_scrubbed_records_total", "Records that were read again, by what was found.")
+               .Add({{"result", "read"}}, ssd.scrubbed.records)
+               .Add({{"result", "damaged"}}, ssd.scrubbed.damaged)
+               .Add({{"result", "unreadable"}}, ssd.scrubbed.unreadable));
   AddDevices(ssd, out);
 }
 

@@ -25,6 +25,7 @@ struct SsdFigures {
   bool there = false, writable = false, recovering = false;
   std::vector<ssd::Store::DeviceRow> devices;
   std::vector<Bytes> moved;  // [device] of what was written: what was there already
+  ssd::Store::Scrubbed scrubbed;
   uint64_t commits = 0, commits_failed = 0;
 };
 

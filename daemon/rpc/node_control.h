@@ -80,11 +80,17 @@ struct SsdStatus {
     uint64_t chunks = 0, cleared = 0, skipped = 0;
     absl::Duration elapsed;
   };
+  struct Scrub {
+    uint64_t passes = 0, records = 0, damaged = 0, unreadable = 0;
+    Bytes read{};
+    absl::Duration last;
+  };
   SsdTierStatus tier;
   std::vector<Device> devices;
   uint64_t commits = 0, commits_failed = 0;
   std::string catalog;  // what is wrong with it
   Recovery recovery;
+  Scrub scrub;
   uint64_t chunks_written = 0, chunks_moved = 0, chunks_reclaimed = 0, chunks_read = 0, writes_failed = 0, reads_failed = 0,
            chunks_corrupt = 0;
 };

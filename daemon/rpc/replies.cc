@@ -90,6 +90,15 @@ void Put(const SsdStatus::Recovery& from, node::v1::SsdReply::Recovery* to) {
   to->set_seconds(absl::ToDoubleSeconds(from.elapsed));
 }
 
+void Put(const SsdStatus::Scrub& from, node::v1::SsdReply::Scrub* to) {
+  to->set_passes(from.passes);
+  to->set_records(from.records);
+  to->set_bytes(from.read.value);
+  to->set_damaged(from.damaged);
+  to->set_unreadable(from.unreadable);
+  to->set_last_seconds(absl::ToDoubleSeconds(from.last));
+}
+
 }  // namespace
 
 node::v1::StatusReply ToReply(const NodeStatus& status) {
@@ -153,6 +162,7 @@ node::v1::SsdReply ToReply(const SsdStatus& ssd) {
   reply.set_commits_failed(ssd.commits_failed);
   reply.set_catalog(Text(ssd.catalog));
   Put(ssd.recovery, reply.mutable_recovery());
+  Put(ssd.scrub, reply.mutable_scrub());
   reply.set_chunks_written(ssd.chunks_written);
   reply.set_chunks_moved(ssd.chunks_moved);
   reply.set_chunks_reclaimed(ssd.chunks_reclaimed);

@@ -21,7 +21,7 @@ namespace kvist::session {
 class DiskTier {
  public:
   using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskWritable, core::SpaceFound,
-                             core::ChunksFound, core::PlacesWanted, core::ClearKept>;
+                             core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
 
   // Who hears the tier: the reactor. Threads: any but its own.

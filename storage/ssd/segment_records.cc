@@ -64,6 +64,12 @@ void SegmentRecords::Know(const SegmentHeader& header) {
   uses_[header.segment] = header;
 }
 
+std::optional<SegmentHeader> SegmentRecords::HeaderOf(uint32_t segment) {
+  const MutexLock lock(&mutex_);
+  const auto it = uses_.find(segment);
+  return it == uses_.end() ? std::nullopt : std::optional(it->second);
+}
+
 absl::Status SegmentRecords::Opens(uint32_t segment) {
   const SegmentFiles::File file = files_.at(DeviceOf(segment)).Open(segment);
   return file.fd >= 0 ? absl::OkStatus() : ErrnoStatus(absl::StrCat("opening ", SegmentFileName(segment)), file.error);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ class SegmentRecords final : public RecordSource {
 
   // Whether the segment's file can be opened. Errors: why not.
   absl::Status Opens(uint32_t segment);
-  // The segment's use, from now on.
+  // The segment's use, from now on; said before anything of it is written.
   void Know(const SegmentHeader& header) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::optional<SegmentHeader> HeaderOf(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Found ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) override;
   uint32_t FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) override;

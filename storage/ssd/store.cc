@@ -162,6 +162,9 @@ absl::Status Store::State::OpenDevices() {
     why_not_.emplace_back(std::nullopt);
   }
   for (const auto& device : devices_) device->Start();
+  if (options_.scrub_every > absl::ZeroDuration())
+    scrubber_ = std::make_unique<Scrubber>(records_.get(), static_cast<Scrubber::Owner*>(this),
+                                           Scrubber::Options{.every = options_.scrub_every});
   return absl::OkStatus();
 }
 
@@ -177,6 +180,7 @@ void Store::State::Start() {
 
 Store::State::~State() {
   closing_ = true;
+  if (scrubber_ != nullptr) scrubber_->End();
   std::unique_ptr<Rebuild> rebuilding;
   absl::Notification heard;  // from here on nothing new is begun
   keeper_.Post([&] {
@@ -222,6 +226,7 @@ Store::Status Store::State::status() const {
   Status status;
   for (const auto& device : devices_) status.devices.push_back(device->row());
   const RocksCatalogStats catalog = catalog_->stats();
+  if (scrubber_ != nullptr) status.scrubbed = scrubber_->scrubbed();
   status.recovering = recovering_;
   status.commits = catalog.commits;
   status.commits_failed = catalog.failed;

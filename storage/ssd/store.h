@@ -30,6 +30,8 @@ struct StoreOptions {
   Bytes segment = MiB(256);  // a segment file. Larger: fewer files, and more is given back at once
   Bytes bytes_per_second{};  // written to each device at most, for endurance; 0: as fast as it goes
   bool io_uring = true;      // false: threads, even where the system allows it
+  // All that was written is read again once in that time, to find what a disk has lost; zero: never.
+  absl::Duration scrub_every = absl::Hours(24);
   std::vector<std::span<std::byte>> memory;  // where slots lie: registered with the devices; outlives the store
 
   // Tests only: puts something between the store and each device.
@@ -109,6 +111,9 @@ class StoreOwner {
   // Free with `replaced`); what it doesn't know any more it ignores. Asked again, later, while something of the segment is wanted. What can't
   // be written again for want of room it has to do without: nothing else makes room.
   virtual void WantsBack(std::vector<PlaceWanted> records) = 0;
+  // What lies there isn't what was written, or nothing is: nobody will be able to read it. The owner frees what it has there. May wait, as
+  // WantsBack.
+  virtual void Damaged(std::vector<PlaceWanted> records) = 0;
 };
 
 // All of a node's SSD tier: a drive with a thread of its own for each directory, the catalog, recovery at the start, and giving
@@ -185,8 +190,18 @@ class Store {
     uint64_t in_flight = 0, waiting = 0;
     uint64_t segments_released = 0;
   };
+  // What was read again to see whether it is still there; since the start.
+  struct Scrubbed {
+    uint64_t passes = 0;  // over all full segments
+    uint64_t records = 0;
+    Bytes read{};
+    uint64_t damaged = 0;     // weren't as they were written, each time that they were read
+    uint64_t unreadable = 0;  // that the disk refused to give
+    absl::Duration last;      // the last whole pass took
+  };
   struct Status {
     std::vector<DeviceRow> devices;
+    Scrubbed scrubbed;
     bool recovering = false;
     uint64_t commits = 0, commits_failed = 0;
     std::string catalog;  // what is wrong with it; empty: nothing

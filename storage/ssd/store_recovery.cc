@@ -289,6 +289,7 @@ void Store::State::EndRecovery(absl::Status status) {
       recovering_ = false;
       catalog_->MayEndClean(true);
       touched_.clear();
+      if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }
     owner_->Recovered(recovery_);
     recovery_ended_.Notify();

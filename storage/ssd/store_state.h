@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "storage/ssd/commits.h"
 #include "storage/ssd/rebuild.h"
 #include "storage/ssd/rocks_catalog.h"
+#include "storage/ssd/scrubber.h"
 #include "storage/ssd/segment_records.h"
 #include "storage/ssd/store.h"
 #include "storage/ssd/store_device.h"
@@ -35,11 +37,11 @@ inline bool operator<(const ChunkId& a, const ChunkId& b) {
 }
 
 // What joins the parts of a store: store.cc opens and ends it, store_writes.cc has what is written, freed and cleared, store_recovery.cc the start and
-// the segments that are wanted back.
+// the segments that are wanted back, store_scrub.cc what the scrubber finds.
 //
 // Threads: a keeper, which has all that isn't said to be another's, and on which nothing waits; the devices'; the catalog's; and one that may wait
 //   for the disk and for the owner.
-class Store::State final : private StoreDevice::Listener, private RowSink, private RebuildSink {
+class Store::State final : private StoreDevice::Listener, private RowSink, private RebuildSink, private Scrubber::Owner {
  public:
   State(StoreOptions options, StoreOwner* owner) : options_(std::move(options)), owner_(owner) {}
   ~State() override;
@@ -154,6 +156,13 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
   void Rebuilt(const RebuildReport& report) override;
 
+  // store_scrub.cc
+  std::vector<SegmentHeader> FullSegments() override;
+  bool IsStill(const SegmentHeader& segment) override;
+  std::vector<PlaceWanted> WantedIn(std::span<const Scrubber::Hole> holes) override;
+  void Damaged(std::vector<PlaceWanted> records) override;
+  std::optional<uint32_t> NumberOf(const SpaceDigest& space) override;
+
   const StoreOptions options_;
   StoreOwner* const owner_;
   std::vector<SegmentHeader> GoodOf(uint32_t device) const;
@@ -167,6 +176,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::unique_ptr<SegmentRecords> records_;
   std::unique_ptr<RocksCatalog> catalog_;
   std::vector<std::unique_ptr<StoreDevice>> devices_;
+  std::unique_ptr<Scrubber> scrubber_;  // null: never
   StoreSpaces spaces_;
   std::atomic<bool> closing_ = false;
   std::atomic<bool> recovering_ = true;

@@ -67,6 +67,7 @@ class FakeNode : public rpc::NodeControl {
                      .cleared = 0,
                      .skipped = 5,
                      .elapsed = absl::Milliseconds(340)};
+    ssd_.scrub = {.passes = 2, .records = 7000, .damaged = 4, .unreadable = 1, .read = GiB(14), .last = absl::Seconds(100)};
     status_.sessions = 3;
     status_.lookups = 10;
     status_.chunks_asked = 1000;

@@ -1,12 +1,19 @@
 // A store over real directories: what was called durable is there again, and nothing that was cleared.
 #include "storage/ssd/store.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
+#include "storage/base/unique_fd.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/ssd/store_world.h"
 
@@ -222,6 +229,88 @@ TEST_CASE("Store of a damaged segment has all but what was damaged, and says Dat
   }
   CHECK(lost == 1);
   CHECK(world.store->status().devices[0].verdicts[static_cast<int>(Verdict::kCorrupt)] == 1);
+}
+
+// Turns a bit of the file that holds the place, so many bytes behind it; by direct I/O, as the store reads.
+void FlipBit(const StoreOptions& options, Place place, uint64_t behind) {
+  const std::string path = options.directories[DeviceOf(place.segment)] + "/" + SegmentFileName(place.segment);
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  if (!file) file = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  REQUIRE(file.get() >= 0);
+  AlignedBytes unit(kUnit);
+  const uint64_t at = OffsetOf(place).value + behind;
+  const auto first = static_cast<off_t>(at / kUnit.value * kUnit.value);
+  REQUIRE(::pread(file.get(), unit.data(), kUnit.value, first) == static_cast<ssize_t>(kUnit.value));
+  unit.data()[at % kUnit.value] ^= std::byte{0x10};
+  REQUIRE(::pwrite(file.get(), unit.data(), kUnit.value, first) == static_cast<ssize_t>(kUnit.value));
+}
+
+std::set<std::pair<uint32_t, uint64_t>> DamagedAfterPasses(StoreWorld* world, uint64_t passes) {
+  const uint64_t until = world->store->status().scrubbed.passes + passes;
+  const absl::Time deadline = absl::Now() + StoreWorld::kLong;
+  while (world->store->status().scrubbed.passes < until && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+  REQUIRE(world->store->status().scrubbed.passes >= until);
+  const absl::MutexLock lock(&world->mutex);
+  return world->damaged;
+}
+
+TEST_CASE(
+    "Store that is scrubbed finds all that was damaged, in payloads and headers, while it is closed and while it runs") {
+  const kvist::test::TempDir dir;
+  StoreOptions options = In(dir);
+  options.scrub_every = absl::Milliseconds(200);
+  std::map<std::pair<uint32_t, uint64_t>, StoreWorld::Chunk> chunks;
+  {
+    StoreWorld world({.shards = 1});
+    world.Open(options);
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "");
+    for (uint64_t n = 0; n < 150; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    CHECK(DamagedAfterPasses(&world, 2).empty());
+    CHECK(world.store->status().scrubbed.records >= 100);
+    chunks = world.All();
+  }
+  const auto damage = [&](uint64_t n) {
+    const uint64_t behind = n % 3 == 0 ? n * 7 % offsetof(RecordHeader, seal)
+                                       : kHeaderBytes.value + n * 1009 % StoreWorld::kShape.payload().value;
+    FlipBit(options, chunks.at({0, n}).places[0], behind);
+  };
+  std::set<std::pair<uint32_t, uint64_t>> flipped;
+  for (uint64_t n = 3; n < 140; n += 8) {
+    damage(n);
+    flipped.insert({0, n});
+  }
+  StoreWorld world({.shards = 1});
+  world.Open(options);
+  world.StartNow();
+  CHECK(DamagedAfterPasses(&world, 2) == flipped);
+  for (uint64_t n = 5; n < 140; n += 16) {
+    damage(n);
+    flipped.insert({0, n});
+  }
+  const auto found = DamagedAfterPasses(&world, 2);
+  for (const auto& [space, n] : flipped) {
+    INFO("chunk " << n << " in segment " << chunks.at({0, n}).places[0].segment << ", "
+                  << (n % 3 == 0 ? "header" : "payload"));
+    CHECK(found.contains({space, n}));
+  }
+  CHECK(found.size() == flipped.size());
+}
+
+TEST_CASE("Store whose segments are used again is never called damaged by its scrubber") {
+  const kvist::test::TempDir dir;
+  StoreWorld world({.shards = 1});
+  StoreOptions options = In(dir, 8, 1);
+  options.scrub_every = absl::Milliseconds(1);
+  world.Open(options);
+  world.StartNow();
+  world.store->OpenSpace(SpaceNamed(0), "");
+  uint64_t written = 0;
+  for (uint64_t n = 0; n < 1500; ++n) written += world.WriteNow(0, n).ok();
+  CHECK(written > 1000);
+  CHECK(world.store->status().devices[0].segments_released > 20);
+  CHECK(DamagedAfterPasses(&world, 2).empty());
+  CHECK(world.store->status().scrubbed.damaged == 0);
 }
 
 TEST_CASE("Store refuses what can't be, and names it") {

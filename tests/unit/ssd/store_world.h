@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -273,6 +274,11 @@ class StoreWorld final : public StoreOwner {
       for_callbacks->Free(IdOf(name.first, name.second), options.shape.units(), std::move(chunk.places));
     for (const auto& [space, n] : again) Begin(space, n, 1);
   }
+  void Damaged(std::vector<PlaceWanted> records) override {
+    const absl::MutexLock lock(&mutex);
+    for (const PlaceWanted& record : records) damaged.insert({record.id.space, NumberOf(record.id)});
+    changed.SignalAll();
+  }
   static uint64_t Seed(uint32_t space, uint64_t n, uint64_t version, uint32_t shard) {
     return n * 1000003 + space * 101 + version * 31 + shard;
   }
@@ -301,6 +307,7 @@ class StoreWorld final : public StoreOwner {
   std::map<uint32_t, FoundSpace> found_spaces;
   uint64_t found_chunks = 0;
   uint64_t wanted_back = 0;
+  std::set<std::pair<uint32_t, uint64_t>> damaged;
   std::optional<Recovery> recovery;
   std::optional<bool> can_write;
   std::string why_not;
