@@ -68,6 +68,8 @@ struct CoreOptions {
     Bytes reserve = MiB(256);
     // What is being written at a time. Larger: deeper queues; more slots can't be evicted meanwhile.
     Bytes writing = MiB(64);
+    // And in chunks: half of what the tier's store takes at a time, whatever their size.
+    uint32_t writes = 2048;
     // How much the disk holds, in slots: by this core tells what was used lately (DiskAges).
     Bytes capacity = GiB(16);
   };
@@ -288,7 +290,9 @@ class Core {
   // What a tenant shall have at hand in slots that are free or on disk, too; and what it has.
   Bytes ReserveOf(const Tenant& tenant) const;
   Bytes AtHand(const Tenant& tenant) const;
-  bool MayWrite() const { return writable_.value_or(false) && writing_ < options_.disk->writing; }
+  bool MayWrite() const {
+    return writable_.value_or(false) && writing_ < options_.disk->writing && writes_.size() < options_.disk->writes;
+  }
   // The first copy of a sealed chunk, or another one in its place.
   void BeginWrite(ChunkIndex chunk, Effects* out);
   void Offer(ChunkIndex chunk);

@@ -2,6 +2,7 @@
 #define KVIST_STORAGE_SSD_RECORD_SOURCE_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -30,6 +31,16 @@ class RecordSource {
   // What lies at that unit. Reads one unit.
   virtual Found ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) = 0;
 
+  // The headers of a segment, from its start to its end; where records are small whoever can reads many with one call. Lives as
+  // long as its source at most. Threads: one.
+  class Headers {
+   public:
+    virtual ~Headers() = default;
+    // As ReadHeader; units rise from call to call.
+    virtual Found At(uint32_t unit, RecordHeader* header) = 0;
+  };
+  virtual std::unique_ptr<Headers> Scan(const SegmentToRead& segment);
+
   // The first unit in [from, to) at which a record lies; `to` when there is none. For what lies behind a damaged header, and for the
   // unwritten end of a segment; whoever can reads large pieces, or knows what was never written.
   virtual uint32_t FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) {
@@ -41,6 +52,19 @@ class RecordSource {
   // The payload of a kSpace record, checked. Errors: DataLoss  it isn't what was written.  Unavailable  the disk fails.
   virtual absl::StatusOr<std::string> ReadPayload(const SegmentToRead& segment, const RecordHeader& header) = 0;
 };
+
+inline std::unique_ptr<RecordSource::Headers> RecordSource::Scan(const SegmentToRead& segment) {
+  class OneByOne final : public Headers {
+   public:
+    OneByOne(RecordSource* source, const SegmentToRead& segment) : source_(*source), segment_(segment) {}
+    Found At(uint32_t unit, RecordHeader* header) override { return source_.ReadHeader(segment_, unit, header); }
+
+   private:
+    RecordSource& source_;
+    const SegmentToRead segment_;
+  };
+  return std::make_unique<OneByOne>(this, segment);
+}
 
 }  // namespace kvist::ssd
 

@@ -34,6 +34,7 @@ class SegmentRecords final : public RecordSource {
   std::optional<SegmentHeader> HeaderOf(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Found ReadHeader(const SegmentToRead& segment, uint32_t unit, RecordHeader* header) override;
+  std::unique_ptr<Headers> Scan(const SegmentToRead& segment) override;
   uint32_t FindNext(const SegmentToRead& segment, uint32_t from, uint32_t to) override;
   // Whether all of the record is as it was written. `header` was read from its place by ReadHeader. Reads the record, whole.
   // Errors: Unavailable  the disk fails.
@@ -41,6 +42,8 @@ class SegmentRecords final : public RecordSource {
   absl::StatusOr<std::string> ReadPayload(const SegmentToRead& segment, const RecordHeader& header) override;
 
  private:
+  class Buffer;
+  class Scanning;
   struct Use {
     SegmentHeader header;
     int fd;

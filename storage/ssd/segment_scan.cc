@@ -1,5 +1,7 @@
 #include "storage/ssd/segment_scan.h"
 
+#include <memory>
+
 namespace kvist::ssd {
 namespace {
 
@@ -20,13 +22,14 @@ SegmentScanned ScanSegment(RecordSource* source, const SegmentToRead& segment, u
   scanned.end = from;
   if (segment.units < 3) return scanned;
   const uint32_t last = segment.units - 1;
+  const std::unique_ptr<RecordSource::Headers> headers = source->Scan(segment);
   for (uint32_t unit = from; unit < last;) {
     if (!more()) {
       scanned.whole = false;
       return scanned;
     }
     RecordHeader header{};
-    const RecordSource::Found found = source->ReadHeader(segment, unit, &header);
+    const RecordSource::Found found = headers->At(unit, &header);
     const uint32_t end = found == RecordSource::Found::kRecord ? EndOf(segment, unit, header) : 0;
     if (end != 0) {
       visit(header);

@@ -17,7 +17,7 @@ struct SegmentScanned {
   bool whole = true;        // false: `more` said no
 };
 
-// Hands the headers of all records of a segment from unit `from` on to `visit`, in their order: one read for each record. Where none is,
+// Hands the headers of all records of a segment from unit `from` on to `visit`, in their order: one read for each record, or for many small ones. Where none is,
 // it goes on at the next that there is, so a damaged header costs its own record and no other.
 //
 // `more` is asked before each read: false ends it.

@@ -81,6 +81,13 @@ absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::v
   return process;
 }
 
+void KvistdProcess::Kill() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+}
+
 KvistdProcess::~KvistdProcess() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGTERM);

@@ -24,6 +24,7 @@ class KvistdProcess {
   KvistdProcess(const KvistdProcess&) = delete;
   KvistdProcess& operator=(const KvistdProcess&) = delete;
 
+  void Kill();  // kill -9; it is gone when this returns
   const std::string& socket() const { return socket_; }
   // Seconds of processor time that it has used so far, with threads that have ended. Errors: those of its clock.
   absl::StatusOr<double> CpuSeconds() const;

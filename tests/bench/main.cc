@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "tests/bench/subcommands.h"
 
@@ -27,6 +28,7 @@ constexpr Subcommand kSubcommands[] = {
     {"roundtrip", "An empty request beside a futex ping-pong; what an idle daemon costs", RunRoundtrip},
     {"copy", "Stores and loads beside a hand-written copy loop", RunCopy},
     {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
+    {"restart", "A killed kvistd with a million chunks on disk: until the first is loaded, until all are found", RunRestart},
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
     {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",
      RunPolicy},
@@ -42,8 +44,10 @@ int Main(int argc, char** argv) {
     CLI::App* sub = app.add_subcommand(subcommand.name, subcommand.what);
     sub->add_flag("--json", json, "One object on stdout instead of a table");
     sub->add_flag("--quick", settings.quick, "Only whether it works: tiny sizes, figures that mean nothing");
-    if (std::string_view(subcommand.name) == "ssd")
-      sub->add_option("--dir", settings.directory, "A directory on the disk; needs 2.1 GiB there")
+    const std::string_view name = subcommand.name;
+    if (name == "ssd" || name == "restart")
+      sub->add_option("--dir", settings.directory,
+                      absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "2.1" : "13", " GiB there"))
           ->check(CLI::ExistingDirectory);
     sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
     if (subcommand.run != RunPolicy) continue;

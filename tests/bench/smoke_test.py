@@ -34,6 +34,12 @@ CASES = {
         "layer 0 of 64 chunks": 2,
         "seal of a header, 64 layers": None,
     },
+    "restart": {
+        "first hit after kill -9": 1,
+        "all found after kill -9": 1,
+        "all found without catalog": 2,
+        "first hit without catalog": None,
+    },
     "policy": {
         "conversation_dev 3 %: LHD + 0.5 points beside LRU": 1,
         "conversation_dev 3 %: LHD gains": 1,

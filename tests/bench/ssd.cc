@@ -18,6 +18,7 @@
 #include "storage/ssd/drive.h"
 #include "storage/ssd/probe.h"
 #include "storage/ssd/segment_header.h"
+#include "tests/bench/files.h"
 #include "tests/bench/raw_disk.h"
 #include "tests/bench/slices.h"
 #include "tests/bench/subcommands.h"
@@ -39,30 +40,6 @@ double CpuSeconds() {
   };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
-
-// A directory with segment files, removed at the end.
-class Files {
- public:
-  explicit Files(const std::string& below)
-      : path_((below.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(below)) /
-              "kvist-bench-XXXXXX") {}
-  absl::Status Create() {
-    std::string path = path_.string();
-    if (mkdtemp(path.data()) == nullptr) return ErrnoStatus(absl::StrCat("making ", path), errno);
-    path_ = path;
-    made_ = true;
-    return absl::OkStatus();
-  }
-  ~Files() {
-    std::error_code ignored;
-    if (made_) std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-  bool made_ = false;
-};
 
 struct Measured {
   double bytes_per_second = 0;

@@ -14,6 +14,7 @@ absl::Status RunLookup(const Settings& settings, Report* report);
 absl::Status RunRoundtrip(const Settings& settings, Report* report);
 absl::Status RunCopy(const Settings& settings, Report* report);
 absl::Status RunOverhead(const Settings& settings, Report* report);
+absl::Status RunRestart(const Settings& settings, Report* report);
 absl::Status RunSsd(const Settings& settings, Report* report);
 absl::Status RunPolicy(const Settings& settings, Report* report);
 

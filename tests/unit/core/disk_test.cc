@@ -110,7 +110,8 @@ class DiskWorld {
   static CoreFixture::Options OptionsOf(uint32_t seed, Shape shape) {
     CoreFixture::Options options;
     options.slabs = shape.slabs;
-    options.core.disk = CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(12), .capacity = KiB(96)};
+    options.core.disk =
+        CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(12), .writes = 2 + seed % 3, .capacity = KiB(96)};
     options.core.event_work = shape.event_work;
     options.core.slice_work = 32;
     options.core.lease_share = 0.7;
@@ -370,6 +371,7 @@ class DiskWorld {
   void Carry(const WriteStarted& write, const Asked&) {
     begun_[write.slots[0].index] = ++next_write_;
     writes_.push_back(write);
+    CHECK(writes_.size() <= 2 + seed_ % 3);  // more are not given to a disk at a time
   }
   void Carry(const ReadStarted& read, const Asked&) { reads_.push_back(read); }
   void Carry(const PlacesFreed& freed, const Asked&) {
