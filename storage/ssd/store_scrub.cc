@@ -71,10 +71,11 @@ std::vector<PlaceWanted> Store::State::WantedIn(std::span<const Scrubber::Hole> 
   absl::Notification looked;
   keeper_.Post([&] {
     std::set<uint32_t> lost;
-    for (const auto& [space, row] : clear_records_) {
-      if (!row.place) continue;
-      if (std::any_of(holes.begin(), holes.end(), [&](const auto& hole) { return Covers(hole, row.place); }))
-        lost.insert(row.place.segment);
+    for (const auto& record : clear_records_) {
+      const Place place = record.second.place;
+      if (!place) continue;
+      if (std::any_of(holes.begin(), holes.end(), [&](const auto& hole) { return Covers(hole, place); }))
+        lost.insert(place.segment);
     }
     for (const uint32_t segment : lost) {
       if (IsStill(use.at(segment))) ClearAgain(segment);
