@@ -33,4 +33,26 @@ ChunkIndex CleanReserve::NextOnDisk() {
   return first;
 }
 
+ChunkIndex CleanReserve::NextVictim() {
+  if (const ChunkIndex clean = NextOnDisk(); clean != kNoChunk) return clean;
+  passed_.clear();
+  ChunkIndex victim = inner_->NextVictim();
+  while (victim != kNoChunk && chunks_[victim].disk != DiskCopy::kThere && passed_.size() < kLooks) {
+    passed_.push_back(victim);
+    victim = inner_->NextVictim();
+  }
+  if (passed_.empty()) return victim;
+  chunks_.Charge(passed_.size());
+  if (victim == kNoChunk || chunks_[victim].disk != DiskCopy::kThere) {
+    if (victim != kNoChunk) inner_->Exposed(victim);
+    victim = passed_.front();
+    passed_.front() = kNoChunk;
+  }
+  // Back to where they were, so that the first is the first again.
+  for (size_t i = passed_.size(); i-- > 0;) {
+    if (passed_[i] != kNoChunk) inner_->Exposed(passed_[i]);
+  }
+  return victim;
+}
+
 }  // namespace kvist::core

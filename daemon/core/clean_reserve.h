@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/eviction_policy.h"
@@ -56,15 +57,14 @@ class CleanReserve final : public EvictionPolicy {
     Leave(chunk);
     inner_->Dropped(chunk);
   }
-  ChunkIndex NextVictim() override {
-    const ChunkIndex clean = NextOnDisk();
-    return clean != kNoChunk ? clean : NextUnwritten();
-  }
+  // Where the list is empty: of inner's next few one that is on disk, before its turn; what isn't written would be lost.
+  ChunkIndex NextVictim() override;
   bool Knows(ChunkIndex chunk) const override { return chunks_[chunk].clean || inner_->Knows(chunk); }
   uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
 
  private:
   static constexpr ChunkIndex kEnd = kNoChunk - 1;  // of the list: a chunk in it has a neighbour on each side
+  static constexpr size_t kLooks = 8;
   bool Leave(ChunkIndex chunk);
 
   const std::unique_ptr<EvictionPolicy> inner_;
@@ -73,6 +73,7 @@ class CleanReserve final : public EvictionPolicy {
   ChunkIndex first_ = kEnd;
   ChunkIndex last_ = kEnd;
   Bytes bytes_{};
+  std::vector<ChunkIndex> passed_;  // scratch of NextVictim
 };
 
 }  // namespace kvist::core
