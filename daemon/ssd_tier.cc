@@ -204,13 +204,13 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
                    : absl::StrCat("; ", recovery.cleared, " were cleared, ", recovery.skipped, " can't be used"));
 }
 
-template <class Event>
-void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records) {
+template <class Event, class Unserved>
+void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records, Unserved unserved) {
   Event event;
   for (const ssd::PlaceWanted& record : records) {
     const std::optional<SpaceId> space = NameOf(record.id.space);
     if (!space.has_value()) {
-      store_->Free(record.id, record.units, {record.place});
+      unserved(record);
       continue;
     }
     event.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
@@ -219,8 +219,13 @@ void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records) {
   if (!event.records.empty()) ear_->Tell(std::move(event));
 }
 
-void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) { TellOf<core::PlacesWanted>(records); }
+void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
+  TellOf<core::PlacesWanted>(
+      records, [this](const ssd::PlaceWanted& record) { store_->Free(record.id, record.units, {record.place}); });
+}
 
-void SsdTier::Damaged(std::vector<ssd::PlaceWanted> records) { TellOf<core::PlacesDamaged>(records); }
+void SsdTier::Damaged(std::vector<ssd::PlaceWanted> records) {
+  TellOf<core::PlacesDamaged>(records, [](const ssd::PlaceWanted&) {});  // whoever serves them one day finds out
+}
 
 }  // namespace kvist::daemon

@@ -12,7 +12,7 @@ void Commits::Add(CatalogBatch changes, Need need, Then then) {
 
 void Commits::Retry() {
   resting_ = false;
-  if (idle() && !full_.ok()) return Add({}, Need::kTry, [](const absl::Status&) {});
+  if (!closed_ && idle() && !full_.ok()) return Add({}, Need::kTry, [](const absl::Status&) {});
   Send();
 }
 
@@ -54,16 +54,19 @@ void Commits::Done(const absl::Status& status) {
   std::vector<Item> ended = std::move(running_);
   running_.clear();
   const bool full = absl::IsResourceExhausted(status);
-  if (!status.ok() && !full) broken_ = status;
+  if (!status.ok() && !full) {
+    broken_ = status;
+    on_change_();
+  }
   if (status.ok() && !full_.ok()) {
     full_ = absl::OkStatus();
-    on_space_(true);
+    on_change_();
   }
   if (full && !closed_) {
     full_ = status;
     if (!resting_) {
       resting_ = true;
-      on_space_(false);
+      on_change_();
     }
     // Back to where they were, in their order.
     auto kept = std::stable_partition(ended.begin(), ended.end(), [](const Item& i) { return i.need == Need::kTry; });

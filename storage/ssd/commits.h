@@ -22,16 +22,16 @@ class Commits {
     kTry,   // it may fail
     kMust,  // tried again until there is space; fails when the catalog takes nothing any more, or with Close
   };
-  // `post`: runs a task on the owner's thread; from any. `on_space`: false whenever there was none, and asks for Retry, after a while; true when
-  // something went again.
-  Commits(Catalog* catalog, std::function<void(std::function<void()>)> post, std::function<void(bool)> on_space)
-      : catalog_(catalog), post_(std::move(post)), on_space_(std::move(on_space)) {}
+  // `post`: runs a task on the owner's thread; from any. `on_change`: full() or broken() says something else, or there still is no space: while
+  // there is none, Retry is asked for each time, after a while.
+  Commits(Catalog* catalog, std::function<void(std::function<void()>)> post, std::function<void()> on_change)
+      : catalog_(catalog), post_(std::move(post)), on_change_(std::move(on_change)) {}
 
   // `then` when it is durable, or why it isn't; in the order of the calls, but for those that are tried again.
   void Add(CatalogBatch changes, Need need, Then then);
   // Tries what waits, or, when nothing does, whether anything would go.
   void Retry();
-  // Nothing is tried again any more.
+  // Nothing is tried again any more. When it is idle then it stays so, and the catalog may go.
   void Close();
 
   bool idle() const { return waiting_.empty() && running_.empty(); }
@@ -53,7 +53,7 @@ class Commits {
 
   Catalog* const catalog_;
   const std::function<void(std::function<void()>)> post_;
-  const std::function<void(bool)> on_space_;
+  const std::function<void()> on_change_;
   std::deque<Item> waiting_;
   std::vector<Item> running_;
   bool resting_ = false;  // until Retry

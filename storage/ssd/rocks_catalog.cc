@@ -320,9 +320,9 @@ absl::Status RocksCatalog::State::WriteGroup(const std::vector<Asked>& group) {
   const fs::space_info space = fs::space(path_, error);
   if (!error &&
       space.available < 2 * options_.write_buffer.value) {  // rather not find out what its background work does then
-    return absl::ResourceExhaustedError(absl::StrCat("the file system of ", path_, " has only ", space.available,
-                                                     " bytes left, and the catalog wants ", 2 * options_.write_buffer.value,
-                                                     "; free some space"));
+    return absl::ResourceExhaustedError(absl::StrCat("the file system of ", path_, " has less than ",
+                                                     2 * options_.write_buffer.value,
+                                                     " bytes left, which the catalog wants; free some space"));
   }
   if (full_) KVIST_RETURN_IF_ERROR(Reopen());
   rocksdb::WriteBatch rows;

@@ -2,7 +2,6 @@
 #define KVIST_STORAGE_SSD_SCRUBBER_H_
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -20,11 +19,11 @@ namespace kvist::ssd {
 // payload isn't as it was written, and places where the catalog has one and there is none.
 //
 // Lifecycle: made -> Begin: a pass, and another one `every` after that one began -> End, within a record.
-// What the disk refuses to give is counted and not called damage: a cable may be put back.
+// What the disk refuses to give is counted and not called damage: a cable may be put back. The rest of that segment waits for the next pass.
 // Threads: one of its own, on which it reads and calls the owner; any may call.
 class Scrubber {
  public:
-  // Units of a segment where no record begins, though one may have.
+  // Units of a segment where no good record begins, though one may have.
   struct Hole {
     SegmentHeader segment;
     uint32_t from = 0, to = 0;
@@ -39,9 +38,8 @@ class Scrubber {
     virtual bool IsStill(const SegmentHeader& segment) = 0;
     // What is wanted in these holes, and isn't there.
     virtual std::vector<PlaceWanted> WantedIn(std::span<const Hole> holes) = 0;
-    // These hold something else, or can't be understood.
+    // These were wanted, and nobody can read them.
     virtual void Damaged(std::vector<PlaceWanted> records) = 0;
-    virtual std::optional<uint32_t> NumberOf(const SpaceDigest& space) = 0;
   };
   struct Options {
     absl::Duration
@@ -62,11 +60,14 @@ class Scrubber {
  private:
   void Run();
   void Pass(absl::Time began);
-  // false: it ends.
-  bool ReadSegment(const SegmentHeader& header, std::vector<Hole>* holes);
+  class Source;
+  // What lies behind the last record of a segment goes to `tails`: segments have such an end, so it is looked at when the pass ends.
+  void ReadSegment(const SegmentHeader& header, std::vector<Hole>* tails);
+  void Tell(const std::vector<Hole>& holes);
   // Waits until so much may have been read.
   bool Pace(Bytes read);
   bool SleepUntil(absl::Time when) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Ending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   SegmentRecords& records_;
   Owner& owner_;

@@ -78,7 +78,10 @@ std::string SegmentFiles::WhyNotDirect() const {
 }
 
 SegmentFiles::File SegmentFiles::Open(uint32_t segment) { return OpenWith(segment, 0); }
-SegmentFiles::File SegmentFiles::Make(uint32_t segment) { return OpenWith(segment, O_CREAT); }
+SegmentFiles::File SegmentFiles::Make(uint32_t segment) {
+  if (!LeavesEnough(SegmentFileName(segment))) return {-1, ENOSPC};
+  return OpenWith(segment, O_CREAT);
+}
 
 bool SegmentFiles::LeavesEnough(const std::string& name) const {
   struct stat file {};
@@ -97,7 +100,6 @@ SegmentFiles::File SegmentFiles::OpenWith(uint32_t segment, int flags) {
     if (it != open_.end()) return {it->second.get()};
   }
   const std::string name = SegmentFileName(segment);
-  if ((flags & O_CREAT) != 0 && !LeavesEnough(name)) return {-1, ENOSPC};
   flags |= access_ | O_CLOEXEC;
   UniqueFd fd(openat(directory_.get(), name.c_str(), flags | (direct_ ? O_DIRECT : 0), 0600));
   if (access_ == O_RDONLY && !ReadsDirectly(fd)) fd = UniqueFd(openat(directory_.get(), name.c_str(), flags, 0600));

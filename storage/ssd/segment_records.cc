@@ -108,9 +108,10 @@ class SegmentRecords::Scanning final : public Headers {
     Use use{};
     if (!records_.Find(segment_, &use)) return Found::kUnreadable;
     if (unit < first_ || unit >= first_ + count_) {
-      const bool small = last_ != 0 && unit - last_ <= kSmallUnits;
+      const bool ahead = last_ != 0 && unit - last_ <= kSmallUnits && unit >= one_by_one_until_;
       count_ = 0;
-      int64_t units = small ? ReadUnits(use.fd, buffer_.data(), unit, std::min(kSearchUnits, segment_.units - unit)) : -1;
+      int64_t units = ahead ? ReadUnits(use.fd, buffer_.data(), unit, std::min(kSearchUnits, segment_.units - unit)) : -1;
+      if (ahead && units < 0) one_by_one_until_ = unit + kSearchUnits;
       if (units <= 0) units = ReadUnits(use.fd, buffer_.data(), unit, 1);  // one bad sector hides nothing but itself
       if (units < 0) return Found::kUnreadable;
       first_ = unit;
@@ -132,6 +133,7 @@ class SegmentRecords::Scanning final : public Headers {
   Sealer sealer_;
   uint32_t first_ = 0, count_ = 0;  // units in the buffer
   uint32_t last_ = 0;               // asked for
+  uint32_t one_by_one_until_ = 0;   // the disk has refused some of these
 };
 
 std::unique_ptr<RecordSource::Headers> SegmentRecords::Scan(const SegmentToRead& segment) {

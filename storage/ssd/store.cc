@@ -115,8 +115,7 @@ absl::Status Store::State::OpenCatalog() {
     if (known ? row->second.state != SegmentState::kFenced : rebuild_) usable_[header.segment] = header;
   }
   commits_ = std::make_unique<Commits>(
-      catalog_.get(), [this](std::function<void()> task) { keeper_.Post(std::move(task)); },
-      [this](bool there_is) { CatalogHasSpace(there_is); });
+      catalog_.get(), [this](std::function<void()> task) { keeper_.Post(std::move(task)); }, [this] { CatalogChanged(); });
   return absl::OkStatus();
 }
 
@@ -186,6 +185,8 @@ Store::State::~State() {
   keeper_.Post([&] {
     rebuilding = std::move(rebuilding_);
     if (commits_ != nullptr) commits_->Close();  // the rebuild may wait for one that is tried again
+    for (const uint64_t clear : std::exchange(clears_waiting_, {}))
+      EndClear(clear, absl::CancelledError("the store was closed"));
     heard.Notify();
   });
   heard.WaitForNotification();

@@ -195,7 +195,7 @@ class Store {
     uint64_t passes = 0;  // over all full segments
     uint64_t records = 0;
     Bytes read{};
-    uint64_t damaged = 0;     // weren't as they were written, each time that they were read
+    uint64_t damaged = 0;     // that were wanted, and aren't as they were written
     uint64_t unreadable = 0;  // that the disk refused to give
     absl::Duration last;      // the last whole pass took
   };

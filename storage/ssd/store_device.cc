@@ -236,8 +236,9 @@ void StoreDevice::AskForRoom(absl::Time now) {
   // On a full disk those that are free have no file: what there is is used again.
   const uint32_t free = drive_.writer().no_space() != 0 ? 0 : segments.free_segments();
   if (free + released_soon_.size() >= Reserve(segments.options().segments)) return;
-  // Nobody has written since: nobody needs it.
-  if (drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records) return;
+  // Nobody has written since: nobody needs it. On a full disk nobody can.
+  if (drive_.writer().no_space() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records)
+    return;
   std::vector<uint32_t> candidates = segments.Candidates(segments.options().segments);
   std::erase_if(candidates, [&](uint32_t s) { return released_soon_.contains(s) || asked_for_.contains(s); });
   if (candidates.empty()) {
@@ -252,7 +253,7 @@ void StoreDevice::AskForRoom(absl::Time now) {
 }
 
 void StoreDevice::SetWritable(bool writable, const std::string& why) {
-  if (writable_ == writable) return;
+  if (writable_ == writable && why_ == why) return;
   writable_ = writable;
   why_ = why;
   listener_->Writable(options_.number, writable, why);

@@ -88,6 +88,4 @@ std::vector<PlaceWanted> Store::State::WantedIn(std::span<const Scrubber::Hole> 
 
 void Store::State::Damaged(std::vector<PlaceWanted> records) { owner_->Damaged(std::move(records)); }
 
-std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& space) { return spaces_.NumberOf(space); }
-
 }  // namespace kvist::ssd

@@ -125,7 +125,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
   void Must(CatalogBatch batch, std::function<void()> then);
   void CheckCatalog();
-  void CatalogHasSpace(bool there_is);
+  void CatalogChanged();
   void SayWritable();
 
   // Of the devices; on their threads.
@@ -161,7 +161,6 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   bool IsStill(const SegmentHeader& segment) override;
   std::vector<PlaceWanted> WantedIn(std::span<const Scrubber::Hole> holes) override;
   void Damaged(std::vector<PlaceWanted> records) override;
-  std::optional<uint32_t> NumberOf(const SpaceDigest& space) override;
 
   const StoreOptions options_;
   StoreOwner* const owner_;
@@ -190,6 +189,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::map<ChunkId, Writing> writing_;
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
+  std::vector<uint64_t> clears_waiting_;             // of clearing_: until the catalog has space
   std::map<SpaceDigest, ClearRow> clear_records_;    // in force, and where they lie
   std::vector<uint32_t> settled_;                    // whose rows wait for clears
   bool may_speak_ = false;                           // the owner hears

@@ -46,8 +46,11 @@ void Store::State::CheckCatalog() {
   SayWritable();
 }
 
-void Store::State::CatalogHasSpace(bool there_is) {
-  if (!there_is) {
+void Store::State::CatalogChanged() {
+  CheckCatalog();
+  if (commits_->full().ok() || !commits_->broken().ok()) {
+    for (const uint64_t clear : std::exchange(clears_waiting_, {})) WriteClear(clear);
+  } else {
     keeper_.PostAt(MonotonicNow() + kCommitAgain, [this] { commits_->Retry(); });
     // Whoever waits for a segment's row would hold its chunk until somebody makes room.
     for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().GiveUp(ENOSPC); });
@@ -361,6 +364,12 @@ void Store::State::WriteClear(uint64_t number) {
 void Store::State::ClearEnded(uint64_t number, const Writer::Outcome& outcome) {
   OneClear& clear = clearing_.at(number);
   if (outcome.error != 0) {
+    // A clear holds nobody's slots: it can wait for its segment's row.
+    if (!closing_ && !commits_->full().ok() && commits_->broken().ok()) {
+      clear.tries = 0;
+      clears_waiting_.push_back(number);
+      return;
+    }
     if (!closing_ && clear.tries < 2 * devices_.size()) return WriteClear(number);
     return EndClear(number, StatusOf(outcome.error));
   }

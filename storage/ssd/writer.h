@@ -80,7 +80,7 @@ class Writer final : private IoOwner {
 
   // Shards wait, and there is no segment for them: all are in use, or the disk is full.
   bool starved() const { return starved_; }
-  // 0, or the errno that refused the last segment its file; until one is made.
+  // 0, or the errno by which the last segment was refused its file for want of space.
   int no_space() const { return no_space_; }
   // When the rate lets the next shard go; InfinitePast when there is more to seal, InfiniteFuture when it waits for something else.
   absl::Time wake_at() const { return wake_at_; }

@@ -123,6 +123,33 @@ TEST_CASE("row 8: a full disk takes no chunks and costs no engine anything; with
       stored, kPrompts, served, kPrompts * kChunks, seconds);
 }
 
+TEST_CASE("row 8: a kvistd with a full disk stops cleanly, and starts again with what was durable") {
+  const TempDir dir;
+  const SmallDisk disk(dir / "disk", "160m");
+  if (!disk.mounted) {
+    std::printf("row 8: skipped: no tmpfs can be mounted here\n");
+    return;
+  }
+  DaemonProcess daemon(dir.path(), SettingsOn(disk, "128MiB"));
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    REQUIRE(engine.StoreAll(Prompt(engine, 1)).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(10'000'000).ok());
+    disk.Fill(8);  // more than a start needs, less than the catalog wants
+    for (uint32_t p = 2; p < kPrompts; ++p) REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    REQUIRE(Eventually([&] { return SsdOf(daemon)["state"] == "read-only"; }));
+  }
+  REQUIRE(daemon.Terminate() == 0);
+  daemon.Start();
+  REQUIRE(HasRecovered(daemon));
+  FakeEngine again(FakeEngine::On(daemon.socket()));
+  REQUIRE(again.status.ok());
+  std::string wrong;
+  CHECK(again.LoadAll(Prompt(again, 1), &wrong) == kChunks);
+  CHECK(wrong.empty());
+}
+
 TEST_CASE("row 8: a tier that may be larger than its disk works with what fits there") {
   const TempDir dir;
   const SmallDisk disk(dir / "disk", "360m");

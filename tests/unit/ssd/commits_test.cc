@@ -25,9 +25,11 @@ CatalogBatch NoPin(const std::string& name) {
 struct CommitsWorld {
   kvist::test::SimCatalog catalog;
   std::deque<std::function<void()>> posted;
-  int asked_to_retry = 0, has_space = 0;
+  int asked_to_retry = 0, has_space = 0, broken = 0;
   Commits commits{&catalog, [this](std::function<void()> task) { posted.push_back(std::move(task)); },
-                  [this](bool there_is) { ++(there_is ? has_space : asked_to_retry); }};
+                  [this] {
+                    ++(!commits.broken().ok() ? broken : commits.full().ok() ? has_space : asked_to_retry);
+                  }};
   std::vector<std::string> said;
 
   void Add(CatalogBatch batch, Commits::Need need, const std::string& name) {
@@ -115,6 +117,7 @@ TEST_CASE("Commits all fail when the catalog takes nothing any more, and say why
   world.Add(Pin("c", "x"), Commits::Need::kMust, "third");
   CHECK(world.said == std::vector<std::string>{"first failed", "second failed", "third failed"});
   CHECK(absl::IsUnavailable(world.commits.broken()));
+  CHECK(world.broken == 1);
   CHECK(world.asked_to_retry == 0);
 }
 
@@ -127,6 +130,8 @@ TEST_CASE("Commits that are closed try nothing again") {
   world.commits.Close();
   world.Run();
   CHECK(world.said == std::vector<std::string>{"must full"});
+  CHECK(world.commits.idle());
+  world.commits.Retry();  // that was asked for before
   CHECK(world.commits.idle());
 }
 
