@@ -22,6 +22,8 @@ ssd::ShardShape ShapeOf(const core::SpaceSpec& space, GroupId group) {
   return {spec.layers, spec.layer_bytes, ssd::SlotOrder::kLayerMajor};
 }
 
+uint64_t Packed(ssd::Place place) { return uint64_t{place.segment} << 32 | place.unit; }
+
 ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t position) {
   return {.position = position, .space = space, .group = group.value, .key = key};
 }
@@ -172,6 +174,11 @@ bool SsdTier::MeetFound(const ssd::FoundSpace& found) {
   return true;
 }
 
+void SsdTier::NoteUnserved(const ssd::FoundChunk& chunk) {
+  const absl::MutexLock lock(&mutex_);
+  for (const ssd::Place place : chunk.places) unserved_.insert(Packed(place));
+}
+
 bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) {
   for (const ssd::FoundSpace& space : spaces) {
     if (!MeetFound(space)) return false;
@@ -181,7 +188,10 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
   const auto tell = [&] { return found.chunks.empty() || ear_->Tell(std::exchange(found, {})); };
   for (ssd::FoundChunk& chunk : chunks) {
     const std::optional<SpaceId> space = NameOf(chunk.id.space);
-    if (!space.has_value()) continue;
+    if (!space.has_value()) {
+      NoteUnserved(chunk);
+      continue;
+    }
     if ((found.chunks.size() == core::Core::kPlacesMax || *space != found.space) && !tell()) return false;
     found.space = *space;
     found.chunks.push_back(
@@ -220,8 +230,13 @@ void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records, Unserved unse
 }
 
 void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
-  TellOf<core::PlacesWanted>(
-      records, [this](const ssd::PlaceWanted& record) { store_->Free(record.id, record.units, {record.place}); });
+  TellOf<core::PlacesWanted>(records, [this](const ssd::PlaceWanted& record) {
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (unserved_.erase(Packed(record.place)) == 0) return;
+    }
+    store_->Free(record.id, record.units, {record.place});
+  });
 }
 
 void SsdTier::Damaged(std::vector<ssd::PlaceWanted> records) {

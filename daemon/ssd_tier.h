@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/session/disk_tier.h"
@@ -71,6 +72,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec);
   bool MeetFound(const ssd::FoundSpace& found);
   std::optional<SpaceId> NameOf(uint32_t number);
+  void NoteUnserved(const ssd::FoundChunk& chunk);
 
   const ssd::Checksums checksums_;
   Ear* ear_ = nullptr;
@@ -82,6 +84,8 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   };
   absl::flat_hash_map<SpaceId, Met> met_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
+  // Where what was found lies of spaces that nobody serves, until it is freed: other records of theirs nobody wants any more.
+  absl::flat_hash_set<uint64_t> unserved_ ABSL_GUARDED_BY(mutex_);
   std::optional<bool> writable_ ABSL_GUARDED_BY(mutex_);
   std::string why_not_ ABSL_GUARDED_BY(mutex_);
   std::string warned_of_ ABSL_GUARDED_BY(mutex_);

@@ -22,6 +22,7 @@
 #include "tests/support/temp_dir.h"
 
 using kvist::test::Ctl;
+using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
@@ -300,6 +301,49 @@ TEST_CASE("What was cleared is not found again after kill -9, what came later is
   const Loaded kept = LoadAll(engine, 6);
   CHECK(kept.wrong.empty());
   CHECK(kept.chunks == kChunks);
+}
+
+TEST_CASE("Room is taken back from a space that no longer fits into the pool, whatever else of it lies there") {
+  const TempDir dir;
+  std::vector<std::string> settings = Settings();
+  settings.push_back("ssd.capacity=64MiB");  // four segments
+  const auto large = [](const DaemonProcess& daemon) {
+    FakeEngine::Options options = FakeEngine::On(daemon.socket(), "large");
+    options.model = "large-model";
+    options.segment_bytes = 4096;  // a slot of 96 KiB
+    return options;
+  };
+  {
+    DaemonProcess daemon(dir.path(), settings);
+    FakeEngine engine(large(daemon));
+    REQUIRE(engine.status.ok());
+    REQUIRE(HasRecovered(daemon));
+    const auto store = [&](uint32_t from, uint32_t to) {
+      for (uint32_t p = from; p < to; ++p) {
+        REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+        REQUIRE(engine.scheduler().Flush(kFlushTime).ok());
+      }
+    };
+    store(0, 6);
+    REQUIRE(CtlSays(daemon, {"clear", "--yes"}).first == 0);  // their records stay, and nobody wants them
+    store(6, 10);
+    REQUIRE(daemon.Terminate() == 0);
+  }
+  settings.push_back("pool.slab_bytes=64KiB");
+  DaemonProcess daemon(dir.path(), settings);
+  REQUIRE(HasRecovered(daemon));
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  std::string wrong;
+  uint64_t released = 0;
+  for (uint32_t p = 0; p < 3000 && released < 8; ++p) {  // the disk twice over
+    REQUIRE(engine.StoreAll(Prompt(engine, 20 + p)).status == KVIST_OK);
+    if (p % 20 == 0) released = Ctl(daemon, {"ssd"})["devices"][0]["segments_released"];
+  }
+  CHECK(released >= 8);
+  CHECK_FALSE(daemon.Ended().has_value());
+  CHECK(engine.LoadAll(Prompt(engine, 20), &wrong) <= kChunks);
+  CHECK(wrong.empty());
 }
 
 TEST_CASE(
