@@ -160,12 +160,12 @@ void Core::GoOnFlushing(uint64_t until, Effects* out) {
 }
 
 void Core::EndFlushes(Effects* out) {
-  while (!flushes_.empty()) {
+  while (!flushes_.empty() && writable_.has_value()) {  // one that isn't ready yet will be
     const Flush& flush = flushes_.front();
     const bool looked = flush.next == flush.end;
     const bool written = writes_.empty() || writes_.begin()->first >= flush.writes;
-    // Also when the disk takes no more: what of it was taken isn't durable yet. One that isn't ready yet will be.
-    if (looked ? !written : writable_.value_or(true)) return;
+    // Also when the disk takes no more: what of it was taken isn't durable yet.
+    if (looked ? !written : *writable_) return;
     absl::Status status;
     if (!looked) {
       status = absl::UnavailableError("the SSD tier takes no writes now; kvistd's log says why");

@@ -150,7 +150,8 @@ int Main(int argc, char** argv) {
   auto replay = Replay::Create({.socket = options.socket,
                                 .block_bytes = options.block_bytes,
                                 .full_blocks_max = trace->full_blocks_max,
-                                .store_patience_us = options.ssd_fraction > 0 ? kStorePatienceUs : 0});
+                                .store_patience_us = options.ssd_fraction > 0 ? kStorePatienceUs : 0,
+                                .await_disk = options.ssd_fraction > 0});
   if (!replay.ok()) return Fail(kFailed, replay.status().message());
   const double seconds = ReplayAll(options, *trace, replay->get());
   const Outcome outcome = (*replay)->outcome();

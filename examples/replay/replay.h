@@ -54,6 +54,8 @@ class Replay {
     uint64_t full_blocks_max = 1;  // of one request
     // A store is offered again for so long where kvistd has no room yet: it makes some while an engine computes, which takes no time here.
     int64_t store_patience_us = 0;
+    // There is a disk, which kvistd measures for a moment after its start: the first request waits for it, as for an engine's model.
+    bool await_disk = false;
   };
 
   // Errors: Unavailable  no kvistd serves at that socket.  FailedPrecondition  it refuses this engine. Others: no page memory.
