@@ -18,6 +18,7 @@
 
 using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::FaultPlan;
 using kvist::test::HasRecovered;
@@ -95,11 +96,11 @@ TEST_CASE("row 10: a read that fails is a miss, counted, and the disk goes on") 
   const FaultyWorld::Loaded loaded = world.LoadAll();
   world.plan->one_in = 0;
   CHECK(loaded.wrong.empty());
-  const nlohmann::json ssd = world.ssd();
-  INFO(ssd.dump(1));
   const uint64_t injected = world.plan->injected;
   CHECK(injected > 0);
-  CHECK(ssd["devices"][0]["read_errors"] == injected);
+  CHECK(Eventually([&] { return world.ssd()["devices"][0]["read_errors"] == injected; }));
+  const nlohmann::json ssd = world.ssd();
+  INFO(ssd.dump(1));
   CHECK(ssd["reads_failed"] == injected);
   CHECK(SsdOf(world.kvistd.daemon)["state"] == "on");
   std::printf(
