@@ -1,4 +1,4 @@
-// What the disk tells of its contents: chunks that were found at the start, and places that it wants back.
+// What the disk tells of its contents: chunks that were found at the start, places that it wants back, and places that are damaged.
 
 #include <algorithm>
 #include <map>
