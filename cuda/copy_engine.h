@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "cuda/kv_memory.h"
+#include "cuda/slot_arrival.h"
 #include "storage/base/ids.h"
 
 namespace kvist::cuda {
@@ -30,6 +31,10 @@ class LayerProgress {
   virtual void LayersDone(uint32_t layers) = 0;
 };
 
+// What a copy does first. By layer: a layer of all chunks, then the next one, and LayersDone rises. By chunk: all layers of whichever chunk is
+// there, so that it goes on while others are still being read chunk by chunk; LayersDone comes at the end.
+enum class Order : uint8_t { kByLayer, kByChunk };
+
 // One operation: chunk i of it is slots[i] and the pages page_table[i * pages_per_chunk, (i + 1) * pages_per_chunk).
 // The mover expands it into extents itself; they never exist as messages.
 struct Copy {
@@ -43,6 +48,9 @@ struct Copy {
   uint32_t first_layer = 0;
   uint32_t layer_count = 0;
   std::shared_ptr<LayerProgress> progress;  // may be null
+  Order order = Order::kByLayer;
+  // Of a load: [slot] how much of it is there, or null: all. Empty: all of all slots. Nothing is copied before it is there.
+  std::vector<std::shared_ptr<const SlotArrival>> arrivals;
 
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };
@@ -61,10 +69,10 @@ struct CopyEnd {
 // Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages
 //   any more, whatever happened, and the engine has let go of `memory` and `progress`. After Cancel it becomes quiet soon, with
 //   Cancelled or, if it was already through, OK.
-// Errors:  OK; Cancelled; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
+// Errors:  OK; Cancelled; of a slot that is being read what its SlotArrival ended with; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
 //   be used); Unavailable (its process has ended); DataLoss (a checksum doesn't match); what the operating system says of memory that may no longer be read or written.
-// Order:   layer by layer over all chunks of the copy; loads go before stores.
-// Threads: Submit and Cancel from one thread (the reactor), never block; `done` runs on a thread of the engine, for several
+// Order:   as the copy says; loads go before stores. Loads that wait for what is being read hold nobody up.
+// Threads: Submit and Cancel from one thread (the reactor), Arrived from any; they never block. `done` runs on a thread of the engine, for several
 //   copies perhaps on several at once, and only hands the result over. The destructor cancels what is in flight and waits for
 //   quiet.
 class CopyEngine {
@@ -73,6 +81,8 @@ class CopyEngine {
   virtual ~CopyEngine() = default;
   virtual void Submit(Copy copy) = 0;
   virtual void Cancel(OpId op) = 0;
+  // Something has been said to SlotArrivals that copies may wait for.
+  virtual void Arrived() = 0;
 };
 
 }  // namespace kvist::cuda

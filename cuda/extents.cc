@@ -4,10 +4,9 @@
 
 namespace kvist::cuda {
 
-uint64_t PiecesPerLayer(const Copy& copy) {
-  const KvLayout& layout = copy.layout();
-  return uint64_t{layout.pages_per_chunk} * layout.segment_offsets.size() * copy.slots.size();
-}
+uint64_t PiecesPerChunk(const KvLayout& layout) { return layout.segment_offsets.size() * layout.pages_per_chunk; }
+
+uint64_t PiecesPerLayer(const Copy& copy) { return copy.slots.size() * PiecesPerChunk(copy.layout()); }
 
 ExtentCursor::ExtentCursor(const Copy& copy, LayerIndex layer, PieceOrder order, PieceRange range, Pieces which)
     : copy_(copy),

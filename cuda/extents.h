@@ -31,7 +31,8 @@ struct PieceRange {
 // Which pieces of a range: those of the engine's pages, or those in place of pages that are kNoPage (whose `at` means nothing).
 enum class Pieces : uint8_t { kOfPages, kAbsent };
 
-// How many pieces a layer of `copy` has.
+// How many pieces a layer of a chunk has, and a layer of `copy`: chunk by chunk.
+uint64_t PiecesPerChunk(const KvLayout& layout);
 uint64_t PiecesPerLayer(const Copy& copy);
 
 // Walks a range of one layer's pieces and joins those that follow each other on both sides. Nothing is materialised.

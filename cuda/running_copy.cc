@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cuda/extents.h"
 #include "cuda/nontemporal_copy.h"
 #include "cuda/region_copy.h"
 #include "cuda/slot_checksums.h"
@@ -14,13 +15,22 @@
 namespace kvist::cuda {
 namespace {
 
-UnitPlan PlanFor(const Copy& copy, Verify verify) {
+uint64_t PiecesOfChunk(const Copy& copy, Verify verify) {
   KVIST_CHECK(copy.memory != nullptr);
+  return verify == Verify::kAlways ? 1 : PiecesPerChunk(copy.layout());
+}
+
+UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
   const KvLayout& layout = copy.layout();
   KVIST_CHECK(uint64_t{copy.first_layer} + copy.layer_count <= layout.layers.size());
   KVIST_CHECK(copy.page_table.size() == copy.slots.size() * layout.pages_per_chunk);
-  if (verify == Verify::kAlways) return UnitPlan(copy.layer_count, copy.slots.size(), layout.layer_bytes().value);
-  return UnitPlan(copy.layer_count, PiecesPerLayer(copy), layout.segment_bytes.value);
+  KVIST_CHECK(copy.arrivals.empty() || copy.arrivals.size() == copy.slots.size());
+  const uint64_t piece_bytes = layout.layer_bytes().value / std::max<uint64_t>(pieces_per_chunk, 1);
+  if (copy.order == Order::kByChunk)
+    return UnitPlan::ByChunk(copy.layer_count, copy.slots.size(), pieces_per_chunk, piece_bytes);
+  // A layer that is there needn't wait for the next one to be read.
+  const uint32_t layers_max = copy.arrivals.empty() ? UINT32_MAX : 1;
+  return UnitPlan(copy.layer_count, copy.slots.size() * pieces_per_chunk, piece_bytes, layers_max);
 }
 
 }  // namespace
@@ -28,7 +38,8 @@ UnitPlan PlanFor(const Copy& copy, Verify verify) {
 RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
-      plan_(PlanFor(copy_, verify)),
+      pieces_per_chunk_(PiecesOfChunk(copy_, verify)),
+      plan_(PlanFor(copy_, pieces_per_chunk_)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
       step_left_(new std::atomic<uint32_t>[plan_.steps()]) {
   for (uint32_t step = 0; step < plan_.steps(); ++step)
@@ -36,7 +47,10 @@ RunningCopy::RunningCopy(Copy copy, Verify verify)
 }
 
 bool RunningCopy::Run(uint64_t index) {
-  if (index == 0) began_nanos_ = MonotonicNanos();
+  if (began_nanos_.load(std::memory_order_relaxed) == 0) {
+    int64_t none = 0;
+    began_nanos_.compare_exchange_strong(none, MonotonicNanos(), std::memory_order_relaxed);
+  }
   const Unit unit = plan_.At(index);
   CopyEnd end = CopyUnit(unit);
   FenceNontemporal();
@@ -54,7 +68,31 @@ bool RunningCopy::Skip(uint64_t count) {
   return Settle(count);
 }
 
+PieceRange RunningCopy::ChunksOf(PieceRange pieces) const {
+  return {pieces.first / pieces_per_chunk_, (pieces.end + pieces_per_chunk_ - 1) / pieces_per_chunk_};
+}
+
+bool RunningCopy::Ready(uint64_t index) const {
+  const Unit unit = plan_.At(index);
+  const uint32_t layers = copy_.first_layer + unit.first_layer + unit.layer_count;
+  const PieceRange chunks = ChunksOf(unit.pieces);
+  return std::all_of(copy_.arrivals.begin() + static_cast<ptrdiff_t>(chunks.first),
+                     copy_.arrivals.begin() + static_cast<ptrdiff_t>(chunks.end),
+                     [layers](const auto& arrival) { return arrival == nullptr || arrival->Settled(layers); });
+}
+
+absl::Status RunningCopy::ReadFailure() const {
+  for (const auto& arrival : copy_.arrivals) {
+    if (arrival == nullptr) continue;
+    if (absl::Status status = arrival->status(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
+  if (streams()) {
+    if (absl::Status status = ReadFailure(); !status.ok()) return {std::move(status)};
+  }
   std::vector<uint32_t> corrupt;
   for (uint32_t l = 0; l < unit.layer_count; ++l) {
     const LayerIndex layer{copy_.first_layer + unit.first_layer + l};
@@ -80,7 +118,7 @@ absl::Status RunningCopy::CopyRange(LayerIndex layer, PieceRange pieces) const {
 // Chunk by chunk, so that what was just read for its checksum, or is about to be, is still in the cache.
 absl::Status RunningCopy::CopyChecked(LayerIndex layer, PieceRange chunks, std::vector<uint32_t>* corrupt) const {
   const KvLayout& layout = copy_.layout();
-  const uint64_t pieces = layout.segment_offsets.size() * layout.pages_per_chunk;
+  const uint64_t pieces = PiecesPerChunk(layout);
   for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
     std::byte* slot = copy_.slots[chunk];
     if (copy_.direction == Direction::kLoad && !ChecksumMatches(slot, layout, layer)) {
@@ -115,9 +153,10 @@ void RunningCopy::Report() {
 CopyEnd RunningCopy::Result() {
   copy_.progress.reset();
   copy_.memory.reset();
+  copy_.arrivals.clear();
   CopyEnd end{skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
   if (failed_.load(std::memory_order_relaxed)) end = std::move(error_);
-  end.began_nanos = began_nanos_;
+  end.began_nanos = began_nanos_.load(std::memory_order_relaxed);
   return end;
 }
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
+#include <list>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -23,7 +26,7 @@ constexpr uint32_t kThreadsMax = 256;
 
 // Units are claimed under one mutex: some tens of nanoseconds against about 100 us of copying, and it keeps the order of
 // claims (dropped copies, loads, stores; each first come, first served) in one place. Everything else about a unit happens
-// outside it.
+// outside it. Loads that stream from slots that are being read wait apart; their units join the loads as they become ready.
 class SharedMemoryEngine final : public CopyEngine {
  public:
   SharedMemoryEngine(const SharedMemoryEngineOptions& options, Done done) : done_(std::move(done)), verify_(options.verify) {
@@ -40,6 +43,7 @@ class SharedMemoryEngine final : public CopyEngine {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
       for (auto& [op, copy] : copies_) copy->Stop();
+      Sift();
     }
     work_.SignalAll();
     for (std::thread& thread : threads_) thread.join();
@@ -53,11 +57,28 @@ class SharedMemoryEngine final : public CopyEngine {
     {
       absl::MutexLock lock(&mutex_);
       KVIST_CHECK(copies_.emplace(running->op().Pack(), running).second);
-      (running->direction() == Direction::kLoad ? loads_ : stores_).push_back({std::move(running), 0});
+      if (running->streams()) {
+        streams_.push_back({std::move(running), {}});
+        std::vector<uint64_t>& units = streams_.back().units;
+        units.resize(wake);
+        std::iota(units.begin(), units.end(), 0);
+        wake = Sift();
+      } else {
+        (running->direction() == Direction::kLoad ? loads_ : stores_).push_back({std::move(running), 0, wake});
+      }
       wake = std::min<uint64_t>(wake, sleeping_);
     }
-    // Outside the mutex, else the woken threads would queue for it one behind the other.
-    for (; wake > 0; --wake) work_.Signal();
+    Wake(wake);
+  }
+
+  void Arrived() override {
+    uint64_t wake = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (streams_.empty()) return;
+      wake = std::min<uint64_t>(Sift(), sleeping_);
+    }
+    Wake(wake);
   }
 
   void Cancel(OpId op) override {
@@ -68,17 +89,23 @@ class SharedMemoryEngine final : public CopyEngine {
     copy->Stop();
     // Past what waits before it: it has only to end. Nothing to do when all its units are claimed.
     std::deque<Waiting>& queue = copy->direction() == Direction::kLoad ? loads_ : stores_;
-    const auto waiting = std::find_if(queue.begin(), queue.end(), [&](const Waiting& w) { return w.copy == copy; });
-    if (waiting == queue.end()) return;
-    dropped_.push_back(std::move(*waiting));
-    queue.erase(waiting);
+    const auto rest = std::stable_partition(queue.begin(), queue.end(), [&](const Waiting& w) { return w.copy != copy; });
+    std::move(rest, queue.end(), std::back_inserter(dropped_));
+    queue.erase(rest, queue.end());
+    if (Sift() > 0) work_.Signal();
   }
 
  private:
-  // A copy with units that nobody has claimed.
+  // Units [next_unit, end_unit) of a copy, that nobody has claimed.
   struct Waiting {
     std::shared_ptr<RunningCopy> copy;
     uint64_t next_unit = 0;
+    uint64_t end_unit = 0;
+  };
+  // A copy with units that aren't ready, in their order.
+  struct Stream {
+    std::shared_ptr<RunningCopy> copy;
+    std::vector<uint64_t> units;
   };
   // Units [first, first + count) of `copy`, to be copied or skipped.
   struct Claim {
@@ -98,7 +125,12 @@ class SharedMemoryEngine final : public CopyEngine {
   void Work() {
     while (std::optional<Claim> claim = Next()) {
       RunningCopy& copy = *claim->copy;
-      if (claim->skip ? copy.Skip(claim->count) : copy.Run(claim->first)) End(copy);
+      const bool quiet = claim->skip ? copy.Skip(claim->count) : copy.Run(claim->first);
+      if (quiet) {
+        End(copy);
+      } else if (copy.streams() && copy.stopped()) {
+        Arrived();  // what is left of it has only to end
+      }
     }
   }
 
@@ -121,11 +153,45 @@ class SharedMemoryEngine final : public CopyEngine {
     Claim claim{front.copy, front.next_unit};
     if (front.copy->stopped()) {
       claim.skip = true;
-      claim.count = front.copy->units() - front.next_unit;
+      claim.count = front.end_unit - front.next_unit;
     }
     front.next_unit += claim.count;
-    if (front.next_unit == front.copy->units()) queue.pop_front();
+    if (front.next_unit == front.end_unit) queue.pop_front();
     return claim;
+  }
+
+  // Lets the ready units of streams be claimed, and what is left of those that are to stop. How many claims that makes.
+  uint64_t Sift() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    uint64_t claims = 0;
+    for (auto stream = streams_.begin(); stream != streams_.end();) {
+      const std::shared_ptr<RunningCopy>& copy = stream->copy;
+      std::vector<uint64_t>& units = stream->units;
+      if (copy->stopped()) {
+        dropped_.push_back({copy, 0, units.size()});
+        units.clear();
+        ++claims;
+      }
+      const bool failed = !copy->ReadFailure().ok();  // the first that runs ends it
+      // Those of a later step aren't ready before those of an earlier one: of each slot what is needed first comes first.
+      uint32_t step = UINT32_MAX;
+      std::erase_if(units, [&](uint64_t unit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        if (step < UINT32_MAX && copy->StepOf(unit) > step) return false;
+        if (!failed && !copy->Ready(unit)) {
+          step = copy->StepOf(unit);
+          return false;
+        }
+        loads_.push_back({copy, unit, unit + 1});
+        ++claims;
+        return true;
+      });
+      stream = units.empty() ? streams_.erase(stream) : std::next(stream);
+    }
+    return claims;
+  }
+
+  // Outside the mutex, else the woken threads would queue for it one behind the other.
+  void Wake(uint64_t threads) ABSL_LOCKS_EXCLUDED(mutex_) {
+    for (; threads > 0; --threads) work_.Signal();
   }
 
   void End(RunningCopy& copy) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -145,6 +211,7 @@ class SharedMemoryEngine final : public CopyEngine {
   std::deque<Waiting> dropped_ ABSL_GUARDED_BY(mutex_);  // cancelled copies, to be skipped
   std::deque<Waiting> loads_ ABSL_GUARDED_BY(mutex_);
   std::deque<Waiting> stores_ ABSL_GUARDED_BY(mutex_);
+  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, std::shared_ptr<RunningCopy>> copies_ ABSL_GUARDED_BY(mutex_);  // by OpId; not yet quiet
   uint32_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

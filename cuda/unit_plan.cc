@@ -4,14 +4,14 @@
 
 namespace kvist::cuda {
 
-UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes)
-    : layers_(layers), pieces_per_layer_(pieces_per_layer) {
+UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint32_t layers_max)
+    : layers_(layers), grains_(pieces_per_layer) {
   if (layers == 0) return;
   const uint64_t layer_bytes = std::max<uint64_t>(1, pieces_per_layer * piece_bytes);
   if (layer_bytes < kUnitBytes) {
     // Layers are shared out evenly over the steps, so that the last unit is no crumb that costs as much to claim as the
     // others.
-    const uint64_t fitting = std::min<uint64_t>(layers, kUnitBytes / layer_bytes);
+    const uint64_t fitting = std::min<uint64_t>({layers, layers_max, kUnitBytes / layer_bytes});
     const uint64_t steps = (layers + fitting - 1) / fitting;
     layers_per_step_ = static_cast<uint32_t>((layers + steps - 1) / steps);
   } else {
@@ -19,6 +19,17 @@ UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_by
         std::min<uint64_t>({(layer_bytes + kUnitBytes / 2) / kUnitBytes, pieces_per_layer, UINT32_MAX}));
   }
   steps_ = (layers + layers_per_step_ - 1) / layers_per_step_;
+}
+
+UnitPlan UnitPlan::ByChunk(uint32_t layers, uint64_t chunks, uint64_t pieces_per_chunk, uint64_t piece_bytes) {
+  UnitPlan plan(0, chunks, 0);
+  if (layers == 0) return plan;
+  plan.layers_ = plan.layers_per_step_ = layers;
+  plan.pieces_per_grain_ = pieces_per_chunk;
+  const uint64_t bytes = chunks * pieces_per_chunk * piece_bytes * layers;
+  plan.units_per_step_ = static_cast<uint32_t>(
+      std::clamp<uint64_t>((bytes + kUnitBytes / 2) / kUnitBytes, 1, std::clamp<uint64_t>(chunks, 1, UINT32_MAX)));
+  return plan;
 }
 
 uint32_t UnitPlan::LayersAfter(uint32_t steps) const {
@@ -32,7 +43,7 @@ Unit UnitPlan::At(uint64_t unit) const {
   return {step,
           first_layer,
           LayersAfter(step + 1) - first_layer,
-          {pieces_per_layer_ * part / units_per_step_, pieces_per_layer_ * (part + 1) / units_per_step_}};
+          {grains_ * part / units_per_step_ * pieces_per_grain_, grains_ * (part + 1) / units_per_step_ * pieces_per_grain_}};
 }
 
 }  // namespace kvist::cuda

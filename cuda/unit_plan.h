@@ -21,6 +21,8 @@ struct Unit {
 //   large layers:  step 0 = layer 0     | unit 0 | unit 1 | unit 2 |     small ones:  step 0 = layers 0..7   | unit 0 |
 //                  step 1 = layer 1     | unit 3 | unit 4 | unit 5 |                  step 1 = layers 8..15  | unit 1 |
 //
+// By chunk there is one step of all layers, and its units are whole chunks.
+//
 // Even an empty copy has a unit, so that each copy ends the same way.
 class UnitPlan {
  public:
@@ -29,7 +31,9 @@ class UnitPlan {
   // one takes 30 to 50 us).
   static constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
 
-  UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes);
+  // `layers_max`: of a step.
+  UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint32_t layers_max = UINT32_MAX);
+  static UnitPlan ByChunk(uint32_t layers, uint64_t chunks, uint64_t pieces_per_chunk, uint64_t piece_bytes);
 
   uint32_t steps() const { return steps_; }
   uint32_t units_per_step() const { return units_per_step_; }
@@ -40,7 +44,8 @@ class UnitPlan {
 
  private:
   uint32_t layers_;
-  uint64_t pieces_per_layer_;
+  uint64_t grains_;               // of a layer: a unit has whole ones
+  uint64_t pieces_per_grain_ = 1;
   uint32_t steps_ = 1;
   uint32_t layers_per_step_ = 1;
   uint32_t units_per_step_ = 1;

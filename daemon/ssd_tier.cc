@@ -86,12 +86,20 @@ void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slot
                  .checksums = checksums_});
 }
 
-void SsdTier::Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) {
-  store_->Read({.ticket = read.chunk.Pack(),
-                .id = IdOf(NumberOf(read.space, space), read.group, read.key, read.position),
-                .shape = ShapeOf(space, read.group),
-                .places = std::move(read.places),
-                .slots = std::move(slots)});
+void SsdTier::Read(std::vector<ChunkToRead> chunks) {
+  std::vector<ssd::Store::ChunkToRead> to_read;
+  to_read.reserve(chunks.size());
+  for (ChunkToRead& chunk : chunks) {
+    core::ReadStarted& read = chunk.read;
+    to_read.push_back({.ticket = read.chunk.Pack(),
+                       .id = IdOf(NumberOf(read.space, *chunk.space), read.group, read.key, read.position),
+                       .shape = ShapeOf(*chunk.space, read.group),
+                       .places = std::move(read.places),
+                       .slots = std::move(chunk.slots),
+                       .by_layer = read.by_layer,
+                       .arrived = std::move(chunk.arrived)});
+  }
+  store_->Read(std::move(to_read));
 }
 
 void SsdTier::Free(core::PlacesFreed freed) {

@@ -37,7 +37,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void OnFreed(std::function<void(const core::PlacesFreed& freed)> freed) { freed_ = std::move(freed); }
 
   void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) override;
-  void Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) override;
+  void Read(std::vector<ChunkToRead> chunks) override;
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
 

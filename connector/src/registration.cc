@@ -68,6 +68,7 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   if (space.slot_order != KVIST_LAYER_MAJOR) return absl::InvalidArgumentError("space.slot_order is not KVIST_LAYER_MAJOR");
   r.role_ = options.role;
   r.rank_ = options.rank;
+  r.by_layer_ = options.by_layer != 0;
   r.page_tokens_ = space.page_tokens;
   r.chunk_tokens_ = space.chunk_tokens;
   if (space.tensor_parallel != 0) r.tensor_parallel_ = space.tensor_parallel;
@@ -208,6 +209,7 @@ void Registration::FillHello(session::v1::Hello* hello) const {
   hello->set_role(worker() ? session::v1::Hello::ROLE_WORKER : session::v1::Hello::ROLE_SCHEDULER);
   hello->set_rank(rank_);
   hello->set_probed(probed);
+  hello->set_by_layer(by_layer_);
   session::v1::Space& space = *hello->mutable_space();
   space.set_model(model_);
   space.set_revision(revision_);

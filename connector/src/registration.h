@@ -69,6 +69,7 @@ class Registration {
 
   std::string socket_, instance_, model_, revision_, kv_dtype_, layout_;
   kvist_role role_ = KVIST_SCHEDULER;
+  bool by_layer_ = false;
   uint32_t rank_ = 0, layers_ = 0, page_tokens_ = 0, chunk_tokens_ = 0, tensor_parallel_ = 1, pipeline_parallel_ = 1;
   std::vector<Group> groups_;
   // Workers.

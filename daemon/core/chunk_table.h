@@ -19,6 +19,7 @@ enum class ChunkState : uint8_t {
   kSealed,   // all ranks' shards are there: a hit
   kOnDisk,   // all ranks' shards are on disk, and none in slots: a hit that must be read first
   kReading,  // of one on disk: all ranks' slots are reserved, and being read
+  kLost,     // its read has failed: detached, and its slots go when no copy has them any more
   kPrivate,  // of a private allocation: slots without a key, detached from the start
 };
 
@@ -74,7 +75,7 @@ struct Chunk {
   bool on_disk() const { return disk == DiskCopy::kThere || disk == DiskCopy::kMoving; }
   bool has_slots() const {
     return state == ChunkState::kFilling || state == ChunkState::kSealed || state == ChunkState::kReading ||
-           state == ChunkState::kPrivate;
+           state == ChunkState::kLost || state == ChunkState::kPrivate;
   }
   // Whether it is a hit, of whatever tier.
   bool whole() const {

@@ -9,6 +9,13 @@
 #include "storage/base/check.h"
 
 namespace kvist::core {
+namespace {
+
+absl::Status CouldNotBeRead() {
+  return absl::DataLossError("a chunk of the lease couldn't be read from disk: look up again");
+}
+
+}  // namespace
 
 OpId Core::Start(Op op, Effects* out) {
   op.reads_left = op.reads.size();
@@ -19,20 +26,26 @@ OpId Core::Start(Op op, Effects* out) {
   Op& started = *ops_.Find(id);
   for (const ChunkIndex chunk : started.reads) waiting_.emplace(chunk, id.Pack());
   if (started.reads.empty()) {
-    out->push_back(Copying(id, &started));
+    BeginCopy(id, &started, out);
   } else {
     out->push_back(CopyWaits{id, session, tag});
   }
   return id;
 }
 
-CopyStarted Core::Copying(OpId id, Op* op) {
-  if (!op->reads.empty()) {
+void Core::BeginCopy(OpId id, Op* op, Effects* out) {
+  CopyStarted copy{id, op->session, op->tag, op->direction, std::move(op->slots), std::move(op->chunk_of), {}};
+  if (copy.slots.empty()) {  // it holds each of its chunks
     chunks_.Charge(op->chunks.size());
     const Rank rank = sessions_.Find(op->session)->rank;
-    for (const ChunkIndex chunk : op->chunks) op->slots.push_back(placement_.SlotOf(chunk, rank));
+    for (const ChunkIndex chunk : op->chunks) {
+      const ChunkState state = chunks_[chunk].state;
+      if (state == ChunkState::kLost) return EndWaiting(id, CouldNotBeRead(), out);
+      copy.slots.push_back(placement_.SlotOf(chunk, rank));
+      copy.coming.push_back(state == ChunkState::kReading ? RefOf(chunk) : ChunkRef{});
+    }
   }
-  return {id, op->session, op->tag, op->direction, std::exchange(op->slots, {}), std::exchange(op->chunk_of, {})};
+  out->push_back(std::move(copy));
 }
 
 void Core::On(const LoadAsked& event, Effects* out) {
@@ -63,7 +76,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
   op.chunks.resize(event.count);
   op.chunk_of.resize(event.count);
   std::iota(op.chunk_of.begin(), op.chunk_of.end(), 0);
-  bool there = true;
+  bool whole = true, in_slots = true;
   const std::span<const ChunkIndex> kept = lease->kept_of(event.group);
   if (reuse.chained()) {
     ChunkIndex at = kept.back();
@@ -74,15 +87,17 @@ void Core::On(const LoadAsked& event, Effects* out) {
   }
   for (const ChunkIndex chunk : op.chunks) {
     const ChunkState state = chunks_[chunk].state;
-    if (state == ChunkState::kReading || state == ChunkState::kOnDisk) op.reads.push_back(chunk);
-    there &= chunks_[chunk].whole();  // else its read has failed
+    if (state == ChunkState::kOnDisk) op.reads.push_back(chunk);
+    whole &= chunks_[chunk].whole();
+    in_slots &= state == ChunkState::kSealed;
   }
-  if (there) counters_.loads_waited += op.reads.size();
-  if (there && op.reads.empty()) {
+  if (!whole) return refuse(CouldNotBeRead());
+  if (in_slots) {
     for (const ChunkIndex chunk : op.chunks) op.slots.push_back(placement_.SlotOf(chunk, session->rank));
     if (reuse.chained()) op.chunks = {op.chunks.back()};
+  } else {
+    for (const ChunkIndex chunk : op.chunks) counters_.loads_waited += chunks_[chunk].state != ChunkState::kSealed;
   }
-  if (!there) return refuse(absl::DataLossError("a chunk of the lease couldn't be read from disk: look up again"));
   for (const ChunkIndex chunk : op.chunks) {
     ++chunks_[chunk].holds;
     placement_.PolicyOf(chunk).Withdrawn(chunk);

@@ -136,6 +136,7 @@ void Core::On(const LookupAsked& event, Effects* out) {
   if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, *session, position)) {
     Lease lease = LeaseOn(*session, position, event.have);
     lease.session = event.session;
+    lease.by_layer = event.by_layer;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
     const auto kept = lease.kept;
     answer.lease = leases_.Grant(std::move(lease));
@@ -250,6 +251,7 @@ void Core::UsePath(std::span<const ChunkIndex> path, bool chained) {
 
 void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
+  if (chunk.state == ChunkState::kLost && chunk.holds == 0) placement_.Unreserve(i);
   if (chunk.keeps > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
     placement_.PolicyOf(i).Returned(i);

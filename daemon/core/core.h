@@ -194,7 +194,7 @@ class Core {
   bool has_work() const {
     return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
            !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
-           !ended_reads_.empty() || more_reads_ || CanFlush();
+           !begun_reads_.empty() || more_reads_ || CanFlush();
   }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
@@ -225,7 +225,7 @@ class Core {
     uint32_t skipped = 0;
     uint32_t refused = 0;
     AllocationId allocation = {};  // that it swaps, or none
-    // A load: the chunks whose reads it waits for, and how many haven't ended; then it holds each of its chunks.
+    // A load: the chunks whose reads hadn't begun when it was asked for, and how many still haven't; then it holds each of its chunks.
     std::vector<ChunkIndex> reads = {};
     size_t reads_left = 0;
     std::vector<SlotRef> slots = {};      // given to its copy; absent while it waits
@@ -279,11 +279,11 @@ class Core {
   uint32_t Fetch(LeaseId lease, SpaceId space);
   // Begins reads that wait, as far as slots are free or what lies in them is on disk, too.
   void BeginReads(Effects* out);
-  bool BeginRead(ChunkIndex chunk, Effects* out);
+  bool BeginRead(ChunkIndex chunk, bool by_layer, Effects* out);
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
-  // Goes on with what waits for reads that have ended, copy by copy, until the event's work is done.
-  void EndReads(Effects* out);
+  // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
+  void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
   // Tells what has been forgotten, and keeps the reserve of clean slots.
   void ServeDisk(Effects* out);
@@ -316,8 +316,8 @@ class Core {
   // Whether a Tick can go on with clears: the last step of one is to wait until it is durable.
   bool ClearWork() const;
   Bytes BytesOf(ChunkIndex chunk) const { return spaces_[chunks_[chunk].space].chunk_bytes(chunks_[chunk].group); }
-  // What tells the session that the op's copy begins.
-  CopyStarted Copying(OpId id, Op* op);
+  // The copy of an op begins that doesn't wait, any more; or it ends, for a chunk of it was lost meanwhile.
+  void BeginCopy(OpId id, Op* op, Effects* out);
   // What is left to do when an op that was taken out has ended: its session hears `ended`, or is drained.
   void EndOp(const Op& op, OpId id, OpEnded ended, Effects* out);
   Bytes LeaseBytes(SpaceId space, uint32_t position, uint32_t have) const;
@@ -361,14 +361,11 @@ class Core {
   uint64_t next_reader_ = 1;
   std::deque<ChunkRef> orphan_reads_;
   bool more_reads_ = false;  // an event's work ended before all was begun that could be
-  // Chunks that are to be read, each with an operation that waits for it. And those that are being read.
+  // Chunks that are to be read, each with an operation that waits for that to begin. Those whose reads have begun, and whose operations
+  // don't know it yet. And those that are being read.
   absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
+  std::deque<ChunkRef> begun_reads_;
   absl::flat_hash_set<ChunkIndex> reading_;
-  struct EndedRead {
-    ChunkIndex chunk;
-    absl::Status status;
-  };
-  std::deque<EndedRead> ended_reads_;             // operations wait for them, still; the chunks are held until none does
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
   std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet

@@ -73,13 +73,15 @@ struct SessionClosed {
 
 // How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when
 // lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Those of them that have
-// slots stay as long as deeper ones do, so where both don't fit into the pool nothing is leased. Answer: LookupAnswered.
+// slots stay as long as deeper ones do, so where both don't fit into the pool nothing is leased. Its loads will be waited for layer by
+// layer: then what has to be read for it is read so. Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
   std::span<const ChunkKey> keys;
   absl::Duration lease;
   uint32_t have = 0;
+  bool by_layer = false;
 };
 
 // Ends a lease of the session's instance. No answer; unknown leases are ignored.
@@ -212,7 +214,7 @@ struct WriteFinished {
   std::vector<DiskPlace> places = {};
 };
 
-// The slots of a chunk hold what was stored, every checksum is right; or what is on disk is no use, and nothing touches the slots any more.
+// The slots of a chunk hold what was stored, every checksum is right; or what is on disk is no use. Nobody writes to the slots any more.
 struct ReadFinished {
   ChunkRef chunk;
   absl::Status status;
@@ -310,7 +312,8 @@ struct LookupAnswered {
   LeaseId lease =
       {};  // none when nothing more was found than it has, no lease was asked for, or the instance's budget is spent
 };
-// Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished.
+// Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished. A load of
+// slots that are still being read takes from each what is there (ReadStarted), and ends when a read fails.
 struct CopyStarted {
   OpId op;
   SessionId session;
@@ -318,8 +321,9 @@ struct CopyStarted {
   Direction direction = Direction::kLoad;
   std::vector<SlotRef> slots;
   std::vector<uint32_t> chunk_of;
+  std::vector<ChunkRef> coming = {};  // [slot] the chunk that is being read into it, or none; empty: none is
 };
-// The copy waits for chunks that are being read: its CopyStarted comes later, or its OpEnded.
+// The copy waits for chunks whose reads haven't begun, for want of slots: its CopyStarted comes later, or its OpEnded.
 struct CopyWaits {
   OpId op;
   SessionId session;
@@ -338,13 +342,15 @@ struct WriteStarted {
   uint32_t position = 0;  // in its chain
   std::vector<SlotRef> slots;
 };
-// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished.
+// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished. Those with `by_layer` that follow
+// each other are read layer by layer, the first layer of all of them before anything else.
 struct ReadStarted {
   ChunkRef chunk;
   SpaceId space;
   GroupId group;
   ChunkKey key;
   uint32_t position = 0;  // in its chain
+  bool by_layer = false;
   std::vector<DiskPlace> places;
   std::vector<SlotRef> slots;
 };

@@ -11,7 +11,6 @@ void Core::CheckInvariants() {
   const ChunkIndex places = chunks_.places();
   std::vector<uint32_t> children(places), residents(places), keeps(places), holds(places), rest(places);
   std::vector<uint64_t> sealed(spaces_.size()), on_disk(spaces_.size());
-  int64_t ended = 0;  // reads that failed, whose waits go on
   uint64_t writes = 0;
   Bytes writing{};
   std::vector<Bytes> bytes(spaces_.size());
@@ -56,19 +55,14 @@ void Core::CheckInvariants() {
     const Session* session = sessions_.Find(op.session);
     KVIST_CHECK(session != nullptr && session->ops.contains(id.Pack()));
   });
-  for (const EndedRead& read : ended_reads_) {
-    ++holds[read.chunk];
-    if (!read.status.ok()) --ended;
-  }
+  for (const auto& [chunk, op] : waiting_) KVIST_CHECK(ops_.Find(OpId::Unpack(op))->reads_left > 0);
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) continue;
     ++in_use;
-    if (reading_.contains(i)) {
-      ++holds[i];
-      KVIST_CHECK(chunk.state == ChunkState::kReading);
-    }
-    if (chunk.state == ChunkState::kReading && !reading_.contains(i)) ++ended;
+    if (reading_.contains(i)) ++holds[i];
+    KVIST_CHECK((chunk.state == ChunkState::kReading) == reading_.contains(i));
+    if (chunk.state == ChunkState::kLost) KVIST_CHECK(chunk.detached && chunk.holds > 0 && chunk.disk == DiskCopy::kNone);
     if (chunk.state == ChunkState::kOnDisk) {
       ++on_disk[chunk.space.value];
       KVIST_CHECK(chunk.disk == DiskCopy::kThere);
@@ -134,7 +128,7 @@ void Core::CheckInvariants() {
   for (uint32_t t = 0; t < tenants_.size() && options_.disk.has_value(); ++t)
     KVIST_CHECK(tenants_[TenantId{t}].clean->bytes() == clean[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
-  KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size() && ended == 0);
+  KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size());
   placement_.CheckInvariants();
   slots_.CheckInvariants();
 }

@@ -1,4 +1,5 @@
-// What the core does when chunks are leased that are only on disk: they are read, and loads of them wait.
+// What the core does when chunks are leased that are only on disk: they are read when there are slots for them, and loads of them begin
+// when all reads have.
 
 #include <iterator>
 #include <utility>
@@ -39,14 +40,14 @@ void Core::BeginReads(Effects* out) {
   for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].read_waits = {};
   const size_t before = reading_.size();
   // Whether the chunk needs no read any more, or it was begun; not when its tenant has no room now.
-  const auto begin = [&](ChunkIndex chunk) {
+  const auto begin = [&](ChunkIndex chunk, bool by_layer) {
     chunks_.Charge(1);
     if (chunks_[chunk].state != ChunkState::kOnDisk) return true;
     Tenant& tenant = tenants_[spaces_[chunks_[chunk].space].tenant];
     if (tenant.read_waits > Bytes{}) return false;
     // Half of the reserve is for stores, while more of it is being written.
     const bool stores_first = tenant.writing > Bytes{} && AtHand(tenant) < ReserveOf(tenant) / 2;
-    if (!stores_first && BeginRead(chunk, out)) return true;
+    if (!stores_first && BeginRead(chunk, by_layer, out)) return true;
     tenant.read_waits = BytesOf(chunk);
     return false;
   };
@@ -54,19 +55,21 @@ void Core::BeginReads(Effects* out) {
     const ChunkRef ref = orphan_reads_.front();
     orphan_reads_.pop_front();
     const ChunkIndex chunk = Find(ref);
-    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk)) orphan_reads_.push_back(ref);
+    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, false)) orphan_reads_.push_back(ref);
   }
   for (auto reader = readers_.begin(); reader != readers_.end() && !spent();) {
-    std::vector<ChunkIndex>& chunks = leases_[reader->second].to_read;
-    while (!chunks.empty() && !spent() && begin(chunks.back())) chunks.pop_back();
+    Lease& lease = leases_[reader->second];
+    std::vector<ChunkIndex>& chunks = lease.to_read;
+    while (!chunks.empty() && !spent() && begin(chunks.back(), lease.by_layer)) chunks.pop_back();
     chunks_.Charge(1);
     reader = chunks.empty() ? readers_.erase(reader) : std::next(reader);
   }
   // When none could be begun a Tick can't begin any, either: what makes room is an event.
   more_reads_ = spent() && reading_.size() > before;
+  BeginWaiting(out);
 }
 
-bool Core::BeginRead(ChunkIndex i, Effects* out) {
+bool Core::BeginRead(ChunkIndex i, bool by_layer, Effects* out) {
   // Where nothing can be written nothing would come to be on disk, too.
   const Tenants::Victims victims =
       writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
@@ -74,6 +77,7 @@ bool Core::BeginRead(ChunkIndex i, Effects* out) {
   Chunk& chunk = chunks_[i];
   ++chunk.holds;
   reading_.insert(i);
+  if (waiting_.lower_bound({i, 0}) != waiting_.lower_bound({i + 1, 0})) begun_reads_.push_back(RefOf(i));
   const std::span<const DiskPlace> places = placement_.PlacesOf(i);
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   out->push_back(ReadStarted{RefOf(i),
@@ -81,9 +85,26 @@ bool Core::BeginRead(ChunkIndex i, Effects* out) {
                              chunk.group,
                              chunk.key,
                              chunk.position,
+                             by_layer,
                              {places.begin(), places.end()},
                              {slots.begin(), slots.end()}});
   return true;
+}
+
+void Core::BeginWaiting(Effects* out) {
+  while (!begun_reads_.empty()) {
+    const ChunkIndex i = Find(begun_reads_.front());  // none: whoever waited has given up
+    for (auto waits = waiting_.lower_bound({i, 0}); i != kNoChunk && waits != waiting_.end() && waits->first == i;
+         waits = waiting_.lower_bound({i, 0})) {
+      if (placement_.spent()) return;
+      chunks_.Charge(1);
+      const OpId id = OpId::Unpack(waits->second);
+      waiting_.erase(waits);
+      Op* op = ops_.Find(id);
+      if (--op->reads_left == 0) BeginCopy(id, op, out);
+    }
+    begun_reads_.pop_front();
+  }
 }
 
 void Core::On(const ReadFinished& event, Effects* out) {
@@ -91,54 +112,27 @@ void Core::On(const ReadFinished& event, Effects* out) {
   if (i == kNoChunk || reading_.erase(i) == 0) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   chunks_.Charge(1);
+  const bool moves = to_move_.erase(i) > 0;
+  --chunk.holds;
   if (event.status.ok()) {
     ++counters_.chunks_read;
     chunk.state = ChunkState::kSealed;
     ++spaces_[chunk.space].sealed;
     placement_.PolicyOf(i).Sealed(i);
+    // One that is only moved goes before those that are used (Offer).
+    if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
   } else {
     ++counters_.reads_failed;
     if (absl::IsDataLoss(event.status)) {
       ++counters_.chunks_corrupt_on_disk;
       out->push_back(CorruptionFound{chunk.space, 1, Tier::kSsd});
     }
-    // Nobody finds it any more. Those who had it leased are told when they load it.
+    // Nobody finds it any more. Those who had it leased are told when they load it, or by their copies.
     placement_.ForgetPlaces(i);
     if (!chunk.detached) chunks_.Detach(i);
+    chunk.state = ChunkState::kLost;
   }
-  ended_reads_.push_back({i, event.status});
-  EndReads(out);
-}
-
-void Core::EndReads(Effects* out) {
-  while (!ended_reads_.empty()) {
-    const auto [i, status] = ended_reads_.front();
-    for (auto waits = waiting_.lower_bound({i, 0}); waits != waiting_.end() && waits->first == i;
-         waits = waiting_.lower_bound({i, 0})) {
-      if (placement_.spent()) return;
-      chunks_.Charge(1);
-      const OpId id = OpId::Unpack(waits->second);
-      waiting_.erase(waits);
-      Op* op = ops_.Find(id);
-      if (!status.ok()) {
-        EndWaiting(id, status, out);
-      } else if (--op->reads_left == 0) {
-        out->push_back(Copying(id, op));
-      }
-    }
-    ended_reads_.pop_front();
-    const bool moves = to_move_.erase(i) > 0;
-    Chunk& chunk = chunks_[i];
-    --chunk.holds;
-    if (!status.ok()) {
-      placement_.Unreserve(i);
-      placement_.Collect(i);
-      continue;
-    }
-    // One that is only moved goes before those that are used (Offer).
-    if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
-    UseEnded(i);
-  }
+  UseEnded(i);
 }
 
 void Core::EndWaiting(OpId id, absl::Status status, Effects* out) {

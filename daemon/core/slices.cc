@@ -70,7 +70,7 @@ void Core::On(const Tick& event, Effects* out) {
   placement_.SpendUntil(until);
   EndWhatIsOver(until);
   Reap(until);
-  EndReads(out);
+  BeginWaiting(out);
   GoOnFlushing(until, out);
   while (chunks_.work() < until && (ClearWork() || !placement_.rest().empty())) {
     if (!placement_.rest().empty()) {

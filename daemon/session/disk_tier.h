@@ -23,6 +23,14 @@ class DiskTier {
   using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskWritable, core::SpaceFound,
                              core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
+  struct ChunkToRead {
+    const core::SpaceSpec* space;
+    core::ReadStarted read;
+    Slots slots;
+    // So many layers of a shard are there, from the first, and every checksum is right: called as often as there are more, on any thread, one
+    // call of a shard after the other, before the end. A tier may leave it at the end.
+    std::function<void(uint32_t shard, uint32_t layers)> arrived;
+  };
 
   // Who hears the tier: the reactor. Threads: any but its own.
   class Ear {
@@ -39,7 +47,7 @@ class DiskTier {
   virtual ~DiskTier() = default;
 
   virtual void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) = 0;
-  virtual void Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) = 0;
+  virtual void Read(std::vector<ChunkToRead> chunks) = 0;
   // No chunk is at these places any more; each was written or found by this tier.
   virtual void Free(core::PlacesFreed freed) = 0;
   // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.

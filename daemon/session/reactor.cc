@@ -74,10 +74,7 @@ void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
 }
 
 void Reactor::Say(DiskTier::Event event) {
-  Run([this, event = std::move(event)] {
-    std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
-    CarryOut();
-  });
+  Run([this, event = std::move(event)] { Hear(event); });
 }
 
 bool Reactor::RunAndWait(std::function<void()> task) {
@@ -96,10 +93,7 @@ bool Reactor::RunAndWait(std::function<void()> task) {
 }
 
 bool Reactor::Tell(DiskTier::Event event) {
-  return RunAndWait([this, event = std::move(event)] {
-    std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
-    CarryOut();
-  });
+  return RunAndWait([this, event = std::move(event)] { Hear(event); });
 }
 
 std::optional<SpaceId> Reactor::FindSpace(const SpaceDigest& digest) {
@@ -273,8 +267,8 @@ bool Reactor::TakeInbox() {
     const InFlight& of = copy.mapped();
     const bool load = of.direction == core::Direction::kLoad;
     Latencies& latencies = activity_.latencies;
-    (load ? latencies.copy_load : latencies.copy_store).Record(quiet_nanos - of.submitted_nanos);
-    if (end.began_nanos != 0) {
+    if (!of.streams) (load ? latencies.copy_load : latencies.copy_store).Record(quiet_nanos - of.submitted_nanos);
+    if (end.began_nanos != 0 && !of.streams) {
       latencies.waits[static_cast<size_t>(load ? Queue::kCopyLoad : Queue::kCopyStore)].Record(end.began_nanos -
                                                                                                of.submitted_nanos);
     }
@@ -336,6 +330,18 @@ void Reactor::CarryOut() {
   // Carrying an effect out never calls the core, so no effect is added meanwhile.
   for (core::Effect& effect : effects_) std::visit([this](auto& e) { Carry(e); }, effect);
   effects_.clear();
+  if (!reads_.empty()) disk_->Read(std::exchange(reads_, {}));
+}
+
+void Reactor::Hear(const DiskTier::Event& event) {
+  if (const auto* const read = std::get_if<core::ReadFinished>(&event)) {
+    if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
+      for (const auto& shard : ended.mapped().shards) shard->End(read->status);
+      engine_->Arrived();
+    }
+  }
+  std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
+  CarryOut();
 }
 
 void Reactor::Carry(core::SessionAccepted& effect) {
@@ -382,9 +388,15 @@ void Reactor::Carry(core::WriteStarted& effect) {
 }
 
 void Reactor::Carry(core::ReadStarted& effect) {
+  Coming& coming = coming_[effect.chunk.Pack()];
+  coming.by_layer = effect.by_layer;
+  for (size_t shard = 0; shard < effect.slots.size(); ++shard) coming.shards.push_back(std::make_shared<cuda::SlotArrival>());
+  const auto arrived = [shards = coming.shards, engine = engine_](uint32_t shard, uint32_t layers) {
+    shards[shard]->Arrived(layers);
+    engine->Arrived();
+  };
   DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
-  const core::SpaceSpec& space = core_.spec(effect.space);
-  disk_->Read(space, std::move(effect), std::move(slots));
+  reads_.push_back({&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
 }
 
 void Reactor::Carry(core::SpaceCleared& effect) {
@@ -401,8 +413,27 @@ void Reactor::Carry(core::CopyStarted& effect) {
   std::vector<std::byte*> memory;
   memory.reserve(effect.slots.size());
   for (const SlotRef slot : effect.slots) memory.push_back(slots_(slot));
-  in_flight_.emplace(effect.op.Pack(), InFlight{effect.session, effect.tag, effect.direction, MonotonicNanos()});
-  engine_->Submit(Find(effect.session)->Begin(effect, std::move(memory)));
+  EngineSession* const session = Find(effect.session);
+  cuda::Copy copy = session->Begin(effect, std::move(memory));
+  Expect(effect, *session, &copy);
+  in_flight_.emplace(effect.op.Pack(), InFlight{effect.session, effect.tag, effect.direction, MonotonicNanos(),
+                                                !copy.arrivals.empty()});
+  engine_->Submit(std::move(copy));
+}
+
+void Reactor::Expect(const core::CopyStarted& effect, const EngineSession& session, cuda::Copy* copy) const {
+  const auto coming = [](core::ChunkRef chunk) { return static_cast<bool>(chunk); };
+  if (std::none_of(effect.coming.begin(), effect.coming.end(), coming)) return;
+  const core::GroupSpec& group = core_.spec(session.space()).groups[copy->group.value];
+  const uint32_t shard = group.ShardOf(session.registration().rank);
+  copy->order = cuda::Order::kByChunk;
+  for (const core::ChunkRef chunk : effect.coming) {
+    copy->arrivals.push_back(nullptr);
+    if (!chunk) continue;
+    const Coming& read = coming_.at(chunk.Pack());
+    copy->arrivals.back() = read.shards[shard];
+    if (read.by_layer) copy->order = cuda::Order::kByLayer;
+  }
 }
 
 void Reactor::Carry(core::CopyCancelled& effect) { engine_->Cancel(effect.op); }

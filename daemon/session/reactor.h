@@ -101,6 +101,11 @@ class Reactor : public DiskTier::Ear {
     core::RequestTag tag;
     core::Direction direction;
     int64_t submitted_nanos;
+    bool streams;  // it waits for a disk: how long it takes says nothing of copying
+  };
+  struct Coming {  // a chunk that is being read
+    std::vector<std::shared_ptr<cuda::SlotArrival>> shards;
+    bool by_layer;
   };
   struct Quiet {  // a copy that is
     OpId op;
@@ -121,6 +126,9 @@ class Reactor : public DiskTier::Ear {
   bool TakeInbox();
   bool DrainSessions();
   void CarryOut();
+  void Hear(const DiskTier::Event& event);
+  // What of the copy's slots is still being read.
+  void Expect(const core::CopyStarted& effect, const EngineSession& session, cuda::Copy* copy) const;
   void Sleep();
   bool SharesCore() const;
   void Look() const;
@@ -175,6 +183,8 @@ class Reactor : public DiskTier::Ear {
   absl::flat_hash_map<SessionId, std::function<void(absl::Status)>> opening_;
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
+  absl::flat_hash_map<uint64_t, Coming> coming_;     // by ChunkRef
+  std::vector<DiskTier::ChunkToRead> reads_;         // that CarryOut hands over
   absl::flat_hash_map<uint64_t, std::function<void(const core::Flushed&)>> flushes_;  // by tag: the daemon's own
   uint64_t next_flush_ = 0;
   std::vector<Round> rounds_;

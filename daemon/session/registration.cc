@@ -289,6 +289,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   Registration registration;
   registration.instance = hello.instance();
   registration.probed = hello.probed();
+  registration.by_layer = hello.by_layer();
   const uint32_t ranks = space.tensor_parallel() * space.pipeline_parallel();
   KVIST_RETURN_IF_ERROR(InRange("rank", hello.rank(), 0, ranks - 1));
   registration.rank = Rank{static_cast<uint16_t>(hello.rank())};

@@ -25,6 +25,7 @@ struct Registration {
   core::SpaceSpec space;
   std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
   bool probed = false;
+  bool by_layer = false;  // loads of what it looks up are waited for layer by layer
 };
 
 // Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:

@@ -250,7 +250,7 @@ uint32_t Store::OpenSpace(const SpaceDigest& digest, std::string description) {
   return state_->OpenSpace(digest, std::move(description));
 }
 void Store::Write(ChunkToWrite chunk) { state_->Write(std::move(chunk)); }
-void Store::Read(ChunkToRead chunk) { state_->Read(std::move(chunk)); }
+void Store::Read(std::vector<ChunkToRead> chunks) { state_->Read(std::move(chunks)); }
 void Store::Flush() { state_->Flush(); }
 void Store::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced) {
   state_->Free(id, units, std::move(places), replaced);

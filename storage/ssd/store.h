@@ -150,6 +150,11 @@ class Store {
     ShardShape shape;
     std::vector<Place> places;  // [shard]
     Slots slots;
+    // Somebody wants the first layers of all chunks of the call before the rest of any: then they are read so, and urgently.
+    bool by_layer = false;
+    // Hears, on a device's thread, one call of a shard after the other, that so many layers of it are there, from the first, every checksum
+    // right; all comes before Read of the owner. It hands over and returns. May be empty.
+    std::function<void(uint32_t shard, uint32_t layers)> arrived;
   };
 
   // Opens the directories and the catalog. Reads two units of each segment; recovery is Start's.
@@ -165,7 +170,7 @@ class Store {
   // The number of a space, a new one when none has that digest. `description`: what the owner needs to know it again, at most kRowDescriptionMax.
   uint32_t OpenSpace(const SpaceDigest& digest, std::string description);
   void Write(ChunkToWrite chunk);
-  void Read(ChunkToRead chunk);
+  void Read(std::vector<ChunkToRead> chunks);
   // What has been given to Write so far becomes durable without waiting for company.
   void Flush();
   // The owner doesn't want what lies there any more: the chunk's row goes, unless it was `replaced` by that of a newer Write.

@@ -131,8 +131,7 @@ void StoreDevice::Tell(absl::Time now) {
     writer.GiveUp(EIO);
   }
   for (const Reader::Progress& progress : drive_.reader().TakeProgress()) {
-    if (!progress.ended) continue;
-    NoteRead(progress.error);
+    if (progress.ended) NoteRead(progress.error);
     listener_->ShardRead(progress);
   }
   GiveUpIfStarved(now);
@@ -184,15 +183,19 @@ void StoreDevice::Write(const Writer::Shard& shard) {
   }
 }
 
-void StoreDevice::Read(const Reader::Shard& shard) {
+void StoreDevice::Read(std::span<const Reader::Shard> shards, Reader::Order order) {
   const Segments& segments = drive_.segments();
-  const bool fenced =
-      segments.header(shard.place.segment) != nullptr && segments.state(shard.place.segment) == Segments::State::kFenced;
-  if (stopping_ || fenced || unreadable_) {
-    listener_->ShardRead({.ticket = shard.ticket, .ended = true, .error = stopping_ ? ECANCELED : EIO});
-    return;
+  std::vector<Reader::Shard> to_read;
+  for (const Reader::Shard& shard : shards) {
+    const bool fenced =
+        segments.header(shard.place.segment) != nullptr && segments.state(shard.place.segment) == Segments::State::kFenced;
+    if (stopping_ || fenced || unreadable_) {
+      listener_->ShardRead({.ticket = shard.ticket, .ended = true, .error = stopping_ ? ECANCELED : EIO});
+    } else {
+      to_read.push_back(shard);
+    }
   }
-  drive_.reader().Read({&shard, 1}, Reader::Order::kWhole);
+  drive_.reader().Read(to_read, order);
 }
 
 void StoreDevice::Kill(Place place, uint32_t units) {

@@ -32,7 +32,8 @@ class StoreDevice {
    public:
     virtual ~Listener() = default;
     virtual void ShardWritten(const Writer::Outcome& outcome) = 0;
-    virtual void ShardRead(const Reader::Progress& ended) = 0;
+    // As often as more of it is there, and at its end.
+    virtual void ShardRead(const Reader::Progress& progress) = 0;
     // The use of a segment begins: Admit, when its row is committed.
     virtual void Announced(const SegmentHeader& header) = 0;
     virtual void Settled(uint32_t segment) = 0;
@@ -71,7 +72,7 @@ class StoreDevice {
   // In tasks, and of the owner.
   void Turn(absl::Time now, absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
   void Write(const Writer::Shard& shard);
-  void Read(const Reader::Shard& shard);
+  void Read(std::span<const Reader::Shard> shards, Reader::Order order);
   void AddLive(uint32_t segment, uint32_t units) { drive_.segments().AddLive(segment, units); }
   void Kill(Place place, uint32_t units);
   void Fence(uint32_t segment);  // one that was found

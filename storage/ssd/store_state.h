@@ -50,7 +50,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Start();
   uint32_t OpenSpace(const SpaceDigest& digest, std::string description);
   void Write(ChunkToWrite chunk);
-  void Read(ChunkToRead chunk);
+  void Read(std::vector<ChunkToRead> chunks);
+  absl::Status CheckRead(const ChunkToRead& chunk) const;
   void Flush();
   void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced);
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
@@ -83,6 +84,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
     Ticket ticket = 0;
     uint32_t waiting = 0;
     absl::Status status;
+    std::shared_ptr<const std::function<void(uint32_t shard, uint32_t layers)>> arrived;  // or null
   };
   // A record that says that a space was cleared, on its way.
   struct OneClear {
@@ -130,7 +132,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
 
   // Of the devices; on their threads.
   void ShardWritten(const Writer::Outcome& outcome) override;
-  void ShardRead(const Reader::Progress& ended) override;
+  void ShardRead(const Reader::Progress& progress) override;
   void Announced(const SegmentHeader& header) override;
   void Settled(uint32_t segment) override;
   void Fenced(uint32_t segment) override;

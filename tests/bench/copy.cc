@@ -72,6 +72,7 @@ class WatchedEngine final : public cuda::CopyEngine {
     engine_->Submit(std::move(copy));
   }
   void Cancel(OpId op) override { engine_->Cancel(op); }
+  void Arrived() override { engine_->Arrived(); }
 
  private:
   const std::unique_ptr<cuda::CopyEngine> engine_;

@@ -36,7 +36,11 @@ void DelayedTier::Write(const core::SpaceSpec&, core::WriteStarted write, Slots 
   });
 }
 
-void DelayedTier::Read(const core::SpaceSpec&, core::ReadStarted read, Slots slots) {
+void DelayedTier::Read(std::vector<ChunkToRead> chunks) {
+  for (ChunkToRead& chunk : chunks) ReadOne(std::move(chunk.read), std::move(chunk.slots));
+}
+
+void DelayedTier::ReadOne(core::ReadStarted read, Slots slots) {
   At(absl::Now() + read_delay_, [this, read = std::move(read), slots = std::move(slots)] {
     core::ReadFinished finished{read.chunk, absl::OkStatus()};
     {

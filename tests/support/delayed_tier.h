@@ -22,11 +22,12 @@ class DelayedTier final : public session::DiskTier {
   ~DelayedTier() override;
 
   void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) override;
-  void Read(const core::SpaceSpec& space, core::ReadStarted read, Slots slots) override;
+  void Read(std::vector<ChunkToRead> chunks) override;
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
 
  private:
+  void ReadOne(core::ReadStarted read, Slots slots);
   void At(absl::Time when, std::function<void()> what);
   void Loop();
 

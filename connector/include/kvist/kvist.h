@@ -196,6 +196,9 @@ typedef struct kvist_options {
   /* 1: a daemon that refuses (another version, another user's) is like one that is away: kvist_connect succeeds once the description of the
    * memory has proved right, kvist_connection_state says REFUSED, kvist_wait_connected why, and the client asks again every second. */
   int32_t ask_again;
+  /* 1: loads of what this client looks up are waited for layer by layer (kvist_wait for fewer than all). What is on disk of them is then read
+   * so, too: the first layer of all chunks comes long before the last one of any, and all of it a little later than otherwise. */
+  int32_t by_layer;
 } kvist_options;
 
 /* Opens a session. Succeeds also when the daemon is away (the client then keeps trying; until it is there everything is a miss).

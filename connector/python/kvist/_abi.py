@@ -96,6 +96,7 @@ class Options(Structure):
         ("deadline_us", c_int64),
         ("connect_timeout_us", c_int64),
         ("ask_again", c_int32),
+        ("by_layer", c_int32),
     ]
 
 

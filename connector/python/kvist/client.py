@@ -94,9 +94,11 @@ class Client:
         deadline_s: float = 0.0,
         connect_timeout_s: float = 0.0,
         ask_again: bool = False,
+        by_layer: bool = False,
     ) -> None:
         """Opens the session; succeeds also while the daemon is away, and everything is a miss until it is there. With `ask_again` a
-        daemon that refuses (another version, another user's) is like one that is away; wait_connected says why."""
+        daemon that refuses (another version, another user's) is like one that is away; wait_connected says why. `by_layer`: loads of what this client looks up are waited
+        for layer by layer, so what is on disk of them is read so, too."""
         self._client = ctypes.c_void_p()
         self._lib = library()
         self.space = space
@@ -112,6 +114,7 @@ class Client:
             deadline_us=_us(deadline_s),
             connect_timeout_us=_us(connect_timeout_s),
             ask_again=ask_again,
+            by_layer=by_layer,
         )
         status = self._lib.connect(options, self._client)
         if status != Status.OK:

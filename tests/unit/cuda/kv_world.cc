@@ -159,7 +159,8 @@ Copy KvWorld::MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>
             .page_table = {},
             .first_layer = 0,
             .layer_count = layers(),
-            .progress = nullptr};
+            .progress = nullptr,
+            .arrivals = {}};
   std::vector<uint32_t> pages(layout().pages);
   std::iota(pages.begin(), pages.end(), 0);
   // Half the time in order, so that neighbours are joined.

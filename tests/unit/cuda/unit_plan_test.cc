@@ -59,6 +59,27 @@ TEST_CASE("UnitPlan keeps units near the size it aims at") {
   CHECK(huge_pieces.units_per_step() == 3);
 }
 
+TEST_CASE("UnitPlan by chunk has units of whole chunks in all layers, and covers each once") {
+  std::mt19937_64 rng(4);
+  for (int round = 0; round < 500; ++round) {
+    const uint32_t layers = 1 + static_cast<uint32_t>(rng() % 130);
+    const uint64_t chunks = 1 + rng() % 300, pieces = 1 + rng() % 40;
+    const UnitPlan plan = UnitPlan::ByChunk(layers, chunks, pieces, uint64_t{1} << rng() % 18);
+    REQUIRE(plan.steps() == 1);
+    REQUIRE(plan.LayersAfter(1) == layers);
+    uint64_t piece = 0;
+    for (uint64_t u = 0; u < plan.units(); ++u) {
+      const Unit unit = plan.At(u);
+      REQUIRE((unit.first_layer == 0 && unit.layer_count == layers && unit.pieces.first == piece));
+      REQUIRE(unit.pieces.end % pieces == 0);
+      piece = unit.pieces.end;
+    }
+    REQUIRE(piece == chunks * pieces);
+  }
+  CHECK(UnitPlan::ByChunk(4, 10, 8, 64 * kKiB).units() == 10);  // 2 MiB each
+  CHECK(UnitPlan(32, 16, 4 * kKiB, 1).steps() == 32);           // one layer a step where that is asked for
+}
+
 TEST_CASE("UnitPlan gives an empty copy one unit") {
   for (const UnitPlan& plan : {UnitPlan(0, 0, 16), UnitPlan(0, 5, 16), UnitPlan(7, 0, 16)}) {
     REQUIRE(plan.units() == 1);

@@ -22,6 +22,7 @@ class NoCopies final : public cuda::CopyEngine {
  public:
   void Submit(cuda::Copy) override { KVIST_CHECK(false); }
   void Cancel(OpId) override { KVIST_CHECK(false); }
+  void Arrived() override {}
 };
 
 // An observation with a reactor over an empty core.

@@ -99,6 +99,7 @@ class Hook final : public cuda::CopyEngine {
     begun(copy);
   }
   void Cancel(OpId) override { KVIST_CHECK(false); }
+  void Arrived() override {}
 
   Reactor* reactor = nullptr;
   std::function<void(const cuda::Copy&)> begun;

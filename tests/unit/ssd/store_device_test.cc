@@ -54,7 +54,9 @@ struct DeviceWorld final : StoreDevice::Listener {
   void Settle() { Turn(200); }
 
   void ShardWritten(const Writer::Outcome& outcome) override { CHECK(outcomes.emplace(outcome.ticket, outcome).second); }
-  void ShardRead(const Reader::Progress& ended) override { reads.emplace(ended.ticket, ended); }
+  void ShardRead(const Reader::Progress& progress) override {
+    if (progress.ended) reads.emplace(progress.ticket, progress);
+  }
   void Announced(const SegmentHeader& header) override {
     announced.push_back(header);
     // Nothing of the use is on the disk yet.
@@ -272,12 +274,13 @@ TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neith
   AlignedBytes slot(kUnit * 3);
   const RecordHeader header = ShardHeader(1, 2, kUnit);
   world.device->Post([&](StoreDevice& d) {
-    d.Read({.ticket = 1,
-            .slot = slot.data(),
-            .place = world.outcomes.at(1).place,
-            .identity = IdentityOf(header),
-            .runs = 2,
-            .run_bytes = kUnit});
+    const Reader::Shard shard{.ticket = 1,
+                              .slot = slot.data(),
+                              .place = world.outcomes.at(1).place,
+                              .identity = IdentityOf(header),
+                              .runs = 2,
+                              .run_bytes = kUnit};
+    d.Read({&shard, 1}, Reader::Order::kWhole);
   });
   world.Settle();
   REQUIRE(world.reads.size() == 1);

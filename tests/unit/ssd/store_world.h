@@ -110,8 +110,31 @@ class StoreWorld final : public StoreOwner {
       chunk.slots.push_back({slot.data(), slot.size().value});
     }
     const uint64_t ticket = chunk.ticket;
-    store->Read(std::move(chunk));
+    // What was said to be there stays as it was then.
+    struct Arrived {
+      uint32_t layers = 0;
+      size_t hash = 0;
+    };
+    std::vector<Arrived> arrived(options.shards);  // each its device's, until the end
+    const auto hash = [&, slots = chunk.slots](uint32_t shard, uint32_t layers) {
+      const auto* bytes = reinterpret_cast<const char*>(slots[shard].data() + kHeaderBytes.value);
+      return std::hash<std::string_view>()({bytes, (options.shape.layer_bytes * layers).value});
+    };
+    chunk.by_layer = ticket % 2 == 0;
+    chunk.arrived = [&](uint32_t shard, uint32_t layers) {
+      KVIST_CHECK(layers > arrived[shard].layers || layers == options.shape.layers);
+      arrived[shard] = {layers, hash(shard, layers)};
+    };
+    std::vector<Store::ChunkToRead> call;
+    call.push_back(std::move(chunk));
+    store->Read(std::move(call));
     const absl::Status status = WaitFor(ticket);
+    for (uint32_t shard = 0; shard < options.shards; ++shard) {
+      if (hash(shard, arrived[shard].layers) != arrived[shard].hash && arrived[shard].layers > 0)
+        return absl::InternalError("what had arrived has changed");
+      if (status.ok() && arrived[shard].layers != options.shape.layers)
+        return absl::InternalError("not all was said to have arrived");
+    }
     if (!status.ok()) return status;
     for (uint32_t shard = 0; shard < options.shards; ++shard) {
       AlignedBytes wanted(kUnit * options.shape.units());

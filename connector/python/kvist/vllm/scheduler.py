@@ -114,6 +114,7 @@ class SchedulerSide:
             space=first.space,
             socket=self._settings.socket,
             ask_again=True,
+            by_layer=self._layerwise,
         )
         self._settle()
 
