@@ -27,32 +27,25 @@ bool CleanReserve::Leave(ChunkIndex i) {
 }
 
 ChunkIndex CleanReserve::NextOnDisk() {
-  const ChunkIndex first = first_;
-  if (first == kEnd) return kNoChunk;
-  Leave(first);
-  return first;
+  if (const ChunkIndex first = first_; first != kEnd) {
+    Leave(first);
+    return first;
+  }
+  ChunkIndex victim = inner_->NextVictim();
+  passed_.clear();
+  while (victim != kNoChunk && chunks_[victim].disk != DiskCopy::kThere) {
+    passed_.push_back(victim);
+    victim = passed_.size() < kLooks ? inner_->NextVictim() : kNoChunk;
+  }
+  chunks_.Charge(passed_.size());
+  // Back to where they were, so that the first is the first again.
+  for (size_t i = passed_.size(); i-- > 0;) inner_->Exposed(passed_[i]);
+  return victim;
 }
 
 ChunkIndex CleanReserve::NextVictim() {
-  if (const ChunkIndex clean = NextOnDisk(); clean != kNoChunk) return clean;
-  passed_.clear();
-  ChunkIndex victim = inner_->NextVictim();
-  while (victim != kNoChunk && chunks_[victim].disk != DiskCopy::kThere && passed_.size() < kLooks) {
-    passed_.push_back(victim);
-    victim = inner_->NextVictim();
-  }
-  if (passed_.empty()) return victim;
-  chunks_.Charge(passed_.size());
-  if (victim == kNoChunk || chunks_[victim].disk != DiskCopy::kThere) {
-    if (victim != kNoChunk) inner_->Exposed(victim);
-    victim = passed_.front();
-    passed_.front() = kNoChunk;
-  }
-  // Back to where they were, so that the first is the first again.
-  for (size_t i = passed_.size(); i-- > 0;) {
-    if (passed_[i] != kNoChunk) inner_->Exposed(passed_[i]);
-  }
-  return victim;
+  const ChunkIndex on_disk = NextOnDisk();
+  return on_disk != kNoChunk ? on_disk : inner_->NextVictim();
 }
 
 }  // namespace kvist::core

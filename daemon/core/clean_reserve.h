@@ -26,7 +26,8 @@ class CleanReserve final : public EvictionPolicy {
   // A chunk whose slots can be given away, and that inner's NextVictim has chosen, or that was written when it had.
   void Add(ChunkIndex chunk);
   Bytes bytes() const { return bytes_; }
-  // The victims apart: those that are on disk, and the others. kNoChunk: there is none.
+  // The victims apart. On disk: the first of the list; where that is empty, of inner's next few one that is there. Unwritten: inner's next,
+  // which may be on disk, too. kNoChunk: there is none.
   ChunkIndex NextOnDisk();
   ChunkIndex NextUnwritten() { return inner_->NextVictim(); }
 
@@ -57,7 +58,7 @@ class CleanReserve final : public EvictionPolicy {
     Leave(chunk);
     inner_->Dropped(chunk);
   }
-  // Where the list is empty: of inner's next few one that is on disk, before its turn; what isn't written would be lost.
+  // One that is on disk, be it before its turn, else inner's next: what isn't written would be lost.
   ChunkIndex NextVictim() override;
   bool Knows(ChunkIndex chunk) const override { return chunks_[chunk].clean || inner_->Knows(chunk); }
   uint64_t memory_bytes() const override { return inner_->memory_bytes(); }
@@ -73,7 +74,7 @@ class CleanReserve final : public EvictionPolicy {
   ChunkIndex first_ = kEnd;
   ChunkIndex last_ = kEnd;
   Bytes bytes_{};
-  std::vector<ChunkIndex> passed_;  // scratch of NextVictim
+  std::vector<ChunkIndex> passed_;  // scratch of NextOnDisk
 };
 
 }  // namespace kvist::core

@@ -36,12 +36,13 @@ absl::StatusOr<std::unique_ptr<EngineMemory>> EngineMemory::Create(Shape shape) 
   return memory;
 }
 
-absl::StatusOr<kvist::Client> EngineMemory::Connect(const std::string& socket, kvist_role role) const {
+absl::StatusOr<kvist::Client> EngineMemory::Connect(const std::string& socket, kvist_role role, Waits waits) const {
   kvist_options options{};
   options.struct_size = sizeof options;
   options.socket = socket.c_str();
   options.instance = "bench";
   options.role = role;
+  options.by_layer = waits == Waits::kByLayer;
   options.deadline_us = 10'000'000;
   options.connect_timeout_us = 10'000'000;
   kvist_space& space = options.space;

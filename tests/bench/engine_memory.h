@@ -33,7 +33,8 @@ class EngineMemory {
   static absl::StatusOr<std::unique_ptr<EngineMemory>> Create(Shape shape);
 
   // A session with the daemon at `socket`, of the instance "bench". Errors: those of kvist_connect; Unavailable  no daemon there.
-  absl::StatusOr<kvist::Client> Connect(const std::string& socket, kvist_role role) const;
+  enum class Waits : uint8_t { kForAll, kByLayer };  // kvist_options.by_layer
+  absl::StatusOr<kvist::Client> Connect(const std::string& socket, kvist_role role, Waits waits = Waits::kForAll) const;
 
   std::byte* Page(uint32_t layer, uint32_t page) const {
     return mapping_.data() + (uint64_t{layer} * shape_.pages + page) * shape_.page_bytes;

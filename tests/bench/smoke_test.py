@@ -32,6 +32,8 @@ CASES = {
         **{f"{way} {size} MiB shards": 0.9 for way in ("write", "read") for size in (2, 16)},
         **{f"{way} {size} MiB shards, cpu": 1 for way in ("write", "read") for size in (2, 16)},
         "layer 0 of 64 chunks": 2,
+        "load of 64 chunks from disk": 0.9,
+        "wait for layer 0 of 64 chunks": 2,
         "seal of a header, 64 layers": None,
     },
     "restart": {

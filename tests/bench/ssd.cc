@@ -18,6 +18,7 @@
 #include "storage/ssd/drive.h"
 #include "storage/ssd/probe.h"
 #include "storage/ssd/segment_header.h"
+#include "tests/bench/disk_loads.h"
 #include "tests/bench/files.h"
 #include "tests/bench/raw_disk.h"
 #include "tests/bench/slices.h"
@@ -358,6 +359,7 @@ absl::Status RunSsd(const Settings& settings, Report* report) {
                                                        [&] { return bench.RawLayerZero(); }, pairs_min));
   const Pair layer = MedianByRatio(std::move(layers));
   report->cases.push_back({"layer 0 of 64 chunks", layer.product * 1e3, "ms", layer.limit * 1e3, Better::kLower, 2});
+  KVIST_RETURN_IF_ERROR(MeasureDiskLoads(settings, settings.time / 3, pairs_min, report));
   const Pair seal = bench.Seal();
   report->cases.push_back({"seal of a header, 64 layers", seal.product, "us", seal.limit, Better::kLower, std::nullopt});
   return absl::OkStatus();
