@@ -279,6 +279,73 @@ TEST_CASE("A disk holds what the pool has no room for") {
   CHECK(loaded.chunks >= kPrompts * kChunks * 95 / 100);
 }
 
+TEST_CASE("A load from disk gives out layer after layer, each right when it is said to be there") {
+  constexpr uint32_t kLayers = 16, kPrompts = 6, kOfPrompt = 10;
+  const TempDir dir;
+  const std::vector<std::string> settings{"ssd.enabled=true", "ssd.capacity=2GiB", "pool.bytes=256MiB", "lease.share=0.9"};
+  const auto options_of = [](const DaemonProcess& daemon, bool by_layer) {
+    FakeEngine::Options options = FakeEngine::On(daemon.socket());
+    options.ranks = 2;
+    options.layers = kLayers;
+    options.segment_bytes = 8192;  // chunks of 1 MiB a rank
+    options.by_layer = by_layer;
+    options.deadline_us = kFlushTime;
+    return options;
+  };
+  const auto keys_of = [](const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, kOfPrompt); };
+  {
+    DaemonProcess daemon(dir.path(), settings);
+    FakeEngine engine(options_of(daemon, false));
+    REQUIRE(engine.status.ok());
+    for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(engine.StoreAll(keys_of(engine, p)).status == KVIST_OK);
+    uint32_t durable = 0;
+    REQUIRE(engine.scheduler().Flush(kFlushTime, &durable).ok());
+    daemon.Kill();
+  }
+  uint32_t in_parts = 0;
+  for (const bool by_layer : {true, false}) {
+    DaemonProcess daemon(dir.path(), settings);
+    REQUIRE(HasRecovered(daemon));
+    FakeEngine engine(options_of(daemon, by_layer));
+    REQUIRE(engine.status.ok());
+    const std::vector<uint32_t> pages = engine.Pages(0, kOfPrompt);
+    for (uint32_t p = 0; p < kPrompts; ++p) {
+      CAPTURE(by_layer, p);
+      const std::vector<kvist_key> keys = keys_of(engine, p);
+      const auto check = [&](uint32_t rank, uint32_t layers) {
+        for (uint32_t c = 0; c < kOfPrompt; ++c) {
+          const std::string wrong = engine.Check(
+              rank, keys[c], std::span(pages).subspan(c * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk), layers);
+          if (!wrong.empty()) FAIL(wrong);
+        }
+      };
+      for (uint32_t rank = 0; rank < 2; ++rank) engine.Poison(rank, pages);
+      const kvist::Hit hit = engine.scheduler().Lookup(keys, kFlushTime);
+      REQUIRE(hit.chunks == kOfPrompt);
+      CHECK(hit.coming > 0);
+      kvist_op ops[2];
+      for (uint32_t rank = 0; rank < 2; ++rank) ops[rank] = engine.worker(rank).Load(hit.lease, 0, kOfPrompt, pages);
+      for (uint32_t layers = 1; layers < kLayers; ++layers) {
+        for (uint32_t rank = 0; rank < 2; ++rank) {
+          if (ops[rank] == 0) continue;
+          const kvist_result result = engine.worker(rank).Wait(ops[rank], kFlushTime, layers);
+          REQUIRE((result.status == KVIST_PENDING || result.status == KVIST_OK));
+          if (result.status != KVIST_PENDING) ops[rank] = 0;
+          in_parts += result.status == KVIST_PENDING && result.layers < kLayers;
+          check(rank, result.status == KVIST_OK ? kLayers : result.layers);
+        }
+      }
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        if (ops[rank] != 0) REQUIRE(engine.worker(rank).Wait(ops[rank], kFlushTime).status == KVIST_OK);
+        check(rank, kLayers);
+      }
+    }
+    daemon.Kill();
+  }
+  std::printf("%u times an engine had some layers of a load from disk before the others\n", in_parts);
+  CHECK(in_parts > 0);
+}
+
 TEST_CASE("What was cleared is not found again after kill -9, what came later is") {
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -98,6 +99,7 @@ kvist_options FakeEngine::CommonOptions() const {
   o.instance = options_.instance.c_str();
   o.connect_timeout_us = options_.connect_timeout_us;
   o.ask_again = options_.ask_again;
+  o.by_layer = options_.by_layer;
   o.deadline_us = options_.deadline_us;
   o.space.struct_size = sizeof o.space;
   o.space.model = options_.model.c_str();
@@ -186,9 +188,9 @@ void FakeEngine::Fill(uint32_t rank, const kvist_key& key, std::span<const uint3
   }
 }
 
-std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) const {
+std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages, uint32_t layers) const {
   for (uint32_t p = 0; p < pages.size(); ++p) {
-    for (uint32_t layer = 0; layer < options_.layers; ++layer) {
+    for (uint32_t layer = 0; layer < std::min(layers, options_.layers); ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
         const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
         const std::byte* in = Segment(rank, pages[p], layer, segment);

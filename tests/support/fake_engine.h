@@ -29,6 +29,7 @@ class FakeEngine {
     bool in_process = false;        // no memfd at all: kvistd goes through the process
     bool scheduler = true;
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
+    bool by_layer = false;      // its loads are waited for layer by layer
     bool ask_again = false;     // goes on asking a kvistd that refuses it
     int64_t connect_timeout_us = 5'000'000;
     int64_t deadline_us =
@@ -50,9 +51,9 @@ class FakeEngine {
   // The keys of prompt `prompt`, `chunks` of them. Prompts with equal number / 1000 share their first two chunks.
   std::vector<kvist_key> Keys(uint32_t prompt, uint32_t chunks) const;
 
-  // Writes what `key`'s chunk holds on `rank` into these pages; or returns "" when they hold it, else what is wrong.
+  // Writes what `key`'s chunk holds on `rank` into these pages; or returns "" when their first `layers` layers hold it, else what is wrong.
   void Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages);
-  std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) const;
+  std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages, uint32_t layers = UINT32_MAX) const;
   void Poison(uint32_t rank, std::span<const uint32_t> pages);
 
   // Fills pages and stores keys[first..) from all ranks, waits; the worst status. Threads that share an engine use pages apart:
