@@ -212,11 +212,12 @@ class CrashLoop {
     return chunks;
   }
 
-  std::set<Key> Reclaimed() const {
+  // What kvistd has written down as given up, so far: only what is new is read, else a loop of N cycles would take N squared.
+  const std::set<Key>& Reclaimed() {
     std::ifstream file(dir_ + "/reclaimed", std::ios::binary);
-    std::set<Key> keys;
-    for (Key key; file.read(reinterpret_cast<char*>(key.data()), sizeof key);) keys.insert(key);
-    return keys;
+    file.seekg(static_cast<std::streamoff>(reclaimed_read_ * sizeof(Key)));
+    for (Key key; file.read(reinterpret_cast<char*>(key.data()), sizeof key); ++reclaimed_read_) reclaimed_.insert(key);
+    return reclaimed_;
   }
 
   std::mt19937_64 random_;
@@ -227,6 +228,8 @@ class CrashLoop {
   Status flushed_;                        // the last flush
   std::map<uint32_t, uint32_t> durable_;  // prompt -> its first chunks that are
   std::set<uint32_t> cleared_, maybe_cleared_;
+  std::set<Key> reclaimed_;  // keys of prompts that are never stored again
+  uint64_t reclaimed_read_ = 0;
 };
 
 int Main(int argc, char** argv) {
