@@ -38,6 +38,7 @@ UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
 RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
+      streams_(!copy_.arrivals.empty()),
       pieces_per_chunk_(PiecesOfChunk(copy_, verify)),
       plan_(PlanFor(copy_, pieces_per_chunk_)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
@@ -76,23 +77,26 @@ bool RunningCopy::Ready(uint64_t index) const {
   const Unit unit = plan_.At(index);
   const uint32_t layers = copy_.first_layer + unit.first_layer + unit.layer_count;
   const PieceRange chunks = ChunksOf(unit.pieces);
-  return std::all_of(copy_.arrivals.begin() + static_cast<ptrdiff_t>(chunks.first),
-                     copy_.arrivals.begin() + static_cast<ptrdiff_t>(chunks.end),
-                     [layers](const auto& arrival) { return arrival == nullptr || arrival->Settled(layers); });
+  bool settled = true;
+  for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
+    if (copy_.arrivals[chunk] == nullptr) continue;
+    if (copy_.arrivals[chunk]->failed()) return true;
+    settled &= copy_.arrivals[chunk]->Settled(layers);
+  }
+  return settled;
 }
 
-absl::Status RunningCopy::ReadFailure() const {
-  for (const auto& arrival : copy_.arrivals) {
-    if (arrival == nullptr) continue;
-    if (absl::Status status = arrival->status(); !status.ok()) return status;
+absl::Status RunningCopy::ReadFailure(const Unit& unit) const {
+  const PieceRange chunks = ChunksOf(unit.pieces);
+  for (uint64_t chunk = chunks.first; streams_ && chunk < chunks.end; ++chunk) {
+    if (copy_.arrivals[chunk] == nullptr) continue;
+    if (absl::Status status = copy_.arrivals[chunk]->status(); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
 
 CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
-  if (streams()) {
-    if (absl::Status status = ReadFailure(); !status.ok()) return {std::move(status)};
-  }
+  if (absl::Status status = ReadFailure(unit); !status.ok()) return {std::move(status)};
   std::vector<uint32_t> corrupt;
   for (uint32_t l = 0; l < unit.layer_count; ++l) {
     const LayerIndex layer{copy_.first_layer + unit.first_layer + l};

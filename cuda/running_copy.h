@@ -30,12 +30,10 @@ class RunningCopy {
   OpId op() const { return copy_.op; }
   Direction direction() const { return copy_.direction; }
   uint64_t units() const { return plan_.units(); }
-  // Whether it copies from slots that may still be read into: then no unit is Run that isn't Ready, unless a read has failed. One that is
-  // stays so.
-  bool streams() const { return !copy_.arrivals.empty(); }
+  // Whether it copies from slots that may still be read into: then no unit is Run that isn't Ready. One that is stays so; also one of whose
+  // slots' reads one has failed: that ends the copy.
+  bool streams() const { return streams_; }
   bool Ready(uint64_t unit) const;
-  // What one of its slots' reads has failed with, or OK.
-  absl::Status ReadFailure() const;
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }
 
   // Copies a unit. True: the copy is quiet now.
@@ -52,6 +50,8 @@ class RunningCopy {
 
  private:
   CopyEnd CopyUnit(const Unit& unit) const;
+  // What a read has failed with of the slots that the unit copies from, or OK.
+  absl::Status ReadFailure(const Unit& unit) const;
   // The slots that a unit of pieces reads or writes.
   PieceRange ChunksOf(PieceRange pieces) const;
   absl::Status CopyRange(LayerIndex layer, PieceRange pieces) const;
@@ -61,16 +61,17 @@ class RunningCopy {
 
   Copy copy_;
   const Verify verify_;
+  const bool streams_;
   const uint64_t pieces_per_chunk_;  // of a layer; with checksums 1, for a layer of a chunk has one checksum
   const UnitPlan plan_;
-  const bool pages_absent_;  // some are kNoPage
+  const bool pages_absent_;                             // some are kNoPage
   std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
   std::atomic<bool> stopped_{false};
   std::atomic<bool> skipped_{false};
   std::atomic<bool> failed_{false};
-  CopyEnd error_;                      // written by the one who raised failed_, read when quiet
+  CopyEnd error_;                        // written by the one who raised failed_, read when quiet
   std::atomic<int64_t> began_nanos_{0};  // of the unit that was first
-  std::atomic<uint64_t> arriving_{0};  // settled units that the reporter has not yet counted
+  std::atomic<uint64_t> arriving_{0};    // settled units that the reporter has not yet counted
 
   // reporter
   uint64_t settled_ = 0;

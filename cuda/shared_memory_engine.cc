@@ -23,10 +23,13 @@ namespace kvist::cuda {
 namespace {
 
 constexpr uint32_t kThreadsMax = 256;
+// Units that are asked whether they are ready before others get the mutex: some 20 us.
+constexpr size_t kSiftedAtOnce = 4096;
 
 // Units are claimed under one mutex: some tens of nanoseconds against about 100 us of copying, and it keeps the order of
 // claims (dropped copies, loads, stores; each first come, first served) in one place. Everything else about a unit happens
-// outside it. Loads that stream from slots that are being read wait apart; their units join the loads as they become ready.
+// outside it. Loads that stream from slots that are being read wait apart; their units join the loads as they become ready: whoever says
+// that something has come only wakes a thread, which looks, once for all that has come by then.
 class SharedMemoryEngine final : public CopyEngine {
  public:
   SharedMemoryEngine(const SharedMemoryEngineOptions& options, Done done) : done_(std::move(done)), verify_(options.verify) {
@@ -43,7 +46,7 @@ class SharedMemoryEngine final : public CopyEngine {
       absl::MutexLock lock(&mutex_);
       stopping_ = true;
       for (auto& [op, copy] : copies_) copy->Stop();
-      Sift();
+      while (!streams_.empty()) Drop(streams_.begin());
     }
     work_.SignalAll();
     for (std::thread& thread : threads_) thread.join();
@@ -58,11 +61,10 @@ class SharedMemoryEngine final : public CopyEngine {
       absl::MutexLock lock(&mutex_);
       KVIST_CHECK(copies_.emplace(running->op().Pack(), running).second);
       if (running->streams()) {
-        streams_.push_back({std::move(running), {}});
-        std::vector<uint64_t>& units = streams_.back().units;
-        units.resize(wake);
-        std::iota(units.begin(), units.end(), 0);
-        wake = Sift();
+        streams_.push_back({std::move(running), std::vector<uint64_t>(wake)});
+        std::iota(streams_.back().units.begin(), streams_.back().units.end(), 0);
+        to_sift_ = streams_.size();
+        wake = 1;
       } else {
         (running->direction() == Direction::kLoad ? loads_ : stores_).push_back({std::move(running), 0, wake});
       }
@@ -72,13 +74,12 @@ class SharedMemoryEngine final : public CopyEngine {
   }
 
   void Arrived() override {
-    uint64_t wake = 0;
     {
       absl::MutexLock lock(&mutex_);
-      if (streams_.empty()) return;
-      wake = std::min<uint64_t>(Sift(), sleeping_);
+      to_sift_ = streams_.size();
+      if (to_sift_ == 0 || sleeping_ == 0) return;
     }
-    Wake(wake);
+    Wake(1);
   }
 
   void Cancel(OpId op) override {
@@ -92,7 +93,10 @@ class SharedMemoryEngine final : public CopyEngine {
     const auto rest = std::stable_partition(queue.begin(), queue.end(), [&](const Waiting& w) { return w.copy != copy; });
     std::move(rest, queue.end(), std::back_inserter(dropped_));
     queue.erase(rest, queue.end());
-    if (Sift() > 0) work_.Signal();
+    const auto stream = std::find_if(streams_.begin(), streams_.end(), [&](const Stream& of) { return of.copy == copy; });
+    if (stream == streams_.end()) return;
+    Drop(stream);
+    work_.Signal();
   }
 
  private:
@@ -128,7 +132,7 @@ class SharedMemoryEngine final : public CopyEngine {
       const bool quiet = claim->skip ? copy.Skip(claim->count) : copy.Run(claim->first);
       if (quiet) {
         End(copy);
-      } else if (copy.streams() && copy.stopped()) {
+      } else if (!claim->skip && copy.streams() && copy.stopped()) {
         Arrived();  // what is left of it has only to end
       }
     }
@@ -138,9 +142,11 @@ class SharedMemoryEngine final : public CopyEngine {
   std::optional<Claim> Next() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     for (;;) {
+      if (to_sift_ > 0) Sift();
       for (std::deque<Waiting>* queue : {&dropped_, &loads_, &stores_}) {
         if (!queue->empty()) return ClaimFrom(*queue);
       }
+      if (to_sift_ > 0) continue;
       if (stopping_) return std::nullopt;
       ++sleeping_;
       work_.Wait(&mutex_);
@@ -160,33 +166,52 @@ class SharedMemoryEngine final : public CopyEngine {
     return claim;
   }
 
-  // Lets the ready units of streams be claimed, and what is left of those that are to stop. How many claims that makes.
-  uint64_t Sift() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  // What is left of a stream is to be skipped.
+  std::list<Stream>::iterator Drop(std::list<Stream>::iterator stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    dropped_.push_back({std::move(stream->copy), 0, stream->units.size()});
+    return streams_.erase(stream);
+  }
+
+  // Lets the ready units of streams be claimed, as far as it comes with kSiftedAtOnce looks; to_sift_ says what is left to do.
+  void Sift() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     uint64_t claims = 0;
-    for (auto stream = streams_.begin(); stream != streams_.end();) {
-      const std::shared_ptr<RunningCopy>& copy = stream->copy;
-      std::vector<uint64_t>& units = stream->units;
-      if (copy->stopped()) {
-        dropped_.push_back({copy, 0, units.size()});
-        units.clear();
+    to_sift_ = std::min(to_sift_, streams_.size());  // some may have been cancelled
+    for (size_t looks = 0; to_sift_ > 0 && looks < kSiftedAtOnce; --to_sift_) {
+      const auto stream = streams_.begin();
+      if (stream->copy->stopped()) {
+        Drop(stream);
         ++claims;
+        continue;
       }
-      const bool failed = !copy->ReadFailure().ok();  // the first that runs ends it
-      // Those of a later step aren't ready before those of an earlier one: of each slot what is needed first comes first.
-      uint32_t step = UINT32_MAX;
-      std::erase_if(units, [&](uint64_t unit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        if (step < UINT32_MAX && copy->StepOf(unit) > step) return false;
-        if (!failed && !copy->Ready(unit)) {
-          step = copy->StepOf(unit);
-          return false;
-        }
-        loads_.push_back({copy, unit, unit + 1});
-        ++claims;
-        return true;
-      });
-      stream = units.empty() ? streams_.erase(stream) : std::next(stream);
+      looks += stream->units.size();
+      claims += TakeReady(&*stream);
+      if (stream->units.empty()) {
+        streams_.erase(stream);
+      } else {
+        streams_.splice(streams_.end(), streams_, stream);  // the next time it is another one's turn
+      }
     }
-    return claims;
+    // This thread takes one of them.
+    for (uint64_t wake = std::min<uint64_t>(claims, uint64_t{sleeping_} + 1); wake > 1; --wake) work_.Signal();
+  }
+
+  uint64_t TakeReady(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const RunningCopy& copy = *stream->copy;
+    const size_t before = stream->units.size();
+    const auto not_ready = [&](uint64_t unit) { return !copy.Ready(unit); };
+    // By layer: up to the first step that isn't all ready; what comes behind it isn't needed before.
+    auto end = stream->units.begin();
+    while (end != stream->units.end()) {
+      const uint32_t step = copy.StepOf(*end);
+      const auto next = std::find_if(end, stream->units.end(), [&](uint64_t unit) { return copy.StepOf(unit) != step; });
+      const bool whole = std::none_of(end, next, not_ready);
+      end = next;
+      if (!whole) break;
+    }
+    const auto rest = std::stable_partition(stream->units.begin(), end, not_ready);
+    for (auto unit = rest; unit != end; ++unit) loads_.push_back({stream->copy, *unit, *unit + 1});
+    stream->units.erase(rest, end);
+    return before - stream->units.size();
   }
 
   // Outside the mutex, else the woken threads would queue for it one behind the other.
@@ -211,7 +236,8 @@ class SharedMemoryEngine final : public CopyEngine {
   std::deque<Waiting> dropped_ ABSL_GUARDED_BY(mutex_);  // cancelled copies, to be skipped
   std::deque<Waiting> loads_ ABSL_GUARDED_BY(mutex_);
   std::deque<Waiting> stores_ ABSL_GUARDED_BY(mutex_);
-  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);
+  std::list<Stream> streams_ ABSL_GUARDED_BY(mutex_);  // in the order of their turns
+  size_t to_sift_ ABSL_GUARDED_BY(mutex_) = 0;         // of them, from the first: something may have come
   absl::flat_hash_map<uint64_t, std::shared_ptr<RunningCopy>> copies_ ABSL_GUARDED_BY(mutex_);  // by OpId; not yet quiet
   uint32_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

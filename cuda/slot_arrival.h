@@ -22,12 +22,11 @@ class SlotArrival {
     layers_.store(failure_.ok() ? kAll : kFailed, std::memory_order_release);
   }
 
-  // Whether the first `layers` layers are there. Also when the rest never will be: status tells.
+  // Whether the first `layers` layers are there, or nothing more will be.
   bool Settled(uint32_t layers) const { return layers_.load(std::memory_order_acquire) >= layers; }
+  bool failed() const { return layers_.load(std::memory_order_acquire) == kFailed; }
   // Why not all of it will be there, or OK.
-  absl::Status status() const {
-    return layers_.load(std::memory_order_acquire) == kFailed ? failure_ : absl::OkStatus();
-  }
+  absl::Status status() const { return failed() ? failure_ : absl::OkStatus(); }
 
  private:
   static constexpr uint32_t kFailed = UINT32_MAX;

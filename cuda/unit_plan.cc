@@ -23,12 +23,17 @@ UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_by
 
 UnitPlan UnitPlan::ByChunk(uint32_t layers, uint64_t chunks, uint64_t pieces_per_chunk, uint64_t piece_bytes) {
   UnitPlan plan(0, chunks, 0);
-  if (layers == 0) return plan;
+  if (layers == 0 || chunks == 0) return plan;
   plan.layers_ = plan.layers_per_step_ = layers;
   plan.pieces_per_grain_ = pieces_per_chunk;
-  const uint64_t bytes = chunks * pieces_per_chunk * piece_bytes * layers;
-  plan.units_per_step_ = static_cast<uint32_t>(
-      std::clamp<uint64_t>((bytes + kUnitBytes / 2) / kUnitBytes, 1, std::clamp<uint64_t>(chunks, 1, UINT32_MAX)));
+  const auto units_of = [](uint64_t bytes, uint64_t most) {
+    return static_cast<uint32_t>(
+        std::clamp<uint64_t>((bytes + kUnitBytes / 2) / kUnitBytes, 1, std::min<uint64_t>(most, UINT32_MAX)));
+  };
+  const uint64_t chunk_bytes = pieces_per_chunk * piece_bytes * layers;
+  plan.parts_ = units_of(chunk_bytes, layers);
+  plan.units_per_step_ =
+      plan.parts_ > 1 ? static_cast<uint32_t>(chunks) * plan.parts_ : units_of(chunks * chunk_bytes, chunks);
   return plan;
 }
 
@@ -39,11 +44,16 @@ uint32_t UnitPlan::LayersAfter(uint32_t steps) const {
 Unit UnitPlan::At(uint64_t unit) const {
   const uint32_t step = static_cast<uint32_t>(unit / units_per_step_);
   const uint64_t part = unit % units_per_step_;
+  const auto pieces = [this](uint64_t number, uint64_t of) {
+    return PieceRange{grains_ * number / of * pieces_per_grain_, grains_ * (number + 1) / of * pieces_per_grain_};
+  };
+  if (parts_ > 1) {
+    const uint64_t of_chunk = part % parts_;
+    const auto first = static_cast<uint32_t>(layers_ * of_chunk / parts_);
+    return {step, first, static_cast<uint32_t>(layers_ * (of_chunk + 1) / parts_) - first, pieces(part / parts_, grains_)};
+  }
   const uint32_t first_layer = LayersAfter(step);
-  return {step,
-          first_layer,
-          LayersAfter(step + 1) - first_layer,
-          {grains_ * part / units_per_step_ * pieces_per_grain_, grains_ * (part + 1) / units_per_step_ * pieces_per_grain_}};
+  return {step, first_layer, LayersAfter(step + 1) - first_layer, pieces(part, units_per_step_)};
 }
 
 }  // namespace kvist::cuda

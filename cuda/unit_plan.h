@@ -21,7 +21,7 @@ struct Unit {
 //   large layers:  step 0 = layer 0     | unit 0 | unit 1 | unit 2 |     small ones:  step 0 = layers 0..7   | unit 0 |
 //                  step 1 = layer 1     | unit 3 | unit 4 | unit 5 |                  step 1 = layers 8..15  | unit 1 |
 //
-// By chunk there is one step of all layers, and its units are whole chunks.
+// By chunk there is one step of all layers; its units are neighbouring whole chunks, or parts of the layers of one large chunk.
 //
 // Even an empty copy has a unit, so that each copy ends the same way.
 class UnitPlan {
@@ -44,11 +44,12 @@ class UnitPlan {
 
  private:
   uint32_t layers_;
-  uint64_t grains_;               // of a layer: a unit has whole ones
+  uint64_t grains_;  // of a layer: a unit has whole ones
   uint64_t pieces_per_grain_ = 1;
   uint32_t steps_ = 1;
   uint32_t layers_per_step_ = 1;
   uint32_t units_per_step_ = 1;
+  uint32_t parts_ = 1;  // by chunk: units of one chunk
 };
 
 }  // namespace kvist::cuda

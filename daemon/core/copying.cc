@@ -34,13 +34,14 @@ OpId Core::Start(Op op, Effects* out) {
 }
 
 void Core::BeginCopy(OpId id, Op* op, Effects* out) {
-  CopyStarted copy{id, op->session, op->tag, op->direction, std::move(op->slots), std::move(op->chunk_of), {}};
+  CopyStarted copy{id, op->session, op->tag, op->direction, std::move(op->slots), std::move(op->chunk_of), {}, op->by_layer};
   if (copy.slots.empty()) {  // it holds each of its chunks
     chunks_.Charge(op->chunks.size());
     const Rank rank = sessions_.Find(op->session)->rank;
     for (const ChunkIndex chunk : op->chunks) {
       const ChunkState state = chunks_[chunk].state;
       if (state == ChunkState::kLost) return EndWaiting(id, CouldNotBeRead(), out);
+      KVIST_CHECK(state == ChunkState::kReading || state == ChunkState::kSealed);
       copy.slots.push_back(placement_.SlotOf(chunk, rank));
       copy.coming.push_back(state == ChunkState::kReading ? RefOf(chunk) : ChunkRef{});
     }
@@ -72,6 +73,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
 
   Op op{event.session, event.tag, Direction::kLoad, {}};
   op.copied = event.count;
+  op.by_layer = lease->by_layer;
   chunks_.Charge(event.count);
   op.chunks.resize(event.count);
   op.chunk_of.resize(event.count);

@@ -209,7 +209,7 @@ void Core::EndLease(LeaseId id) {
   readers_.erase(lease.read_turn);
   chunks_.Charge(lease.to_read.size());
   for (const ChunkIndex chunk : lease.to_read) {
-    if (chunks_[chunk].holds > 0) orphan_reads_.push_back(RefOf(chunk));
+    if (chunks_[chunk].holds > 0) orphan_reads_.push_back({RefOf(chunk), lease.by_layer});
   }
   KeepNoLonger(lease.kept);
 }

@@ -228,6 +228,7 @@ class Core {
     // A load: the chunks whose reads hadn't begun when it was asked for, and how many still haven't; then it holds each of its chunks.
     std::vector<ChunkIndex> reads = {};
     size_t reads_left = 0;
+    bool by_layer = false;                // it is waited for so
     std::vector<SlotRef> slots = {};      // given to its copy; absent while it waits
     std::vector<uint32_t> chunk_of = {};  // [slot]
   };
@@ -359,7 +360,11 @@ class Core {
   // by the one below it. And chunks whose lease has ended, but not the load that waits for them.
   absl::btree_map<uint64_t, LeaseId> readers_;
   uint64_t next_reader_ = 1;
-  std::deque<ChunkRef> orphan_reads_;
+  struct OrphanRead {
+    ChunkRef chunk;
+    bool by_layer;
+  };
+  std::deque<OrphanRead> orphan_reads_;
   bool more_reads_ = false;  // an event's work ended before all was begun that could be
   // Chunks that are to be read, each with an operation that waits for that to begin. Those whose reads have begun, and whose operations
   // don't know it yet. And those that are being read.

@@ -322,6 +322,7 @@ struct CopyStarted {
   std::vector<SlotRef> slots;
   std::vector<uint32_t> chunk_of;
   std::vector<ChunkRef> coming = {};  // [slot] the chunk that is being read into it, or none; empty: none is
+  bool by_layer = false;              // as the lookup said
 };
 // The copy waits for chunks whose reads haven't begun, for want of slots: its CopyStarted comes later, or its OpEnded.
 struct CopyWaits {
@@ -342,8 +343,8 @@ struct WriteStarted {
   uint32_t position = 0;  // in its chain
   std::vector<SlotRef> slots;
 };
-// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished. Those with `by_layer` that follow
-// each other are read layer by layer, the first layer of all of them before anything else.
+// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished. Those with `by_layer` of one
+// event are read layer by layer, the first layer of all of them before anything else.
 struct ReadStarted {
   ChunkRef chunk;
   SpaceId space;

@@ -55,7 +55,12 @@ void Core::CheckInvariants() {
     const Session* session = sessions_.Find(op.session);
     KVIST_CHECK(session != nullptr && session->ops.contains(id.Pack()));
   });
-  for (const auto& [chunk, op] : waiting_) KVIST_CHECK(ops_.Find(OpId::Unpack(op))->reads_left > 0);
+  absl::flat_hash_set<uint64_t> begun;
+  for (const ChunkRef chunk : begun_reads_) begun.insert(chunk.Pack());
+  for (const auto& [chunk, op] : waiting_) {
+    KVIST_CHECK(ops_.Find(OpId::Unpack(op))->reads_left > 0);
+    KVIST_CHECK(chunks_[chunk].state == ChunkState::kOnDisk || begun.contains(RefOf(chunk).Pack()));
+  }
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) continue;

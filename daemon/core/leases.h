@@ -33,7 +33,7 @@ struct Lease {
   // Chunks on disk that are to be read for it, from the back on, and its turn among those who wait.
   std::vector<ChunkIndex> to_read;
   uint64_t read_turn = 0;
-  bool by_layer = false;  // how they are read
+  bool by_layer = false;                      // how they are read
   absl::InlinedVector<uint32_t, 1> kept_end;  // [group] where its part of `kept` ends
 
   // The first chunk of a group that it is for.

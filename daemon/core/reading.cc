@@ -52,10 +52,10 @@ void Core::BeginReads(Effects* out) {
     return false;
   };
   for (size_t left = orphan_reads_.size(); left > 0 && !spent(); --left) {
-    const ChunkRef ref = orphan_reads_.front();
+    const OrphanRead orphan = orphan_reads_.front();
     orphan_reads_.pop_front();
-    const ChunkIndex chunk = Find(ref);
-    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, false)) orphan_reads_.push_back(ref);
+    const ChunkIndex chunk = Find(orphan.chunk);
+    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, orphan.by_layer)) orphan_reads_.push_back(orphan);
   }
   for (auto reader = readers_.begin(); reader != readers_.end() && !spent();) {
     Lease& lease = leases_[reader->second];
@@ -93,7 +93,9 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Effects* out) {
 
 void Core::BeginWaiting(Effects* out) {
   while (!begun_reads_.empty()) {
-    const ChunkIndex i = Find(begun_reads_.front());  // none: whoever waited has given up
+    // Whoever waited may have given up, and the chunk have gone, or gone back to its disk: then whoever waits now is told by its next read.
+    ChunkIndex i = Find(begun_reads_.front());
+    if (i != kNoChunk && chunks_[i].state == ChunkState::kOnDisk) i = kNoChunk;
     for (auto waits = waiting_.lower_bound({i, 0}); i != kNoChunk && waits != waiting_.end() && waits->first == i;
          waits = waiting_.lower_bound({i, 0})) {
       if (placement_.spent()) return;

@@ -135,10 +135,11 @@ void AddRequests(const Traffic& total, const session::Latencies& latencies, Fami
   for (const session::Queue queue : session::kAllQueues)
     waits.Add({{"queue", NameOf(queue)}}, latencies.waits[static_cast<size_t>(queue)]);
   out->Add(waits);
-  out->Add(
-      Histogram("kvist_copy_duration_seconds", "Time from a copy's submission to its end, with its wait for a copy thread.")
-          .Add({{"direction", "load"}}, latencies.copy_load)
-          .Add({{"direction", "store"}}, latencies.copy_store));
+  out->Add(Histogram("kvist_copy_duration_seconds",
+                     "Time from a copy's submission to its end, with its wait for a copy thread. "
+                     "Loads of what was still being read from disk are not in it, nor in the waits above.")
+               .Add({{"direction", "load"}}, latencies.copy_load)
+               .Add({{"direction", "store"}}, latencies.copy_store));
 }
 
 void AddHolding(const Figures& f, Families* out) {

@@ -168,9 +168,9 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
   const std::span<const ChunkKey> keys = keys_;
   switch (entry.opcode) {
     case shm::Opcode::kLookup:
-      return core->Handle(core::LookupAsked{identity_.id, tag, keys, LeaseOf(entry.lease_nanos), entry.first_chunk,
-                                            registration_.by_layer},
-                          out);
+      return core->Handle(
+          core::LookupAsked{identity_.id, tag, keys, LeaseOf(entry.lease_nanos), entry.first_chunk, registration_.by_layer},
+          out);
     case shm::Opcode::kLoad:
       return core->Handle(
           core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), group, entry.first_chunk, entry.chunks}, out);

@@ -336,7 +336,7 @@ void Reactor::CarryOut() {
 void Reactor::Hear(const DiskTier::Event& event) {
   if (const auto* const read = std::get_if<core::ReadFinished>(&event)) {
     if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
-      for (const auto& shard : ended.mapped().shards) shard->End(read->status);
+      for (const auto& shard : ended.mapped()) shard->End(read->status);
       engine_->Arrived();
     }
   }
@@ -389,10 +389,9 @@ void Reactor::Carry(core::WriteStarted& effect) {
 
 void Reactor::Carry(core::ReadStarted& effect) {
   Coming& coming = coming_[effect.chunk.Pack()];
-  coming.by_layer = effect.by_layer;
-  for (size_t shard = 0; shard < effect.slots.size(); ++shard) coming.shards.push_back(std::make_shared<cuda::SlotArrival>());
-  const auto arrived = [shards = coming.shards, engine = engine_](uint32_t shard, uint32_t layers) {
-    shards[shard]->Arrived(layers);
+  for (size_t shard = 0; shard < effect.slots.size(); ++shard) coming.push_back(std::make_shared<cuda::SlotArrival>());
+  const auto arrived = [coming, engine = engine_](uint32_t shard, uint32_t layers) {
+    coming[shard]->Arrived(layers);
     engine->Arrived();
   };
   DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
@@ -416,8 +415,8 @@ void Reactor::Carry(core::CopyStarted& effect) {
   EngineSession* const session = Find(effect.session);
   cuda::Copy copy = session->Begin(effect, std::move(memory));
   Expect(effect, *session, &copy);
-  in_flight_.emplace(effect.op.Pack(), InFlight{effect.session, effect.tag, effect.direction, MonotonicNanos(),
-                                                !copy.arrivals.empty()});
+  in_flight_.emplace(effect.op.Pack(),
+                     InFlight{effect.session, effect.tag, effect.direction, MonotonicNanos(), !copy.arrivals.empty()});
   engine_->Submit(std::move(copy));
 }
 
@@ -426,14 +425,9 @@ void Reactor::Expect(const core::CopyStarted& effect, const EngineSession& sessi
   if (std::none_of(effect.coming.begin(), effect.coming.end(), coming)) return;
   const core::GroupSpec& group = core_.spec(session.space()).groups[copy->group.value];
   const uint32_t shard = group.ShardOf(session.registration().rank);
-  copy->order = cuda::Order::kByChunk;
-  for (const core::ChunkRef chunk : effect.coming) {
-    copy->arrivals.push_back(nullptr);
-    if (!chunk) continue;
-    const Coming& read = coming_.at(chunk.Pack());
-    copy->arrivals.back() = read.shards[shard];
-    if (read.by_layer) copy->order = cuda::Order::kByLayer;
-  }
+  copy->order = effect.by_layer ? cuda::Order::kByLayer : cuda::Order::kByChunk;
+  for (const core::ChunkRef chunk : effect.coming)
+    copy->arrivals.push_back(chunk ? coming_.at(chunk.Pack())[shard] : nullptr);
 }
 
 void Reactor::Carry(core::CopyCancelled& effect) { engine_->Cancel(effect.op); }

@@ -46,7 +46,7 @@ class Reactor : public DiskTier::Ear {
   static absl::StatusOr<std::unique_ptr<Reactor>> Create(Options options, core::Core* core, SlotMemory slots);
   ~Reactor() override;
 
-  // Before Start. The engine's `done` is CopyDone.
+  // Before Start. The engine's `done` is CopyDone. It outlives the disk tier, whose threads tell it what has come.
   void SetCopyEngine(cuda::CopyEngine* engine) { engine_ = engine; }
   // Before Start, or not at all.
   void SetDiskTier(DiskTier* disk) { disk_ = disk; }
@@ -103,11 +103,8 @@ class Reactor : public DiskTier::Ear {
     int64_t submitted_nanos;
     bool streams;  // it waits for a disk: how long it takes says nothing of copying
   };
-  struct Coming {  // a chunk that is being read
-    std::vector<std::shared_ptr<cuda::SlotArrival>> shards;
-    bool by_layer;
-  };
-  struct Quiet {  // a copy that is
+  using Coming = std::vector<std::shared_ptr<cuda::SlotArrival>>;  // [shard] of a chunk that is being read
+  struct Quiet {                                                   // a copy that is
     OpId op;
     cuda::CopyEnd end;
     int64_t nanos;
@@ -183,8 +180,8 @@ class Reactor : public DiskTier::Ear {
   absl::flat_hash_map<SessionId, std::function<void(absl::Status)>> opening_;
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
-  absl::flat_hash_map<uint64_t, Coming> coming_;     // by ChunkRef
-  std::vector<DiskTier::ChunkToRead> reads_;         // that CarryOut hands over
+  absl::flat_hash_map<uint64_t, Coming> coming_;                                      // by ChunkRef
+  std::vector<DiskTier::ChunkToRead> reads_;                                          // that CarryOut hands over
   absl::flat_hash_map<uint64_t, std::function<void(const core::Flushed&)>> flushes_;  // by tag: the daemon's own
   uint64_t next_flush_ = 0;
   std::vector<Round> rounds_;

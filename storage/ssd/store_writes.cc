@@ -265,7 +265,8 @@ absl::Status Store::State::CheckRead(const ChunkToRead& chunk) const {
     if (!place || ssd::DeviceOf(place.segment) >= devices_.size()) return absl::DataLossError("there is no such place");
   }
   for (const std::span<std::byte> slot : chunk.slots) {
-    if (!HoldsRecord(slot, chunk.shape)) return absl::InvalidArgumentError("a slot is too short, or not on a 4 KiB boundary");
+    if (!HoldsRecord(slot, chunk.shape))
+      return absl::InvalidArgumentError("a slot is too short, or not on a 4 KiB boundary");
   }
   return absl::OkStatus();
 }
@@ -279,7 +280,8 @@ void Store::State::Read(std::vector<ChunkToRead> chunks) {
       continue;
     }
     OneRead read{chunk.ticket, static_cast<uint32_t>(chunk.places.size()), absl::OkStatus(), nullptr};
-    if (chunk.arrived) read.arrived = std::make_shared<const std::function<void(uint32_t, uint32_t)>>(std::move(chunk.arrived));
+    if (chunk.arrived)
+      read.arrived = std::make_shared<const std::function<void(uint32_t, uint32_t)>>(std::move(chunk.arrived));
     uint64_t number = 0;
     {
       const absl::MutexLock lock(&mutex_);

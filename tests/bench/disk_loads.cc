@@ -45,7 +45,8 @@ class DiskLoads {
   absl::Status Open() {
     KVIST_RETURN_IF_ERROR(files_.Create());
     KVIST_ASSIGN_OR_RETURN(
-        memory_, EngineMemory::Create({.layers = kChunkLayers, .pages = kLoadChunks, .pages_per_chunk = 1, .page_bytes = kLayerBytes}));
+        memory_, EngineMemory::Create(
+                     {.layers = kChunkLayers, .pages = kLoadChunks, .pages_per_chunk = 1, .page_bytes = kLayerBytes}));
     KVIST_ASSIGN_OR_RETURN(
         kvistd_, KvistdProcess::Start({absl::StrCat("pool.bytes=", kChainsInDram * kChainBytes * 5 / 4), "ssd.enabled=true",
                                        "eviction.policy=lru", absl::StrCat("ssd.path=", files_.path()),
@@ -56,8 +57,8 @@ class DiskLoads {
     KVIST_ASSIGN_OR_RETURN(worker_, memory_->Connect(kvistd_->socket(), KVIST_WORKER));
     for (uint32_t page = 0; page < kLoadChunks; ++page) pages_.push_back(page);
     KVIST_RETURN_IF_ERROR(Fill());
-    KVIST_ASSIGN_OR_RETURN(
-        buffer_, pool::PinnedRegion::Create({.length = Bytes{kChainBytes}, .touch_threads = 0, .lock = false}));
+    KVIST_ASSIGN_OR_RETURN(buffer_,
+                           pool::PinnedRegion::Create({.length = Bytes{kChainBytes}, .touch_threads = 0, .lock = false}));
     KVIST_ASSIGN_OR_RETURN(raw_, RawDisk::Create({buffer_->data(), buffer_->length().value}));
     // What filling has left in DRAM goes.
     for (uint32_t chain = 0; chain < chains_; ++chain) KVIST_RETURN_IF_ERROR(Load(whole_, KVIST_ALL_LAYERS, false).status());
@@ -186,11 +187,12 @@ absl::Status MeasureDiskLoads(const Settings& settings, absl::Duration time, siz
                                                       [&] { return rate(loads.RawWhole()); }, pairs_min));
   const Pair all = MedianByRatio(std::move(whole));
   report->cases.push_back({"load of 64 chunks from disk", all.product, "GB/s", all.limit, Better::kHigher, 0.9});
-  KVIST_ASSIGN_OR_RETURN(std::vector<Pair> layers, Alternate(
-                                                       time / 2, [&] { return loads.LayerZero(); },
-                                                       [&] { return loads.RawLayerZero(); }, pairs_min));
+  KVIST_ASSIGN_OR_RETURN(std::vector<Pair> layers,
+                         Alternate(
+                             time / 2, [&] { return loads.LayerZero(); }, [&] { return loads.RawLayerZero(); }, pairs_min));
   const Pair layer = MedianByRatio(std::move(layers));
-  report->cases.push_back({"wait for layer 0 of 64 chunks", layer.product * 1e3, "ms", layer.limit * 1e3, Better::kLower, 2});
+  report->cases.push_back(
+      {"wait for layer 0 of 64 chunks", layer.product * 1e3, "ms", layer.limit * 1e3, Better::kLower, 2});
   return absl::OkStatus();
 }
 

@@ -183,8 +183,9 @@ class CrashLoop {
         right = Say("prompt " + std::to_string(p) + ": " + std::to_string(found) + " chunks of " + std::to_string(expected) +
                     ", and " + std::to_string(engine.scheduler().Lookup(keys, 0).chunks) + " are found");
       }
-      tally.reclaimed += chunks - std::max(found, expected);
-      chunks = std::min(chunks, std::max(found, expected));
+      const uint32_t left = std::min(chunks, std::max(found, expected));  // more than was durable may be found
+      tally.reclaimed += chunks - left;
+      chunks = left;
     }
     std::erase_if(durable_, [](const auto& prompt) { return prompt.second == 0; });
     for (const uint32_t p : cleared_) {

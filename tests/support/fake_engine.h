@@ -53,7 +53,8 @@ class FakeEngine {
 
   // Writes what `key`'s chunk holds on `rank` into these pages; or returns "" when their first `layers` layers hold it, else what is wrong.
   void Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages);
-  std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages, uint32_t layers = UINT32_MAX) const;
+  std::string Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages,
+                    uint32_t layers = UINT32_MAX) const;
   void Poison(uint32_t rank, std::span<const uint32_t> pages);
 
   // Fills pages and stores keys[first..) from all ranks, waits; the worst status. Threads that share an engine use pages apart:

@@ -441,7 +441,7 @@ class DiskWorld {
   std::map<uint64_t, RequestTag> tag_of_;  // [op] of those that wait
   std::vector<WriteStarted> writes_;
   std::vector<ReadStarted> reads_;
-  std::set<uint64_t> lost_;  // chunks whose reads have failed
+  std::set<uint64_t> lost_;                                           // chunks whose reads have failed
   std::map<uint64_t, Name> slots_;                                    // [slot]
   std::map<uint32_t, Name> disk_;                                     // [unit]
   std::map<std::pair<uint16_t, ChunkKey>, ChunksFound::Found> rows_;  // the catalog
@@ -498,13 +498,13 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CHECK(streamed > 100);
   CHECK(loads > 1000);
   std::printf(
-      "disk: %llu loads, %llu waited for reads to begin, %llu began before those had ended; %llu written, %llu read, %llu reads failed, %llu of %llu evicted are on "
+      "disk: %llu loads, %llu waited for reads to begin, %llu began before those had ended; %llu written, %llu read, %llu "
+      "reads failed, %llu of %llu evicted are on "
       "disk\n",
       static_cast<unsigned long long>(loads), static_cast<unsigned long long>(waited),
-      static_cast<unsigned long long>(streamed),
-      static_cast<unsigned long long>(sum.chunks_written), static_cast<unsigned long long>(sum.chunks_read),
-      static_cast<unsigned long long>(sum.reads_failed), static_cast<unsigned long long>(sum.demotions),
-      static_cast<unsigned long long>(sum.evictions));
+      static_cast<unsigned long long>(streamed), static_cast<unsigned long long>(sum.chunks_written),
+      static_cast<unsigned long long>(sum.chunks_read), static_cast<unsigned long long>(sum.reads_failed),
+      static_cast<unsigned long long>(sum.demotions), static_cast<unsigned long long>(sum.evictions));
 }
 
 TEST_CASE("Nothing is read for a lease that would take its instance past its budget") {
@@ -607,4 +607,87 @@ TEST_CASE("A flush waits for the writes that it needs, also when the disk takes 
     REQUIRE(flushed(ended) != nullptr);
     CHECK(absl::IsUnavailable(flushed(ended)->status));
   }
+}
+
+TEST_CASE("A load of what went back to its disk waits for its next read, whatever an earlier one had begun") {
+  CoreFixture::Options options;  // 16 slots
+  options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
+  options.core.event_work = 64;
+  options.core.lease_share = 0.9;
+  CoreFixture fixture(options);
+  const SessionId worker = fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  const std::vector<ChunkKey> crowded = KeysOf({1}), cancelled = KeysOf({2});
+  fixture.Do(DiskWritable{true});
+  REQUIRE(fixture.Keep(worker, crowded) == 1);
+  REQUIRE(fixture.Keep(worker, cancelled) == 1);
+  fixture.Do(FlushAsked{worker, RequestTag{1}});
+  for (const Effect& effect : fixture.PassTime(absl::Milliseconds(1))) {
+    const auto& write = std::get<WriteStarted>(effect);
+    fixture.Do(WriteFinished{write.chunk, absl::OkStatus(), {{1, 1 + write.chunk.index}}});
+  }
+  fixture.Do(DiskWritable{false});
+  // The pool is full of others that are being stored or leased; the two are only on disk.
+  std::vector<LeaseId> others;
+  for (uint64_t n = 0; n < 16; ++n) {
+    if (n < 10) REQUIRE(fixture.Store(worker, KeysOf({100 + n})).has_value());
+    if (n < 10) continue;
+    REQUIRE(fixture.Keep(worker, KeysOf({100 + n})) == 1);
+    others.push_back(fixture.Lookup(worker, KeysOf({100 + n}), absl::Seconds(60)).lease);
+    REQUIRE(others.back());
+  }
+  REQUIRE(fixture.core->status().on_disk == 2);
+  struct Said {
+    std::vector<OpId> waits, copies;
+    std::vector<ChunkRef> reads;
+  };
+  const auto said = [](const Effects& effects) {
+    Said all;
+    for (const Effect& effect : effects) {
+      if (const auto* waits = std::get_if<CopyWaits>(&effect)) all.waits.push_back(waits->op);
+      if (const auto* copy = std::get_if<CopyStarted>(&effect)) all.copies.push_back(copy->op);
+      if (const auto* read = std::get_if<ReadStarted>(&effect)) all.reads.push_back(read->chunk);
+    }
+    return all;
+  };
+  uint64_t tag = 1000;
+  const auto load = [&](LeaseId lease) {
+    const Said all = said(fixture.Do(LoadAsked{worker, RequestTag{++tag}, lease, GroupId{}, 0, 1}));
+    REQUIRE(all.waits.size() == 1);
+    return all.waits[0];
+  };
+  // More loads wait for the first than one event goes on with, and one for the second.
+  const LeaseId of_crowded = fixture.Lookup(worker, crowded, absl::Seconds(60)).lease;
+  for (int i = 0; i < 500; ++i) load(of_crowded);
+  const LeaseId of_cancelled = fixture.Lookup(worker, cancelled, absl::Seconds(60)).lease;
+  const OpId given_up = load(of_cancelled);
+  REQUIRE(said(fixture.Do(ReleaseAsked{worker, others[0]})).reads.size() == 1);
+  const Said begun = said(fixture.Do(ReleaseAsked{worker, others[1]}));
+  REQUIRE(begun.reads.size() == 1);
+  // It gives up before it has heard that its read has begun; the chunk comes, and goes for a store.
+  fixture.Do(CancelAsked{given_up});
+  fixture.Do(ReleaseAsked{worker, of_cancelled});
+  fixture.Do(ReadFinished{begun.reads[0], absl::OkStatus()});
+  REQUIRE(fixture.Store(worker, KeysOf({200})).has_value());
+  REQUIRE(fixture.core->status().on_disk == 1);
+  LeaseId again;
+  size_t copies = 0;
+  const Effects found = fixture.Do(LookupAsked{worker, RequestTag{++tag}, cancelled, absl::Seconds(60)});
+  for (const Effect& effect : found) {
+    if (const auto* answer = std::get_if<LookupAnswered>(&effect)) again = answer->lease;
+  }
+  REQUIRE(again);
+  copies += said(found).copies.size();
+  const OpId waits = load(again);
+  for (int i = 0; i < 100 && fixture.core->has_work(); ++i) {
+    for (const OpId op : said(fixture.PassTime(absl::Milliseconds(1))).copies) {
+      CHECK(op != waits);  // there is no slot for it
+      ++copies;
+    }
+  }
+  CHECK(copies > 300);
+  CHECK_FALSE(fixture.core->has_work());
+  const Said now = said(fixture.Do(ReleaseAsked{worker, others[2]}));
+  CHECK(now.reads.size() == 1);
+  REQUIRE(now.copies.size() == 1);
+  CHECK(now.copies[0] == waits);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -145,6 +146,43 @@ TEST_CASE("A load ends with what its slots' reads end with") {
     engine->Arrived();
     CHECK(ends.Wait({op, 1}).message() == "it isn't what was stored");
   }
+}
+
+TEST_CASE("Many loads of what is being read are told of it by several threads, and some are cancelled half way") {
+  KvWorld world(KnownLayouts()[12], Seal::kShrink, 4, 1);
+  Rng rng(1);
+  Ends ends;
+  auto engine = MakeSharedMemoryEngine({.threads = 3, .cpus = {}}, ends.Listener());
+  constexpr uint32_t kRounds = 10, kCopies = 16;
+  for (uint32_t round = 0; round < kRounds; ++round) {
+    // All load the same slots, into pages of their own that nobody looks at: who ends well is the point.
+    Copy first = world.MakeCopy({1, 1}, Direction::kLoad, {0, 1, 2, 3}, rng);
+    const Arrivals arrivals = ArrivalsFor(&first);
+    for (uint32_t c = 0; c < kCopies; ++c) {
+      Copy copy = first;
+      copy.op = {round * kCopies + c, 1};
+      copy.order = c % 2 == 0 ? Order::kByLayer : Order::kByChunk;
+      engine->Submit(std::move(copy));
+    }
+    std::vector<std::thread> devices;
+    for (size_t slot = 0; slot < arrivals.size(); ++slot) {
+      devices.emplace_back([&, slot] {
+        for (uint32_t layer = 1; layer < world.layers(); ++layer) {
+          arrivals[slot]->Arrived(layer);
+          engine->Arrived();
+        }
+        arrivals[slot]->End(slot == 3 && round % 5 == 4 ? absl::UnavailableError("EIO") : absl::OkStatus());
+        engine->Arrived();
+      });
+    }
+    for (uint32_t c = 0; c < kCopies; c += 4) engine->Cancel({round * kCopies + c, 1});
+    for (std::thread& device : devices) device.join();
+    for (uint32_t c = 0; c < kCopies; ++c) {
+      const absl::Status status = ends.Wait({round * kCopies + c, 1});
+      if (c % 4 != 0) REQUIRE((round % 5 == 4 ? absl::IsUnavailable(status) : status.ok()));
+    }
+  }
+  CHECK(ends.order().size() == kRounds * kCopies);
 }
 
 TEST_CASE("A load that waits is quiet soon after it was cancelled, and when the engine ends") {

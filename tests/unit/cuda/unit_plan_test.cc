@@ -59,25 +59,35 @@ TEST_CASE("UnitPlan keeps units near the size it aims at") {
   CHECK(huge_pieces.units_per_step() == 3);
 }
 
-TEST_CASE("UnitPlan by chunk has units of whole chunks in all layers, and covers each once") {
+TEST_CASE("UnitPlan by chunk has units of neighbouring chunks, or parts of the layers of one, and covers each once") {
   std::mt19937_64 rng(4);
   for (int round = 0; round < 500; ++round) {
     const uint32_t layers = 1 + static_cast<uint32_t>(rng() % 130);
     const uint64_t chunks = 1 + rng() % 300, pieces = 1 + rng() % 40;
-    const UnitPlan plan = UnitPlan::ByChunk(layers, chunks, pieces, uint64_t{1} << rng() % 18);
+    const uint64_t bytes = uint64_t{1} << rng() % 18;
+    const UnitPlan plan = UnitPlan::ByChunk(layers, chunks, pieces, bytes);
     REQUIRE(plan.steps() == 1);
     REQUIRE(plan.LayersAfter(1) == layers);
     uint64_t piece = 0;
+    uint32_t layer = 0;
     for (uint64_t u = 0; u < plan.units(); ++u) {
       const Unit unit = plan.At(u);
-      REQUIRE((unit.first_layer == 0 && unit.layer_count == layers && unit.pieces.first == piece));
+      REQUIRE((unit.first_layer == layer && unit.pieces.first == piece && unit.layer_count > 0));
       REQUIRE(unit.pieces.end % pieces == 0);
-      piece = unit.pieces.end;
+      const uint64_t unit_chunks = (unit.pieces.end - piece) / pieces;
+      REQUIRE((unit_chunks == 1 || unit.layer_count == layers));
+      // As large as it aims at, or what can't be split, or too little to be shared out better.
+      if (layers * bytes * pieces >= UnitPlan::kUnitBytes)
+        REQUIRE((unit.layer_count * bytes * pieces <= 2 * UnitPlan::kUnitBytes || unit.layer_count == 1));
+      layer = (layer + unit.layer_count) % layers;
+      if (layer == 0) piece = unit.pieces.end;
     }
+    REQUIRE(layer == 0);
     REQUIRE(piece == chunks * pieces);
   }
-  CHECK(UnitPlan::ByChunk(4, 10, 8, 64 * kKiB).units() == 10);  // 2 MiB each
-  CHECK(UnitPlan(32, 16, 4 * kKiB, 1).steps() == 32);           // one layer a step where that is asked for
+  CHECK(UnitPlan::ByChunk(4, 10, 8, 64 * kKiB).units() == 10);   // 2 MiB each
+  CHECK(UnitPlan::ByChunk(64, 2, 16, 32 * kKiB).units() == 32);  // 32 MiB each: 16 units of 4 layers
+  CHECK(UnitPlan(32, 16, 4 * kKiB, 1).steps() == 32);            // one layer a step where that is asked for
 }
 
 TEST_CASE("UnitPlan gives an empty copy one unit") {
