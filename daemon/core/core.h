@@ -194,7 +194,7 @@ class Core {
   bool has_work() const {
     return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
            !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
-           !begun_reads_.empty() || more_reads_ || CanFlush();
+           !begun_reads_.empty() || (more_reads_ && WaitsForSlots()) || CanFlush();
   }
   // Whether time alone may bring work: leases or half stores that will expire.
   bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
@@ -281,6 +281,7 @@ class Core {
   // Begins reads that wait, as far as slots are free or what lies in them is on disk, too.
   void BeginReads(Effects* out);
   bool BeginRead(ChunkIndex chunk, bool by_layer, Effects* out);
+  bool WaitsForSlots() const { return !readers_.empty() || !orphan_reads_.empty(); }
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.

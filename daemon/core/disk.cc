@@ -12,7 +12,7 @@ namespace kvist::core {
 void Core::ServeDisk(Effects* out) {
   if (std::vector<PlacesFreed::Chunk> forgotten = placement_.TakeForgotten(); !forgotten.empty())
     out->push_back(PlacesFreed{std::move(forgotten)});
-  if (!readers_.empty() || !orphan_reads_.empty()) BeginReads(out);
+  if (WaitsForSlots()) BeginReads(out);
   if (!MayWrite()) return;
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     Tenant& tenant = tenants_[TenantId{t}];

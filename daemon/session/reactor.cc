@@ -162,11 +162,14 @@ void Reactor::Loop() {
       ticked_nanos_ = now_nanos_;
       // As much as was done for sessions: however busy they are, what a dead one held is reclaimed in time.
       const uint64_t start = core_.work();
+      uint64_t before_tick = start;
       do {
+        before_tick = core_.work();
         core_.Handle(core::Tick{FromMonotonicNanos(now_nanos_)}, &effects_);
         expired |= !effects_.empty();
         CarryOut();
-      } while (core_.has_work() && core_.work() - start < turn_work_);
+        // A Tick that has done nothing won't do more when it is called again.
+      } while (core_.has_work() && core_.work() > before_tick && core_.work() - start < turn_work_);
     }
     const uint64_t before = core_.work();
     if (spin) Look();

@@ -195,7 +195,12 @@ class DiskWorld {
   }
   void Pass() {
     now_ += absl::Milliseconds(100);
+    const Core& core = *fixture_.core;
+    const bool had_work = core.has_work();
+    const uint64_t before = core.work();
     Do(Tick{now_});
+    // Else whoever calls Tick as long as there is work would never do anything else.
+    if (had_work && core.work() == before) CHECK_FALSE(core.has_work());
   }
   void Rarely() {
     switch (Below(8)) {
