@@ -146,7 +146,11 @@ class SharedMemoryEngine final : public CopyEngine {
       for (std::deque<Waiting>* queue : {&dropped_, &loads_, &stores_}) {
         if (!queue->empty()) return ClaimFrom(*queue);
       }
-      if (to_sift_ > 0) continue;
+      if (to_sift_ > 0) {
+        mutex_.Unlock();  // others' turn
+        mutex_.Lock();
+        continue;
+      }
       if (stopping_) return std::nullopt;
       ++sleeping_;
       work_.Wait(&mutex_);
