@@ -47,7 +47,7 @@ int Main(int argc, char** argv) {
     const std::string_view name = subcommand.name;
     if (name == "ssd" || name == "restart")
       sub->add_option("--dir", settings.directory,
-                      absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "2.1" : "13", " GiB there"))
+                      absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "4" : "13", " GiB there"))
           ->check(CLI::ExistingDirectory);
     sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
     if (subcommand.run != RunPolicy) continue;
