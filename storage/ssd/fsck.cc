@@ -36,32 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long segments are: as the one that was used last says.
-absl::StatusOr<Bytes> SegmentBytes(const std::vector<std::string>& directories) {
-  uint64_t newest = 0, units = 0;
-  for (const std::string& directory : directories) {
-    std::error_code error;
-    for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-      const std::string name = it->path().filename().string();
-      std::array<std::byte, kUnit.value> bytes{};
-      if (!absl::StartsWith(name, "segment-")) continue;
-      const UniqueFd fd(::open(it->path().c_str(), O_RDONLY | O_CLOEXEC));
-      if (!fd || ::pread(fd.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) continue;
-      SegmentHeader says{}, header{};
-      std::memcpy(&says, bytes.data(), sizeof says);
-      if (SegmentFileName(says.segment) != name || says.epoch <= newest ||
-          CheckSegmentHeader(bytes, says.store, says.segment, says.units, &header) != Verdict::kGood)
-        continue;
-      newest = header.epoch;
-      units = header.units;
-    }
-    if (error) return ErrnoStatus(absl::StrCat("listing ", directory), error.value());
-  }
-  if (newest == 0)
-    return absl::NotFoundError(absl::StrCat("no segment in ", absl::StrJoin(directories, ", "), " was ever used"));
-  return kUnit * units;
-}
-
 // A file that another user makes there is one that kvistd can't read.
 absl::Status MayRepair(const std::vector<std::string>& directories) {
   for (const std::string& directory : directories) {
@@ -148,7 +122,7 @@ class Checking {
 };
 
 absl::Status Checking::ReadDirectories() {
-  KVIST_ASSIGN_OR_RETURN(report_.segment_bytes, SegmentBytes(options_.directories));
+  KVIST_ASSIGN_OR_RETURN(report_.segment_bytes, SegmentBytesIn(options_.directories));
   std::optional<StoreId> join;
   for (uint32_t device = 0; device < options_.directories.size(); ++device) {
     const std::string& path = options_.directories[device];

@@ -48,9 +48,25 @@ absl::Status StoreOptions::Validate() const {
 
 absl::Status Store::State::Open() {
   KVIST_RETURN_IF_ERROR(options_.Validate());
+  KeepSegmentSize();
   KVIST_RETURN_IF_ERROR(OpenDirectories());
   KVIST_RETURN_IF_ERROR(OpenCatalog());
   return OpenDevices();
+}
+
+// By a new size nothing that lies there could be read any more.
+void Store::State::KeepSegmentSize() {
+  const absl::StatusOr<Bytes> there = SegmentBytesIn(options_.directories);
+  if (!there.ok() || *there == options_.segment) return;
+  StoreOptions kept = options_;
+  kept.segment = *there;
+  if (kept.Validate().ok()) {
+    options_ = std::move(kept);
+  } else {
+    message_ = absl::StrCat("the SSD tier begins anew: its segments of ", there->value,
+                            " bytes are too large for a capacity of ", options_.capacity.value,
+                            " bytes: what they held is given up; with a larger ssd.capacity it would have been kept");
+  }
 }
 
 absl::Status Store::State::OpenDirectories() {
@@ -78,7 +94,7 @@ absl::Status Store::State::OpenCatalog() {
   rebuild_ = report.rebuild_pending;
   unclean_ = report.kind == OpenReport::kUnclean;
   catalog_->MayEndClean(!unclean_);  // until recovery has looked for clears behind the last known records
-  message_ = report.message;
+  if (!report.message.empty()) message_ = report.message;
 
   CollectedRows found(CollectedRows::Which::kBeforeChunks);
   KVIST_RETURN_IF_ERROR(catalog_->Load(&found));
@@ -97,7 +113,7 @@ absl::Status Store::State::OpenCatalog() {
   if (!trouble.empty()) {
     Step("recovery: start over");
     KVIST_RETURN_IF_ERROR(StartOverNow(catalog_.get(), trouble));
-    message_ = absl::StrCat("the SSD tier's catalog can't be used: ", trouble);
+    absl::StrAppend(&message_, message_.empty() ? "" : "; ", "the SSD tier's catalog can't be used: ", trouble);
     rebuild_ = true;
     found.rows.segments.clear();
     found.rows.clears.clear();  // their records say it again

@@ -6,15 +6,20 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <span>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
@@ -93,6 +98,31 @@ StoreDirectory::Found ReadHeaders(int directory, uint32_t segment, uint64_t unit
 }
 
 }  // namespace
+
+absl::StatusOr<Bytes> SegmentBytesIn(const std::vector<std::string>& directories) {
+  uint64_t newest = 0, units = 0;
+  for (const std::string& directory : directories) {
+    std::error_code error;
+    for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+      const std::string name = it->path().filename().string();
+      std::array<std::byte, kUnit.value> bytes{};
+      if (!absl::StartsWith(name, "segment-")) continue;
+      const UniqueFd fd(::open(it->path().c_str(), O_RDONLY | O_CLOEXEC));
+      if (!fd || ::pread(fd.get(), bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) continue;
+      SegmentHeader says{}, header{};
+      std::memcpy(&says, bytes.data(), sizeof says);
+      if (SegmentFileName(says.segment) != name || says.epoch <= newest ||
+          CheckSegmentHeader(bytes, says.store, says.segment, says.units, &header) != Verdict::kGood)
+        continue;
+      newest = header.epoch;
+      units = header.units;
+    }
+    if (error) return ErrnoStatus(absl::StrCat("listing ", directory), error.value());
+  }
+  if (newest == 0)
+    return absl::NotFoundError(absl::StrCat("no segment in ", absl::StrJoin(directories, ", "), " was ever used"));
+  return kUnit * units;
+}
 
 absl::StatusOr<StoreDirectory> ReadStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,
                                                   const std::optional<StoreId>& join) {

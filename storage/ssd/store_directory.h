@@ -30,6 +30,10 @@ struct StoreDirectory {
   std::vector<Found> segments;  // ascending
 };
 
+// How large the segments of the store in these directories are, as the one says that was used last.
+// Errors: NotFound  no segment was ever used there; Unavailable and others: listing a directory failed.
+absl::StatusOr<Bytes> SegmentBytesIn(const std::vector<std::string>& directories);
+
 // What `path` holds; changes nothing. kMade: it holds no store; kRecovered: the file "store" is to be written again.
 // Errors: as OpenStoreDirectory's; NotFound  there is no such directory.
 absl::StatusOr<StoreDirectory> ReadStoreDirectory(const std::string& path, uint64_t segment_units, uint32_t device,

@@ -105,6 +105,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   uint32_t segment_units() const { return static_cast<uint32_t>(options_.segment / kUnit); }
 
   // store.cc
+  void KeepSegmentSize();
   absl::Status OpenDirectories();
   absl::Status OpenCatalog();
   absl::Status OpenDevices();
@@ -164,7 +165,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::vector<PlaceWanted> WantedIn(std::span<const Scrubber::Hole> holes) override;
   void Damaged(std::vector<PlaceWanted> records) override;
 
-  const StoreOptions options_;
+  StoreOptions options_;  // as they were given, but for the size of segments that are there; Open alone changes it
   StoreOwner* const owner_;
   std::vector<SegmentHeader> GoodOf(uint32_t device) const;
 

@@ -36,7 +36,7 @@ constexpr uint64_t kChainBytes = kLoadChunks * kChunkBytes;
 constexpr uint32_t kChains = 12;                                   // that are loaded in turn
 constexpr uint32_t kSlots = kLoadChunks + 2;                       // of DRAM: what is loaded takes the place of what was
 constexpr uint64_t kSegmentBytes = uint64_t{256} << 20;            // what kvistd takes for a tier of
-constexpr uint64_t kCapacity = daemon::kSegments * kSegmentBytes;  // so much; what isn't used takes no room
+constexpr uint64_t kCapacity = daemon::kSegments * kSegmentBytes;  // so much, and what isn't used takes no room
 constexpr uint64_t kRecordBytes = kChunkBytes + ssd::kUnit.value;
 constexpr uint64_t kPatienceMicros = 60'000'000;
 

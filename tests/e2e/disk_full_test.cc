@@ -157,7 +157,7 @@ TEST_CASE("row 8: a tier that may be larger than its disk works with what fits t
     std::printf("row 8: skipped: no tmpfs can be mounted here\n");
     return;
   }
-  DaemonProcess daemon(dir.path(), SettingsOn(disk, "1GiB"));  // segments of 64 MiB, four of which fit
+  DaemonProcess daemon(dir.path(), SettingsOn(disk, "1GiB"));  // in 64 segments, a quarter of which fit
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.ok());
   REQUIRE(HasRecovered(daemon));

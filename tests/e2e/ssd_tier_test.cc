@@ -373,7 +373,7 @@ TEST_CASE("What was cleared is not found again after kill -9, what came later is
 TEST_CASE("Room is taken back from a space that no longer fits into the pool, whatever else of it lies there") {
   const TempDir dir;
   std::vector<std::string> settings = Settings();
-  settings.push_back("ssd.capacity=64MiB");  // four segments
+  settings.push_back("ssd.capacity=64MiB");  // eight segments
   const auto large = [](const DaemonProcess& daemon) {
     FakeEngine::Options options = FakeEngine::On(daemon.socket(), "large");
     options.model = "large-model";

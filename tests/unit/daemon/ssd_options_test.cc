@@ -25,10 +25,10 @@ TEST_CASE("StoreOptionsOf spreads a capacity over directories, in segments that 
   const auto two = StoreOptionsOf(With("/a:/b/c", GiB(2)));
   REQUIRE(two.ok());
   CHECK(two->directories == std::vector<std::string>{"/a", "/b/c"});
-  CHECK(two->segment == MiB(64));
+  CHECK(two->segment == MiB(16));
   const auto small = StoreOptionsOf(With("/a", MiB(64)));
   REQUIRE(small.ok());
-  CHECK(small->segment == MiB(16));
+  CHECK(small->segment == MiB(8));
   for (const auto& options : {*one, *two, *small}) CHECK(options.Validate().ok());
 }
 

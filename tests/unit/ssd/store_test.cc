@@ -313,6 +313,48 @@ TEST_CASE("Store whose segments are used again is never called damaged by its sc
   CHECK(world.store->status().scrubbed.damaged == 0);
 }
 
+TEST_CASE("Store keeps its segments' size, whatever is configured later, and with it all that lies there") {
+  const kvist::test::TempDir dir;
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "the first");
+    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+  }
+  // As a start finds it by which the capacity is larger, or smaller: segments would have another size in a new store.
+  for (const uint64_t times : {3, 1}) {
+    INFO("capacity times " << times);
+    StoreOptions options = In(dir);
+    options.segment = KiB(256) * times;
+    options.capacity = KiB(512) * 32 * times;
+    StoreWorld world;
+    world.Open(std::move(options));
+    const Recovery& recovery = world.StartNow();
+    CHECK(recovery.status.ok());
+    CHECK(recovery.message.empty());
+    CHECK(recovery.chunks == 20);
+    const Store::Status status = world.store->status();
+    CHECK(status.devices[0].segments == 16 * times);
+    CheckAll(&world);
+    REQUIRE(world.WriteNow(0, 100 + times) == absl::OkStatus());
+    world.FreeNow(0, 100 + times);
+  }
+  // With a capacity that four of its segments don't fit into it is a new one, and says what that cost.
+  StoreOptions options = In(dir);
+  options.segment = KiB(64);
+  options.capacity = KiB(64) * 8 * 2;
+  StoreWorld world;
+  world.Open(std::move(options));
+  const Recovery& recovery = world.StartNow();
+  CHECK(recovery.status.ok());
+  CHECK(absl::StrContains(recovery.message, "segments of 524288 bytes are too large for a capacity of 1048576 bytes"));
+  CHECK(recovery.chunks == 0);
+  world.store->OpenSpace(SpaceNamed(0), "the first");
+  for (uint64_t n = 0; n < 4; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+  CheckAll(&world);
+}
+
 TEST_CASE("Store refuses what can't be, and names it") {
   const kvist::test::TempDir dir;
   StoreOptions options = In(dir);
