@@ -117,7 +117,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "Where: one or more directories, separated by ':', each on a disk of its own; in the same order at each start. "
           "Default: \"ssd\" in daemon.state_dir.",
           Paths(KVIST_FIELD(ssd, path), kPathMax)),
-      // Four segments of the smallest size; what places can name.
+      // The smallest tier that there is (ssd_options.h); what places can name.
       AtStart("Disk space for KV, all directories together. Default: a tenth of what is free there at the start.",
               Size(KVIST_FIELD(ssd, capacity), {.min = kSsdMin, .max = GiB(1024) * 1024})),
       AtStart("How much is written to each disk in a second at most; 0 for no limit. Less spares flash; what isn't written "
@@ -127,6 +127,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "How often all that was written is read again, slowly, so that what a disk loses is found before an engine asks "
           "for it; 0 for never.",
           Duration(KVIST_FIELD(ssd, scrub_every), absl::ZeroDuration(), absl::Hours(24 * 365))),
+      AtStart("Whether KV on disk is left alone where the engine computes it sooner than it would be read, by what the "
+              "engine reports and "
+              "how fast the disk is; if not it is always read.",
+              Flag(KVIST_FIELD(ssd, gate))),
       AtStart("How long a clean stop may write what isn't on disk yet; 0 to write nothing.",
               Duration(KVIST_FIELD(ssd, stop_flush), absl::ZeroDuration(), absl::Hours(1))),
 

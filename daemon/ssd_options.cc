@@ -51,11 +51,10 @@ absl::StatusOr<ssd::StoreOptions> StoreOptionsOf(const Options& options) {
   const Bytes each = store.capacity / devices;
   store.segment = std::clamp(MiB(1) * (each / kSegments / MiB(1)), kSegmentBytesMin, kSegmentBytes);
   if (each < kCapacityMin) {
-    return absl::ResourceExhaustedError(absl::StrCat("ssd.capacity: ", PrintBytes(each),
-                                                     " for each directory, and a tier wants at least ",
-                                                     PrintBytes(kCapacityMin),
-                                                     ": free some space, set ssd.capacity, name other directories in "
-                                                     "ssd.path, or set ssd.enabled = false"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "ssd.capacity: ", PrintBytes(each), " for each directory, and a tier wants at least ", PrintBytes(kCapacityMin),
+        ": free some space, set ssd.capacity, name other directories in "
+        "ssd.path, or set ssd.enabled = false"));
   }
   return store;
 }

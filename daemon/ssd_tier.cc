@@ -89,6 +89,15 @@ void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slot
 void SsdTier::Read(std::vector<ChunkToRead> chunks) {
   std::vector<ssd::Store::ChunkToRead> to_read;
   to_read.reserve(chunks.size());
+  {
+    const absl::MutexLock lock(&mutex_);
+    const absl::Time now = MonotonicNow();
+    for (const ChunkToRead& chunk : chunks) {
+      Bytes bytes{};
+      for (const auto& slot : chunk.slots) bytes += Bytes{slot.size()};
+      busy_.Begin(chunk.read.chunk.Pack(), bytes, now);
+    }
+  }
   for (ChunkToRead& chunk : chunks) {
     core::ReadStarted& read = chunk.read;
     to_read.push_back({.ticket = read.chunk.Pack(),
@@ -142,6 +151,12 @@ void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place
 }
 
 void SsdTier::Read(Ticket ticket, absl::Status status) {
+  std::optional<core::DiskRead> busy;
+  {
+    const absl::MutexLock lock(&mutex_);
+    busy = busy_.End(ticket, status.ok(), MonotonicNow());
+  }
+  if (busy.has_value()) ear_->Say(*busy);
   ear_->Say(core::ReadFinished{core::ChunkRef::Unpack(ticket), std::move(status)});
 }
 

@@ -13,6 +13,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/disk_busy.h"
 #include "daemon/session/disk_tier.h"
 #include "storage/ssd/store.h"
 
@@ -92,6 +93,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   absl::Time warned_ ABSL_GUARDED_BY(mutex_);
   std::optional<ssd::Recovery> recovery_ ABSL_GUARDED_BY(mutex_);
   std::vector<Bytes> moved_ ABSL_GUARDED_BY(mutex_);
+  DiskBusy busy_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this
 };
 

@@ -60,6 +60,7 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   core.pin_share = options.pin.share;
   core.private_share = options.swap.share;
   core.quotas = options.quotas;
+  core.gate = options.ssd.gate;
   return core;
 }
 

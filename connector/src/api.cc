@@ -187,6 +187,11 @@ kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t coun
   return Report(client->impl->Hint({Keys(keys), count}, *args));
 }
 
+kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count, int64_t took_us) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->ReportPrefill(first_token, token_count, took_us));
+}
+
 kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
                          kvist_allocation* allocation) {
   if (allocation == nullptr) return Missing("allocation");

@@ -43,6 +43,7 @@ class Client {
   absl::Status Flush(int64_t deadline_us, uint32_t* chunks);
   // kPin or kUnpin.
   absl::Status Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int64_t deadline_us, uint32_t* chunks);
+  absl::Status ReportPrefill(uint32_t first_token, uint32_t token_count, int64_t took_us);
   absl::Status Hint(std::span<const ChunkKey> keys, const kvist_hint_args& args);
   absl::StatusOr<kvist_allocation> Allocate(uint32_t group, uint32_t chunks, int64_t deadline_us);
   absl::Status Free(kvist_allocation allocation);

@@ -129,7 +129,8 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
     if (!part.empty()) std::memcpy(out, part.data(), part.size());
     out += part.size();
   }
-  const bool has_time = entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint;
+  const bool has_time = entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint ||
+                        entry->opcode == shm::Opcode::kPrefill;
   if (has_time && unheard_ < kUnheardMax) {
     ring_->Leave(*entry);
     ++unheard_;

@@ -47,7 +47,7 @@ class Link {
   absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
                                Room room);
   // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
-  // Releases and hints have time: they wake nobody, and are heard with the next request, or the next Sweep.
+  // Releases, hints and reports have time: they wake nobody, and are heard with the next request, or the next Sweep.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
   enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question

@@ -9,6 +9,8 @@
 namespace kvist::connector {
 namespace {
 
+constexpr int64_t kPrefillMaxUs = int64_t{3600} * 1'000'000;  // of one report
+
 shm::Entry LookupEntry(uint32_t have, int64_t lease_us) {
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kLookup;
@@ -161,6 +163,19 @@ absl::Status Client::Hint(std::span<const ChunkKey> keys, const kvist_hint_args&
                 static_cast<uint8_t>(args.stop_reason)};
   for (; !keys.empty(); keys = keys.subspan(std::min<size_t>(keys.size(), shm::kKeysMax)))
     Tell(entry, keys.first(std::min<size_t>(keys.size(), shm::kKeysMax)));
+  return absl::OkStatus();
+}
+
+absl::Status Client::ReportPrefill(uint32_t first_token, uint32_t token_count, int64_t took_us) {
+  if (token_count == 0) return absl::InvalidArgumentError("token_count is 0");
+  if (took_us <= 0 || took_us > kPrefillMaxUs)
+    return absl::InvalidArgumentError(absl::StrCat("took_us is ", took_us, "; allowed are 1 to ", kPrefillMaxUs));
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kPrefill;
+  entry.first_chunk = first_token;
+  entry.chunks = token_count;
+  entry.took_nanos = took_us * 1000;
+  Tell(entry, {});
   return absl::OkStatus();
 }
 

@@ -24,6 +24,7 @@
 #include "daemon/core/fills.h"
 #include "daemon/core/handle_table.h"
 #include "daemon/core/jobs.h"
+#include "daemon/core/learned_cost.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
@@ -74,6 +75,8 @@ struct CoreOptions {
     Bytes capacity = GiB(16);
   };
   std::optional<Disk> disk = {};
+  // What is on disk is left alone where the engine, by what it reports, computes it sooner than it would be read. Off: it is always read.
+  bool gate = true;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
@@ -118,11 +121,12 @@ struct CoreStatus {
   uint64_t lookup_chunks_hit = 0;
   uint64_t chunks_stored = 0;
   uint64_t chunks_loaded = 0;
-  uint64_t stores_refused = 0;  // chunks: no room
-  uint64_t chunks_corrupt = 0;  // dropped, because their slots held other bytes than were stored
-  uint64_t loads_waited = 0;    // chunks that were still being read from disk when they were to be loaded
-  uint64_t on_disk = 0;         // chunks that are nowhere else
-  uint64_t chunks_written = 0;  // since the start, as are those below
+  uint64_t stores_refused = 0;     // chunks: no room
+  uint64_t chunks_corrupt = 0;     // dropped, because their slots held other bytes than were stored
+  uint64_t loads_waited = 0;       // chunks that were still being read from disk when they were to be loaded
+  uint64_t chunks_recomputed = 0;  // that were there, on disk, but are computed sooner than read (gate.cc)
+  uint64_t on_disk = 0;            // chunks that are nowhere else
+  uint64_t chunks_written = 0;     // since the start, as are those below
   uint64_t chunks_read = 0;
   uint64_t writes_failed = 0;
   uint64_t reads_failed = 0;
@@ -251,6 +255,8 @@ class Core {
   void On(const CopyFinished& event, Effects* out);
   void On(const WriteFinished& event, Effects* out);
   void On(const ReadFinished& event, Effects* out);
+  void On(const PrefillReported& event, Effects* out);
+  void On(const DiskRead& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
   void On(const SpaceFound& event, Effects* out);
   void On(const ChunksFound& event, Effects* out);
@@ -275,6 +281,21 @@ class Core {
   OpId Start(Op op, Effects* out);
   // Whether what was stored is kept: that it hasn't been cleared meanwhile, given up by another rank, or come too late.
   bool FinishShard(ChunkIndex chunk, Rank rank, bool stored);
+  // What of a position, which usable_ has found, is on its way from disk or has to be read: from which chunk on (the position: nothing), how
+  // much hasn't begun, and the first of that.
+  struct ToRead {
+    uint32_t first = 0;
+    Bytes bytes{};
+    ChunkIndex chunk = kNoChunk;
+  };
+  ToRead WhatIsToRead(const Session& session, uint32_t position, uint32_t have) const;
+  // How far it is worth loading, which usable_ has then found: to `position`, or less where the engine computes the rest sooner; then
+  // `trial` is the first chunk that is left.
+  struct Worth {
+    uint32_t position = 0;
+    ChunkIndex trial = kNoChunk;
+  };
+  Worth WorthLoading(const Session& session, uint32_t position, uint32_t have);
   // What is on disk only of a lease's position, which usable_ has found, is read when there are slots for it. How many chunks that are,
   // with those that are being read.
   uint32_t Fetch(LeaseId lease, SpaceId space);
@@ -372,6 +393,8 @@ class Core {
   absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
   std::deque<ChunkRef> begun_reads_;
   absl::flat_hash_set<ChunkIndex> reading_;
+  Bytes reads_ahead_{};                           // of slots that are being read, or that leases wait for
+  LearnedCost reading_cost_;                      // seconds that the disk takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
   std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet

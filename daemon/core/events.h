@@ -74,7 +74,8 @@ struct SessionClosed {
 // How far `keys` (a whole chain) can be resumed in all groups at once (UsablePosition, which says how far it looks); leased when
 // lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Those of them that have
 // slots stay as long as deeper ones do, so where both don't fit into the pool nothing is leased. Its loads will be waited for layer by
-// layer: then what has to be read for it is read so. Answer: LookupAnswered.
+// layer: then what has to be read for it is read so. What the engine computes sooner than it is read from disk isn't leased, and not a hit
+// (CoreOptions::gate). Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -190,6 +191,15 @@ struct FlushAsked {
   RequestTag tag;
 };
 
+// An engine has computed the KV of `chunks` chunks of one prompt, parts of one included, from position `first` (in chunks) on, and nothing else
+// meanwhile. No answer; lookups in its space weigh loading against it.
+struct PrefillReported {
+  SessionId session;
+  double first = 0;
+  double chunks = 0;
+  absl::Duration took;
+};
+
 // The client gives an operation up. Answer: CopyCancelled, and OpEnded once it is quiet.
 struct CancelAsked {
   OpId op;
@@ -218,6 +228,14 @@ struct WriteFinished {
 struct ReadFinished {
   ChunkRef chunk;
   absl::Status status;
+};
+
+// All disks together have read so many bytes in a time in which there was always something for them to read; before which there was nothing,
+// when it is from_rest.
+struct DiskRead {
+  Bytes bytes{};
+  bool from_rest = false;
+  absl::Duration took;
 };
 
 // A space that was found on disk. Core::FindSpace says whether it could be opened (Spaces::Open has the errors).

@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/events.h"
+#include "daemon/core/learned_cost.h"
 #include "daemon/core/tenants.h"
 #include "storage/pool/slot_allocator.h"
 
@@ -22,6 +23,7 @@ struct Space {
   uint64_t on_disk = 0;                               // chunks that are nowhere else
   bool no_disk = false;                               // the disk can't take its chunks, as it has said of one
   Bytes bytes{};                                      // slots of its chunks, sealed or filling
+  LearnedCost computing = {};  // seconds that an engine takes for chunks, and for chunks * their mean position
 
   Bytes chunk_bytes(GroupId group) const {  // of one chunk, all shards
     Bytes sum{};

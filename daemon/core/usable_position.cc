@@ -48,17 +48,22 @@ uint32_t UsablePosition::Find(SpaceId space, uint32_t epoch, std::span<const Gro
     }
     low_.assign(count, position);
     until_ = std::max(start + work_, chunks_.work() + others);
-    // Each group pulls the position back to where it can go on, until none does; each step back is for good.
-    uint16_t content = 0;
-    for (uint16_t g = 0; position > 0 && content < others; g = static_cast<uint16_t>((g + 1) % count)) {
-      if (groups[g].reuse.chained()) continue;
-      const uint32_t usable = LastUsable(GroupId{g}, position);
-      content = usable == position ? static_cast<uint16_t>(content + 1) : uint16_t{1};
-      position = usable;
-    }
   }
-  position_ = position;
-  return position;
+  others_ = others;
+  return Shorten(position);
+}
+
+uint32_t UsablePosition::Shorten(uint32_t end) {
+  const auto count = static_cast<uint16_t>(groups_.size());
+  uint16_t content = 0;
+  for (uint16_t g = 0; end > 0 && content < others_; g = static_cast<uint16_t>((g + 1) % count)) {
+    if (groups_[g].reuse.chained()) continue;
+    const uint32_t usable = LastUsable(GroupId{g}, end);
+    content = usable == end ? static_cast<uint16_t>(content + 1) : uint16_t{1};
+    end = usable;
+  }
+  position_ = end;
+  return end;
 }
 
 std::span<const ChunkIndex> UsablePosition::needed(GroupId group) const {

@@ -32,7 +32,10 @@ class UsablePosition {
 
   // The largest such position, at most Reach; 0 when there is none. `epoch` is the space's: older chunks have been cleared.
   uint32_t Find(SpaceId space, uint32_t epoch, std::span<const GroupSpec> groups, std::span<const ChunkKey> keys);
-  // The places of the chunks [FirstNeeded(position), position) of a group, for the position that Find gave.
+  // The largest one up to `end`, which is at most the last that was found, in the same search; needed() tells of it from then on. Each group
+  // pulls it back to where it can go on, until none does; each step back is for good.
+  uint32_t Shorten(uint32_t end);
+  // The places of the chunks [FirstNeeded(position), position) of a group, for the position that Find or Shorten gave.
   std::span<const ChunkIndex> needed(GroupId group) const;
 
  private:
@@ -46,6 +49,7 @@ class UsablePosition {
   uint32_t epoch_ = 0;
   std::span<const GroupSpec> groups_;
   std::span<const ChunkKey> keys_;
+  uint16_t others_ = 0;  // groups that aren't chained
   uint32_t position_ = 0;
   std::vector<std::vector<ChunkIndex>> places_;  // [group][position]: of those that were asked for
   // [group] All of [low, the last position that was tried) are there. It only sinks, and what is below it hasn't been asked for.

@@ -197,6 +197,10 @@ void AddChunksOnDisk(const core::CoreStatus& core, Families* out) {
              "Chunks of loads, one for each rank, that were still being read from disk when the load came; those of "
              "kvist_load_chunks_total that weren't were in DRAM.",
              core.loads_waited);
+  out->Count("kvist_recomputed_chunks_total",
+             "Chunks that were found on disk by a lookup and left to the engine, which computes them sooner than they would "
+             "be read.",
+             core.chunks_recomputed);
 }
 
 // Each device by its place in ssd.path.

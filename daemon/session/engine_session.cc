@@ -121,6 +121,7 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
       core->Handle(core::FreeAsked{identity_.id, AllocationId::Unpack(entry.lease)}, out);
       return absl::OkStatus();
     case shm::Opcode::kHint: return ReadHint(entry);
+    case shm::Opcode::kPrefill: return ReadPrefill(entry, core, out);
     default: break;
   }
   if (entry.cell >= shm::kCells)
@@ -205,6 +206,16 @@ absl::Status EngineSession::ReadHint(const shm::Entry& entry) {
   hint_ = {bytes.session_ended != 0, static_cast<core::ExpectedReuse>(bytes.expected_reuse),
            static_cast<core::StopReason>(bytes.stop_reason)};
   hint_left_ = keys_;
+  return absl::OkStatus();
+}
+
+absl::Status EngineSession::ReadPrefill(const shm::Entry& entry, core::Core* core, core::Effects* out) {
+  if (entry.chunks == 0 || entry.took_nanos <= 0)
+    return absl::InvalidArgumentError("a prefill that no connector reports: no tokens, or no time");
+  const double chunk_tokens = registration_.chunk_tokens;
+  core->Handle(core::PrefillReported{identity_.id, entry.first_chunk / chunk_tokens, entry.chunks / chunk_tokens,
+                                     absl::Nanoseconds(entry.took_nanos)},
+               out);
   return absl::OkStatus();
 }
 

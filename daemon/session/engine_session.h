@@ -96,6 +96,7 @@ class EngineSession {
 
   absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);
   absl::Status ReadHint(const shm::Entry& entry);
+  absl::Status ReadPrefill(const shm::Entry& entry, core::Core* core, core::Effects* out);
   // Tells the core as much of the hint as is done at once.
   void Hint(core::Core* core, core::Effects* out);
   // What of an entry can be refused in its cell. Fills keys_ and the cell's pages.

@@ -288,6 +288,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   const v1::Space& space = hello.space();
   Registration registration;
   registration.instance = hello.instance();
+  registration.chunk_tokens = space.chunk_tokens();
   registration.probed = hello.probed();
   registration.by_layer = hello.by_layer();
   const uint32_t ranks = space.tensor_parallel() * space.pipeline_parallel();

@@ -24,6 +24,7 @@ struct Registration {
   Rank rank;
   core::SpaceSpec space;
   std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
+  uint32_t chunk_tokens = 1;
   bool probed = false;
   bool by_layer = false;  // loads of what it looks up are waited for layer by layer
 };

@@ -14,6 +14,8 @@ constexpr absl::Duration kIdleWait = absl::Milliseconds(10);
 // How long stores may take to end before their pages are needed for something else. What isn't stored by then is computed
 // again some day.
 constexpr absl::Duration kFlushWait = absl::Milliseconds(200);
+// Of fewer tokens the time is that of reading the weights.
+constexpr size_t kReportedMin = 64;
 
 }  // namespace
 
@@ -295,7 +297,11 @@ void Engine::Compute(std::span<const Piece> pieces) {
   std::vector<float> logits;
   const absl::Time start = absl::Now();
   model_->Forward(batch, *memory_, threads_, workspace_, logits);
-  stats_.computing += absl::Now() - start;
+  const absl::Duration took = absl::Now() - start;
+  stats_.computing += took;
+  // A prompt alone: what computing costs, and so what loading is worth.
+  if (kvist_ && pieces.size() == 1 && pieces[0].tokens >= kReportedMin)
+    kvist_->ReportPrefill(pieces[0].sequence->computed, pieces[0].tokens, took);
   ++stats_.steps;
 
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -98,6 +98,10 @@ class KvistCache {
 
   // Gives up the references of copies that have ended. Never waits.
   void Poll();
+  // kvistd learns from it what loading from its disk is worth.
+  void ReportPrefill(size_t first, size_t tokens, absl::Duration took) {
+    scheduler_.ReportPrefill(static_cast<uint32_t>(first), static_cast<uint32_t>(tokens), absl::ToInt64Microseconds(took));
+  }
   // Waits until all that is stored would survive kvistd, at most `timeout`; how many chunks that are.
   absl::StatusOr<uint32_t> MakeDurable(absl::Duration timeout);
   // wait: until no store is under way, at most `timeout`, then cancels the rest. Afterwards no store holds a page.

@@ -25,8 +25,8 @@ namespace kvist::ssd {
 
 struct StoreOptions {
   std::vector<std::string>
-      directories;           // one a device, 1 to kDevicesMax; made when they aren't there. The first has the catalog
-  Bytes capacity{};          // of all segment files together, spread evenly; at least four segments a device
+      directories;   // one a device, 1 to kDevicesMax; made when they aren't there. The first has the catalog
+  Bytes capacity{};  // of all segment files together, spread evenly; at least four segments a device
   // A segment file of a new store; one that is there keeps its own, while four of them a device are within the capacity. Larger: fewer
   // files, and more is given back at once.
   Bytes segment = MiB(256);

@@ -214,7 +214,7 @@ class World {
 
   void WriteGoodEntry(Session* of) {
     shm::Entry entry{};
-    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kSwapIn) + 1));
+    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kPrefill) + 1));
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
     entry.has_parent = input_.Byte() % 3 == 0;
@@ -231,6 +231,8 @@ class World {
     } else if (entry.opcode == shm::Opcode::kHint) {
       entry.hint = {static_cast<uint8_t>(input_.Byte() % 3), static_cast<uint8_t>(input_.Byte() % 5),
                     static_cast<uint8_t>(input_.Byte() % 6)};
+    } else if (entry.opcode == shm::Opcode::kPrefill) {
+      entry.took_nanos = int64_t{input_.Byte()} * 1'000'000;
     } else {
       entry.layer = {uint32_t{input_.Byte()} % 4, uint32_t{input_.Byte()} % 5};
       entry.group = static_cast<uint16_t>(input_.Byte() % (kGroups + 1));

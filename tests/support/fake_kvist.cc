@@ -309,6 +309,11 @@ kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvi
   world.ops.emplace(*op = ++world.last_id, std::move(store));
   return KVIST_OK;
 }
+kvist_status kvist_report_prefill(kvist_client*, uint32_t, uint32_t token_count, int64_t took_us) {
+  if (token_count == 0 || took_us <= 0) return KVIST_INVALID_ARGUMENT;
+  ++world.observed.prefills;
+  return KVIST_OK;
+}
 kvist_status kvist_alloc(kvist_client*, uint32_t, uint32_t, int64_t, kvist_allocation* allocation) {
   *allocation = 0;
   if (world.behaviour.away || world.behaviour.no_room) return KVIST_RESOURCE_EXHAUSTED;

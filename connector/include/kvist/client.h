@@ -171,6 +171,10 @@ class Client {
     const kvist_hint_args args{sizeof args, 1, KVIST_REUSE_UNKNOWN, static_cast<int32_t>(why)};
     return Status::Of(kvist_hint(client_.get(), keys.data(), keys.size(), &args));
   }
+  // See kvist_report_prefill.
+  Status ReportPrefill(uint32_t first_token, uint32_t token_count, int64_t took_us) {
+    return Status::Of(kvist_report_prefill(client_.get(), first_token, token_count, took_us));
+  }
   // Empty when there is no room (kvist_error() says why).
   Allocation Allocate(uint32_t chunks, uint32_t group = 0, int64_t deadline_us = 0) {
     kvist_allocation id = 0;

@@ -356,6 +356,13 @@ typedef struct kvist_hint_args {
  * they are hit again. Chunks that are ended or never needed again are evicted before all others. */
 KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args);
 
+/* Computing the KV of tokens [first_token, first_token + token_count) of one prompt took so long (at most an hour), and nothing else was computed
+ * meanwhile. From these reports kvistd learns what computing costs engines of this space, more where more comes before; then what lies on
+ * disk and would be read slower than that is no hit any more (ssd.gate in its configuration). Who reports nothing loads all. A cost model
+ * that is known can be told by reports of its own making: four at least, at different positions. */
+KVIST_API kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count,
+                                            int64_t took_us);
+
 /* ---- Private allocations ---------------------------------------------------------------------------------------------------
  * Room in kvistd for KV without keys, never shared: that of running requests that leave the engine's memory for a while (preemption by
  * swapping, layer-wise offload). One allocation is of one cache group and of all ranks; each rank swaps its own part, by layers.

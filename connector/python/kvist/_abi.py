@@ -192,6 +192,7 @@ _PROMPT = {  # never block: called with the interpreter's lock held, because giv
     "kvist_poll": (c_int, [c_void_p, c_uint64, POINTER(Result)]),
     "kvist_cancel": (c_int, [c_void_p, c_uint64]),
     "kvist_hint": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(HintArgs)]),
+    "kvist_report_prefill": (c_int, [c_void_p, c_uint32, c_uint32, c_int64]),
     "kvist_free": (c_int, [c_void_p, c_uint64]),
     "kvist_swap_out": (c_int, [c_void_p, POINTER(SwapArgs), POINTER(c_uint64)]),
     "kvist_swap_in": (c_int, [c_void_p, POINTER(SwapArgs), POINTER(c_uint64)]),

@@ -293,6 +293,11 @@ class Client:
         args = _abi.HintArgs(ctypes.sizeof(_abi.HintArgs), session_ended, expected_reuse, stop_reason)
         check(self._lib.hint(self._client, keys, _count(keys), args))
 
+    def report_prefill(self, first_token: int, token_count: int, *, took_s: float) -> None:
+        """Computing the KV of these tokens of one prompt took so long, and nothing else was computed meanwhile: kvistd learns by it when a load
+        from disk isn't worth it (ssd.gate in its configuration)."""
+        check(self._lib.report_prefill(self._client, first_token, token_count, round(took_s * 1e6)))
+
     def alloc(self, chunk_count: int, *, group: int = 0, deadline_s: float = 0.0) -> int:
         allocation = ctypes.c_uint64()
         check(self._lib.alloc(self._client, group, chunk_count, _us(deadline_s), allocation))

@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 5;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 6;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
@@ -43,6 +43,7 @@ enum class Opcode : uint8_t {
   kSwapOut = 11,  // arena: page_ids[pages]
   kSwapIn = 12,   // arena: page_ids[pages]
   kFlush = 13,
+  kPrefill = 14,  // no cell, no answer
 };
 
 // Layers [first_layer, first_layer + layers); 0 layers: all from the first on.
@@ -70,12 +71,14 @@ struct Entry {
   uint32_t pages;          // count
   uint64_t lease;          // load, release: the lease; free, swap: the allocation (packed)
   int64_t deadline_nanos;  // monotonic; what comes later is answered with DeadlineExceeded and not begun
-  uint32_t first_chunk;    // load: of the lease; swap: of the allocation; lookup: the engine has those before it
-  uint32_t chunks;         // load, allocate, swap: count
+  uint32_t
+      first_chunk;  // load: of the lease; swap: of the allocation; lookup: the engine has those before it; prefill: tokens
+  uint32_t chunks;  // load, allocate, swap: count; prefill: tokens
   union {
     LayerSpan layer;      // load, swap
     int64_t lease_nanos;  // lookup: how long the hit is to be leased; 0: not
     HintBytes hint;       // hint
+    int64_t took_nanos;   // prefill
   };
 };
 static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one cache line, copied once");

@@ -267,6 +267,9 @@ def test_pins_and_hints(daemon, worker, scheduler, pages):
     assert scheduler.pin(keys_of(1, seed=3)) == 0
     scheduler.hint(keys, session_ended=True, stop_reason=kvist.StopReason.TOOL_CALL)
     scheduler.hint(keys, expected_reuse=kvist.ExpectedReuse.SOON)
+    scheduler.report_prefill(0, 2048, took_s=0.25)
+    with pytest.raises(KvistError, match="took_us is 0"):
+        scheduler.report_prefill(0, 2048, took_s=0)
     with pytest.raises(KvistError, match="expected_reuse is 7"):
         scheduler.hint(keys, expected_reuse=7)
 

@@ -51,6 +51,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "ssd.path") return "\"/one/disk:/another\"";
   if (name == "ssd.capacity") return "\"2TiB\"";
   if (name == "ssd.write_rate") return "\"300MiB\"";
+  if (name == "ssd.gate") return "false";
   if (name == "ssd.scrub_every") return "\"2h\"";
   if (name == "ssd.stop_flush") return "\"30s\"";
   if (name == "copy.threads") return "5";

@@ -115,6 +115,22 @@ TEST_CASE("EngineSession cancels nothing when the operation has ended in the sam
   CHECK(std::get<core::OpEnded>(f.effects[0]).skipped == 2);
 }
 
+TEST_CASE("EngineSession takes reports of prefills, and ends for one that no connector sends") {
+  Fixture f(1);
+  shm::Entry report = f.EntryOf(shm::Opcode::kPrefill, 0, 0);
+  report.first_chunk = 512;
+  report.chunks = 256;
+  report.took_nanos = 1000;
+  f.Submit(report);
+  CHECK(f.Drain() == 1);
+  CHECK(f.effects.empty());
+  const bool tokens = GENERATE(true, false);
+  if (tokens) report.chunks = 0;
+  if (!tokens) report.took_nanos = -1;
+  f.Submit(report);
+  CHECK(absl::IsInvalidArgument(f.session->Drain({}, 0, &f.core, &f.effects).status()));
+}
+
 TEST_CASE("EngineSession says a large hint over many turns, none longer than a turn and an event, and what follows waits") {
   constexpr uint32_t kGroups = 64;
   Fixture f(kGroups);

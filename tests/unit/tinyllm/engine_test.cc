@@ -218,6 +218,7 @@ TEST_CASE("Engine under pressure swaps what is in no full chunk, and computes le
     engine->ForgetLocalPages();
     CHECK(engine->pool().in_use() == 0);
     CHECK(fake_kvist::observed().allocations == 0);
+    CHECK(fake_kvist::observed().prefills > 0);
     CHECK(fake_kvist::observed().changed_under_store == 0);
   }
   CHECK(computed[1] < computed[0]);

@@ -144,6 +144,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         pass
 
     def wait_for_save(self) -> None:
+        self._worker.report_prefill(self._get_connector_metadata())
         self._worker.wait_for_layers()
         self._worker.begin_stores(self._get_connector_metadata())
 

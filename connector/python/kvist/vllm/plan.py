@@ -60,12 +60,18 @@ class Store(NamedTuple):
 
 @dataclasses.dataclass
 class Plan(KVConnectorMetadata):
-    """Of one step, to all workers. give_up: loads whose requests are gone; stop: stores that read blocks which this step writes."""
+    """Of one step, to all workers.
+
+    give_up   loads whose requests are gone
+    stop      stores that read blocks which this step writes
+    prefill   the first token and the number of tokens of the one prompt that the step computes, if it computes nothing else
+    """
 
     loads: list[Load] = dataclasses.field(default_factory=list)
     stores: list[Store] = dataclasses.field(default_factory=list)
     give_up: list[int] = dataclasses.field(default_factory=list)
     stop: list[int] = dataclasses.field(default_factory=list)
+    prefill: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass

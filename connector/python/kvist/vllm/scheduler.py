@@ -57,6 +57,7 @@ _HUNG_S = 1.0
 _STORES_S = 50e-6
 _HINTS_S = 40e-6
 _HINTS_WAITING = 64  # more than that don't wait
+_PREFILL_TOKENS = 64  # kvistd is told what computing them takes; of fewer the time is that of reading the weights
 
 _STOPPED = {
     RequestStatus.FINISHED_STOPPED: kvist.StopReason.STOP,
@@ -288,6 +289,7 @@ class SchedulerSide:
     def plan(self, output: SchedulerOutput) -> Plan:
         plan, self._next = self._next, Plan()
         began = time.perf_counter()
+        plan.prefill = self._only_prefill(output.num_scheduled_tokens)
         if self._stores is not None:
             plan.stop = self._stores.take_stopped()
             self._look_at_all(output.num_scheduled_tokens, began + _STORES_S, plan)
@@ -296,6 +298,14 @@ class SchedulerSide:
             if self._to_hint and (len(self._to_hint) > _HINTS_WAITING or time.perf_counter() < until):
                 self._give_hints(until)
         return plan
+
+    def _only_prefill(self, scheduled: dict[str, int]) -> tuple[int, int] | None:
+        """What tells how long computing takes."""
+        if len(scheduled) != 1:
+            return None
+        ((request_id, tokens),) = scheduled.items()
+        tracked = self._requests.get(request_id)
+        return (tracked.request.num_computed_tokens, tokens) if tracked is not None and tokens >= _PREFILL_TOKENS else None
 
     def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
         """Those that get a prompt's tokens in any case: they may end with this step."""

@@ -6,6 +6,7 @@ Threads: the model runner's.
 """
 
 import dataclasses
+import time
 
 import torch
 from vllm.config import VllmConfig
@@ -60,6 +61,7 @@ class WorkerSide:
         self._misled: set[str] = set()  # requests whose load inside this step failed
         self._report = Report()
         self._watch: Watch | None = None
+        self._began = 0.0  # the forward pass
         self._pages = None  # keeps the tensors mapped
         self.counters = Counters()
 
@@ -111,6 +113,7 @@ class WorkerSide:
                     self._client.cancel(op)
 
     def begin_loads(self, plan: Plan) -> None:
+        self._began = time.perf_counter()
         for load in plan.loads:
             copy = self._load(load)
             if load.inside:
@@ -196,6 +199,13 @@ class WorkerSide:
     def failed_blocks(self) -> set[int]:
         failed, self._failed_blocks = self._failed_blocks, set()
         return failed
+
+    def report_prefill(self, plan: Plan) -> None:
+        """The forward pass has ended, which took as long on all ranks; a load inside it would have been part of that."""
+        if plan.prefill is not None and self._config.parallel_config.rank == 0 and not any(load.inside for load in plan.loads):
+            first, tokens = plan.prefill
+            took_s = min(max(time.perf_counter() - self._began, 1e-6), 3600.0)  # as it may
+            self._client.report_prefill(first, tokens, took_s=took_s)
 
     def begin_stores(self, plan: Plan) -> None:
         for store in plan.stores:
