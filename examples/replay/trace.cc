@@ -88,8 +88,11 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
     if (!id.is_number_unsigned()) return absl::InvalidArgumentError("\"hash_ids\" must hold whole numbers from 0 on");
     request.hash_ids.push_back(id.get<uint64_t>());
   }
+  request.tokens = input_length->get<uint64_t>();
+  if (const auto answer = object.find("output_length"); answer != object.end() && answer->is_number_unsigned())
+    request.answer_tokens = answer->get<uint64_t>();
   // Block i is full if (i + 1) * 512 <= input_length.
-  request.full_blocks = std::min<uint64_t>(request.hash_ids.size(), input_length->get<uint64_t>() / kBlockTokens);
+  request.full_blocks = std::min<uint64_t>(request.hash_ids.size(), request.tokens / kBlockTokens);
   return request;
 }
 

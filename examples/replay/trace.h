@@ -17,6 +17,8 @@ struct Request {
   double timestamp_ms = 0;
   std::vector<uint64_t> hash_ids;  // one per block of the prompt; equal ids mean equal tokens and an equal prefix
   std::string stop;                // why the answer before it ended ("tool_use", "end_turn"), of traces that say so
+  uint64_t tokens = 0;             // of the prompt
+  uint64_t answer_tokens = 0;      // where the trace tells
   uint64_t full_blocks = 0;  // the leading ids whose blocks have all their tokens; only these have KV that can be stored
 };
 
@@ -29,7 +31,7 @@ struct Trace {
 };
 
 // Reads the first `limit` requests of `path`: JSON objects, one a line, plain or in gzip, with the members `timestamp` (ms),
-// `input_length` (tokens) and `hash_ids`, and perhaps `stop` (text); others are ignored.
+// `input_length` (tokens) and `hash_ids`, and perhaps `output_length` (tokens) and `stop` (text); others are ignored.
 //
 // Errors: NotFound         there is no such file, or it can't be read.
 //         InvalidArgument  it is damaged, a line isn't such an object, or there is no request; names file and line.

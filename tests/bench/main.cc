@@ -32,6 +32,7 @@ constexpr Subcommand kSubcommands[] = {
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
     {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",
      RunPolicy},
+    {"granularity", "Chunks of 64 to 512 tokens: what of real conversations they lose, and what they cost", RunGranularity},
 };
 
 int Main(int argc, char** argv) {

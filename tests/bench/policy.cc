@@ -22,6 +22,7 @@
 #include "tests/bench/policy_replay.h"
 #include "tests/bench/slices.h"
 #include "tests/bench/subcommands.h"
+#include "tests/bench/traces.h"
 
 namespace kvist::bench {
 namespace {
@@ -66,15 +67,6 @@ core::StopReason StopReasonOf(const std::string& stop) {
   if (stop == "tool_use") return core::StopReason::kToolCall;
   if (stop == "max_tokens") return core::StopReason::kLength;
   return core::StopReason::kUnknown;
-}
-
-// ../shared/traces of the working directory or of one above it.
-absl::StatusOr<fs::path> TraceFolder() {
-  for (fs::path at = fs::current_path();; at = at.parent_path()) {
-    if (fs::path folder = at / "shared" / "traces"; fs::is_directory(folder)) return folder;
-    if (at == at.parent_path()) break;
-  }
-  return absl::NotFoundError("no shared/traces here or in a folder above: name a trace with --trace FILE");
 }
 
 absl::StatusOr<Subject> ReadSubject(const fs::path& path, const Settings& settings) {

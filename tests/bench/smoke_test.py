@@ -49,6 +49,11 @@ CASES = {
         "a ghost": 1,
         "core a block, conversation_dev 10 %": None,
     },
+    "granularity": {
+        "conversation_dev, 256 tokens: tail lost a turn": None,
+        "weka_cc_dev, 64 tokens: index a 1,000 tokens": None,
+        "load of 2048 tokens in chunks of 64 beside 512": None,
+    },
     "overhead": {"throughput, all misses": 0.97, "KV bytes per token, stored": None, "prefill vs bare GEMM": 0.3},
 }
 KEYS = ["case", "value", "unit", "limit", "ratio", "better", "goal"]

@@ -16,6 +16,7 @@ absl::Status RunCopy(const Settings& settings, Report* report);
 absl::Status RunOverhead(const Settings& settings, Report* report);
 absl::Status RunRestart(const Settings& settings, Report* report);
 absl::Status RunSsd(const Settings& settings, Report* report);
+absl::Status RunGranularity(const Settings& settings, Report* report);
 absl::Status RunPolicy(const Settings& settings, Report* report);
 
 }  // namespace kvist::bench
