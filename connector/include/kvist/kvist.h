@@ -401,7 +401,7 @@ typedef struct kvist_swap_args {
 KVIST_API kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op);
 KVIST_API kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op);
 
-/* Chunk size of new spaces when the engine has no wish, in tokens: 256 (DESIGN.md section 1). */
+/* Chunk size of new spaces when the engine has no wish, in tokens: 256 (tests/bench/README.md). */
 KVIST_API uint32_t kvist_default_chunk_tokens(void);
 
 #ifdef __cplusplus
