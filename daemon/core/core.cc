@@ -117,9 +117,9 @@ void Core::On(const LookupAsked& event, Effects* out) {
   const Space& space = spaces_[session->space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
 
-  Worth worth{usable_.Find(session->space, space.epoch, space.spec.groups, event.keys)};
+  uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
   LookupAnswered answer{.session = event.session, .tag = event.tag};
-  for (uint16_t group = 0; worth.position > 0 && group < groups; ++group) {
+  for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());
     for (const ChunkIndex chunk : needed) {
@@ -129,9 +129,8 @@ void Core::On(const LookupAsked& event, Effects* out) {
     UsePath(needed, space.spec.groups[group].reuse.chained());
   }
   // What isn't worth a load was used all the same.
-  if (worth.position > event.have && event.lease > absl::ZeroDuration())
-    worth = WorthLoading(*session, worth.position, event.have);
-  const uint32_t position = worth.position;
+  const bool weighed = position > event.have && event.lease > absl::ZeroDuration();
+  if (weighed) position = WorthLoading(*session, position, event.have);
   counters_.lookups += 1;
   counters_.lookup_chunks_asked += event.keys.size();
   counters_.lookup_chunks_hit += position;
@@ -149,10 +148,7 @@ void Core::On(const LookupAsked& event, Effects* out) {
     if (answer.lease && (space.on_disk > 0 || !reading_.empty())) answer.coming = Fetch(answer.lease, session->space);
   }
   out->push_back(answer);
-  // A chunk for which nobody waits, while the disk has nothing else to do: else it would never be known that it has become faster. Only
-  // now: what it takes room from is whatever nobody keeps.
-  if (worth.trial != kNoChunk && reading_.empty() && readers_.empty() && chunks_[worth.trial].state == ChunkState::kOnDisk)
-    BeginRead(worth.trial, /*by_layer=*/false, out);
+  if (weighed) ReadLeft(out);  // not into what the lease keeps
 }
 
 Bytes Core::LeaseBytes(SpaceId id, uint32_t position, uint32_t have) const {
@@ -215,7 +211,6 @@ void Core::On(const ReleaseAsked& event, Effects*) {
 void Core::EndLease(LeaseId id) {
   const Lease lease = leases_.End(id);
   readers_.erase(lease.read_turn);
-  reads_ahead_ -= lease.read_bytes;
   chunks_.Charge(lease.to_read.size());
   for (const ChunkIndex chunk : lease.to_read) {
     if (chunks_[chunk].holds > 0) orphan_reads_.push_back({RefOf(chunk), lease.by_layer});

@@ -281,27 +281,25 @@ class Core {
   OpId Start(Op op, Effects* out);
   // Whether what was stored is kept: that it hasn't been cleared meanwhile, given up by another rank, or come too late.
   bool FinishShard(ChunkIndex chunk, Rank rank, bool stored);
-  // What of a position, which usable_ has found, is on its way from disk or has to be read: from which chunk on (the position: nothing), how
-  // much hasn't begun, and the first of that.
-  struct ToRead {
-    uint32_t first = 0;
-    Bytes bytes{};
-    ChunkIndex chunk = kNoChunk;
-  };
-  ToRead WhatIsToRead(const Session& session, uint32_t position, uint32_t have) const;
-  // How far it is worth loading, which usable_ has then found: to `position`, or less where the engine computes the rest sooner; then
-  // `trial` is the first chunk that is left.
-  struct Worth {
-    uint32_t position = 0;
-    ChunkIndex trial = kNoChunk;
-  };
-  Worth WorthLoading(const Session& session, uint32_t position, uint32_t have);
+  // How far it is worth loading what usable_ has found, which it has found then: to `position`, or less where the engine computes the rest
+  // sooner. Notes in left_ what lies on disk behind that.
+  uint32_t WorthLoading(const Session& session, uint32_t position, uint32_t have);
+  // What of a position has to be waited for, from disk, chunk by chunk: to_wait_.
+  void FindWaits(const Session& session, uint32_t position, uint32_t have);
+  // The position up to which loading gains most, at least that where nothing has to be waited for.
+  uint32_t BestPosition(const Space& space, uint32_t position) const;
+  // Reads some of what a lookup has left, for nobody, while the disk has nothing else to do.
+  void ReadLeft(Effects* out);
   // What is on disk only of a lease's position, which usable_ has found, is read when there are slots for it. How many chunks that are,
   // with those that are being read.
   uint32_t Fetch(LeaseId lease, SpaceId space);
   // Begins reads that wait, as far as slots are free or what lies in them is on disk, too.
   void BeginReads(Effects* out);
-  bool BeginRead(ChunkIndex chunk, bool by_layer, Effects* out);
+  bool BeginRead(ChunkIndex chunk, bool by_layer, Tenants::Victims victims, Effects* out);
+  // Where nothing can be written nothing would come to be on disk, too.
+  Tenants::Victims MayMakeRoomFrom() const {
+    return writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
+  }
   bool WaitsForSlots() const { return !readers_.empty() || !orphan_reads_.empty(); }
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
@@ -393,7 +391,13 @@ class Core {
   absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
   std::deque<ChunkRef> begun_reads_;
   absl::flat_hash_set<ChunkIndex> reading_;
-  Bytes reads_ahead_{};                           // of slots that are being read, or that leases wait for
+  Bytes reading_bytes_{};  // of slots that are being read
+  // By WorthLoading, of the lookup that is being answered: [position] what has to be read from disk, and the first position that has to be
+  // waited for; and the chunks on disk, by position, of which those are left that lie behind the answer.
+  std::vector<Bytes> to_read_;
+  uint32_t waits_from_ = 0;
+  std::vector<std::pair<uint32_t, ChunkIndex>> left_;
+  uint32_t trials_ = 0;
   LearnedCost reading_cost_;                      // seconds that the disk takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write

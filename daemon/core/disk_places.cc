@@ -99,7 +99,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
       if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
       return BeginWrite(i, out);
     }
-    if (BeginRead(i, /*by_layer=*/false, out)) {
+    if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) {
       to_move_.insert(i);
       return;
     }

@@ -4,11 +4,15 @@
 // what waits for the disk already. Both are learned (LearnedCost): from what engines of the space report, and from how long the disk was
 // busy. While either is unknown all is loaded.
 //
-// All or nothing: the next chunk costs as much to read as the last one, and more to compute, so where the first of them is worth a load
-// the rest is, too, and what is lost by loading too many is less than what the last ones save. DRAM isn't weighed: copying a chunk takes
-// less than computing it in any engine that has reason to keep KV at all.
+// A load goes as far as it gains most. Where all is on disk that is all or nothing, for the next chunk costs as much to read as the last one,
+// and more to compute. DRAM isn't weighed: copying a chunk takes less than computing it in any engine that has reason to keep KV at all.
+//
+// What is left is read by and by, for nobody: so prompts that come again find it in DRAM, and a disk that has become faster is noticed.
 
 #include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "daemon/core/core.h"
 
@@ -16,7 +20,11 @@ namespace kvist::core {
 namespace {
 
 // A hybrid space's shorter position may need other chunks that are on disk; so often one is looked for that is worth it.
-constexpr int kTries = 4;
+constexpr int kTries = 2;
+// Of what is left, read at a time: from one chunk to so many, so that it is learned what reading costs and what beginning does.
+constexpr uint32_t kTrialMost = 16;
+// Looking at a chunk's state costs so little beside finding or changing it, which is what work counts.
+constexpr uint32_t kLooksPerWork = 8;
 
 }  // namespace
 
@@ -31,45 +39,83 @@ void Core::On(const DiskRead& event, Effects*) {
   reading_cost_.Learn(static_cast<double>(event.bytes.value), event.from_rest ? 1 : 0, absl::ToDoubleSeconds(event.took));
 }
 
-Core::ToRead Core::WhatIsToRead(const Session& session, uint32_t position, uint32_t have) const {
-  ToRead found{.first = position};
+void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
   const Space& space = spaces_[session.space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  to_read_.assign(position, {});
+  left_.clear();
+  waits_from_ = position;
+  uint64_t looks = 0;
   for (uint16_t g = 0; g < groups; ++g) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{g});
-    uint32_t at = space.spec.groups[g].reuse.FirstNeeded(position);
-    for (const ChunkIndex i : needed) {
+    looks += needed.size();
+    const uint32_t first = space.spec.groups[g].reuse.FirstNeeded(position);
+    for (uint32_t at = std::max(first, have); at < position; ++at) {
+      const ChunkIndex i = needed[at - first];
       const ChunkState state = chunks_[i].state;
-      if (at >= have && (state == ChunkState::kOnDisk || state == ChunkState::kReading)) {
-        if (state == ChunkState::kOnDisk) {
-          found.bytes += space.chunk_bytes(GroupId{g});
-          if (at < found.first || found.chunk == kNoChunk) found.chunk = i;
-        }
-        found.first = std::min(found.first, at);
-      }
-      ++at;
+      if (state != ChunkState::kOnDisk && state != ChunkState::kReading) continue;
+      waits_from_ = std::min(waits_from_, at);
+      if (state == ChunkState::kReading) continue;
+      to_read_[at] += space.chunk_bytes(GroupId{g});
+      left_.emplace_back(at, i);
     }
   }
-  return found;
+  if (groups > 1) std::sort(left_.begin(), left_.end());
+  chunks_.Charge(looks / kLooksPerWork);
 }
 
-Core::Worth Core::WorthLoading(const Session& session, uint32_t position, uint32_t have) {
-  const Space& space = spaces_[session.space];
-  Worth worth{position};
-  if (!options_.gate || !reading_cost_.known() || !space.computing.known()) return worth;
-  for (int tries = 0; tries < kTries && worth.position > have && (space.on_disk > 0 || !reading_.empty()); ++tries) {
-    const ToRead to_read = WhatIsToRead(session, worth.position, have);
-    chunks_.Charge(worth.position - have);
-    if (to_read.first == worth.position) break;
-    const double chunks = worth.position - to_read.first;
-    const double computing = space.computing.Of(chunks, chunks * (to_read.first + chunks / 2));
-    const double reading = reading_cost_.Of(static_cast<double>((to_read.bytes + reads_ahead_).value), 1);
-    if (reading <= computing) break;
-    if (tries == 0) worth.trial = to_read.chunk;
-    worth.position = usable_.Shorten(to_read.first);
+uint32_t Core::BestPosition(const Space& space, uint32_t position) const {
+  uint32_t best = waits_from_;
+  double gain = 0;
+  Bytes bytes = reading_bytes_;
+  for (uint32_t at = waits_from_; at < position; ++at) {
+    bytes += to_read_[at];
+    const double chunks = at + 1 - waits_from_;
+    const double saves = space.computing.Of(chunks, chunks * (waits_from_ + chunks / 2)) -
+                         reading_cost_.Of(static_cast<double>(bytes.value), 1);
+    if (saves < gain) continue;
+    gain = saves;
+    best = at + 1;
   }
-  counters_.chunks_recomputed += position - worth.position;
+  return best;
+}
+
+uint32_t Core::WorthLoading(const Session& session, uint32_t position, uint32_t have) {
+  left_.clear();
+  const Space& space = spaces_[session.space];
+  if (!options_.gate || !reading_cost_.known() || !space.computing.known()) return position;
+  if (space.on_disk == 0 && reading_.empty()) return position;
+  uint32_t worth = position;
+  std::vector<std::pair<uint32_t, ChunkIndex>> all;
+  for (int tries = 0; tries < kTries && worth > have && !placement_.spent(); ++tries) {
+    FindWaits(session, worth, have);
+    if (tries == 0) all = left_;
+    if (waits_from_ == worth) break;
+    const uint32_t best = BestPosition(space, worth);
+    if (best == worth) break;
+    const std::optional<uint32_t> shorter = usable_.Shorten(best);
+    if (!shorter.has_value()) break;  // it would cost too much to find: then this is loaded
+    worth = *shorter;
+  }
+  left_.clear();
+  for (const auto& [at, chunk] : all) {
+    if (at >= worth) left_.emplace_back(at, chunk);
+  }
+  counters_.chunks_recomputed += left_.size();
   return worth;
+}
+
+void Core::ReadLeft(Effects* out) {
+  if (left_.empty() || !reading_.empty() || WaitsForSlots()) return;
+  Tenant& tenant = tenants_[spaces_[chunks_[left_.front().second].space].tenant];
+  const uint32_t most = ++trials_ % kTrialMost + 1;
+  for (uint32_t read = 0; read < most && read < left_.size() && !placement_.spent(); ++read) {
+    const ChunkIndex i = left_[read].second;
+    // Only into slots that are free or whose chunks are on disk, too, and not into those that stores will want.
+    if (AtHand(tenant) < ReserveOf(tenant) / 2 || chunks_[i].state != ChunkState::kOnDisk ||
+        !BeginRead(i, /*by_layer=*/false, Tenants::Victims::kOnDisk, out))
+      return;
+  }
 }
 
 }  // namespace kvist::core

@@ -32,7 +32,6 @@ struct Lease {
   absl::InlinedVector<ChunkIndex, 1> kept;
   // Chunks on disk that are to be read for it, from the back on, and its turn among those who wait.
   std::vector<ChunkIndex> to_read;
-  Bytes read_bytes{};  // of those
   uint64_t read_turn = 0;
   bool by_layer = false;                      // how they are read
   absl::InlinedVector<uint32_t, 1> kept_end;  // [group] where its part of `kept` ends

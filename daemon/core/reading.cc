@@ -1,7 +1,6 @@
 // What the core does when chunks are leased that are only on disk: they are read when there are slots for them, and loads of them begin
 // when all reads have.
 
-#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -24,16 +23,12 @@ uint32_t Core::Fetch(LeaseId id, SpaceId space) {
     const ReuseRule& reuse = specs[group].reuse;
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     for (const ChunkIndex chunk : needed.subspan(lease.FirstOf(reuse) - reuse.FirstNeeded(lease.chunks))) {
-      if (chunks_[chunk].state == ChunkState::kOnDisk) {
-        lease.to_read.push_back(chunk);
-        lease.read_bytes += BytesOf(chunk);
-      }
+      if (chunks_[chunk].state == ChunkState::kOnDisk) lease.to_read.push_back(chunk);
       reading += chunks_[chunk].state == ChunkState::kReading;
     }
   }
   chunks_.Charge(lease.to_read.size());
   if (lease.to_read.empty()) return reading;
-  reads_ahead_ += lease.read_bytes;
   lease.read_turn = next_reader_++;
   readers_.emplace(lease.read_turn, id);
   return reading + static_cast<uint32_t>(lease.to_read.size());
@@ -52,7 +47,7 @@ void Core::BeginReads(Effects* out) {
     if (tenant.read_waits > Bytes{}) return false;
     // Half of the reserve is for stores, while more of it is being written.
     const bool stores_first = tenant.writing > Bytes{} && AtHand(tenant) < ReserveOf(tenant) / 2;
-    if (!stores_first && BeginRead(chunk, by_layer, out)) return true;
+    if (!stores_first && BeginRead(chunk, by_layer, MayMakeRoomFrom(), out)) return true;
     tenant.read_waits = BytesOf(chunk);
     return false;
   };
@@ -65,12 +60,7 @@ void Core::BeginReads(Effects* out) {
   for (auto reader = readers_.begin(); reader != readers_.end() && !spent();) {
     Lease& lease = leases_[reader->second];
     std::vector<ChunkIndex>& chunks = lease.to_read;
-    while (!chunks.empty() && !spent() && begin(chunks.back(), lease.by_layer)) {
-      const Bytes bytes = std::min(BytesOf(chunks.back()), lease.read_bytes);
-      lease.read_bytes -= bytes;
-      reads_ahead_ -= bytes;
-      chunks.pop_back();
-    }
+    while (!chunks.empty() && !spent() && begin(chunks.back(), lease.by_layer)) chunks.pop_back();
     chunks_.Charge(1);
     reader = chunks.empty() ? readers_.erase(reader) : std::next(reader);
   }
@@ -79,15 +69,12 @@ void Core::BeginReads(Effects* out) {
   BeginWaiting(out);
 }
 
-bool Core::BeginRead(ChunkIndex i, bool by_layer, Effects* out) {
-  // Where nothing can be written nothing would come to be on disk, too.
-  const Tenants::Victims victims =
-      writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
+bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effects* out) {
   if (!placement_.Reserve(i, victims)) return false;
   Chunk& chunk = chunks_[i];
   ++chunk.holds;
   reading_.insert(i);
-  reads_ahead_ += BytesOf(i);
+  reading_bytes_ += BytesOf(i);
   if (waiting_.lower_bound({i, 0}) != waiting_.lower_bound({i + 1, 0})) begun_reads_.push_back(RefOf(i));
   const std::span<const DiskPlace> places = placement_.PlacesOf(i);
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
@@ -125,7 +112,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
   if (i == kNoChunk || reading_.erase(i) == 0) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   chunks_.Charge(1);
-  reads_ahead_ -= BytesOf(i);
+  reading_bytes_ -= BytesOf(i);
   const bool moves = to_move_.erase(i) > 0;
   --chunk.holds;
   if (event.status.ok()) {

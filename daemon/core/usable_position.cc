@@ -50,10 +50,19 @@ uint32_t UsablePosition::Find(SpaceId space, uint32_t epoch, std::span<const Gro
     until_ = std::max(start + work_, chunks_.work() + others);
   }
   others_ = others;
-  return Shorten(position);
+  position_ = PullBack(position);
+  return position_;
 }
 
-uint32_t UsablePosition::Shorten(uint32_t end) {
+std::optional<uint32_t> UsablePosition::Shorten(uint32_t end) {
+  until_ = chunks_.work() + std::max<uint32_t>(work_ / 8, 1);
+  const uint32_t shorter = PullBack(end);
+  if (shorter == 0 && end > 0 && chunks_.work() >= until_) return std::nullopt;
+  position_ = shorter;
+  return shorter;
+}
+
+uint32_t UsablePosition::PullBack(uint32_t end) {
   const auto count = static_cast<uint16_t>(groups_.size());
   uint16_t content = 0;
   for (uint16_t g = 0; end > 0 && content < others_; g = static_cast<uint16_t>((g + 1) % count)) {
@@ -62,7 +71,6 @@ uint32_t UsablePosition::Shorten(uint32_t end) {
     content = usable == end ? static_cast<uint16_t>(content + 1) : uint16_t{1};
     end = usable;
   }
-  position_ = end;
   return end;
 }
 

@@ -2,6 +2,7 @@
 #define KVIST_DAEMON_CORE_USABLE_POSITION_H_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,13 +33,16 @@ class UsablePosition {
 
   // The largest such position, at most Reach; 0 when there is none. `epoch` is the space's: older chunks have been cleared.
   uint32_t Find(SpaceId space, uint32_t epoch, std::span<const GroupSpec> groups, std::span<const ChunkKey> keys);
-  // The largest one up to `end`, which is at most the last that was found, in the same search; needed() tells of it from then on. Each group
-  // pulls it back to where it can go on, until none does; each step back is for good.
-  uint32_t Shorten(uint32_t end);
+  // The largest one up to `end`, which is at most the last that was found, in the same search; needed() tells of it from then on. Nothing, and
+  // all is as it was, when that would cost more than an eighth of `work`.
+  std::optional<uint32_t> Shorten(uint32_t end);
   // The places of the chunks [FirstNeeded(position), position) of a group, for the position that Find or Shorten gave.
   std::span<const ChunkIndex> needed(GroupId group) const;
 
  private:
+  // The largest position up to `end` that suits all groups: each pulls it back to where it can go on, until none does; each step back is for
+  // good.
+  uint32_t PullBack(uint32_t end);
   // The largest position up to `end` whose needed chunks of the group are all there; 0 when that costs too much.
   uint32_t LastUsable(GroupId group, uint32_t end);
 

@@ -18,6 +18,8 @@ namespace {
 constexpr Bytes kProbedMin = MiB(8);  // smaller segments tell nothing of a disk
 // For the catalog, which takes nothing when there are less than 32 MiB, and for whoever else uses the file system.
 constexpr Bytes kKeptFree = MiB(64);
+// Of a device whose store was made smaller than it is now. More: more files, and longer looks over all of them.
+constexpr uint64_t kSegmentsMost = 4096;
 constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 
 absl::Status StartOverNow(Catalog* catalog, const std::string& why) {
@@ -48,25 +50,30 @@ absl::Status StoreOptions::Validate() const {
 
 absl::Status Store::State::Open() {
   KVIST_RETURN_IF_ERROR(options_.Validate());
-  KeepSegmentSize();
+  KVIST_RETURN_IF_ERROR(KeepSegmentSize());
   KVIST_RETURN_IF_ERROR(OpenDirectories());
   KVIST_RETURN_IF_ERROR(OpenCatalog());
   return OpenDevices();
 }
 
 // By a new size nothing that lies there could be read any more.
-void Store::State::KeepSegmentSize() {
+absl::Status Store::State::KeepSegmentSize() {
   const absl::StatusOr<Bytes> there = SegmentBytesIn(options_.directories);
-  if (!there.ok() || *there == options_.segment) return;
+  if (absl::IsNotFound(there.status())) return absl::OkStatus();
+  KVIST_RETURN_IF_ERROR(there.status());
   StoreOptions kept = options_;
   kept.segment = *there;
-  if (kept.Validate().ok()) {
+  const uint64_t segments = options_.capacity / kept.segment / options_.directories.size();
+  const bool too_small = kept.segment < options_.segment && segments > kSegmentsMost;
+  if (kept.Validate().ok() && !too_small) {
     options_ = std::move(kept);
-  } else {
-    message_ = absl::StrCat("the SSD tier begins anew: its segments of ", there->value,
-                            " bytes are too large for a capacity of ", options_.capacity.value,
-                            " bytes: what they held is given up; with a larger ssd.capacity it would have been kept");
+    return absl::OkStatus();
   }
+  message_ = absl::StrCat("the SSD tier begins anew: its segments of ", there->value, " bytes are too ",
+                          too_small ? "small" : "large", " for a capacity of ", options_.capacity.value,
+                          " bytes: what they held is given up; with a ", too_small ? "smaller" : "larger",
+                          " ssd.capacity it would have been kept");
+  return absl::OkStatus();
 }
 
 absl::Status Store::State::OpenDirectories() {

@@ -27,7 +27,7 @@ struct StoreOptions {
   std::vector<std::string>
       directories;   // one a device, 1 to kDevicesMax; made when they aren't there. The first has the catalog
   Bytes capacity{};  // of all segment files together, spread evenly; at least four segments a device
-  // A segment file of a new store; one that is there keeps its own, while four of them a device are within the capacity. Larger: fewer
+  // A segment file of a new store; one that is there keeps its own, while four to 4,096 of them make a device. Larger: fewer
   // files, and more is given back at once.
   Bytes segment = MiB(256);
   Bytes bytes_per_second{};  // written to each device at most, for endurance; 0: as fast as it goes

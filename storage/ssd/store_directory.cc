@@ -117,7 +117,8 @@ absl::StatusOr<Bytes> SegmentBytesIn(const std::vector<std::string>& directories
       newest = header.epoch;
       units = header.units;
     }
-    if (error) return ErrnoStatus(absl::StrCat("listing ", directory), error.value());
+    if (error && error != std::errc::no_such_file_or_directory)
+      return ErrnoStatus(absl::StrCat("listing ", directory), error.value());
   }
   if (newest == 0)
     return absl::NotFoundError(absl::StrCat("no segment in ", absl::StrJoin(directories, ", "), " was ever used"));

@@ -31,7 +31,7 @@ struct StoreDirectory {
 };
 
 // How large the segments of the store in these directories are, as the one says that was used last.
-// Errors: NotFound  no segment was ever used there; Unavailable and others: listing a directory failed.
+// A directory that isn't there has none. Errors: NotFound  no segment was ever used there; those of listing a directory.
 absl::StatusOr<Bytes> SegmentBytesIn(const std::vector<std::string>& directories);
 
 // What `path` holds; changes nothing. kMade: it holds no store; kRecovered: the file "store" is to be written again.

@@ -105,7 +105,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   uint32_t segment_units() const { return static_cast<uint32_t>(options_.segment / kUnit); }
 
   // store.cc
-  void KeepSegmentSize();
+  absl::Status KeepSegmentSize();
   absl::Status OpenDirectories();
   absl::Status OpenCatalog();
   absl::Status OpenDevices();

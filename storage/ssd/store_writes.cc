@@ -92,7 +92,8 @@ absl::Status Store::State::WhyNot(const ChunkToWrite& chunk, const SpaceRow* spa
   if (chunk.shape.layers == 0 || chunk.shape.layers > kLayersMax || payload.value == 0 || payload > kPayloadMax ||
       chunk.shape.units() + UnitsFor({space->description.size()}) > segment_units() - 2)
     return absl::InvalidArgumentError(absl::StrCat("a shard of ", chunk.shape.layers, " layers and ", payload.value,
-                                                   " bytes doesn't fit into a segment of ", options_.segment.value));
+                                                   " bytes doesn't fit into a segment of ", options_.segment.value,
+                                                   ": begin a tier with a larger ssd.capacity in an empty directory"));
   for (const std::span<std::byte> slot : chunk.slots) {
     if (!HoldsRecord(slot, chunk.shape))
       return absl::InvalidArgumentError("a slot is too short, or not on a 4 KiB boundary");

@@ -357,8 +357,8 @@ typedef struct kvist_hint_args {
 KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args);
 
 /* Computing the KV of tokens [first_token, first_token + token_count) of one prompt took so long (at most an hour), and nothing else was computed
- * meanwhile. From these reports kvistd learns what computing costs engines of this space, more where more comes before; then what lies on
- * disk and would be read slower than that is no hit any more (ssd.gate in its configuration). Who reports nothing loads all. A cost model
+ * meanwhile. By these reports kvistd learns what computing costs engines of this space, which it takes to be alike; then what lies on disk
+ * and would be read slower is no hit of a lookup with a lease (ssd.gate in its configuration). Without reports all is loaded. A cost model
  * that is known can be told by reports of its own making: four at least, at different positions. */
 KVIST_API kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count,
                                             int64_t took_us);

@@ -507,7 +507,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CHECK(sum.chunks_found > 100);
   CHECK(flushed > 10);
   CHECK(waited > 2);
-  CHECK(streamed > 50);
+  CHECK(streamed > 80);
   CHECK(sum.chunks_recomputed > 30);
   CHECK(loads > 1000);
   std::printf(

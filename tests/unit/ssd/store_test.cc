@@ -322,12 +322,13 @@ TEST_CASE("Store keeps its segments' size, whatever is configured later, and wit
     world.store->OpenSpace(SpaceNamed(0), "the first");
     for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
   }
-  // As a start finds it by which the capacity is larger, or smaller: segments would have another size in a new store.
-  for (const uint64_t times : {3, 1}) {
+  // As a start finds it by which the capacity is larger, or smaller: segments would have another size in a new store. And one more directory,
+  // which isn't there yet.
+  for (const uint64_t times : {3, 1, 2}) {
     INFO("capacity times " << times);
-    StoreOptions options = In(dir);
+    StoreOptions options = In(dir, 32, times == 2 ? 3 : 2);
     options.segment = KiB(256) * times;
-    options.capacity = KiB(512) * 32 * times;
+    options.capacity = KiB(512) * 16 * options.directories.size() * times;
     StoreWorld world;
     world.Open(std::move(options));
     const Recovery& recovery = world.StartNow();

@@ -107,13 +107,13 @@ class WorkerSide:
 
     def stop_stores(self, plan: Plan) -> None:
         """Comes before anything of the step writes. When it returns nothing reads those blocks, or what was read won't be seen."""
+        self._began = time.perf_counter()
         for store in self._stores:
             if store.job in plan.stop:
                 for op in store.ops:
                     self._client.cancel(op)
 
     def begin_loads(self, plan: Plan) -> None:
-        self._began = time.perf_counter()
         for load in plan.loads:
             copy = self._load(load)
             if load.inside:
@@ -201,8 +201,10 @@ class WorkerSide:
         return failed
 
     def report_prefill(self, plan: Plan) -> None:
-        """The forward pass has ended, which took as long on all ranks; a load inside it would have been part of that."""
-        if plan.prefill is not None and self._config.parallel_config.rank == 0 and not any(load.inside for load in plan.loads):
+        """The forward pass has ended, which took as long on all ranks of the one stage; a load inside it would have been part of that."""
+        parallel = self._config.parallel_config
+        alone = parallel.rank == 0 and parallel.pipeline_parallel_size == 1
+        if plan.prefill is not None and alone and not any(load.inside for load in plan.loads):
             first, tokens = plan.prefill
             took_s = min(max(time.perf_counter() - self._began, 1e-6), 3600.0)  # as it may
             self._client.report_prefill(first, tokens, took_s=took_s)
