@@ -39,20 +39,20 @@ def test_the_pass_of_a_prompt_alone_is_reported(daemon, ledger, start, monkeypat
     slow_passes(engine)
     engine.prefill(prompt(1, 200), max_tokens=5)
     engine.settle(ledger)
-    assert [(first, tokens) for first, tokens, _ in told] == [(0, 200)]  # decoding isn't told
+    assert [(first, tokens) for first, tokens, _ in told] == [(0, 96), (96, 96)]  # a step has 96; 8 tokens and decoding aren't told
     assert all(took_s >= _PASS_S for _, _, took_s in told)
     # Most of it is found, the rest computed.
     engine.reset()
     engine.prefill(prompt(1, 200) + prompt(2, 100), max_tokens=1)
     engine.settle(ledger)
-    assert [(first, tokens) for first, tokens, _ in told[1:]] == [(192, 108)]
+    assert [(first, tokens) for first, tokens, _ in told[2:]] == [(192, 96)]
 
 
 def test_a_pass_of_several_requests_tells_nothing(daemon, ledger, start, monkeypatch):
     told = reports(monkeypatch)
     engine = start(daemon)
     for i in range(3):
-        engine.add(prompt(i, 100), max_tokens=3)
+        engine.add(prompt(i, 30), max_tokens=3)  # in one step
     engine.run()
     engine.settle(ledger)
     assert told == []
