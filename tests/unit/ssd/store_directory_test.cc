@@ -28,6 +28,14 @@ void PutFile(const std::string& path, const void* bytes, size_t size, uint64_t a
   REQUIRE(file.good());
 }
 
+void FlipByte(const std::string& path, uint64_t at) {
+  std::ifstream file(path, std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char flipped = static_cast<char>(~file.get());
+  REQUIRE(file.good());
+  PutFile(path, &flipped, 1, at);
+}
+
 void PutSegment(const std::string& directory, uint32_t segment, const StoreId& store, uint64_t first_epoch,
                 uint64_t last_epoch) {
   std::vector<std::byte> file(kUnits * kUnit.value);
@@ -101,7 +109,7 @@ TEST_CASE("OpenStoreDirectory learns from the segments which store it is when it
   PutSegment(path, 19, store, 2, 2);
   PutSegment(path, 35, DigestOf<StoreId>(9), 2, 2);
   SECTION("lost") { REQUIRE(std::remove((path + "/store").c_str()) == 0); }
-  SECTION("flipped") { PutFile(path + "/store", "\x55", 1, 20); }
+  SECTION("flipped") { FlipByte(path + "/store", 20); }
   SECTION("cut off") { REQUIRE(truncate((path + "/store").c_str(), 20) == 0); }
   SECTION("empty") { REQUIRE(truncate((path + "/store").c_str(), 0) == 0); }
   const StoreDirectory found = Open(path, 3);
