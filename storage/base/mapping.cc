@@ -9,9 +9,9 @@
 
 namespace kvist {
 
-absl::StatusOr<Mapping> Mapping::Create(int fd, Bytes length, Access access) {
+absl::StatusOr<Mapping> Mapping::Create(int fd, Bytes length, Access access, ByteOffset start) {
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-  void* at = ::mmap(nullptr, length.value, protection, MAP_SHARED, fd, 0);
+  void* at = ::mmap(nullptr, length.value, protection, MAP_SHARED, fd, static_cast<off_t>(start.value));
   if (at == MAP_FAILED) return ErrnoStatus("mmap of a shared memory file", errno);
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(at);

@@ -13,8 +13,8 @@ class Mapping {
  public:
   enum class Access { kRead, kReadWrite };
 
-  // Maps the first `length` bytes of `fd`. Errors: those of mmap.
-  static absl::StatusOr<Mapping> Create(int fd, Bytes length, Access access);
+  // Maps `length` bytes of `fd` from `start` on, a multiple of a page. Errors: those of mmap.
+  static absl::StatusOr<Mapping> Create(int fd, Bytes length, Access access, ByteOffset start = {});
 
   Mapping() = default;
   Mapping(Mapping&& o) noexcept;

@@ -1,5 +1,6 @@
 #include "storage/pool/pinned_region.h"
 
+#include <linux/magic.h>
 #include <linux/mman.h>
 #include <numa.h>
 #include <numaif.h>
@@ -8,51 +9,27 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
+#include "storage/pool/huge_pages.h"
 #include "storage/pool/memory_limit.h"
 
 namespace kvist::pool {
 namespace {
 
-constexpr Bytes kHugePage = MiB(2);
 constexpr Bytes kTouchPiece = MiB(64);  // what a thread claims at once: far apart enough that threads don't meet
-
-uint64_t ReadNumber(const std::string& path) {
-  uint64_t number = 0;
-  std::ifstream file(path);
-  return file >> number ? number : 0;
-}
-
-// Free 2 MiB hugetlb pages that nobody has reserved; on one node when it is given (reservations are not counted by node).
-Bytes FreeHugeTlb(int node) {
-  const std::string system = "/sys/kernel/mm/hugepages/hugepages-2048kB/";
-  const uint64_t free = ReadNumber(system + "free_hugepages");
-  const uint64_t reserved = ReadNumber(system + "resv_hugepages");
-  uint64_t usable = free > reserved ? free - reserved : 0;
-  if (node >= 0) {
-    usable = std::min(usable, ReadNumber(absl::StrCat("/sys/devices/system/node/node", node,
-                                                      "/hugepages/hugepages-2048kB/free_hugepages")));
-  }
-  return kHugePage * usable;
-}
-
-bool TransparentHugePagesOn() {
-  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
-  std::string line;
-  return std::getline(file, line) && line.find("[never]") == std::string::npos;
-}
 
 // Since 6.4 a page fault takes the lock of its mapping only. Before, it took the process's: a thread at the lowest priority that is
 // preempted inside a fault then keeps every mmap of the process waiting until it runs again.
@@ -95,7 +72,11 @@ absl::StatusOr<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(Options optio
 
   std::unique_ptr<PinnedRegion> region(new PinnedRegion);
   region->length_ = AlignUp(options.length, kHugePage);
-  if (!region->MapHugeTlb(options)) KVIST_RETURN_IF_ERROR(region->MapTransparent());
+  if (options.file >= 0) {
+    KVIST_RETURN_IF_ERROR(region->MapFile(options.file));
+  } else if (!region->MapHugeTlb(options)) {
+    KVIST_RETURN_IF_ERROR(region->MapTransparent());
+  }
   if (options.numa_node >= 0) region->PreferNode(options.numa_node);
   madvise(region->data_, region->length_.value, MADV_DONTDUMP);  // secrets of users, and gigabytes
   if (options.lock) region->Lock();
@@ -104,6 +85,11 @@ absl::StatusOr<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(Options optio
 }
 
 PinnedRegion::~PinnedRegion() {
+  StopTouching();
+  if (data_ != nullptr) munmap(data_, length_.value);
+}
+
+void PinnedRegion::StopTouching() {
   stop_.store(true, std::memory_order_relaxed);
   for (std::thread& thread : threads_) {
     // On a busy machine a thread at the lowest priority would notice late. Without the right to raise it we wait for its turn.
@@ -111,7 +97,18 @@ PinnedRegion::~PinnedRegion() {
     pthread_setschedparam(thread.native_handle(), SCHED_OTHER, &normal);
     thread.join();
   }
-  if (data_ != nullptr) munmap(data_, length_.value);
+  threads_.clear();
+}
+
+void PinnedRegion::OnTouched(std::function<void()> done) {
+  {
+    const absl::MutexLock lock(&done_mutex_);
+    if (!fully_touched()) {
+      done_ = std::move(done);
+      return;
+    }
+  }
+  done();
 }
 
 bool PinnedRegion::MapHugeTlb(const Options& options) {
@@ -126,7 +123,31 @@ bool PinnedRegion::MapHugeTlb(const Options& options) {
 }
 
 absl::Status PinnedRegion::MapTransparent() {
-  // One huge page more than needed, so that the region can start on a boundary of huge pages.
+  KVIST_RETURN_IF_ERROR(Reserve());
+  TakeHugePages(TransparentHugePages(), "write madvise to /sys/kernel/mm/transparent_hugepage/enabled");
+  return absl::OkStatus();
+}
+
+absl::Status PinnedRegion::MapFile(int file) {
+  struct stat status {};
+  if (fstat(file, &status) != 0) return ErrnoStatus("fstat of a file of memory for the pool", errno);
+  if (Bytes{static_cast<uint64_t>(status.st_size)} < length_)
+    return absl::InvalidArgumentError("the file of memory for the pool is shorter than the pool");
+  KVIST_RETURN_IF_ERROR(Reserve());
+  void* const at = mmap(data_, length_.value, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0);
+  if (at == MAP_FAILED) return ErrnoStatus("mmap of a file of memory for the pool", errno);
+  struct statfs file_system {};
+  report_.huge_pages_guaranteed = fstatfs(file, &file_system) == 0 && file_system.f_type == HUGETLBFS_MAGIC;
+  if (report_.huge_pages_guaranteed) {
+    report_.page_size = kHugePage;
+  } else {
+    TakeHugePages(TransparentHugePagesInFiles(), "write advise to /sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  }
+  return absl::OkStatus();
+}
+
+// Memory of our own, which starts where a huge page can.
+absl::Status PinnedRegion::Reserve() {
   const uint64_t reserved = length_.value + kHugePage.value;
   void* at = mmap(nullptr, reserved, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return NoMemory(length_, "RLIMIT_AS (ulimit -v), RLIMIT_DATA (ulimit -d) or vm.overcommit_memory");
@@ -135,15 +156,16 @@ absl::Status PinnedRegion::MapTransparent() {
   data_ = start + before;
   if (before > 0) munmap(start, before);
   munmap(data_ + length_.value, kHugePage.value - before);
+  return absl::OkStatus();
+}
 
-  if (TransparentHugePagesOn() && madvise(data_, length_.value, MADV_HUGEPAGE) == 0) {
+void PinnedRegion::TakeHugePages(bool are_there, absl::string_view mend) {
+  if (are_there && madvise(data_, length_.value, MADV_HUGEPAGE) == 0) {
     report_.page_size = kHugePage;
   } else {
     report_.page_size = kPageOfMemory;
-    report_.warnings.push_back(
-        "the pool has no huge pages, copies will be slower: write madvise to /sys/kernel/mm/transparent_hugepage/enabled");
+    report_.warnings.push_back(absl::StrCat("the pool has no huge pages, copies will be slower: ", mend));
   }
-  return absl::OkStatus();
 }
 
 void PinnedRegion::PreferNode(int node) {
@@ -207,7 +229,14 @@ void PinnedRegion::Touch(int node) {
         if (stop_.load(std::memory_order_relaxed)) return;
         TouchPage(data_ + page);
       }
-      touched_.fetch_add(kHugePage.value, std::memory_order_relaxed);
+      const uint64_t before = touched_.fetch_add(kHugePage.value, std::memory_order_acq_rel);
+      if (before + kHugePage.value < length_.value) continue;
+      std::function<void()> done;
+      {
+        const absl::MutexLock lock(&done_mutex_);  // OnTouched sees that all is touched, or we see what it has left
+        done.swap(done_);
+      }
+      if (done) done();
     }
     if (end == length_.value) return;
   }

@@ -109,10 +109,15 @@ std::optional<SlotRef> SlotAllocator::Allocate(SlotClass slot_class, uint32_t ne
 }
 
 void SlotAllocator::TakeFreeSlab(uint32_t region, SlotClass slot_class) {
-  Class& c = classes_[slot_class.value];
   const uint32_t number = regions_[region].free_slab;
+  regions_[region].free_slab = std::exchange(slabs_[number].next, kNone);
+  GiveTo(slot_class, number);
+}
+
+// A slab that is in no list.
+void SlotAllocator::GiveTo(SlotClass slot_class, uint32_t number) {
+  Class& c = classes_[slot_class.value];
   Slab& slab = slabs_[number];
-  regions_[region].free_slab = std::exchange(slab.next, kNone);
   --free_slabs_;
   if (slab.places_size < c.slots_per_slab) {
     auto places = std::make_unique<PlaceState[]>(c.slots_per_slab);
@@ -123,23 +128,50 @@ void SlotAllocator::TakeFreeSlab(uint32_t region, SlotClass slot_class) {
   slab.slot_class = slot_class.value;
   slab.fresh = 0;
   slab.freed = kNone;
-  PushFront(c.partial[region], number);
+  PushFront(c.partial[slab.region], number);
 }
 
 SlotRef SlotAllocator::TakePlace(uint32_t slab_number) {
   Slab& slab = slabs_[slab_number];
-  Class& c = classes_[slab.slot_class];
   uint32_t place = slab.freed;
   if (place != kNone) {
     slab.freed = slab.places[place].next_free;
   } else {
     place = slab.fresh++;
   }
+  return TakePlace(slab_number, place);
+}
+
+// A free place below `fresh` that is in no list.
+SlotRef SlotAllocator::TakePlace(uint32_t slab_number, uint32_t place) {
+  Slab& slab = slabs_[slab_number];
+  Class& c = classes_[slab.slot_class];
   if (++slab.live == c.slots_per_slab) Unlink(c.partial[slab.region], slab_number);
   ++live_slots_;
   live_bytes_ += c.slot_bytes;
   const uint32_t generation = ++slab.places[place].generation;
   return {.index = static_cast<uint32_t>(uint64_t{slab_number} << place_bits_ | place), .generation = generation};
+}
+
+std::optional<SlotRef> SlotAllocator::Retake(SlotClass slot_class, uint32_t index) {
+  KVIST_CHECK(slot_class.value < classes_.size());
+  const uint32_t number = SlabOf({index, 0});
+  const uint32_t place = PlaceInSlab({index, 0});
+  if (number >= slabs_.size() || place >= classes_[slot_class.value].slots_per_slab) return std::nullopt;
+  Slab& slab = slabs_[number];
+  if (slab.slot_class == kNoClass) {
+    uint32_t* link = &regions_[slab.region].free_slab;
+    while (*link != number) link = &slabs_[*link].next;
+    *link = std::exchange(slab.next, kNone);
+    GiveTo(slot_class, number);
+  }
+  if (slab.slot_class != slot_class.value || place < slab.fresh) return std::nullopt;
+  while (slab.fresh < place) {
+    slab.places[slab.fresh].next_free = std::exchange(slab.freed, slab.fresh);
+    ++slab.fresh;
+  }
+  ++slab.fresh;
+  return TakePlace(number, place);
 }
 
 void SlotAllocator::Free(SlotRef slot) {

@@ -51,6 +51,10 @@ class SlotAllocator {
 
   // A free slot of `slot_class`, preferring region `near`; nothing when neither the class nor the pool has a free place.
   std::optional<SlotRef> Allocate(SlotClass slot_class, uint32_t near = 0);
+  // Takes the very place that a slot of that index had, of this class, in an allocator of the same Options: nothing when that can't be
+  // (no such place, or its slab has another class). To be called with rising indexes, before anything is allocated or freed.
+  // Cost: the free slabs before it, for the first place of a slab.
+  std::optional<SlotRef> Retake(SlotClass slot_class, uint32_t index);
   // Gives a live slot back. Freeing a stale or free one is a bug and stops the process.
   void Free(SlotRef slot);
   bool IsLive(SlotRef slot) const;
@@ -110,6 +114,8 @@ class SlotAllocator {
   uint32_t SlabOf(SlotRef slot) const { return static_cast<uint32_t>(uint64_t{slot.index} >> place_bits_); }
   uint32_t PlaceInSlab(SlotRef slot) const { return static_cast<uint32_t>(slot.index & ((uint64_t{1} << place_bits_) - 1)); }
   void TakeFreeSlab(uint32_t region, SlotClass slot_class);
+  void GiveTo(SlotClass slot_class, uint32_t slab_number);
+  SlotRef TakePlace(uint32_t slab_number, uint32_t place);
   SlotRef TakePlace(uint32_t slab_number);
   void PushFront(SlabList& list, uint32_t slab_number);
   void PushBack(SlabList& list, uint32_t slab_number);

@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "storage/base/clock.h"
+#include "storage/pool/memory_file.h"
 #include "tests/support/child_process.h"
 
 namespace kvist::pool {
@@ -171,6 +172,24 @@ TEST_CASE("PinnedRegion refuses what the address space limit doesn't allow") {
           return status.code() == absl::StatusCode::kResourceExhausted && named ? 0 : 3;
         }) == 0);
 #endif
+}
+
+TEST_CASE("What lies in a file of memory is there for the next region") {
+  absl::StatusOr<UniqueFd> file = CreateMemoryFile("pool", MiB(5));
+  REQUIRE(file.ok());
+  {
+    const auto region = Make({.length = MiB(5), .file = file->get()});
+    CHECK(region->length() == MiB(6));
+    region->data()[MiB(5).value + 7] = std::byte{42};
+    CHECK(BecomesTouched(*region));
+  }
+  const auto region = Make({.length = MiB(5), .file = file->get()});
+  CHECK(BecomesTouched(*region));
+  CHECK(region->data()[MiB(5).value + 7] == std::byte{42});
+  CHECK(region->data()[MiB(5).value + 8] == std::byte{0});
+  CHECK(PinnedRegion::Create({.length = MiB(8), .file = file->get()}).status().code() == absl::StatusCode::kInvalidArgument);
+  const bool small = region->report().page_size == kPageOfMemory;
+  CHECK(MemoryFileHasSmallPages(MiB(5)) == (small && Make({.length = MiB(5)})->report().page_size != kPageOfMemory));
 }
 
 TEST_CASE("UsableNumaNodes names nodes on which a region can be made") {

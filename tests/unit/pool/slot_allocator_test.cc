@@ -351,5 +351,48 @@ TEST_CASE("SlotAllocator agrees with a model over random operations") {
   }
 }
 
+TEST_CASE("SlotAllocator retakes what another had live, in the same places, and goes on like it") {
+  const SlotAllocator::Options options{.regions = {MiB(3), MiB(4)}, .slab_bytes = MiB(1)};
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 50; ++round) {
+    SlotAllocator before = SlotAllocator::Create(options).value();
+    const Bytes sizes[] = {KiB(64), KiB(100), KiB(512)};
+    struct Kept {
+      SlotRef slot;
+      Bytes size;
+      ByteOffset offset;
+    };
+    std::map<uint32_t, Kept> live;
+    for (int step = 0; step < 200; ++step) {
+      const Bytes size = sizes[random() % 3];
+      if (live.size() > 20 && random() % 2 == 0) {
+        const auto freed = std::next(live.begin(), static_cast<std::ptrdiff_t>(random() % live.size()));
+        before.Free(freed->second.slot);
+        live.erase(freed);
+      } else if (const auto slot = before.Allocate(before.ClassFor(size).value(), random() % 2)) {
+        live[slot->index] = {*slot, size, before.PlaceOf(*slot).offset};
+      }
+    }
+    SlotAllocator after = SlotAllocator::Create(options).value();
+    for (const auto& [index, kept] : live) {
+      const std::optional<SlotRef> slot = after.Retake(after.ClassFor(kept.size).value(), index);
+      REQUIRE(slot.has_value());
+      CHECK(slot->index == index);
+      CHECK(after.PlaceOf(*slot).offset == kept.offset);
+      CHECK(!after.Retake(after.ClassFor(kept.size).value(), index).has_value());  // once
+      const Bytes other = kept.size == KiB(64) ? KiB(100) : KiB(64);
+      CHECK(!after.Retake(after.ClassFor(other).value(), index).has_value());
+    }
+    after.CheckInvariants();
+    CHECK(after.live_slots() == before.live_slots());
+    CHECK(after.free_slabs() == before.free_slabs());
+    for (const Bytes size : sizes) {
+      while (after.Allocate(after.ClassFor(size).value())) continue;
+    }
+    after.CheckInvariants();
+    CHECK(!after.Retake(after.ClassFor(KiB(64)).value(), UINT32_MAX).has_value());
+  }
+}
+
 }  // namespace
 }  // namespace kvist::pool
