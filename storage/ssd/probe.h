@@ -8,7 +8,8 @@
 
 namespace kvist::ssd {
 
-// How many bytes a device wants in flight: twice the fewest with which it is about as fast as with any number. Fewer leave it idle
+// How many bytes a device wants in flight: twice the fewest with which it is about as fast as with any number, of writes as many as it does in a few
+// milliseconds if that is more. Fewer leave it idle
 // whenever its owner has something else to do, more queue where no urgent read can pass them.
 struct ProbeOptions {
   uint32_t segment = 0;  // whose file is used

@@ -35,6 +35,14 @@ int64_t ReadUnits(int fd, std::byte* to, uint64_t unit, uint64_t units) {
   return static_cast<int64_t>(done / kUnit.value);
 }
 
+// Where the file has been written next, at or behind `from`; `to` if nowhere before. Preallocated space that never was is a hole to file systems
+// that can tell, and half of an open segment is that: a start needn't read it.
+uint32_t NextWritten(int fd, uint32_t from, uint32_t to) {
+  const off_t at = ::lseek(fd, static_cast<off_t>(uint64_t{from} * kUnit.value), SEEK_DATA);
+  if (at < 0) return errno == ENXIO ? to : from;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(static_cast<uint64_t>(at) / kUnit.value, from, to));
+}
+
 }  // namespace
 
 class SegmentRecords::Buffer {
@@ -145,7 +153,7 @@ uint32_t SegmentRecords::FindNext(const SegmentToRead& segment, uint32_t from, u
   if (!Find(segment, &use)) return to;
   const Buffer buffer(kSearchUnits);
   Sealer sealer;
-  while (from < to) {
+  while ((from = NextWritten(use.fd, from, to)) < to) {
     // What can't be read in one piece is read unit by unit: one bad sector hides nothing but itself.
     uint32_t count = std::min(kSearchUnits, to - from);
     int64_t units = ReadUnits(use.fd, buffer.data(), from, count);

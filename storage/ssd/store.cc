@@ -177,7 +177,6 @@ absl::Status Store::State::OpenDevices() {
     of.drive.writer.announce = true;
     of.found = GoodOf(number);
     of.epoch = epoch;
-    of.memory = options_.memory;
     of.probe = options_.segment >= kProbedMin;
     devices_.push_back(
         std::make_unique<StoreDevice>(std::move(device), std::move(of), static_cast<StoreDevice::Listener*>(this)));
@@ -188,6 +187,10 @@ absl::Status Store::State::OpenDevices() {
     scrubber_ = std::make_unique<Scrubber>(records_.get(), static_cast<Scrubber::Owner*>(this),
                                            Scrubber::Options{.every = options_.scrub_every});
   return absl::OkStatus();
+}
+
+void Store::State::Register(std::span<std::byte> memory) {
+  for (const auto& device : devices_) device->Register(memory);
 }
 
 void Store::State::Start() {
@@ -269,6 +272,7 @@ absl::StatusOr<std::unique_ptr<Store>> Store::Open(StoreOptions options, StoreOw
 }
 
 void Store::Start() { state_->Start(); }
+void Store::Register(std::span<std::byte> memory) { state_->Register(memory); }
 uint32_t Store::OpenSpace(const SpaceDigest& digest, std::string description) {
   return state_->OpenSpace(digest, std::move(description));
 }

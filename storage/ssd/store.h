@@ -34,7 +34,6 @@ struct StoreOptions {
   bool io_uring = true;      // false: threads, even where the system allows it
   // All that was written is read again once in that time, to find what a disk has lost; zero: never.
   absl::Duration scrub_every = absl::Hours(24);
-  std::vector<std::span<std::byte>> memory;  // where slots lie: registered with the devices; outlives the store
 
   // Tests only: puts something between the store and each device.
   std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device;
@@ -168,6 +167,9 @@ class Store {
   ~Store();
 
   void Start();
+  // Slots lie in this memory, which has been touched: I/O with it will cost less. It outlives the store. (Memory that isn't touched would be,
+  // 1 GiB at a time with all of the process's mappings locked: a second and more.)
+  void Register(std::span<std::byte> memory);
 
   // The number of a space, a new one when none has that digest. `description`: what the owner needs to know it again, at most kRowDescriptionMax.
   uint32_t OpenSpace(const SpaceDigest& digest, std::string description);

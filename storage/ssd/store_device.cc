@@ -55,6 +55,14 @@ void StoreDevice::Post(Task task) {
   if (first) drive_.device().Wake();
 }
 
+void StoreDevice::Register(std::span<std::byte> memory) {
+  while (!memory.empty()) {
+    const auto piece = memory.first(std::min<size_t>(memory.size(), kRegisteredMax.value));
+    memory = memory.subspan(piece.size());
+    Post([piece](StoreDevice& self) { self.drive_.device().Register(piece).IgnoreError(); });  // it works all the same
+  }
+}
+
 void StoreDevice::Stop() {
   Post([](StoreDevice& self) {
     self.stopping_ = true;
@@ -68,12 +76,6 @@ void StoreDevice::Join() {
 }
 
 void StoreDevice::Run() {
-  for (std::span<std::byte> memory : options_.memory) {
-    for (; !memory.empty(); memory = memory.subspan(std::min<size_t>(memory.size(), kRegisteredMax.value))) {
-      const auto piece = memory.first(std::min<size_t>(memory.size(), kRegisteredMax.value));
-      if (!drive_.device().Register(piece).ok()) break;  // it works all the same
-    }
-  }
   if (options_.probe) Probe();
   listener_->Writable(options_.number, writable_, why_);
   while (!ended()) Turn(MonotonicNow(), absl::InfiniteFuture());

@@ -51,7 +51,6 @@ class StoreDevice {
     Drive::Options drive;
     std::vector<SegmentHeader> found;  // those that are good
     uint64_t epoch = 0;                // the highest that is known, of all devices
-    std::vector<std::span<std::byte>> memory;
     bool probe = true;
   };
   using Task = std::function<void(StoreDevice&)>;
@@ -64,6 +63,8 @@ class StoreDevice {
   void Start();
   // Any thread: runs it on the device's.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Any thread, as Store::Register.
+  void Register(std::span<std::byte> memory);
   // Any thread. It goes on until nothing is on its way; Join waits for that.
   void Stop();
   void Join();

@@ -48,6 +48,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
 
   absl::Status Open();
   void Start();
+  void Register(std::span<std::byte> memory);
   uint32_t OpenSpace(const SpaceDigest& digest, std::string description);
   void Write(ChunkToWrite chunk);
   void Read(std::vector<ChunkToRead> chunks);

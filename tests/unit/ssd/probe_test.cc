@@ -67,7 +67,7 @@ TEST_CASE("Probe finds that a device that serves all at once wants as much as it
   const auto result = Probe(&device, MiB(32), {.segment = 7, .may_write = true, .time = absl::Milliseconds(400)});
   REQUIRE(result.ok());
   CHECK(result->queue.read_budget == MiB(16));
-  CHECK(result->queue.write_budget == MiB(16));
+  CHECK(result->queue.write_budget >= MiB(16));  // or what it writes in 6 ms
   CHECK(result->read_bytes_per_second > 0);
   CHECK(result->write_bytes_per_second > 0);
   CHECK(device.quiet());
