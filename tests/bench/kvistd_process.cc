@@ -41,7 +41,8 @@ bool AwaitReady(int fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::vector<std::string>& settings) {
+absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::vector<std::string>& settings,
+                                                                    const std::string& before) {
   std::error_code error;
   const std::string program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / "kvistd";
   if (::access(program.c_str(), X_OK) != 0)
@@ -51,6 +52,7 @@ absl::StatusOr<std::unique_ptr<KvistdProcess>> KvistdProcess::Start(const std::v
   const std::string& path = process->directory_.path();
   process->socket_ = absl::StrCat(path, "/engine.sock");
   std::vector<std::string> words = {program};
+  if (!before.empty()) words = {"/bin/sh", "-ec", before + "\nexec \"$0\" \"$@\"", program};
   const auto set = [&](std::string setting) { words.insert(words.end(), {"--set", std::move(setting)}); };
   set(absl::StrCat("daemon.state_dir=", path, "/state"));
   set(absl::StrCat("session.socket=", process->socket_));

@@ -17,9 +17,10 @@ namespace kvist::bench {
 // Threads: the one that made it, which must live as long (the kernel kills the child when it dies).
 class KvistdProcess {
  public:
-  // `settings`: "section.key=value". Returns when it serves.
+  // `settings`: "section.key=value"; `before`: what a shell does in the process before it becomes kvistd. Returns when it serves.
   // Errors: NotFound  no kvistd there.  Unavailable  it didn't start; what it said is on stderr.  DeadlineExceeded  not within 30 s.
-  static absl::StatusOr<std::unique_ptr<KvistdProcess>> Start(const std::vector<std::string>& settings);
+  static absl::StatusOr<std::unique_ptr<KvistdProcess>> Start(const std::vector<std::string>& settings,
+                                                              const std::string& before = "");
   ~KvistdProcess();
   KvistdProcess(const KvistdProcess&) = delete;
   KvistdProcess& operator=(const KvistdProcess&) = delete;

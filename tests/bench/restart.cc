@@ -27,6 +27,7 @@
 #include "tests/bench/raw_disk.h"
 #include "tests/bench/slices.h"
 #include "tests/bench/subcommands.h"
+#include "tests/bench/warm_restart.h"
 
 namespace kvist::bench {
 namespace {
@@ -174,6 +175,9 @@ class Restarting {
 
 }  // namespace
 
-absl::Status RunRestart(const Settings& settings, Report* report) { return Restarting(settings).Run(report); }
+absl::Status RunRestart(const Settings& settings, Report* report) {
+  KVIST_RETURN_IF_ERROR(MeasureWarmRestart(settings, report));
+  return Restarting(settings).Run(report);
+}
 
 }  // namespace kvist::bench
