@@ -93,7 +93,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("Group of the operators' socket; kvistd must be a member of it.", Group(KVIST_FIELD(admin, socket_group))),
 
       // One smallest slot; what SlotAllocator can number.
-      AtStart("Memory for KV. Default: a quarter of what is available at the start, cgroups' limits counted.",
+      AtStart("Memory for KV. Default: a quarter of what is available at the start, cgroups' limits counted; or as much as "
+              "was kept "
+              "(pool.keep).",
               Size(KVIST_FIELD(pool, bytes), {.min = kPageOfMemory, .max = GiB(16384)})),
       AtStart(
           "What moves between sizes of slots; holds at least one slot of every engine's chunks. Default: 64 MiB, less for "
@@ -103,6 +105,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
               Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256)),
       AtStart("Locks the pool's memory where the limits allow it, so that it is never swapped out.",
               Flag(KVIST_FIELD(pool, lock))),
+      AtStart("Whether what the pool holds outlives kvistd, where a service manager keeps files for it (systemd: "
+              "FileDescriptorStoreMax). \"auto\": unless the pool would lose its huge pages by that, which "
+              "/sys/kernel/mm/transparent_hugepage/shmem_enabled decides; \"always\": then, too, and copies for engines on "
+              "CPUs are up "
+              "to a sixth slower.",
+              Choice(KVIST_FIELD(pool, keep), {"auto", "always", "never"})),
       AtStart("Whether each load checks that the pool's bytes are what was stored: a chunk whose aren't fails that load, "
               "and is never served "
               "again. \"never\" trusts ECC memory, and that kvistd itself never mixes up chunks; \"always\" is for memory "

@@ -3,10 +3,12 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/available_memory.h"
 #include "daemon/config.h"
+#include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/state_dir.h"
 #include "storage/base/status.h"
+#include "storage/pool/pinned_region.h"
 
 namespace kvist::daemon {
 namespace {
@@ -19,8 +21,12 @@ constexpr Bytes kPoolMin = MiB(32);   // when a machine has next to nothing left
 static_assert(kPoolMin == kSlabsMin * kHugePage);
 
 Bytes DefaultPoolBytes() {
+  // What was kept isn't available any more, and of use at its size only.
+  if (const Bytes kept = KeptBytes("kvist-pool-"); kept > Bytes{}) return kept;
   const Bytes quarter = AvailableMemory() / kPoolDivisor;
-  return std::max(kHugePage * (quarter / kHugePage), kPoolMin);
+  // Each NUMA node has a part of whole huge pages: what is kept of such a pool measures as much as the pool.
+  const Bytes step = kHugePage * pool::UsableNumaNodes().size();
+  return std::max(step * (quarter / step), step * ((kPoolMin + step - Bytes{1}) / step));
 }
 
 Bytes DefaultSlabBytes(Bytes pool) {

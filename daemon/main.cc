@@ -112,6 +112,7 @@ int RunDaemon(ConfigInForce config) {
     if (const absl::Status made = MakeSocketDir(*socket); !made.ok()) return Fail(made);
   }
   Parts parts;
+  parts.keeper = ServiceFileKeeper();
   parts.reload = [&loop = **loop](absl::Time deadline) { return loop.AskReload(deadline); };
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(options, std::move(parts));
   if (!daemon.ok()) {

@@ -45,6 +45,8 @@ struct Options {
     // Touch the pool's memory in the background at the lowest priority; 0 leaves it to first use.
     uint32_t touch_threads = 1;
     bool lock = true;  // mlock where the limits allow
+    // Whether the pool outlives this process where a service manager keeps files (warm_pool.h): "auto" not if that costs its huge pages.
+    std::string keep = "auto";
     // "always": each store writes checksums, each load asks them first. For memory without ECC; see cuda/README.md for what it costs
     std::string verify = "never";
     bool operator==(const Pool&) const = default;

@@ -228,6 +228,7 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
     const absl::MutexLock lock(&mutex_);
     recovery_ = recovery;
   }
+  ear_->Say(core::DiskTold{});
   if (!recovery.message.empty()) spdlog::warn("{}", recovery.message);
   if (!recovery.status.ok()) return;
   spdlog::info("the SSD tier has {} chunks, found {} in {}{}", recovery.chunks,

@@ -34,6 +34,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void SpeakTo(Ear* ear) { ear_ = ear; }
   // Tells the ear of what is there already.
   void Start() { store_->Start(); }
+  void Register(std::span<std::byte> memory) { store_->Register(memory); }  // as the store's
   // Hears, before Start is called, of all that is freed from then on, before it is.
   void OnFreed(std::function<void(const core::PlacesFreed& freed)> freed) { freed_ = std::move(freed); }
 

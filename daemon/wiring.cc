@@ -25,30 +25,60 @@
 #include "daemon/ssd_options.h"
 #include "daemon/ssd_tier.h"
 #include "daemon/ssd_view.h"
+#include "daemon/warm_pool.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
+#include "storage/pool/memory_file.h"
 #include "storage/pool/pinned_region.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::daemon {
 namespace {
 
-// The pool's memory, one region per NUMA node.
-absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options) {
+// One region per NUMA node.
+Bytes RegionBytes(const Options::Pool& options) { return options.bytes / pool::UsableNumaNodes().size(); }
+
+// The pool's memory, in files where it outlives this process.
+absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options,
+                                                                             const WarmPool* warm) {
   const std::vector<int> nodes = pool::UsableNumaNodes();
   std::vector<std::unique_ptr<pool::PinnedRegion>> regions;
-  for (const int node : nodes) {
+  for (size_t i = 0; i < nodes.size(); ++i) {
     pool::PinnedRegion::Options region;
-    region.length = options.bytes / nodes.size();
-    region.numa_node = nodes.size() > 1 ? node : -1;
+    region.length = RegionBytes(options);
+    region.numa_node = nodes.size() > 1 ? nodes[i] : -1;
+    region.file = warm != nullptr ? warm->file(i) : -1;
     region.touch_threads = options.touch_threads;
     region.lock = options.lock;
     KVIST_ASSIGN_OR_RETURN(regions.emplace_back(), pool::PinnedRegion::Create(region));
     for (const std::string& warning : regions.back()->report().warnings) spdlog::warn("pool: {}", warning);
   }
   return regions;
+}
+
+// The pool that outlives this process; none where it isn't to be kept, or can't be.
+std::unique_ptr<WarmPool> OpenWarmPool(const Options::Pool& options, FileKeeper keeper) {
+  if (options.keep == "never") {
+    for (const auto& [name, file] : keeper.kept) keeper.drop(name);
+    return nullptr;
+  }
+  WarmPool::Shape shape{.regions = std::vector<Bytes>(pool::UsableNumaNodes().size(), RegionBytes(options)),
+                        .slab_bytes = options.slab_bytes,
+                        .checksums = options.verify == "always"};
+  const bool may_make = options.keep == "always" || !pool::MemoryFileHasSmallPages(options.bytes);
+  absl::StatusOr<std::unique_ptr<WarmPool>> warm = WarmPool::Open(std::move(shape), std::move(keeper), may_make);
+  if (!warm.ok()) {
+    spdlog::warn("what the pool holds ends with kvistd: {}", std::string(warm.status().message()));
+    return nullptr;
+  }
+  if (*warm == nullptr) {
+    spdlog::info(
+        "what the pool holds ends with kvistd: to keep it over a restart without losing its huge pages, write advise to "
+        "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  }
+  return *std::move(warm);
 }
 
 core::CoreOptions ToCoreOptions(const Options& options) {
@@ -105,6 +135,7 @@ absl::StatusOr<SsdStore> SsdStoreOf(const Options& options, bool pool_without_me
 
 // In the order in which they depend on each other; destroyed the other way round.
 struct Daemon::State {
+  std::unique_ptr<WarmPool> warm;
   std::vector<std::unique_ptr<pool::PinnedRegion>> regions;
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
@@ -124,6 +155,7 @@ struct Daemon::State {
   void FlushAll();
   ~State() {
     if (observation) observation->Stopping();
+    for (const auto& region : regions) region->StopTouching();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained
     if (ssd != nullptr && stop_flush > absl::ZeroDuration()) FlushAll();
@@ -135,7 +167,6 @@ struct Daemon::State {
 absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core) {
   KVIST_ASSIGN_OR_RETURN(SsdStore store, SsdStoreOf(options, regions.empty()));
   if (!store.options.has_value()) return store.none;
-  for (const auto& region : regions) store.options->memory.emplace_back(region->data(), region->length().value);
   const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
   store.options->wrap_device = std::move(parts->ssd_device);
   store.options->before_step = std::move(parts->ssd_step);
@@ -215,7 +246,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     slots.regions.push_back(options.pool.bytes);
   } else {
     KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
-    KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool));
+    if (parts.keeper.has_value()) s.warm = OpenWarmPool(options.pool, *std::move(parts.keeper));
+    KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool, s.warm.get()));
     slots.regions.assign(s.regions.size(), options.pool.bytes / s.regions.size());
   }
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
@@ -231,7 +263,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     KVIST_ASSIGN_OR_RETURN(no_ssd, s.OpenSsd(options, &parts, &core));
   }
   KVIST_RETURN_IF_ERROR(core.Validate());
-  s.core = std::make_unique<core::Core>(core, &*s.slots);
+  s.core = std::make_unique<core::Core>(core, &*s.slots, s.warm != nullptr ? s.warm->sections() : nullptr);
+  if (s.warm != nullptr) {
+    if (const std::optional<core::Core::TakenOver> kept = s.warm->TakeOver(s.core.get())) {
+      spdlog::info("{} chunks of {} MiB are in the pool still; {} slots that were being filled rest for a while",
+                   kept->chunks, kept->bytes / MiB(1), kept->in_doubt);
+    }
+  }
 
   session::Reactor::Options reactor;
   reactor.cpu = options.session.reactor_cpu;
@@ -275,9 +313,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   };
   listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
+  if (s.warm != nullptr) s.warm->Start();
   s.reactor->Start();
   if (s.ssd != nullptr) {
     s.ssd->Start();
+    for (const auto& region : s.regions) {
+      region->OnTouched(
+          [ssd = s.ssd, memory = std::span(region->data(), region->length().value)] { ssd->Register(memory); });
+    }
     s.stop_flush = options.ssd.stop_flush;
   }
   s.observation->EngineSocketOpen(options.session.socket);

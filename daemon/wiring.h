@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "cuda/copy_engine.h"
+#include "daemon/file_keeper.h"
 #include "daemon/node.h"
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
@@ -29,6 +31,8 @@ struct Parts {
   std::function<void(const core::PlacesFreed& freed)> ssd_freed;
   // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
   bool pool_without_memory = false;
+  // Who keeps the pool for the next kvistd, and has that of the last one; nobody: it ends with this process.
+  std::optional<FileKeeper> keeper;
   // None: Unimplemented. Called until the daemon is destroyed.
   ReloadCall reload;
 };

@@ -12,7 +12,10 @@ ChunkIndex ChunkTable::Place(SpaceId space, GroupId group) {
   if (i != kNoChunk) {
     free_ = (*this)[i].parent;
   } else {
-    if ((places_ & kSegmentMask) == 0) segments_.push_back(std::make_unique<Chunk[]>(kSegmentMask + 1));
+    if (places_ % kChunksPerSection == 0) {
+      constexpr Bytes kSection{sizeof(Chunk) * kChunksPerSection};
+      sections_.push_back(reinterpret_cast<Chunk*>(memory_.New(static_cast<uint32_t>(ImageSection::kChunks), 0, kSection)));
+    }
     i = places_++;
   }
   Chunk& chunk = (*this)[i];
@@ -79,6 +82,28 @@ ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) c
   });
 }
 
+uint32_t ChunkTable::PrefetchRemoval(ChunkIndex i) const {
+  const Chunk& chunk = (*this)[i];
+  if (chunk.parent != kNoChunk) {
+    const auto* parent = reinterpret_cast<const char*>(&(*this)[chunk.parent]);
+    __builtin_prefetch(parent, /*rw=*/1);
+    __builtin_prefetch(parent + sizeof(Chunk) - 1, 1);
+  }
+  const uint32_t hash = NameHash(chunk);
+  index_.Prefetch(hash);
+  return hash;
+}
+
+std::array<uint32_t, ChunkTable::kPrefetched> ChunkTable::PrefetchNames(SpaceId space, GroupId group,
+                                                                        std::span<const ChunkKey> keys) const {
+  std::array<uint32_t, kPrefetched> hashes{};
+  for (size_t k = 0; k < std::min(keys.size(), kPrefetched); ++k) {
+    hashes[k] = hash_(space, group, keys[k]);
+    index_.Prefetch(hashes[k]);
+  }
+  return hashes;
+}
+
 bool ChunkTable::Visible(const Chunk& chunk, uint32_t epoch) {
   return chunk.epoch == epoch &&
          (chunk.whole() || (planted == PlantedBug::kPublishBeforeCompletion && chunk.state == ChunkState::kFilling));
@@ -129,7 +154,7 @@ void ChunkTable::FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::s
 }
 
 uint64_t ChunkTable::memory_bytes() const {
-  return segments_.size() * (kSegmentMask + 1) * sizeof(Chunk) + index_.memory_bytes();
+  return sections_.size() * kChunksPerSection * sizeof(Chunk) + index_.memory_bytes();
 }
 
 }  // namespace kvist::core

@@ -1,14 +1,16 @@
 #ifndef KVIST_DAEMON_CORE_CHUNK_TABLE_H_
 #define KVIST_DAEMON_CORE_CHUNK_TABLE_H_
 
+#include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "daemon/core/hint.h"
+#include "daemon/core/index_image.h"
 #include "daemon/core/key_index.h"
 #include "storage/base/ids.h"
+#include "storage/pool/sections.h"
 
 namespace kvist::core {
 
@@ -86,15 +88,16 @@ struct Chunk {
   bool needed() const { return children > 0 || keeps > 0 || holds > 0; }
 };
 static_assert(sizeof(Chunk) == 100, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
+static_assert(kImageVersion == 1, "a change of Chunk is a new version (index_image.h)");
 
-// All chunks, found by (space, group, key). Places are stable; memory grows in segments, never in one large step.
+// All chunks, found by (space, group, key). Places are stable; memory grows section by section, never in one large step.
 // Threads: one.
 class ChunkTable {
  public:
-  explicit ChunkTable(KeyHash hash) : hash_(hash) {}
+  ChunkTable(KeyHash hash, pool::Sections* memory) : hash_(hash), memory_(*memory) {}
 
-  Chunk& operator[](ChunkIndex i) { return segments_[i >> kSegmentBits][i & kSegmentMask]; }
-  const Chunk& operator[](ChunkIndex i) const { return segments_[i >> kSegmentBits][i & kSegmentMask]; }
+  Chunk& operator[](ChunkIndex i) { return sections_[i / kChunksPerSection][i % kChunksPerSection]; }
+  const Chunk& operator[](ChunkIndex i) const { return sections_[i / kChunksPerSection][i % kChunksPerSection]; }
 
   // A new ghost, in the index and hanging on `parent`.
   ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t epoch);
@@ -108,6 +111,12 @@ class ChunkTable {
   ChunkIndex Find(SpaceId space, GroupId group, const ChunkKey& key) const;
   // The hash of the chunk's name: the same when it is stored again.
   uint32_t NameHash(const Chunk& chunk) const { return hash_(chunk.space, chunk.group, chunk.key); }
+  // Asks the processor for what Remove(i) and the eviction of i will touch, so that it comes all at once: its place in the index, its parent.
+  // Returns NameHash.
+  uint32_t PrefetchRemoval(ChunkIndex i) const;
+  // And for what Find and Add will touch, of up to kPrefetched names; their NameHashes.
+  static constexpr size_t kPrefetched = 16;
+  std::array<uint32_t, kPrefetched> PrefetchNames(SpaceId space, GroupId group, std::span<const ChunkKey> keys) const;
   // The same, if it is a hit by itself: sealed, and of `epoch`. For groups whose chunks don't hang on others.
   ChunkIndex FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const;
 
@@ -132,12 +141,10 @@ class ChunkTable {
   // A free place, now a ghost that nothing leads to.
   ChunkIndex Place(SpaceId space, GroupId group);
 
-  static constexpr uint32_t kSegmentBits = 14;
-  static constexpr uint32_t kSegmentMask = (1u << kSegmentBits) - 1;
-
   KeyHash hash_;
   KeyIndex index_;
-  std::vector<std::unique_ptr<Chunk[]>> segments_;
+  pool::Sections& memory_;
+  std::vector<Chunk*> sections_;
   ChunkIndex places_ = 0;
   ChunkIndex free_ = kNoChunk;  // free places, chained by `parent`
   uint64_t size_ = 0;

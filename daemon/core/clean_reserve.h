@@ -58,6 +58,7 @@ class CleanReserve final : public EvictionPolicy {
     Leave(chunk);
     inner_->Dropped(chunk);
   }
+  void Prefetch(std::span<const uint32_t> names) const override { inner_->Prefetch(names); }
   // One that is on disk, be it before its turn, else inner's next: what isn't written would be lost.
   ChunkIndex NextVictim() override;
   bool Knows(ChunkIndex chunk) const override { return chunks_[chunk].clean || inner_->Knows(chunk); }

@@ -28,6 +28,7 @@ bool IsShare(double share) { return share > 0 && share <= 1; }
 
 absl::Status CoreOptions::Validate() const {
   if (lease_max <= absl::ZeroDuration()) return absl::InvalidArgumentError("lease_max must be positive");
+  if (doubt < absl::ZeroDuration()) return absl::InvalidArgumentError("doubt must not be negative");
   if (fill_timeout <= absl::ZeroDuration()) return absl::InvalidArgumentError("fill_timeout must be positive");
   if (!IsShare(lease_share)) return absl::InvalidArgumentError("lease_share must be above 0 and at most 1");
   if (!IsShare(private_share)) return absl::InvalidArgumentError("private_share must be above 0 and at most 1");
@@ -38,14 +39,15 @@ absl::Status CoreOptions::Validate() const {
   return absl::OkStatus();
 }
 
-Core::Core(CoreOptions options, pool::SlotAllocator* slots)
+Core::Core(CoreOptions options, pool::SlotAllocator* slots, pool::Sections* sections)
     : options_(options),
       slots_(*slots),
-      chunks_(HashFromSeed(options.seed)),
+      spaces_(sections != nullptr ? sections : &own_sections_),
+      chunks_(HashFromSeed(options.seed), sections != nullptr ? sections : &own_sections_),
       tenants_(&chunks_, slots->capacity(), options.quotas, options.eviction,
                options.disk.has_value() ? [this](ChunkIndex chunk) { return BytesOf(chunk); }
                                         : std::function<Bytes(ChunkIndex)>()),
-      placement_(slots, &chunks_, &spaces_, &tenants_),
+      placement_(slots, &chunks_, &spaces_, &tenants_, sections != nullptr ? sections : &own_sections_),
       leases_(ShareOf(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
       allocations_(ShareOf(slots->capacity(), options.private_share), kAllocationsPerSession,
                    static_cast<uint32_t>(options.seed >> 32)),
@@ -288,6 +290,7 @@ CoreStatus Core::status() const {
   for (const auto& [name, quota] : tenants_.quotas()) { status.quotas.emplace_back(name, quota); }
   status.chunks = chunks_.size();
   status.filling = fills_.size();
+  status.slots_in_doubt = placement_.in_doubt();
   status.leases = leases_.size();
   status.pins = pins_.size();
   status.allocations = allocations_.size();

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,15 +33,21 @@
 #include "daemon/core/spaces.h"
 #include "daemon/core/tenants.h"
 #include "daemon/core/usable_position.h"
+#include "storage/pool/sections.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
+
+class LeftIndex;
 
 struct CoreOptions {
   // A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer.
   absl::Duration lease_max = absl::Seconds(60);
   // A chunk that not all ranks have stored goes after so long. Longer: slots of a lost rank's chunks return later.
   absl::Duration fill_timeout = absl::Seconds(30);
+  // Slots that a core before this one was filling when it ended rest so long (TakeOver). Longer: they return later; shorter than the time that
+  // Linux gives a disk for one request before it resets it (30 s for NVMe and SCSI): what still comes may hit another chunk's bytes.
+  absl::Duration doubt = absl::Seconds(60);
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
   // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of its quota. Larger: a
@@ -108,6 +115,7 @@ struct CoreStatus {
   uint64_t chunks = 0;                                // places in use, of any state
   uint64_t sealed = 0;
   uint64_t filling = 0;
+  uint64_t slots_in_doubt = 0;  // that rest after a core before this one (TakeOver)
   uint64_t leases = 0;
   uint64_t pins = 0;
   uint64_t allocations = 0;
@@ -173,7 +181,19 @@ class Core {
   // The most chunks or places one event of the disk's may name.
   static constexpr uint32_t kPlacesMax = 256;
 
-  Core(CoreOptions options, pool::SlotAllocator* slots);
+  // Its index lies in `sections`, which must outlive it; nullptr: it ends with the core.
+  Core(CoreOptions options, pool::SlotAllocator* slots, pool::Sections* sections = nullptr);
+
+  // Goes on with slots whose memory has outlived another core, in the same places, for the chunks that `left` says were whole in them.
+  // spaces[i]: the space of left.spaces()[i] here, or none when it can't be served. Before the first session and ChunksFound. Slots that
+  // somebody was writing to when that core ended rest for CoreOptions::doubt, for who has begun a write may still end it: a disk's reaches memory when its
+  // process is gone, too. Cost: some microseconds a chunk.
+  struct TakenOver {
+    uint64_t chunks = 0;
+    Bytes bytes{};
+    uint64_t in_doubt = 0;  // slots
+  };
+  TakenOver TakeOver(const LeftIndex& left, std::span<const std::optional<SpaceId>> spaces);
 
   // Handles any event of events.h.
   template <class Event>
@@ -198,10 +218,11 @@ class Core {
   bool has_work() const {
     return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
            !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
-           !begun_reads_.empty() || (more_reads_ && WaitsForSlots()) || CanFlush();
+           !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
+           (more_reads_ && WaitsForSlots()) || CanFlush();
   }
   // Whether time alone may bring work: leases or half stores that will expire.
-  bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0; }
+  bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0; }
 
   const CoreOptions& options() const { return options_; }
   CoreStatus status() const;
@@ -258,6 +279,7 @@ class Core {
   void On(const PrefillReported& event, Effects* out);
   void On(const DiskRead& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
+  void On(const DiskTold& event, Effects* out);
   void On(const SpaceFound& event, Effects* out);
   void On(const ChunksFound& event, Effects* out);
   void On(const PlacesWanted& event, Effects* out);
@@ -312,7 +334,8 @@ class Core {
   Bytes ReserveOf(const Tenant& tenant) const;
   Bytes AtHand(const Tenant& tenant) const;
   bool MayWrite() const {
-    return writable_.value_or(false) && writing_ < options_.disk->writing && writes_.size() < options_.disk->writes;
+    return disk_told_ && writable_.value_or(false) && writing_ < options_.disk->writing &&
+           writes_.size() < options_.disk->writes;
   }
   // The first copy of a sealed chunk, or another one in its place.
   void BeginWrite(ChunkIndex chunk, Effects* out);
@@ -363,7 +386,9 @@ class Core {
 
   CoreOptions options_;
   pool::SlotAllocator& slots_;
+  pool::HeapSections own_sections_;
   absl::Time now_ = absl::UnixEpoch();
+  std::optional<absl::Time> doubt_until_;  // of slots that rest, from the first Tick on
   Spaces spaces_;
   ChunkTable chunks_;
   Tenants tenants_;
@@ -401,6 +426,7 @@ class Core {
   LearnedCost reading_cost_;                      // seconds that the disk takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
+  bool disk_told_ = true;                         // what lies on the disk is known, as far as it matters for writing
   std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet
   Bytes writing_{};                               // of slots that are being written
   absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began

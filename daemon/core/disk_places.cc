@@ -54,6 +54,8 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   ++counters_.chunks_found;
 }
 
+void Core::On(const DiskTold&, Effects*) { disk_told_ = true; }
+
 void Core::On(const PlacesWanted& event, Effects* out) {
   KVIST_CHECK(event.records.size() <= kPlacesMax);
   for (const PlacesWanted::Record& record : event.records) {

@@ -284,6 +284,9 @@ struct DiskWritable {
   bool writable = false;
 };
 
+// All that lies on disk has been told (ChunksFound). A core that has taken chunks over waits for this before it writes any.
+struct DiskTold {};
+
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be
 // new, while there is a place for one (Jobs::full). Answer, when the job has ended: JobEnded.
 struct ClearAsked {

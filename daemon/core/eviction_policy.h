@@ -42,6 +42,9 @@ class EvictionPolicy {
   // A chunk that was sealed leaves its slots: evicted, cleared or corrupt.
   virtual void Dropped(ChunkIndex chunk) = 0;
 
+  // Chunks of these names (ChunkTable::NameHash) will be sealed soon: what that will touch had better be on its way.
+  virtual void Prefetch(std::span<const uint32_t> /*names*/) const {}
+
   // The chunk to evict next, or kNoChunk. It is withdrawn by this, and offered again when it isn't evicted after all. Those it meets
   // that are not evictable are forgotten: the core brings them back by Returned when what keeps them ends.
   virtual ChunkIndex NextVictim() = 0;

@@ -139,11 +139,19 @@ class LhdLeaves : public EvictionPolicy {
     --sealed_;
   }
 
+  void Prefetch(std::span<const uint32_t> names) const override {
+    for (const uint32_t name : names) evicted_.Prefetch(name);
+  }
+
   ChunkIndex NextVictim() override {
     while (true) {
       const ChunkIndex i = LeastWorth();
       if (i == kNoChunk) return kNoChunk;
+      // All at once, and of the one after the next the first line: else each is waited for by itself.
+      evicted_.Prefetch(chunks_.PrefetchRemoval(i));
+      const ChunkIndex next = chunks_[i].newer;
       Unlink(i);
+      if (next < kListNames && chunks_[next].newer < kListNames) __builtin_prefetch(&chunks_[chunks_[next].newer], /*rw=*/1);
       if (Evictable(chunks_[i])) return i;
     }
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "daemon/core/planted_bug.h"
 #include "storage/base/check.h"
@@ -124,6 +125,46 @@ void Placement::Unreserve(ChunkIndex i) {
   LetParentGo(chunk);
 }
 
+void Placement::Resume(ChunkIndex i, std::span<const SlotRef> slots) {
+  Chunk& chunk = chunks_[i];
+  const uint32_t count = Group(chunk).shards();
+  KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.detached && slots.size() == count);
+  KeepParent(chunk);
+  if (count > 1) chunk.slot.index = slot_runs_.New(count);
+  std::copy(slots.begin(), slots.end(), Shards(chunk));
+  Space& space = spaces_[chunk.space];
+  Tenant& tenant = tenants_[space.tenant];
+  const Bytes bytes = space.chunk_bytes(chunk.group);
+  chunk.state = ChunkState::kSealed;
+  ++space.sealed;
+  space.bytes += bytes;
+  tenant.used += bytes;
+  --tenant.ghosts;
+  PolicyOf(i).Sealed(i);
+}
+
+void Placement::Doubt(std::vector<SlotRef> slots) {
+  KVIST_CHECK(in_doubt_.empty());
+  constexpr size_t kPerSection = 4096;
+  constexpr Bytes kSection{sizeof(RestingSlot) * kPerSection};
+  in_doubt_ = std::move(slots);
+  RestingSlot* section = nullptr;
+  for (size_t i = 0; i < in_doubt_.size(); ++i) {
+    if (i % kPerSection == 0)
+      section = reinterpret_cast<RestingSlot*>(sections_.New(static_cast<uint32_t>(ImageSection::kResting), 0, kSection));
+    resting_.push_back(section + i % kPerSection);
+    *resting_.back() = {slots_.PlaceOf(in_doubt_[i]).length.value, in_doubt_[i].index, 1};
+  }
+}
+
+void Placement::EndDoubt() {
+  slots_.Free(in_doubt_.back());
+  in_doubt_.pop_back();
+  resting_.back()->rests = 0;
+  resting_.pop_back();
+  chunks_.Charge(1);
+}
+
 // ---- On disk ----------------------------------------------------------------------------------------------------------------
 
 void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places) {
@@ -222,7 +263,8 @@ void Placement::CollectRest(uint64_t until) {
 }
 
 void Placement::CheckInvariants() const {
-  uint64_t live = 0;
+  uint64_t live = in_doubt_.size();
+  for (const SlotRef slot : in_doubt_) KVIST_CHECK(slots_.IsLive(slot));
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (!chunk.has_slots()) continue;

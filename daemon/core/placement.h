@@ -23,8 +23,14 @@ namespace kvist::core {
 // Threads: one.
 class Placement {
  public:
-  Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, Tenants* tenants)
-      : slots_(*slots), chunks_(*chunks), spaces_(*spaces), tenants_(*tenants) {}
+  Placement(pool::SlotAllocator* slots, ChunkTable* chunks, Spaces* spaces, Tenants* tenants, pool::Sections* sections)
+      : slots_(*slots),
+        chunks_(*chunks),
+        spaces_(*spaces),
+        tenants_(*tenants),
+        sections_(*sections),
+        slot_runs_(sections, ImageSection::kSlotRuns),
+        place_runs_(sections, ImageSection::kPlaceRuns) {}
 
   // Slots for all shards of a ghost or of a chunk on disk, evicting least valuable leaves until there is room: the tenant's own while
   // it is at its quota, else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling or
@@ -36,6 +42,13 @@ class Placement {
   // `victims`: what may go for it.
   bool Reserve(ChunkIndex chunk, Tenants::Victims victims = Tenants::Victims::kAny);
   static constexpr uint32_t kEvictionsMax = 64;
+
+  // A ghost that an earlier core had in these slots [shard], live ones, whole: sealed from now on.
+  void Resume(ChunkIndex chunk, std::span<const SlotRef> slots);
+  // Live slots without a chunk: somebody may still write to them. Until EndDoubt gives them back, one by one. Once.
+  void Doubt(std::vector<SlotRef> slots);
+  size_t in_doubt() const { return in_doubt_.size(); }
+  void EndDoubt();
 
   // A new ghost, as ChunkTable::Add and AddPrivate make it; it counts in its tenant's.
   ChunkIndex Add(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent);
@@ -87,7 +100,7 @@ class Placement {
   EvictionPolicy& PolicyOf(ChunkIndex chunk) { return *tenants_[spaces_[chunks_[chunk].space].tenant].policy; }
   uint64_t evictions() const { return evictions_; }
   uint64_t demotions() const { return demotions_; }  // of those: chunks that are on disk since
-  // Stops the process unless every live slot belongs to exactly one chunk.
+  // Stops the process unless every live slot belongs to exactly one chunk, or is in doubt.
   void CheckInvariants() const;
 
  private:
@@ -105,8 +118,11 @@ class Placement {
   ChunkTable& chunks_;
   Spaces& spaces_;
   Tenants& tenants_;
+  pool::Sections& sections_;
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
+  std::vector<SlotRef> in_doubt_;
+  std::vector<RestingSlot*> resting_;  // they, for a later core
   std::vector<PlacesFreed::Chunk> forgotten_;
   std::vector<ChunkIndex> rest_;
   uint64_t evictions_ = 0;

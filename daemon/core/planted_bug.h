@@ -10,6 +10,8 @@ enum class PlantedBug {
   kGenerationNotChecked = 3,     // a stale handle resolves to whoever has its place now
   kLeaseOfDeadSessionKept = 4,   // a session's leases survive it
   kSealedAfterOneRank = 5,       // the first of several ranks seals the chunk
+  kHalfStoreTakenOver = 6,       // what a core before this one was storing goes on as if it were whole
+  kSlotInDoubtReused = 7,        // what it was storing is stored over at once
 };
 
 // The simulator is itself tested: it must find each of these. tests/sim builds the core a second time, with KVIST_PLANTABLE, and plants

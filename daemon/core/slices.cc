@@ -21,7 +21,7 @@ void Core::On(const ClearAsked& event, Effects* out) {
     if (event.space.has_value() && event.space->value != s) continue;
     Space& space = spaces_[SpaceId{s}];
     chunks_.Charge(1);
-    ++space.epoch;
+    spaces_.NewEpoch(SpaceId{s});
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
   }
@@ -95,6 +95,10 @@ void Core::EndWhatIsOver(uint64_t until) {
     if (!over) break;
     chunks_.Charge(1);
     EndLease(over);
+  }
+  if (placement_.in_doubt() > 0) {
+    if (!doubt_until_.has_value()) doubt_until_ = now_ + options_.doubt;
+    while (more() && placement_.in_doubt() > 0 && now_ >= *doubt_until_) placement_.EndDoubt();
   }
   while (more() && allocations_.OfClosed()) {
     chunks_.Charge(1);

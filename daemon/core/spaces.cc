@@ -1,5 +1,9 @@
 #include "daemon/core/spaces.h"
 
+#include <cstring>
+#include <new>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
 
@@ -24,6 +28,25 @@ absl::Status Validate(const SpaceSpec& spec) {
   return absl::OkStatus();
 }
 
+// In the index, for a later core.
+SpaceRow* NoteSpace(const SpaceSpec& spec, pool::Sections* sections) {
+  std::vector<uint64_t> sizes;
+  for (const GroupSpec& group : spec.groups) {
+    sizes.push_back(group.slot_bytes.size());
+    for (const Bytes slot : group.slot_bytes) sizes.push_back(slot.value);
+  }
+  const size_t sizes_bytes = sizes.size() * sizeof(uint64_t);
+  const Bytes bytes{sizeof(SpaceRow) + sizes_bytes + spec.description.size()};
+  std::byte* const at = sections->New(static_cast<uint32_t>(ImageSection::kSpace), 0, bytes);
+  std::memcpy(at + sizeof(SpaceRow), sizes.data(), sizes_bytes);
+  std::memcpy(at + sizeof(SpaceRow) + sizes_bytes, spec.description.data(), spec.description.size());
+  return new (at) SpaceRow{.digest = spec.digest,
+                           .epoch = 0,
+                           .sizes = static_cast<uint32_t>(sizes.size()),
+                           .description_bytes = static_cast<uint32_t>(spec.description.size()),
+                           .unused = 0};
+}
+
 }  // namespace
 
 std::optional<SpaceId> Spaces::Find(const SpaceDigest& digest) const {
@@ -34,6 +57,8 @@ std::optional<SpaceId> Spaces::Find(const SpaceDigest& digest) const {
   }
   return std::nullopt;
 }
+
+void Spaces::NewEpoch(SpaceId id) { (*this)[id].row->epoch = ++(*this)[id].epoch; }
 
 absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants) {
   if (const std::optional<SpaceId> known = Find(spec.digest)) return *known;
@@ -52,6 +77,7 @@ absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator*
   }
   space.tenant = tenants->Open(spec.tenant);
   const SpaceId id{static_cast<uint32_t>(spaces_.size())};
+  space.row = NoteSpace(spec, &sections_);
   spaces_.push_back(std::move(space));
   by_digest_[spec.digest.word(0)].push_back(id);
   return id;

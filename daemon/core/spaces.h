@@ -7,8 +7,10 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/events.h"
+#include "daemon/core/index_image.h"
 #include "daemon/core/learned_cost.h"
 #include "daemon/core/tenants.h"
+#include "storage/pool/sections.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
@@ -18,11 +20,12 @@ struct Space {
   SpaceSpec spec;
   TenantId tenant;
   std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
-  uint32_t epoch = 0;                                 // rises with every clear: chunks of older epochs are invisible
-  uint64_t sealed = 0;                                // chunks, over all groups
-  uint64_t on_disk = 0;                               // chunks that are nowhere else
-  bool no_disk = false;                               // the disk can't take its chunks, as it has said of one
-  Bytes bytes{};                                      // slots of its chunks, sealed or filling
+  uint32_t epoch = 0;  // rises with every clear (NewEpoch): chunks of older epochs are invisible
+  SpaceRow* row = nullptr;
+  uint64_t sealed = 0;         // chunks, over all groups
+  uint64_t on_disk = 0;        // chunks that are nowhere else
+  bool no_disk = false;        // the disk can't take its chunks, as it has said of one
+  Bytes bytes{};               // slots of its chunks, sealed or filling
   LearnedCost computing = {};  // seconds that an engine takes for chunks, and for chunks * their mean position
 
   Bytes chunk_bytes(GroupId group) const {  // of one chunk, all shards
@@ -35,6 +38,8 @@ struct Space {
 // All spaces, by digest. They are few (one per model and tenant) and never forgotten while the daemon lives.
 class Spaces {
  public:
+  explicit Spaces(pool::Sections* sections) : sections_(*sections) {}
+
   static constexpr uint32_t kSpacesMax = 4096;  // so that clients can't fill memory with descriptions
   static constexpr uint32_t kGroupsMax = 64;
   static constexpr uint32_t kRanksMax = 64;  // and shards: bits of a Fill
@@ -44,6 +49,9 @@ class Spaces {
   //         ResourceExhausted  kSpacesMax.
   absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants);
 
+  // Hides all its chunks, from a later core, too.
+  void NewEpoch(SpaceId id);
+
   std::optional<SpaceId> Find(const SpaceDigest& digest) const;
   Space& operator[](SpaceId id) { return spaces_[id.value]; }
   const Space& operator[](SpaceId id) const { return spaces_[id.value]; }
@@ -51,6 +59,7 @@ class Spaces {
   uint32_t size() const { return static_cast<uint32_t>(spaces_.size()); }
 
  private:
+  pool::Sections& sections_;
   std::vector<Space> spaces_;
   absl::flat_hash_map<uint64_t, std::vector<SpaceId>> by_digest_;  // by its first word; digests compared in full
 };

@@ -1,5 +1,6 @@
 // What the core does for stores: who copies which shard, and when a chunk is sealed, or given up.
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,13 @@ void Core::On(const StoreAsked& event, Effects* out) {
   if (!rooted) parent = FindCurrent(session->space, event.group, *event.parent);
   // A chained chunk without its prefix could never be a hit: without its parent nothing is stored. After a refusal nothing more is tried.
   Claim claim = Claim::kCopy;
+  const EvictionPolicy& policy = *tenants_[spaces_[session->space].tenant].policy;
   for (; (rooted || parent != kNoChunk) && k < count && (k == 0 || !placement_.spent()); ++k) {
+    if (k % ChunkTable::kPrefetched == 0) {
+      const std::span<const ChunkKey> next = event.keys.subspan(k, std::min<size_t>(count - k, ChunkTable::kPrefetched));
+      const auto names = chunks_.PrefetchNames(session->space, event.group, next);
+      policy.Prefetch(std::span(names).first(next.size()));
+    }
     ChunkIndex chunk = kNoChunk;
     claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
     if (claim == Claim::kRefuse || claim == Claim::kTooManyGhosts) break;

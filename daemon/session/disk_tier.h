@@ -20,8 +20,8 @@ namespace kvist::session {
 // Threads: all calls come on the reactor's, and don't block; events are said on any.
 class DiskTier {
  public:
-  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskRead, core::DiskWritable, core::SpaceFound,
-                             core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept>;
+  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskRead, core::DiskWritable, core::DiskTold,
+                             core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
     const core::SpaceSpec* space;

@@ -52,7 +52,30 @@ core::CopyFinished CopyEngine::Finish(size_t at, absl::Status status) {
   return {copy.op, std::move(status)};
 }
 
+void CopyEngine::LoseAll() {
+  for (Copy& copy : copies_) {
+    if (copy.direction == core::Direction::kLoad) {
+      for (const ShardId shard : copy.shards) memory_.EndLoad(shard);
+    } else {
+      late_.push_back(std::move(copy));
+    }
+  }
+  copies_.clear();
+  finished_.clear();
+}
+
+void CopyEngine::EndLate() {
+  for (const Copy& copy : late_) {
+    for (const ShardId shard : copy.shards) memory_.EndStore(shard, false);
+  }
+  late_.clear();
+}
+
 std::optional<core::CopyFinished> CopyEngine::Step() {
+  if (!late_.empty()) {
+    Copy& copy = prng_.Pick(late_);
+    if (copy.next_shard < copy.shards.size()) Advance(copy);
+  }
   if (faults_ && !finished_.empty() && prng_.Percent(4)) {
     return core::CopyFinished{prng_.Pick(finished_),
                               prng_.Percent(50) ? absl::OkStatus() : absl::DataLossError("said again")};

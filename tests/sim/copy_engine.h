@@ -24,6 +24,10 @@ class CopyEngine {
 
   // Does a bit of some copy; an event when one became quiet, or when an old completion is said again.
   std::optional<core::CopyFinished> Step();
+  // Who asked is gone: nobody hears of these copies any more, and stores may go on writing for as long as EndLate isn't called.
+  void LoseAll();
+  void EndLate();
+  size_t late() const { return late_.size(); }
   // No faults from now on: what is lost is found, and nothing fails.
   void StopFaults() { faults_ = false; }
 
@@ -46,6 +50,7 @@ class CopyEngine {
   Prng& prng_;
   bool faults_ = true;
   std::vector<Copy> copies_;
+  std::vector<Copy> late_;
   std::vector<OpId> finished_;  // some of the last
 };
 

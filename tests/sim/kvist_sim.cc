@@ -58,6 +58,9 @@ void PrintTotals(const Totals& t) {
   std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears, %" PRIu64
               " cancelled\n",
               c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled);
+  std::printf("cores that died: %" PRIu64 "; %" PRIu64 " chunks went on, %" PRIu64
+              " of those asked for just before; %" PRIu64 " slots rested\n",
+              c.new_cores, c.chunks_kept, c.hits_kept, c.slots_in_doubt);
 }
 
 // Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.
@@ -133,7 +136,7 @@ int main(int argc, char** argv) {
   app.add_flag("--trace", options.trace, "print every event and effect");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
 #ifdef KVIST_PLANTABLE
-  app.add_option("--plant", bug, "plant this bug in the core, and succeed when a seed fails")->check(CLI::Range(1, 5));
+  app.add_option("--plant", bug, "plant this bug in the core, and succeed when a seed fails")->check(CLI::Range(1, 7));
 #endif
   CLI11_PARSE(app, argc, argv);
 #ifdef KVIST_PLANTABLE

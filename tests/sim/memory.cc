@@ -56,6 +56,16 @@ void Memory::EndStore(ShardId id, bool complete) {
   shards_[id].state = complete ? Shard::State::kComplete : Shard::State::kGarbage;
 }
 
+void Memory::NewSlots() {
+  for (ShardId id = 1; id < shards_.size(); ++id) {
+    Shard& shard = shards_[id];
+    constexpr uint32_t kFirstGeneration = 1;
+    shard.slot.generation = kFirstGeneration;
+    const bool kept = slots_.IsLive(shard.slot) && pages_[shard.first_page].owner == id && Intact(id);
+    if (!kept) shard.slot.generation = 0;
+  }
+}
+
 void Memory::BeginLoad(ShardId id) {
   Shard& shard = shards_[id];
   ++shard.readers;

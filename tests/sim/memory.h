@@ -47,6 +47,9 @@ class Memory {
   void WritePage(ShardId id, uint32_t page);
   void EndStore(ShardId id, bool complete);
 
+  // The core is gone, and another has the pool, whose slots are new: a shard that is whole there and live is one of them.
+  void NewSlots();
+
   void BeginLoad(ShardId id);
   void ReadPage(ShardId id, uint32_t page);
   void EndLoad(ShardId id) { --shards_[id].readers; }

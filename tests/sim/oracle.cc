@@ -554,6 +554,24 @@ void Oracle::Judge(const core::Tick& event, const Effects& effects) {
   }
 }
 
+// ---- The core's end ---------------------------------------------------------------------------------------------------------
+
+void Oracle::NewCore() {
+  for (auto& [id, lease] : leases_) LeaseOver(lease);
+  leases_.clear();
+  while (!pins_.empty()) EndPin(pins_.begin());
+  ops_.clear();
+  ops_ever_.clear();  // nobody remembers them
+  while (!allocations_.empty()) EndAllocation(allocations_.begin());
+  sessions_.clear();
+  instances_.clear();
+  fills_.clear();
+  open_fills_.clear();
+  current_fill_.clear();
+  jobs_.clear();
+  behind_ = false;
+}
+
 // ---- Counts -----------------------------------------------------------------------------------------------------------------
 
 void Oracle::Compare(const core::Core& core) {

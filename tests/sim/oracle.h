@@ -47,6 +47,9 @@ class Oracle {
   void Judge(const core::JobCancelAsked& event, const core::Effects& effects);
   void Judge(const core::Tick& event, const core::Effects& effects);
 
+  // The core is gone, with all that it had promised but the chunks; another has the pool's memory. Memory::NewSlots comes after.
+  void NewCore();
+
   // Counts of the core against the model's: more is a leak, less a loss. Exact once the core has caught up with the clock.
   void Compare(const core::Core& core);
 
@@ -62,8 +65,15 @@ class Oracle {
              hits_without_prefix = 0, clears_cancelled = 0, stores_lost = 0, too_many_ghosts = 0;
     uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
              swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
+    uint64_t new_cores = 0, chunks_kept = 0, slots_in_doubt = 0, hits_kept = 0;
   };
   const Coverage& coverage() const { return coverage_; }
+  void Note(const core::Core::TakenOver& told) {
+    ++coverage_.new_cores;
+    coverage_.chunks_kept += told.chunks;
+    coverage_.slots_in_doubt += told.in_doubt;
+  }
+  void NoteHitsKept(uint32_t chunks) { coverage_.hits_kept += chunks; }
 
  private:
   using InstanceName = std::pair<std::string, std::string>;  // tenant, name

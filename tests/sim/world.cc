@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/left_index.h"
 #include "storage/base/check.h"
 #include "tests/sim/trace.h"
 
@@ -22,7 +23,7 @@ ChunkKey KeyFrom(uint64_t seed) {
 
 }  // namespace
 
-World::World(Options options) : options_(options), prng_(options.seed) {
+World::World(Options options) : options_(options), prng_(options.seed), crashes_(~options.seed) {
   core_options_.lease_max = absl::Milliseconds(prng_.Between(200, 5000));
   core_options_.fill_timeout = absl::Milliseconds(prng_.Between(200, 3000));
   core_options_.lease_share = prng_.Between(20, 100) / 100.0;
@@ -33,25 +34,30 @@ World::World(Options options) : options_(options), prng_(options.seed) {
   if (prng_.Percent(20)) core_options_.ghosts_max = prng_.Between(1, 8);
   core_options_.eviction = prng_.Percent(50) ? core::Eviction::kLru : core::Eviction::kLhd;
   core_options_.seed = prng_.Next();
+  core_options_.doubt = absl::Milliseconds(crashes_.Between(0, 3000));
   MakePool();
   MakeSpaces();
   MakeEngines();
 }
 
 void World::MakePool() {
-  pool::SlotAllocator::Options pool;
-  pool.slab_bytes = KiB(4 * prng_.Between(6, 16));
+  pool_.slab_bytes = KiB(4 * prng_.Between(6, 16));
   const uint32_t regions = prng_.Between(1, 2);
-  for (uint32_t i = 0; i < regions; ++i) pool.regions.push_back(pool.slab_bytes * prng_.Between(2, 8));
-  auto slots = pool::SlotAllocator::Create(pool);
+  for (uint32_t i = 0; i < regions; ++i) pool_.regions.push_back(pool_.slab_bytes * prng_.Between(2, 8));
+  auto slots = pool::SlotAllocator::Create(pool_);
   KVIST_CHECK(slots.ok());
   slots_ = std::make_unique<pool::SlotAllocator>(*std::move(slots));
-  if (prng_.Percent(30)) core_options_.quotas["blue"] = pool.slab_bytes * prng_.Between(1, 3);
-  if (prng_.Percent(10)) core_options_.quotas["green"] = pool.slab_bytes * prng_.Between(1, 6) + KiB(4);
-  memory_ = std::make_unique<Memory>(pool.regions, slots_.get(), &verdict_);
-  core_ = std::make_unique<core::Core>(core_options_, slots_.get());
+  if (prng_.Percent(30)) core_options_.quotas["blue"] = pool_.slab_bytes * prng_.Between(1, 3);
+  if (prng_.Percent(10)) core_options_.quotas["green"] = pool_.slab_bytes * prng_.Between(1, 6) + KiB(4);
+  memory_ = std::make_unique<Memory>(pool_.regions, slots_.get(), &verdict_);
+  MakeCore();
   oracle_ = std::make_unique<Oracle>(core_options_, slots_.get(), memory_.get(), &verdict_);
   copies_ = std::make_unique<CopyEngine>(memory_.get(), &prng_);
+}
+
+void World::MakeCore() {
+  index_ = std::make_unique<test::KeptSections>();
+  core_ = std::make_unique<core::Core>(core_options_, slots_.get(), index_.get());
 }
 
 void World::MakeSpaces() {
@@ -108,6 +114,8 @@ bool World::Run() {
   while (verdict_.kept() && events_ < options_.events && steps_ < options_.events * 100) {
     ++steps_;
     Act();
+    // Every other world.
+    if (options_.seed % 2 == 1 && verdict_.kept() && crashes_.Below(1500) == 0) Crash();
   }
   return verdict_.kept() && Drain();
 }
@@ -140,6 +148,64 @@ void World::Act() {
     case 14: return Allocate();
     case 15: return Swap();
     case 16: return CancelJob();
+  }
+}
+
+// ---- Crashes ----------------------------------------------------------------------------------------------------------------
+
+void World::Crash() {
+  struct Asked {
+    size_t process;
+    std::vector<ChunkKey> keys;
+    uint32_t chunks;
+  };
+  std::vector<Asked> asked;
+  const auto ask = [&](size_t process, const std::vector<ChunkKey>& keys) {
+    const core::Effects& effects =
+        Deliver(core::LookupAsked{processes_[process].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
+    return effects.empty() ? 0 : std::get<core::LookupAnswered>(effects[0]).chunks;
+  };
+  for (size_t p = 0; p < processes_.size() && verdict_.kept(); ++p) {
+    if (!processes_[p].open) continue;
+    std::vector<ChunkKey> keys = Prompt();
+    const uint32_t chunks = ask(p, keys);
+    asked.push_back({p, std::move(keys), chunks});
+  }
+  if (!verdict_.kept()) return;
+  if (options_.trace) std::printf("%" PRIu64 " the core dies\n", events_);
+
+  copies_->LoseAll();
+  oracle_->NewCore();
+  core_.reset();
+  *slots_ = *pool::SlotAllocator::Create(pool_);
+  core_options_.seed = prng_.Next();
+  const std::unique_ptr<test::KeptSections> kept = std::move(index_);
+  const core::LeftIndex left(kept->sections());
+  MakeCore();
+  Deliver(core::Tick{now_});
+  std::vector<std::optional<SpaceId>> spaces;
+  for (const core::LeftIndex::Space& space : left.spaces()) {
+    const auto spec =
+        std::find_if(spaces_.begin(), spaces_.end(), [&](const core::SpaceSpec& s) { return s.digest == space.digest; });
+    KVIST_CHECK(spec != spaces_.end());
+    core_->Handle(core::SpaceFound{*spec}, &effects_);
+    spaces.push_back(core_->FindSpace(space.digest));
+  }
+  oracle_->Note(core_->TakeOver(left, spaces));
+  core_->CheckInvariants();
+  memory_->NewSlots();
+  late_until_ = now_ + core_options_.doubt;
+  ops_.clear();
+  for (Process& process : processes_) process.open = false;
+
+  // Nothing that was a hit is lost.
+  for (const Asked& one : asked) {
+    if (verdict_.kept()) Open(processes_[one.process]);
+    if (!verdict_.kept() || !processes_[one.process].open) return;
+    const uint32_t chunks = ask(one.process, one.keys);
+    oracle_->NoteHitsKept(chunks);
+    verdict_.Expect(chunks == one.chunks, kSurvives,
+                    absl::StrCat("a prompt had ", one.chunks, " chunks before the core died, and has ", chunks));
   }
 }
 
@@ -418,7 +484,12 @@ void World::PassTime() {
   now_ += absl::Milliseconds(prng_.Percent(90)   ? prng_.Between(0, 40)
                              : prng_.Percent(80) ? prng_.Between(100, 900)
                                                  : prng_.Between(1000, 10000));
-  Deliver(core::Tick{prng_.Percent(98) ? now_ : now_ - absl::Seconds(1)});
+  TellTime(prng_.Percent(98) ? now_ : now_ - absl::Seconds(1));
+}
+
+void World::TellTime(absl::Time told) {
+  if (now_ >= late_until_) copies_->EndLate();
+  Deliver(core::Tick{told});
 }
 
 void World::StepCopies() {
@@ -433,12 +504,13 @@ bool World::Drain() {
   const auto settle = [&] {
     const auto quiet = [&] {
       const core::CoreStatus status = core_->status();
-      return copies_->running() == 0 && !core_->has_work() && status.leases == 0 && status.filling == 0;
+      return copies_->running() == 0 && !core_->has_work() && status.leases == 0 && status.filling == 0 &&
+             status.slots_in_doubt == 0;
     };
     for (uint32_t round = 0; round < 100000 && verdict_.kept() && !quiet(); ++round) {
       StepCopies();
       now_ += absl::Milliseconds(10);
-      Deliver(core::Tick{now_});
+      TellTime(now_);
     }
     verdict_.Expect(!verdict_.kept() || quiet(), kNothingLeaks, "leases, half stores, copies or clears that never end");
   };

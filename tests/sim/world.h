@@ -15,6 +15,7 @@
 #include "tests/sim/oracle.h"
 #include "tests/sim/prng.h"
 #include "tests/sim/verdict.h"
+#include "tests/support/kept_sections.h"
 
 namespace kvist::sim {
 
@@ -72,10 +73,13 @@ class World {
   };
 
   void MakePool();
+  void MakeCore();
   void MakeSpaces();
   void MakeEngines();
 
   void Act();  // one random step
+  // The core dies between two events, and another goes on with the pool.
+  void Crash();
   void OpenSession();
   void OpenImpossibleSession();
   void KillSession();
@@ -92,6 +96,7 @@ class World {
   void Clear();
   void CancelJob();
   void PassTime();
+  void TellTime(absl::Time told);
   void StepCopies();
   bool Drain();
 
@@ -109,10 +114,13 @@ class World {
 
   const Options options_;
   Prng prng_;
+  Prng crashes_;  // of its own, so that worlds without crashes are what they were before there were any
   Verdict verdict_;
   core::CoreOptions core_options_;
+  pool::SlotAllocator::Options pool_;
   std::unique_ptr<pool::SlotAllocator> slots_;
   std::unique_ptr<Memory> memory_;
+  std::unique_ptr<test::KeptSections> index_;
   std::unique_ptr<core::Core> core_;
   std::unique_ptr<Oracle> oracle_;
   std::unique_ptr<CopyEngine> copies_;
@@ -130,6 +138,7 @@ class World {
   uint32_t branches_ = 2;
   uint32_t depth_ = 8;
   absl::Time now_ = absl::UnixEpoch();
+  absl::Time late_until_ = absl::InfiniteFuture();  // what a core has begun that is gone
   uint64_t next_session_ = 1;
   uint64_t next_tag_ = 1;
   uint64_t next_job_ = 1;

@@ -10,7 +10,10 @@ namespace {
 constexpr SpaceId kSpace{3};
 constexpr GroupId kGroup{1};
 
-ChunkTable MakeTable() { return ChunkTable(KeyHash{{1, 2, 3, 4}}); }
+struct TableAlone {
+  pool::HeapSections sections;
+  ChunkTable table{KeyHash{{1, 2, 3, 4}}, &sections};
+};
 
 // A chain of sealed chunks with keys first, first + 1, ..; the deepest.
 ChunkIndex AddChain(ChunkTable* table, uint64_t first, uint32_t count, ChunkIndex parent = kNoChunk) {
@@ -28,7 +31,8 @@ size_t Prefix(const ChunkTable& table, const std::vector<ChunkKey>& keys, uint32
 }
 
 TEST_CASE("ChunkTable finds a chunk by space, group and key, and not when one differs") {
-  ChunkTable table = MakeTable();
+  TableAlone alone;
+  ChunkTable& table = alone.table;
   const ChunkIndex i = table.Add(kSpace, kGroup, KeyOf(1), kNoChunk, 0);
   REQUIRE(table.Find(kSpace, kGroup, KeyOf(1)) == i);
   REQUIRE(table.Find(kSpace, kGroup, KeyOf(2)) == kNoChunk);
@@ -37,7 +41,8 @@ TEST_CASE("ChunkTable finds a chunk by space, group and key, and not when one di
 }
 
 TEST_CASE("ChunkTable finds a prefix when it is longer than a batch, and stops at the first gap") {
-  ChunkTable table = MakeTable();
+  TableAlone alone;
+  ChunkTable& table = alone.table;
   const uint32_t count = GENERATE(1u, 15u, 16u, 17u, 32u, 33u, 100u);
   AddChain(&table, 0, count);
   std::vector<ChunkKey> keys;
@@ -51,7 +56,8 @@ TEST_CASE("ChunkTable finds a prefix when it is longer than a batch, and stops a
 }
 
 TEST_CASE("ChunkTable takes no prefix from another epoch, or by keys that hang elsewhere") {
-  ChunkTable table = MakeTable();
+  TableAlone alone;
+  ChunkTable& table = alone.table;
   AddChain(&table, 0, 3);
   AddChain(&table, 10, 3);
   REQUIRE(Prefix(table, KeysOf({0, 1, 2})) == 3);
@@ -63,7 +69,8 @@ TEST_CASE("ChunkTable takes no prefix from another epoch, or by keys that hang e
 }
 
 TEST_CASE("ChunkTable reuses the place of a removed chunk under a new generation") {
-  ChunkTable table = MakeTable();
+  TableAlone alone;
+  ChunkTable& table = alone.table;
   const ChunkIndex root = table.Add(kSpace, kGroup, KeyOf(1), kNoChunk, 0);
   const ChunkIndex child = table.Add(kSpace, kGroup, KeyOf(2), root, 0);
   REQUIRE(table[root].children == 1);
@@ -78,7 +85,8 @@ TEST_CASE("ChunkTable reuses the place of a removed chunk under a new generation
 }
 
 TEST_CASE("ChunkTable finds the newer chunk when an older one of the same key was detached") {
-  ChunkTable table = MakeTable();
+  TableAlone alone;
+  ChunkTable& table = alone.table;
   const ChunkIndex old = table.Add(kSpace, kGroup, KeyOf(1), kNoChunk, 0);
   table.Detach(old);
   REQUIRE(table.Find(kSpace, kGroup, KeyOf(1)) == kNoChunk);

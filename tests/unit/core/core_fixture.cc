@@ -29,15 +29,15 @@ SpaceSpec SpaceNamed(std::string_view name, std::vector<Bytes> slot_bytes_of_ran
   return spec;
 }
 
-CoreFixture::CoreFixture(Options options) { Restart(options); }
+CoreFixture::CoreFixture(Options options, pool::Sections* sections) { Restart(options, sections); }
 
-void CoreFixture::Restart(const Options& options) {
+void CoreFixture::Restart(const Options& options, pool::Sections* sections) {
   core.reset();
   pool::SlotAllocator::Options pool;
   pool.slab_bytes = options.slab_bytes;
   pool.regions = {options.slab_bytes * options.slabs};
   slots = std::make_unique<pool::SlotAllocator>(pool::SlotAllocator::Create(pool).value());
-  core = std::make_unique<Core>(options.core, slots.get());
+  core = std::make_unique<Core>(options.core, slots.get(), sections);
 }
 
 absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank,

@@ -27,9 +27,10 @@ class CoreFixture {
     Bytes slab_bytes = KiB(64);
     uint32_t slabs = 1;
   };
-  explicit CoreFixture(Options options);
+  // `sections`: where its index lies, as the core takes it.
+  explicit CoreFixture(Options options, pool::Sections* sections = nullptr);
   // A new core over a new pool: what the old one had is forgotten.
-  void Restart(const Options& options);
+  void Restart(const Options& options, pool::Sections* sections = nullptr);
   CoreFixture() : CoreFixture(Options{}) {}
 
   // The effects of one event.

@@ -68,7 +68,8 @@ class Tree {
     policy->Hinted(i);
   }
 
-  ChunkTable chunks{KeyHash{{1, 2, 3, 4}}};
+  pool::HeapSections sections;
+  ChunkTable chunks{KeyHash{{1, 2, 3, 4}}, &sections};
   std::unique_ptr<EvictionPolicy> policy;
 };
 

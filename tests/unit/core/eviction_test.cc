@@ -194,7 +194,8 @@ TEST_CASE("Core evicts as an exact LRU over leaves when lookups, stores, loads a
 }
 
 TEST_CASE("LruLeaves gives an exposed chunk the place of its own last use") {
-  ChunkTable chunks(KeyHash{{1, 2, 3, 4}});
+  pool::HeapSections sections;
+  ChunkTable chunks(KeyHash{{1, 2, 3, 4}}, &sections);
   const auto policy = MakeLruLeaves(&chunks);
   const auto add = [&](uint64_t n, ChunkIndex parent) {
     const ChunkIndex i = chunks.Add(SpaceId{0}, GroupId{0}, KeyOf(n), parent, 0);

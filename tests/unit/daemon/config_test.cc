@@ -47,6 +47,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "pool.touch_threads") return "4";
   if (name == "pool.lock") return "false";
   if (name == "pool.verify") return "\"always\"";
+  if (name == "pool.keep") return "\"never\"";
   if (name == "ssd.enabled") return "false";
   if (name == "ssd.path") return "\"/one/disk:/another\"";
   if (name == "ssd.capacity") return "\"2TiB\"";
@@ -235,13 +236,14 @@ TEST_CASE("ParseConfig refuses impossible values of every kind") {
 }
 
 TEST_CASE("ParseConfig names the key that was meant") {
-  CHECK(Refusal("[pool]\nbyte = 1") ==
-        "f:2:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock, verify");
+  CHECK(
+      Refusal("[pool]\nbyte = 1") ==
+      "f:2:1: pool.byte: unknown key (did you mean bytes?); allowed: bytes, slab_bytes, touch_threads, lock, keep, verify");
   CHECK(absl::StrContains(Refusal("[pool]\nslab-bytes = 1"), "(did you mean slab_bytes?)"));
   CHECK(absl::StrContains(Refusal("[session]\nsokcet = \"/a\""), "(did you mean socket?)"));
   CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
   CHECK(Refusal("[pool]\nzzz = 1") ==
-        "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, verify");
+        "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, keep, verify");
   CHECK(Refusal("[pol]\nbytes = 1") ==
         "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, ssd, copy, lease, "
         "eviction, "
