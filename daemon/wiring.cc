@@ -168,7 +168,7 @@ absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts
   KVIST_ASSIGN_OR_RETURN(SsdStore store, SsdStoreOf(options, regions.empty()));
   if (!store.options.has_value()) return store.none;
   const ssd::Checksums checksums = options.pool.verify == "always" ? ssd::Checksums::kKeep : ssd::Checksums::kCompute;
-  store.options->wrap_device = std::move(parts->ssd_device);
+  if (parts->ssd_device) store.options->open_device = std::move(parts->ssd_device);
   store.options->before_step = std::move(parts->ssd_step);
   KVIST_RETURN_IF_ERROR(store.options->Validate());
   const core::CoreOptions::Disk disk{.capacity = store.options->capacity};

@@ -24,8 +24,8 @@ struct Parts {
   // Makes the tier below the slots, and how the core uses it; the product's is of [ssd] (ssd_tier.h).
   std::function<std::unique_ptr<session::DiskTier>(session::DiskTier::Ear* ear)> disk_tier;
   core::CoreOptions::Disk disk = {};
-  // Puts something between the SSD tier and each of its devices (StoreOptions::wrap_device).
-  std::function<std::unique_ptr<ssd::Device>(std::unique_ptr<ssd::Device>)> ssd_device;
+  // Opens the SSD tier's devices (StoreOptions::open_device).
+  std::function<absl::StatusOr<std::unique_ptr<ssd::Device>>(const ssd::DeviceOptions&)> ssd_device;
   // What the SSD tier's store calls before each step (StoreOptions::before_step), and what hears of chunks that it gives up.
   std::function<void(std::string_view step)> ssd_step;
   std::function<void(const core::PlacesFreed& freed)> ssd_freed;

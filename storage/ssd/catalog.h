@@ -91,6 +91,33 @@ class RowSink {
   virtual void Loaded(const LoadReport& report) = 0;
 };
 
+// How a catalog was found.
+struct OpenReport {
+  enum Kind {
+    kNew,    // there was none
+    kClean,  // as it was left at a clean end
+    kUnclean,  // after a crash: whole, but segments may hold more than it says (and an older copy can't be excluded by it alone)
+    kSetAside,  // what was there couldn't be used; this one is empty
+  };
+  Kind kind = kNew;
+  StoreId store;
+  uint64_t generation = 0;  // of this open
+  // Rows are missing until the segments' headers were read, and FinishRebuild was committed: it is new, was set aside, or a crash came
+  // before a former rebuild's end.
+  bool rebuild_pending = false;
+  std::string message;       // kSetAside: what was wrong, and where it lies now
+  uint32_t quarantined = 0;  // catalogs that lie aside
+};
+
+struct CatalogStats {
+  uint64_t commits = 0;  // batches that are durable
+  uint64_t groups = 0;   // flushes these took
+  uint64_t failed = 0;   // batches that aren't
+  uint64_t waiting = 0;
+  uint64_t skipped = 0;    // rows that didn't parse, in all loads
+  uint64_t set_aside = 0;  // since the process began, at opening or by StartOver
+};
+
 // Which chunks are on disk, and where; it says so after kill -9 and power cuts, too. A row is a claim: whoever reads at a place checks
 // by the record's header that it holds what was wanted, so a stale row costs a miss and nothing else.
 //
@@ -109,6 +136,13 @@ class Catalog {
   static constexpr size_t kLoadRows = 4096;
 
   virtual ~Catalog() = default;
+
+  virtual const OpenReport& report() const = 0;
+  virtual CatalogStats stats() const = 0;
+
+  // Whether its end counts as a clean one; it does by default, unless a commit has failed since. False while there is something that only
+  // the records tell: the next start then looks for it as after a crash. Any thread.
+  virtual void MayEndClean(bool may) = 0;
 
   // Errors, at once: ResourceExhausted  too much waits: again when a `done` has come; nothing was taken, `done` isn't called.
   // Errors, in `done`: ResourceExhausted  the disk is full; later commits may succeed.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "storage/base/status.h"
@@ -15,17 +16,13 @@ absl::Status Ended() { return absl::CancelledError("the rebuild was ended early"
 }  // namespace
 
 Rebuild::Rebuild(RecordSource* source, std::vector<SegmentToRead> segments, RebuildSink* sink, RebuildOptions options)
-    : source_(source), segments_(std::move(segments)), sink_(sink), options_(options), thread_([this] { Run(); }) {}
-
-Rebuild::~Rebuild() {
-  cancelled_.store(true, std::memory_order_relaxed);
-  thread_.join();
-}
+    : source_(source), segments_(std::move(segments)), sink_(sink), options_(options) {}
 
 void Rebuild::Run() {
   std::vector<std::thread> readers;
-  const size_t count = std::min<size_t>(std::max(options_.readers, 1u), segments_.size());
+  const size_t count = std::min<size_t>(options_.readers, segments_.size());
   for (size_t i = 0; i < count; ++i) readers.emplace_back([this] { ReadSegments(); });
+  if (count == 0) ReadSegments();
   for (std::thread& reader : readers) reader.join();
   absl::Status status = Cancelled() ? Ended() : absl::OkStatus();
   if (status.ok()) status = NumberSpaces();

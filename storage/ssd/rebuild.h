@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -26,7 +25,7 @@ struct RebuildReport {
   uint64_t highest_sequence = 0;
 };
 
-// Takes what a rebuild finds. Threads: called on a thread of the rebuild's, one call at a time.
+// Takes what a rebuild finds. Threads: called by Run.
 class RebuildSink {
  public:
   virtual ~RebuildSink() = default;
@@ -40,22 +39,25 @@ class RebuildSink {
 };
 
 struct RebuildOptions {
-  // Segments that are read at the same time, each by a thread that mostly waits. Larger: faster where disks serve many reads at once,
-  // and slower for those who load meanwhile.
+  // Segments that are read at the same time, each by a thread that mostly waits; 0: one after the other, by Run. Larger: faster where
+  // disks serve many reads at once, and slower for those who load meanwhile.
   uint32_t readers = 16;
 };
 
-// Reads the headers of all records and tells what they say, on threads of its own, beside whatever is served.
+// Reads the headers of all records and tells what they say, beside whatever is served.
 //
-// Lifecycle: the constructor starts it; it ends with Rebuilt; the destructor cancels it, waits for a call that runs, and Rebuilt comes all
-//   the same. `segments`: those that were there when it began: what is written later is committed by who writes it.
+// Lifecycle: made -> Run, once, which ends with Rebuilt. `segments`: those that were there when it began: what is written later is
+//   committed by who writes it. Threads: Run waits; any may call the others.
 class Rebuild {
  public:
   // Borrows both until it is destroyed.
   Rebuild(RecordSource* source, std::vector<SegmentToRead> segments, RebuildSink* sink, RebuildOptions options = {});
-  ~Rebuild();
   Rebuild(const Rebuild&) = delete;
   Rebuild& operator=(const Rebuild&) = delete;
+
+  void Run();
+  // Run ends soon, and Rebuilt comes all the same.
+  void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
 
   struct Progress {
     uint64_t segments = 0;  // in all
@@ -67,7 +69,6 @@ class Rebuild {
   }
 
  private:
-  void Run();
   void ReadSegments();
   absl::Status NumberSpaces();
   absl::Status HandOver();
@@ -87,7 +88,6 @@ class Rebuild {
   absl::Mutex mutex_;
   RebuiltRows rows_ ABSL_GUARDED_BY(mutex_);  // the readers'; when they are done that of the one that is left
   RebuildReport report_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;
 };
 
 }  // namespace kvist::ssd

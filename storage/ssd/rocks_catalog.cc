@@ -53,9 +53,9 @@ class RocksCatalog::State {
 
   absl::Status Open();
   const OpenReport& report() const { return report_; }
-  RocksCatalogStats stats() const {
+  CatalogStats stats() const {
     const absl::MutexLock lock(&mutex_);
-    RocksCatalogStats stats = stats_;
+    CatalogStats stats = stats_;
     stats.waiting = waiting_.size();
     return stats;
   }
@@ -116,7 +116,7 @@ class RocksCatalog::State {
   bool loading_ ABSL_GUARDED_BY(mutex_) = false;
   RowSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;
   const rocksdb::Snapshot* snapshot_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  RocksCatalogStats stats_ ABSL_GUARDED_BY(mutex_);
+  CatalogStats stats_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> may_end_clean_ = true;  // a wish: nothing else is published by it
   std::atomic<bool> cancel_load_ = false;   // only asks: what was loaded until it is seen is as good
 
@@ -477,7 +477,7 @@ absl::StatusOr<std::unique_ptr<RocksCatalog>> RocksCatalog::Open(RocksCatalogOpt
 }
 
 const OpenReport& RocksCatalog::report() const { return state_->report(); }
-RocksCatalogStats RocksCatalog::stats() const { return state_->stats(); }
+CatalogStats RocksCatalog::stats() const { return state_->stats(); }
 void RocksCatalog::MayEndClean(bool may) { state_->MayEndClean(may); }
 absl::Status RocksCatalog::Commit(CatalogBatch batch, Done done) {
   return state_->Commit(std::move(batch), std::move(done));

@@ -36,33 +36,6 @@ struct RocksCatalogOptions {
   absl::Status Validate() const;  // names the field
 };
 
-// How a catalog was found.
-struct OpenReport {
-  enum Kind {
-    kNew,    // there was none
-    kClean,  // as it was left at a clean end
-    kUnclean,  // after a crash: whole, but segments may hold more than it says (and an older copy can't be excluded by it alone)
-    kSetAside,  // what was there couldn't be used; this one is empty
-  };
-  Kind kind = kNew;
-  StoreId store;
-  uint64_t generation = 0;  // of this open
-  // Rows are missing until the segments' headers were read, and FinishRebuild was committed: it is new, was set aside, or a crash came
-  // before a former rebuild's end.
-  bool rebuild_pending = false;
-  std::string message;       // kSetAside: what was wrong, and where it lies now
-  uint32_t quarantined = 0;  // catalogs that lie aside
-};
-
-struct RocksCatalogStats {
-  uint64_t commits = 0;  // batches that are durable
-  uint64_t groups = 0;   // flushes these took
-  uint64_t failed = 0;   // batches that aren't
-  uint64_t waiting = 0;
-  uint64_t skipped = 0;    // rows that didn't parse, in all loads
-  uint64_t set_aside = 0;  // since the process began, at opening or by StartOver
-};
-
 // The catalog in a RocksDB of its own, "<folder>/catalog": one thread commits, one loads. Beside it lie "catalog.stamp"
 // (catalog_stamp.h), "catalog.lock" (one process at a time) and "catalog.quarantine-<n>".
 class RocksCatalog : public Catalog {
@@ -73,13 +46,9 @@ class RocksCatalog : public Catalog {
   static absl::StatusOr<std::unique_ptr<RocksCatalog>> Open(RocksCatalogOptions options);
   ~RocksCatalog() override;
 
-  const OpenReport& report() const;
-  RocksCatalogStats stats() const;
-
-  // Whether its end counts as a clean one; it does by default, unless a commit has failed since. False while there is something that only
-  // the records tell: the next start then looks for it as after a crash. Any thread.
-  void MayEndClean(bool may);
-
+  const OpenReport& report() const override;
+  CatalogStats stats() const override;
+  void MayEndClean(bool may) override;
   absl::Status Commit(CatalogBatch batch, Done done) override;
   absl::Status Load(RowSink* sink) override;
   void StartOver(std::string why, Done done) override;

@@ -9,6 +9,7 @@
 #include "storage/base/status.h"
 #include "storage/ssd/catalog_check.h"
 #include "storage/ssd/collected_rows.h"
+#include "storage/ssd/rocks_catalog.h"
 #include "storage/ssd/stepped_device.h"
 #include "storage/ssd/store_state.h"
 
@@ -20,16 +21,15 @@ constexpr Bytes kProbedMin = MiB(8);  // smaller segments tell nothing of a disk
 constexpr Bytes kKeptFree = MiB(64);
 // Of a device whose store was made smaller than it is now. More: more files, and longer looks over all of them.
 constexpr uint64_t kSegmentsMost = 4096;
-constexpr absl::Duration kLookAgain = absl::Milliseconds(1);
 
-absl::Status StartOverNow(Catalog* catalog, const std::string& why) {
+absl::Status StartOverNow(Hands* hands, Catalog* catalog, const std::string& why) {
   absl::Notification done;
   absl::Status result;
   catalog->StartOver(why, [&](const absl::Status& status) {
     result = status;
     done.Notify();
   });
-  done.WaitForNotification();
+  hands->Await(done);
   return result;
 }
 
@@ -46,6 +46,15 @@ absl::Status StoreOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("capacity: ", capacity.value, " bytes are ", segments, " segments of ",
                                                    segment.value, " bytes for each directory; at least 4 are needed"));
   return absl::OkStatus();
+}
+
+void Store::State::AskKeeper(absl::FunctionRef<void()> task) {
+  absl::Notification done;
+  keeper_->Post([&] {
+    task();
+    done.Notify();
+  });
+  hands_.Await(done);
 }
 
 absl::Status Store::State::Open() {
@@ -92,11 +101,15 @@ absl::Status Store::State::OpenDirectories() {
 }
 
 absl::Status Store::State::OpenCatalog() {
-  RocksCatalogOptions catalog;
-  catalog.folder = options_.directories[0];
-  catalog.store = store_;
-  catalog.before_step = options_.before_step;
-  KVIST_ASSIGN_OR_RETURN(catalog_, RocksCatalog::Open(std::move(catalog)));
+  if (options_.catalog) {
+    catalog_ = options_.catalog();
+  } else {
+    RocksCatalogOptions catalog;
+    catalog.folder = options_.directories[0];
+    catalog.store = store_;
+    catalog.before_step = options_.before_step;
+    KVIST_ASSIGN_OR_RETURN(catalog_, RocksCatalog::Open(std::move(catalog)));
+  }
   const OpenReport& report = catalog_->report();
   rebuild_ = report.rebuild_pending;
   unclean_ = report.kind == OpenReport::kUnclean;
@@ -105,7 +118,7 @@ absl::Status Store::State::OpenCatalog() {
 
   CollectedRows found(CollectedRows::Which::kBeforeChunks);
   KVIST_RETURN_IF_ERROR(catalog_->Load(&found));
-  found.ended.WaitForNotification();
+  hands_.Await(found.ended);
   std::string trouble;
   if (absl::IsDataLoss(found.report.status)) {
     trouble = std::string(found.report.status.message());
@@ -119,7 +132,7 @@ absl::Status Store::State::OpenCatalog() {
   }
   if (!trouble.empty()) {
     Step("recovery: start over");
-    KVIST_RETURN_IF_ERROR(StartOverNow(catalog_.get(), trouble));
+    KVIST_RETURN_IF_ERROR(StartOverNow(&hands_, catalog_.get(), trouble));
     absl::StrAppend(&message_, message_.empty() ? "" : "; ", "the SSD tier's catalog can't be used: ", trouble);
     rebuild_ = true;
     found.rows.segments.clear();
@@ -138,7 +151,7 @@ absl::Status Store::State::OpenCatalog() {
     if (known ? row->second.state != SegmentState::kFenced : rebuild_) usable_[header.segment] = header;
   }
   commits_ = std::make_unique<Commits>(
-      catalog_.get(), [this](std::function<void()> task) { keeper_.Post(std::move(task)); }, [this] { CatalogChanged(); });
+      catalog_.get(), [this](std::function<void()> task) { keeper_->Post(std::move(task)); }, [this] { CatalogChanged(); });
   return absl::OkStatus();
 }
 
@@ -159,11 +172,10 @@ absl::Status Store::State::OpenDevices() {
   const auto count = static_cast<uint32_t>(options_.directories.size());
   for (uint32_t number = 0; number < count; ++number) {
     const std::string& directory = options_.directories[number];
-    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice({.directory = directory,
-                                                                       .segment_bytes = options_.segment,
-                                                                       .keep_free = kKeptFree,
-                                                                       .io_uring = options_.io_uring}));
-    if (options_.wrap_device) device = options_.wrap_device(std::move(device));
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, options_.open_device({.directory = directory,
+                                                                                 .segment_bytes = options_.segment,
+                                                                                 .keep_free = kKeptFree,
+                                                                                 .io_uring = options_.io_uring}));
     if (options_.before_step) device = std::make_unique<SteppedDevice>(std::move(device), options_.before_step);
     StoreDevice::Options of;
     of.directory = directory;
@@ -182,7 +194,8 @@ absl::Status Store::State::OpenDevices() {
         std::make_unique<StoreDevice>(std::move(device), std::move(of), static_cast<StoreDevice::Listener*>(this)));
     why_not_.emplace_back(std::nullopt);
   }
-  for (const auto& device : devices_) device->Start();
+  for (const auto& device : devices_) hands_.Start(device.get());
+  AskKeeper([this] { NoteKnown(); });
   if (options_.scrub_every > absl::ZeroDuration())
     scrubber_ = std::make_unique<Scrubber>(records_.get(), static_cast<Scrubber::Owner*>(this),
                                            Scrubber::Options{.every = options_.scrub_every});
@@ -195,44 +208,39 @@ void Store::State::Register(std::span<std::byte> memory) {
 
 void Store::State::Start() {
   started_ = true;
-  recovery_began_ = MonotonicNow();
-  keeper_.Post([this] {
+  recovery_began_ = hands_.Now();
+  keeper_->Post([this] {
     may_speak_ = true;
     SayWritable();
   });
-  beside_.Post([this] { Recover(); });
+  beside_->Post([this] { Recover(); });
 }
 
 Store::State::~State() {
   closing_ = true;
   if (scrubber_ != nullptr) scrubber_->End();
-  std::unique_ptr<Rebuild> rebuilding;
-  absl::Notification heard;  // from here on nothing new is begun
-  keeper_.Post([&] {
-    rebuilding = std::move(rebuilding_);
+  AskKeeper([this] {  // from here on nothing new is begun
+    if (rebuilding_ != nullptr) rebuilding_->Cancel();
     if (commits_ != nullptr) commits_->Close();  // the rebuild may wait for one that is tried again
     for (const uint64_t clear : std::exchange(clears_waiting_, {}))
       EndClear(clear, absl::CancelledError("the store was closed"));
-    heard.Notify();
   });
-  heard.WaitForNotification();
-  rebuilding.reset();
-  if (started_) recovery_ended_.WaitForNotification();
-  beside_.Join();
+  if (started_) hands_.Await(recovery_ended_);
+  beside_->Join();
   for (const auto& device : devices_) device->Stop();
-  for (const auto& device : devices_) device->Join();
+  for (const auto& device : devices_) hands_.Join(device.get());
   if (commits_ != nullptr) {
     // What the devices have said becomes commits, and what these say may be more.
     absl::Notification idle;
     std::function<void()> look = [&] {
       if (commits_->idle()) return idle.Notify();
-      keeper_.PostAt(MonotonicNow() + kLookAgain, look);
+      keeper_->PostAt(hands_.Now() + kLookAgain, look);
     };
-    keeper_.Post(look);
-    idle.WaitForNotification();
+    keeper_->Post(look);
+    hands_.Await(idle);
   }
+  keeper_->Join();  // what it has left to do may be commits, of which nobody hears any more
   catalog_.reset();
-  keeper_.Join();
 }
 
 uint32_t Store::State::OpenSpace(const SpaceDigest& digest, std::string description) {
@@ -240,7 +248,7 @@ uint32_t Store::State::OpenSpace(const SpaceDigest& digest, std::string descript
   bool made = false;
   const uint32_t number = spaces_.NumberOf(digest, std::move(description), &made);
   if (made) {
-    keeper_.Post([this, number] {
+    keeper_->Post([this, number] {
       CatalogBatch batch;
       batch.Put(*spaces_.Find(number));
       Must(std::move(batch), [] {});
@@ -252,7 +260,7 @@ uint32_t Store::State::OpenSpace(const SpaceDigest& digest, std::string descript
 Store::Status Store::State::status() const {
   Status status;
   for (const auto& device : devices_) status.devices.push_back(device->row());
-  const RocksCatalogStats catalog = catalog_->stats();
+  const CatalogStats catalog = catalog_->stats();
   if (scrubber_ != nullptr) status.scrubbed = scrubber_->scrubbed();
   status.recovering = recovering_;
   status.commits = catalog.commits;

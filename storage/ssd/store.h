@@ -15,9 +15,10 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "storage/base/units.h"
-#include "storage/ssd/catalog_rows.h"
+#include "storage/ssd/catalog.h"
 #include "storage/ssd/device.h"
 #include "storage/ssd/format.h"
+#include "storage/ssd/hands.h"
 #include "storage/ssd/record.h"
 #include "storage/ssd/verdict.h"
 
@@ -35,8 +36,11 @@ struct StoreOptions {
   // All that was written is read again once in that time, to find what a disk has lost; zero: never.
   absl::Duration scrub_every = absl::Hours(24);
 
-  // Tests only: puts something between the store and each device.
-  std::function<std::unique_ptr<Device>(std::unique_ptr<Device>)> wrap_device;
+  // Tests only: puts something between the store and each device, or in its place.
+  std::function<absl::StatusOr<std::unique_ptr<Device>>(const DeviceOptions&)> open_device = OpenDevice;
+  // Tests only: who works, and which catalog, in place of threads and of the RocksDB in the first directory.
+  Hands* hands = nullptr;
+  std::function<std::unique_ptr<Catalog>()> catalog;
   // Tests only: called before each step that a crash can separate from the next, by its name, on the thread that takes it.
   std::function<void(std::string_view step)> before_step;
 
@@ -103,7 +107,8 @@ class StoreOwner {
   virtual void Writable(bool writable, const std::string& why) = 0;
 
   // Spaces come before their chunks, parents before children. All that is found counts as wanted: what the owner doesn't take it
-  // gives to Free before it returns, or after; a chunk that it has written meanwhile is among that, as `replaced`. false: no more, please
+  // gives to Free before it returns, or after. Among that is a chunk that it has written meanwhile, as `replaced`, and whatever it has
+  // cleared meanwhile: that may have been on its way here. false: no more, please
   // (Recovery is Cancelled, and no segment that was found is used again before the next start).
   virtual bool Found(std::vector<FoundSpace> spaces, std::vector<FoundChunk> chunks) = 0;
   virtual void Recovered(const Recovery& recovery) = 0;

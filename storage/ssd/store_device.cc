@@ -75,9 +75,13 @@ void StoreDevice::Join() {
   if (thread_.joinable()) thread_.join();
 }
 
-void StoreDevice::Run() {
+void StoreDevice::Begin() {
   if (options_.probe) Probe();
   listener_->Writable(options_.number, writable_, why_);
+}
+
+void StoreDevice::Run() {
+  Begin();
   while (!ended()) Turn(MonotonicNow(), absl::InfiniteFuture());
   Publish();
 }

@@ -61,6 +61,8 @@ class StoreDevice {
   StoreDevice& operator=(const StoreDevice&) = delete;
 
   void Start();
+  // What comes before the first Turn: looks how the disk is, and says whether it can be written. Start's thread does it.
+  void Begin();
   // Any thread: runs it on the device's.
   void Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
   // Any thread, as Store::Register.

@@ -21,20 +21,19 @@ SegmentToRead ToRead(const SegmentHeader& header) {
 
 }  // namespace
 
+// The keeper's, before it hears of anything else: what the rows before the chunks' say.
+void Store::State::NoteKnown() {
+  for (const SegmentHeader& header : found_) {
+    if (segments_[header.segment].state != SegmentState::kFenced) continue;
+    devices_[ssd::DeviceOf(header.segment)]->Post([segment = header.segment](StoreDevice& d) { d.Fence(segment); });
+  }
+  const std::map<SpaceDigest, ClearRow> clears = std::exchange(clear_records_, {});
+  for (const auto& [space, row] : clears) NoteClear(row, /*committed=*/true);
+}
+
 void Store::State::Recover() {
-  absl::Notification noted;
-  keeper_.Post([this, &noted] {
-    for (const SegmentHeader& header : found_) {
-      if (segments_[header.segment].state != SegmentState::kFenced) continue;
-      devices_[ssd::DeviceOf(header.segment)]->Post([segment = header.segment](StoreDevice& d) { d.Fence(segment); });
-    }
-    const std::map<SpaceDigest, ClearRow> clears = std::exchange(clear_records_, {});
-    for (const auto& [space, row] : clears) NoteClear(row, /*committed=*/true);
-    noted.Notify();
-  });
-  noted.WaitForNotification();
   if (rebuild_) {
-    keeper_.Post([this] { BeginRebuild(); });
+    keeper_->Post([this] { BeginRebuild(); });
     return;
   }
   if (unclean_) ScanTails();
@@ -45,13 +44,8 @@ void Store::State::Recover() {
 // What was being written at a crash: clears that lie there count, though their rows aren't committed.
 void Store::State::ScanTails() {
   for (const auto& [number, header] : usable_) {
-    absl::Notification asked;
     bool open = false;
-    keeper_.Post([&, n = number] {
-      open = segments_[n].state == SegmentState::kOpen;
-      asked.Notify();
-    });
-    asked.WaitForNotification();
+    AskKeeper([&, n = number] { open = segments_[n].state == SegmentState::kOpen; });
     if (!open || closing_) continue;
     std::vector<ClearRow> clears;
     ScanSegment(
@@ -61,12 +55,9 @@ void Store::State::ScanTails() {
             clears.push_back({record.space, record.sequence, {record.segment, record.unit}});
         },
         [this] { return !closing_; });
-    absl::Notification noted;
-    keeper_.Post([&] {
+    AskKeeper([&] {
       for (const ClearRow& row : clears) NoteClear(row, /*committed=*/false);
-      noted.Notify();
     });
-    noted.WaitForNotification();
   }
 }
 
@@ -141,12 +132,18 @@ void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead)
   });
 }
 
+bool Store::State::RowIsOnItsWay(const ChunkId& id) const {
+  const auto it = writing_.find(id);
+  return it != writing_.end() && std::any_of(it->second.running.begin(), it->second.running.end(),
+                                             [this](uint64_t number) { return writes_.at(number).committing; });
+}
+
 void Store::State::EraseDead(std::vector<ChunkId> dead) {
   if (dead.empty()) return;
-  keeper_.Post([this, dead = std::move(dead)] {
+  keeper_->Post([this, dead = std::move(dead)] {
     CatalogBatch batch;
     for (const ChunkId& id : dead) {
-      if (!touched_.contains(id)) batch.Erase(id);
+      if (!touched_.contains(id) && !RowIsOnItsWay(id)) batch.Erase(id);
     }
     Must(std::move(batch), [] {});
   });
@@ -172,12 +169,9 @@ bool Store::State::Take(RowBatch rows) {
   if (closing_) return false;
   std::vector<ChunkId> dead;
   if (rebuild_) {
-    absl::Notification noted;
-    keeper_.Post([&] {
+    AskKeeper([&] {
       for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
-      noted.Notify();
     });
-    noted.WaitForNotification();
     std::vector<ChunkRow> known;  // handed over by a load that ended in damage
     const auto again = std::stable_partition(rows.chunks.begin(), rows.chunks.end(), [&](const ChunkRow& row) {
       return !handed_over_.contains(FingerprintOf(row.id));
@@ -200,17 +194,27 @@ bool Store::State::CommitFound(std::vector<ChunkRow>* rows) {
   if (rows->empty()) return true;
   absl::Notification committed;
   bool good = false;
-  keeper_.Post([&] {
-    CatalogBatch batch;
-    std::erase_if(*rows, [this](const ChunkRow& row) { return touched_.contains(row.id); });
-    for (const ChunkRow& row : *rows) batch.Put(row);
-    commits_->Add(std::move(batch), Commits::Need::kMust, [&](const absl::Status& status) {
-      good = status.ok();
+  keeper_->Post([&] {
+    CommitFound(rows, [&](bool all) {
+      good = all;
       committed.Notify();
     });
   });
-  committed.WaitForNotification();
+  hands_.Await(committed);
   return good;
+}
+
+// The keeper's.
+void Store::State::CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then) {
+  // Of a row that is on its way nobody knows yet whether it counts.
+  if (std::any_of(rows->begin(), rows->end(), [this](const ChunkRow& row) { return RowIsOnItsWay(row.id); })) {
+    keeper_->PostAt(hands_.Now() + kLookAgain, [this, rows, then = std::move(then)] { CommitFound(rows, then); });
+    return;
+  }
+  CatalogBatch batch;
+  std::erase_if(*rows, [this](const ChunkRow& row) { return touched_.contains(row.id); });
+  for (const ChunkRow& row : *rows) batch.Put(row);
+  commits_->Add(std::move(batch), Commits::Need::kMust, [then](const absl::Status& status) { then(status.ok()); });
 }
 
 void Store::State::Loaded(const LoadReport& report) {
@@ -219,12 +223,12 @@ void Store::State::Loaded(const LoadReport& report) {
     if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
     return EndRecovery(report.status);
   }
-  keeper_.Post([this, why = std::string(report.status.message())] {
+  keeper_->Post([this, why = std::string(report.status.message())] {
     if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
     message_ = why;
     Step("recovery: start over");
     catalog_->StartOver(why, [this](const absl::Status& status) {
-      keeper_.Post([this, status] {
+      keeper_->Post([this, status] {
         if (!status.ok()) return EndRecovery(status);
         CatalogBatch batch;
         for (const SpaceRow& row : spaces_.All()) batch.Put(row);
@@ -250,7 +254,9 @@ void Store::State::BeginRebuild() {
     batch.Put(row);
   }
   Must(std::move(batch), [] {});
-  rebuilding_ = std::make_unique<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this));
+  rebuilding_ = std::make_shared<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this),
+                                          RebuildOptions{.readers = hands_.threads()});
+  beside_->Post([rebuild = rebuilding_] { rebuild->Run(); });
 }
 
 std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::string_view description) {
@@ -263,7 +269,7 @@ void Store::State::Rebuilt(const RebuildReport& report) {
   recovery_.cleared += report.counts.cleared;
   if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
   if (!report.status.ok()) return EndRecovery(report.status);
-  keeper_.Post([this] {
+  keeper_->Post([this] {
     CatalogBatch batch;
     batch.FinishRebuild();
     Step("recovery: finish");
@@ -275,11 +281,11 @@ void Store::State::Rebuilt(const RebuildReport& report) {
 }
 
 void Store::State::EndRecovery(absl::Status status) {
-  keeper_.Post([this, status = std::move(status)] {
+  keeper_->Post([this, status = std::move(status)] {
     recovery_.status = status;
     recovery_.rebuilt = rebuild_;
     recovery_.message = message_;
-    recovery_.elapsed = MonotonicNow() - recovery_began_;
+    recovery_.elapsed = hands_.Now() - recovery_began_;
     if (status.ok()) {
       for (const auto& [number, header] : usable_) {
         if (segments_[number].state == SegmentState::kOpen && segments_[number].epoch == header.epoch)
@@ -297,7 +303,7 @@ void Store::State::EndRecovery(absl::Status status) {
 }
 
 void Store::State::WantsBack(const SegmentHeader& header) {
-  beside_.Post([this, header] { AskFor(header); });
+  beside_->Post([this, header] { AskFor(header); });
 }
 
 void Store::State::AskFor(const SegmentHeader& header) {
@@ -314,11 +320,11 @@ void Store::State::AskFor(const SegmentHeader& header) {
       },
       [this] { return !closing_; });
   if (closing_) return;
-  keeper_.Post([this, segment = header.segment] { ClearAgain(segment); });
+  keeper_->Post([this, segment = header.segment] { ClearAgain(segment); });
   owner_->WantsBack(std::move(records));
   // Behind what the owner has just asked for.
-  keeper_.Post([this, segment = header.segment] {
-    devices_[ssd::DeviceOf(segment)]->Post([](StoreDevice& d) { d.AskAgain(MonotonicNow()); });
+  keeper_->Post([this, segment = header.segment] {
+    devices_[ssd::DeviceOf(segment)]->Post([now = hands_.Now()](StoreDevice& d) { d.AskAgain(now); });
   });
 }
 

@@ -43,16 +43,13 @@ class RowsInHoles final : public RowSink {
 }  // namespace
 
 std::vector<SegmentHeader> Store::State::FullSegments() {
-  absl::Notification listed;
   std::vector<SegmentHeader> full;
-  keeper_.Post([&] {
+  AskKeeper([&] {
     for (const auto& [number, row] : segments_) {
       const std::optional<SegmentHeader> header = records_->HeaderOf(number);
       if (row.state == SegmentState::kFull && header.has_value() && header->epoch == row.epoch) full.push_back(*header);
     }
-    listed.Notify();
   });
-  listed.WaitForNotification();
   return full;
 }
 
@@ -63,13 +60,12 @@ bool Store::State::IsStill(const SegmentHeader& segment) {
 
 std::vector<PlaceWanted> Store::State::WantedIn(std::span<const Scrubber::Hole> holes) {
   RowsInHoles rows(holes, &closing_);
-  if (catalog_->Load(&rows).ok()) rows.ended.WaitForNotification();
+  if (catalog_->Load(&rows).ok()) hands_.Await(rows.ended);
   std::map<uint32_t, SegmentHeader> use;
   for (const Scrubber::Hole& hole : holes) use.emplace(hole.segment.segment, hole.segment);
   std::erase_if(rows.found, [&](const PlaceWanted& wanted) { return !IsStill(use.at(wanted.place.segment)); });
   // A clear whose record is lost would be forgotten by a rebuild: it is written again.
-  absl::Notification looked;
-  keeper_.Post([&] {
+  AskKeeper([&] {
     std::set<uint32_t> lost;
     for (const auto& record : clear_records_) {
       const Place place = record.second.place;
@@ -80,9 +76,7 @@ std::vector<PlaceWanted> Store::State::WantedIn(std::span<const Scrubber::Hole> 
     for (const uint32_t segment : lost) {
       if (IsStill(use.at(segment))) ClearAgain(segment);
     }
-    looked.Notify();
   });
-  looked.WaitForNotification();
   return std::move(rows.found);
 }
 

@@ -17,18 +17,19 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "storage/ssd/catalog.h"
 #include "storage/ssd/commits.h"
+#include "storage/ssd/hands.h"
 #include "storage/ssd/rebuild.h"
-#include "storage/ssd/rocks_catalog.h"
 #include "storage/ssd/scrubber.h"
 #include "storage/ssd/segment_records.h"
 #include "storage/ssd/store.h"
 #include "storage/ssd/store_device.h"
 #include "storage/ssd/store_directory.h"
 #include "storage/ssd/store_spaces.h"
-#include "storage/ssd/task_thread.h"
 
 namespace kvist::ssd {
 
@@ -43,7 +44,12 @@ inline bool operator<(const ChunkId& a, const ChunkId& b) {
 //   for the disk and for the owner.
 class Store::State final : private StoreDevice::Listener, private RowSink, private RebuildSink, private Scrubber::Owner {
  public:
-  State(StoreOptions options, StoreOwner* owner) : options_(std::move(options)), owner_(owner) {}
+  State(StoreOptions options, StoreOwner* owner)
+      : options_(std::move(options)),
+        owner_(owner),
+        hands_(options_.hands != nullptr ? *options_.hands : Threads()),
+        keeper_(hands_.MakeQueue()),
+        beside_(hands_.MakeQueue()) {}
   ~State() override;
 
   absl::Status Open();
@@ -95,6 +101,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
     std::unique_ptr<std::byte, decltype(&std::free)> slot{nullptr, &std::free};
     std::function<void(absl::Status)> done;
   };
+  static constexpr absl::Duration kLookAgain = absl::Milliseconds(1);  // whether what is on its way has ended
   static constexpr uint32_t kShardBits = 10;
   static_assert(kShardsMax <= 1U << kShardBits);
   static constexpr uint64_t kClearTicket = uint64_t{1} << 63;
@@ -102,6 +109,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Step(std::string_view step) const {
     if (options_.before_step) options_.before_step(step);
   }
+  // Does it on the keeper, and waits: for others than the keeper, and those on which nothing of the keeper's waits.
+  void AskKeeper(absl::FunctionRef<void()> task);
   StoreDevice& DeviceOf(Place place) { return *devices_[ssd::DeviceOf(place.segment)]; }
   uint32_t segment_units() const { return static_cast<uint32_t>(options_.segment / kUnit); }
 
@@ -143,15 +152,18 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Writable(uint32_t device, bool writable, const std::string& why) override;
 
   // store_recovery.cc
+  void NoteKnown();
   void Recover();
   void ScanTails();
   void NoteClear(const ClearRow& row, bool committed);
   void EraseDead(std::vector<ChunkId> dead);
+  bool RowIsOnItsWay(const ChunkId& id) const;
   uint64_t ClearedBelow(const SpaceDigest& space) const ABSL_LOCKS_EXCLUDED(mutex_);
   bool Usable(const ChunkRow& row);
   void Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
   bool HandOver(const std::vector<ChunkRow>& rows);
   bool CommitFound(std::vector<ChunkRow>* rows);
+  void CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then);
   void BeginRebuild();
   void EndRecovery(absl::Status status);
   void AskFor(const SegmentHeader& header);
@@ -168,6 +180,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
 
   StoreOptions options_;  // as they were given, but for the size of segments that are there; Open alone changes it
   StoreOwner* const owner_;
+  Hands& hands_;
   std::vector<SegmentHeader> GoodOf(uint32_t device) const;
 
   // Fixed once it is open.
@@ -177,7 +190,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   bool unclean_ = false;
   std::string message_;
   std::unique_ptr<SegmentRecords> records_;
-  std::unique_ptr<RocksCatalog> catalog_;
+  std::unique_ptr<Catalog> catalog_;
   std::vector<std::unique_ptr<StoreDevice>> devices_;
   std::unique_ptr<Scrubber> scrubber_;  // null: never
   StoreSpaces spaces_;
@@ -191,6 +204,11 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   uint64_t next_write_ = 0;
   std::map<uint64_t, OneWrite> writes_;
   std::map<ChunkId, Writing> writing_;
+  struct JustWritten {
+    uint64_t number = 0;
+    std::vector<Place> places;
+  };
+  std::map<ChunkId, JustWritten> just_written_;  // whose owner may not have heard yet when it called Free
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
   std::vector<uint64_t> clears_waiting_;             // of clearing_: until the catalog has space
@@ -199,15 +217,17 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   bool may_speak_ = false;                           // the owner hears
   std::vector<std::optional<std::string>> why_not_;  // [device] "": it can be written; nothing: it isn't ready yet
   std::optional<std::pair<bool, std::string>> last_said_;
-  std::set<ChunkId> touched_;  // written or freed since the start, while it recovers: what is found of them is older
-  std::unique_ptr<Rebuild> rebuilding_;
+  // Durable by a new row, or freed, since the start, while it recovers: what is found of them is older. (What is only being written
+  // counts as found: it may fail.)
+  std::set<ChunkId> touched_;
+  std::shared_ptr<Rebuild> rebuilding_;
 
   // The loader's or the rebuild's.
   Recovery recovery_;
   absl::Time recovery_began_;
   std::map<uint32_t, uint64_t> live_found_;    // units, by segment
   absl::flat_hash_set<uint64_t> handed_over_;  // by a load that may end in damage
-  absl::flat_hash_map<uint32_t, SegmentHeader> usable_;
+  std::map<uint32_t, SegmentHeader> usable_;
   std::vector<FoundSpace> untold_spaces_;
   absl::Notification recovery_ended_;
   bool started_ = false;  // Start's, then the destructor's
@@ -218,8 +238,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   absl::flat_hash_map<uint64_t, OneRead> reads_ ABSL_GUARDED_BY(mutex_);
   std::string catalog_trouble_ ABSL_GUARDED_BY(mutex_);
 
-  TaskThread keeper_;
-  TaskThread beside_;  // what waits for the disk or the owner
+  const std::unique_ptr<TaskQueue> keeper_;
+  const std::unique_ptr<TaskQueue> beside_;  // what waits for the disk or the owner
 };
 
 }  // namespace kvist::ssd

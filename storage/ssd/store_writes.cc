@@ -52,7 +52,7 @@ void Store::State::CatalogChanged() {
   if (commits_->full().ok() || !commits_->broken().ok()) {
     for (const uint64_t clear : std::exchange(clears_waiting_, {})) WriteClear(clear);
   } else {
-    keeper_.PostAt(MonotonicNow() + kCommitAgain, [this] { commits_->Retry(); });
+    keeper_->PostAt(hands_.Now() + kCommitAgain, [this] { commits_->Retry(); });
     // Whoever waits for a segment's row would hold its chunk until somebody makes room.
     for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().GiveUp(ENOSPC); });
   }
@@ -77,7 +77,7 @@ void Store::State::SayWritable() {
 // Writing.
 
 void Store::State::Write(ChunkToWrite chunk) {
-  keeper_.Post([this, chunk = std::move(chunk)]() mutable { BeginWrite(std::move(chunk)); });
+  keeper_->Post([this, chunk = std::move(chunk)]() mutable { BeginWrite(std::move(chunk)); });
 }
 
 absl::Status Store::State::WhyNot(const ChunkToWrite& chunk, const SpaceRow* space) const {
@@ -107,7 +107,6 @@ void Store::State::BeginWrite(ChunkToWrite chunk) {
     owner_->Written(chunk.ticket, why, {});
     return;
   }
-  if (recovering_) touched_.insert(chunk.id);
   const uint64_t number = next_write_++;
   const auto shards = static_cast<uint32_t>(chunk.slots.size());
   RecordHeader header{};
@@ -147,7 +146,7 @@ void Store::State::BeginWrite(ChunkToWrite chunk) {
 }
 
 void Store::State::ShardWritten(const Writer::Outcome& outcome) {
-  keeper_.Post([this, outcome] { ShardEnded(outcome); });
+  keeper_->Post([this, outcome] { ShardEnded(outcome); });
 }
 
 void Store::State::ShardEnded(const Writer::Outcome& outcome) {
@@ -199,7 +198,11 @@ void Store::State::CommitWrite(uint64_t number) {
   write.committing = true;
   Step("chunk: row");
   commits_->Add(std::move(batch), Commits::Need::kTry, [this, number](const absl::Status& status) {
-    if (status.ok()) writing_.at(writes_.at(number).chunk.id).rows_from = number + 1;
+    if (status.ok()) {
+      const ChunkId& id = writes_.at(number).chunk.id;
+      writing_.at(id).rows_from = number + 1;
+      if (recovering_) touched_.insert(id);
+    }
     EndWrite(number, status);
     CheckCatalog();
   });
@@ -226,18 +229,26 @@ void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
     }
   }
   Step("chunk: written");
-  owner_->Written(write.chunk.ticket, status, std::move(write.places));
+  if (status.ok()) just_written_[id] = {number, write.places};
+  owner_->Written(write.chunk.ticket, status, write.places);
+  if (status.ok()) {
+    // What was posted before the owner heard of it comes before this.
+    keeper_->Post([this, id, number] {
+      const auto just = just_written_.find(id);
+      if (just != just_written_.end() && just->second.number == number) just_written_.erase(just);
+    });
+  }
   SettleWrites(id);
 }
 
 void Store::State::Flush() {
-  keeper_.Post([this] {
+  keeper_->Post([this] {
     for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.drive().writer().Flush(); });
   });
 }
 
 void Store::State::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced) {
-  keeper_.Post([this, id, killed = Killed{std::move(places), units}, replaced]() mutable {
+  keeper_->Post([this, id, killed = Killed{std::move(places), units}, replaced]() mutable {
     BeginFree(id, std::move(killed), replaced);
   });
 }
@@ -249,7 +260,9 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
     writes_.at(*newer->second.running.rbegin()).replaces.push_back(std::move(killed));
     return;
   }
-  if (replaced) return KillAll(killed);
+  // Called before its owner heard that the row is another one's now.
+  const auto just = just_written_.find(id);
+  if (replaced || (just != just_written_.end() && just->second.places != killed.places)) return KillAll(killed);
   CatalogBatch batch;
   batch.Erase(id);
   Step("free: erase");
@@ -277,7 +290,7 @@ void Store::State::Read(std::vector<ChunkToRead> chunks) {
   std::map<std::pair<uint32_t, Reader::Order>, std::vector<Reader::Shard>> shards;
   for (ChunkToRead& chunk : chunks) {
     if (const absl::Status why = CheckRead(chunk); !why.ok()) {
-      keeper_.Post([this, ticket = chunk.ticket, why] { owner_->Read(ticket, why); });
+      keeper_->Post([this, ticket = chunk.ticket, why] { owner_->Read(ticket, why); });
       continue;
     }
     OneRead read{chunk.ticket, static_cast<uint32_t>(chunk.places.size()), absl::OkStatus(), nullptr};
@@ -342,7 +355,7 @@ void Store::State::ShardRead(const Reader::Progress& progress) {
 // Clearing.
 
 void Store::State::Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done) {
-  keeper_.Post([this, space, done = std::move(done)]() mutable {
+  keeper_->Post([this, space, done = std::move(done)]() mutable {
     OneClear clear;
     clear.done = std::move(done);
     if (space) {
@@ -379,6 +392,8 @@ void Store::State::BeginClear(OneClear clear) {
 }
 
 void Store::State::WriteClear(uint64_t number) {
+  // No segment's row would come any more, and so no segment to write it to.
+  if (!commits_->broken().ok()) return EndClear(number, absl::UnavailableError(commits_->broken().message()));
   OneClear& clear = clearing_.at(number);
   RecordHeader header{};
   header.kind = RecordKind::kClear;
@@ -465,7 +480,7 @@ void Store::State::PutSegment(uint32_t segment, SegmentState state, std::functio
 
 void Store::State::Announced(const SegmentHeader& header) {
   records_->Know(header);
-  keeper_.Post([this, header] {
+  keeper_->Post([this, header] {
     SegmentRow& row = segments_[header.segment];
     row.epoch = header.epoch;
     row.secret = header.secret;
@@ -478,7 +493,7 @@ void Store::State::Announced(const SegmentHeader& header) {
 }
 
 void Store::State::Settled(uint32_t segment) {
-  keeper_.Post([this, segment] {
+  keeper_->Post([this, segment] {
     if (segments_[segment].state != SegmentState::kOpen) return;
     // While its row calls it open a start looks for clears in it: those whose rows aren't committed yet may be there.
     if (!clearing_.empty()) return settled_.push_back(segment);
@@ -487,14 +502,14 @@ void Store::State::Settled(uint32_t segment) {
 }
 
 void Store::State::Fenced(uint32_t segment) {
-  keeper_.Post([this, segment] {
+  keeper_->Post([this, segment] {
     PutSegment(segment, SegmentState::kFenced, [] {});
     ClearAgain(segment);
   });
 }
 
 void Store::State::Empty(uint32_t segment) {
-  keeper_.Post([this, segment] {
+  keeper_->Post([this, segment] {
     Step("segment: free");
     PutSegment(segment, SegmentState::kFree, [this, segment] {
       Step("segment: release");
@@ -504,7 +519,7 @@ void Store::State::Empty(uint32_t segment) {
 }
 
 void Store::State::Writable(uint32_t device, bool writable, const std::string& why) {
-  keeper_.Post([this, device, why = writable ? std::string() : why] {
+  keeper_->Post([this, device, why = writable ? std::string() : why] {
     why_not_[device] = why;
     SayWritable();
   });

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "storage/base/status.h"
 #include "storage/ssd/device.h"
 #include "tests/support/fault_plan.h"
 #include "tests/support/kvistd_main.h"
@@ -56,7 +57,8 @@ int main(int argc, char** argv) {
   if (plan_file == nullptr) return 2;
   auto* const plan = kvist::test::SharedFile<kvist::test::FaultPlan>(plan_file);
   kvist::daemon::Parts parts;
-  parts.ssd_device = [plan](std::unique_ptr<Device> device) {
+  parts.ssd_device = [plan](const kvist::ssd::DeviceOptions& options) -> absl::StatusOr<std::unique_ptr<Device>> {
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, kvist::ssd::OpenDevice(options));
     return std::make_unique<FaultyDevice>(std::move(device), plan);
   };
   return kvist::test::RunKvistd("kvistd_faulty", std::span(argv, static_cast<size_t>(argc)).subspan(1), std::move(parts));

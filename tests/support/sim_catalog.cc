@@ -30,8 +30,45 @@ bool AddRow(const std::string& key, const std::string& value, ssd::RowBatch* bat
 
 }  // namespace
 
+class SimCatalog::Opened final : public ssd::Catalog {
+ public:
+  explicit Opened(SimCatalog* catalog) : catalog_(*catalog) {}
+  ~Opened() override {
+    while (catalog_.Step()) {}
+    KVIST_CHECK(catalog_.sink_ == nullptr);
+    catalog_.ended_clean_ = catalog_.may_end_clean_ && catalog_.broken_.ok();
+    catalog_.broken_ = absl::OkStatus();
+    catalog_.open_ = false;
+  }
+  const ssd::OpenReport& report() const override { return catalog_.report(); }
+  ssd::CatalogStats stats() const override { return catalog_.stats(); }
+  void MayEndClean(bool may) override { catalog_.MayEndClean(may); }
+  absl::Status Commit(ssd::CatalogBatch batch, Done done) override {
+    return catalog_.Commit(std::move(batch), std::move(done));
+  }
+  absl::Status Load(ssd::RowSink* sink) override { return catalog_.Load(sink); }
+  void StartOver(std::string why, Done done) override { catalog_.StartOver(std::move(why), std::move(done)); }
+
+ private:
+  SimCatalog& catalog_;
+};
+
+std::unique_ptr<ssd::Catalog> SimCatalog::Open() {
+  KVIST_CHECK(!open_);
+  open_ = may_end_clean_ = true;
+  using Kind = ssd::OpenReport::Kind;
+  report_.kind = report_.generation == 0 ? Kind::kNew : ended_clean_ ? Kind::kClean : Kind::kUnclean;
+  ++report_.generation;
+  report_.rebuild_pending = rebuild_pending_;
+  ended_clean_ = false;
+  return std::make_unique<Opened>(this);
+}
+
 absl::Status SimCatalog::Commit(ssd::CatalogBatch batch, Done done) {
   if (waiting_.size() >= options_.waiting_max) return absl::ResourceExhaustedError("too many commits wait");
+  if (options_.says_too_early) {
+    said_.push_back(std::exchange(done, [](const absl::Status&) {}));
+  }
   waiting_.push_back({std::move(batch), false, std::move(done)});
   return absl::OkStatus();
 }
@@ -49,6 +86,7 @@ void SimCatalog::Apply(const Asked& asked) {
   }
   for (const ssd::CatalogBatch::Change& change : asked.batch.list()) {
     if (change.erase) {
+      if (options_.forgets_erasures) continue;
       durable_.erase(std::string(change.row.key()));
     } else {
       durable_[std::string(change.row.key())] = std::string(change.row.value());
@@ -58,6 +96,10 @@ void SimCatalog::Apply(const Asked& asked) {
 }
 
 bool SimCatalog::Step() {
+  if (!said_.empty()) {
+    for (const Done& done : std::exchange(said_, {})) done(absl::OkStatus());
+    return true;
+  }
   if (waiting_.empty()) return false;
   std::vector<Asked> group;
   while (!waiting_.empty() && group.size() < options_.group_max) {
@@ -81,6 +123,7 @@ bool SimCatalog::Step() {
     for (const Asked& asked : group) Apply(asked);
   }
   if (!status.ok() && !absl::IsResourceExhausted(status)) broken_ = status;
+  if (status.ok()) commits_ += group.size();
   for (const Asked& asked : group) asked.done(status);
   return true;
 }
@@ -114,6 +157,8 @@ void SimCatalog::Crash(size_t kept) {
   const bool fails = !broken_.ok() || (!failing_.ok() && !failing_applies_);
   for (size_t i = 0; i < std::min(kept, waiting_.size()) && !fails; ++i) Apply(waiting_[i]);
   waiting_.clear();
+  said_.clear();
+  open_ = false;
   sink_ = nullptr;
   broken_ = failing_ = absl::OkStatus();
 }

@@ -24,10 +24,19 @@ class SimCatalog : public ssd::Catalog {
     size_t waiting_max = 64;  // commits; more: ResourceExhausted
     size_t group_max = 8;     // commits that one step makes durable
     size_t load_rows = 16;    // rows that one step of a load hands over
+    // As a broken one would.
+    bool says_too_early = false;
+    bool forgets_erasures = false;
   };
   SimCatalog() : SimCatalog(Options{}) {}
   explicit SimCatalog(Options options) : options_(options) {}
 
+  // A store's, for one life: it ends cleanly with that, unless there has been a crash. Borrows this.
+  std::unique_ptr<ssd::Catalog> Open();
+
+  const ssd::OpenReport& report() const override { return report_; }
+  ssd::CatalogStats stats() const override { return {.commits = commits_, .waiting = waiting_.size()}; }
+  void MayEndClean(bool may) override { may_end_clean_ = may; }
   absl::Status Commit(ssd::CatalogBatch batch, Done done) override;
   absl::Status Load(ssd::RowSink* sink) override;
   void StartOver(std::string why, Done done) override;
@@ -56,6 +65,7 @@ class SimCatalog : public ssd::Catalog {
   uint64_t commits() const { return history_.size(); }
 
  private:
+  class Opened;
   struct Asked {
     ssd::CatalogBatch batch;
     bool start_over = false;
@@ -65,10 +75,16 @@ class SimCatalog : public ssd::Catalog {
 
   const Options options_;
   std::deque<Asked> waiting_;
+  std::vector<Done> said_;  // too early
   Rows durable_;
   bool rebuild_pending_ = true;
   std::deque<std::pair<Rows, bool>> history_;  // what was durable before each of the last commits
   absl::Status failing_, broken_;
+  ssd::OpenReport report_;
+  bool open_ = false;
+  bool ended_clean_ = true;
+  bool may_end_clean_ = true;
+  uint64_t commits_ = 0;
   bool failing_applies_ = false;
 
   ssd::RowSink* sink_ = nullptr;

@@ -1,12 +1,34 @@
 #include "tests/support/sim_disk.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "storage/base/check.h"
+#include "storage/base/unique_fd.h"
+#include "storage/ssd/segment_header.h"
 
 namespace kvist::test {
+
+SimFiles::File& SimFiles::Make(uint32_t segment, uint64_t bytes) {
+  File& file = files[segment];
+  if (directory.empty()) {
+    file.memory.resize(bytes);
+    file.bytes = file.memory;
+    return file;
+  }
+  const std::string path = directory + "/" + ssd::SegmentFileName(segment);
+  const UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  KVIST_CHECK(fd.get() >= 0 && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+  auto mapping = Mapping::Create(fd.get(), {bytes}, Mapping::Access::kReadWrite);
+  KVIST_CHECK(mapping.ok());
+  file.mapping = *std::move(mapping);
+  file.bytes = {file.mapping.data(), bytes};
+  return file;
+}
 
 void SimFiles::Crash(sim::Prng* prng) {
   for (auto& [segment, file] : files) {
@@ -21,7 +43,7 @@ void SimFiles::Crash(sim::Prng* prng) {
 void SimDisk::Submit(const ssd::Io& io) {
   KVIST_CHECK(pending_.size() < depth());
   // Writes are numbered when they are done, and heard of in the same Wait: all that are done have ended.
-  pending_.push_back({io, writes_});
+  pending_.push_back({io, files_.writes});
 }
 
 void SimDisk::Wait(absl::Time, std::vector<ssd::Completion>* ended) {
@@ -40,10 +62,10 @@ int SimDisk::Do(const Pending& pending) {
   if (io.kind == ssd::Io::Kind::kAllocate) {
     if (it != files_.files.end()) return 0;
     if (files_.files.size() >= faults_.files_max) {
-      ++injected_.no_space;
+      ++files_.injected.no_space;
       return ENOSPC;
     }
-    files_.files[io.segment].bytes.resize(segment_bytes_);
+    files_.Make(io.segment, segment_bytes_);
     return 0;
   }
   if (it == files_.files.end()) return ENOENT;
@@ -55,16 +77,16 @@ int SimDisk::Do(const Pending& pending) {
     default: break;
   }
   if (Chance(faults_.read_error)) {
-    ++injected_.errors;
+    ++files_.injected.errors;
     return EIO;
   }
   if (Chance(faults_.unread)) {
-    ++injected_.read_lies;
+    ++files_.injected.read_lies;
     return 0;
   }
   std::memcpy(io.bytes.data(), it->second.bytes.data() + io.offset.value, io.bytes.size());
   if (Chance(faults_.flipped)) {
-    ++injected_.read_lies;
+    ++files_.injected.read_lies;
     io.bytes[prng_.Below(io.bytes.size())] ^= std::byte{1} << prng_.Below(8);
   }
   return 0;
@@ -75,11 +97,12 @@ int SimDisk::Write(const ssd::Io& io) {
   const auto sectors = io.bytes.size() / SimFiles::kSector;
   const auto some = [&] { return io.bytes.first(prng_.Below(sectors) * SimFiles::kSector); };
   if (Chance(faults_.write_error)) {
-    ++injected_.errors;
+    ++files_.injected.errors;
+    files_.failed.insert(io.segment);
     Put(&file, io.offset.value, some());
     return EIO;
   }
-  ++injected_.lies;
+  ++files_.injected.lies;
   if (Chance(faults_.dropped)) return 0;
   if (Chance(faults_.torn)) {
     Put(&file, io.offset.value, some());
@@ -90,13 +113,13 @@ int SimDisk::Write(const ssd::Io& io) {
     Put(&file, prng_.Below(places) * 4096, io.bytes);
     return 0;
   }
-  --injected_.lies;
+  --files_.injected.lies;
   Put(&file, io.offset.value, io.bytes);
   return 0;
 }
 
 void SimDisk::Put(SimFiles::File* file, uint64_t offset, std::span<const std::byte> bytes) {
-  const uint64_t number = ++writes_;
+  const uint64_t number = ++files_.writes;
   for (uint64_t at = 0; at < bytes.size(); at += SimFiles::kSector) {
     std::byte* const to = file->bytes.data() + offset + at;
     const auto [it, fresh] = file->unsynced.try_emplace((offset + at) / SimFiles::kSector);
@@ -108,8 +131,12 @@ void SimDisk::Put(SimFiles::File* file, uint64_t offset, std::span<const std::by
 
 int SimDisk::Sync(const Pending& pending) {
   SimFiles::File& file = files_.files[pending.io.segment];
+  if (files_.forgets_syncs) return 0;
   const bool fails = Chance(faults_.sync_error);
-  if (fails) ++injected_.errors;
+  if (fails) {
+    ++files_.injected.errors;
+    files_.failed.insert(pending.io.segment);
+  }
   std::erase_if(file.unsynced, [&](const auto& entry) {
     const auto& [sector, unsynced] = entry;
     if (fails && prng_.Percent(50)) {
@@ -130,6 +157,15 @@ void SimDisk::Crash() {
   }
   pending_.clear();
   files_.Crash(&prng_);
+}
+
+void SimDisk::Die() {
+  for (const Pending& pending : pending_) {
+    const auto file = files_.files.find(pending.io.segment);
+    if (pending.io.kind != ssd::Io::Kind::kWrite || file == files_.files.end()) continue;
+    if (prng_.Percent(50)) Put(&file->second, pending.io.offset.value, pending.io.bytes);
+  }
+  pending_.clear();
 }
 
 }  // namespace kvist::test

@@ -4,25 +4,49 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "storage/base/mapping.h"
 #include "storage/ssd/device.h"
 #include "tests/sim/prng.h"
 
 namespace kvist::test {
 
-// What a disk's memory keeps over a crash, and the disk itself: files in memory, in which what hasn't been synced may be lost.
+// What a disk's memory keeps over a crash, and the disk itself: files in memory, in which what hasn't been synced may be lost. With a
+// directory they are also segment files there, for whoever reads those.
 struct SimFiles {
+  SimFiles() = default;
+  explicit SimFiles(std::string in) : directory(std::move(in)) {}
+
   static constexpr uint64_t kSector = 512;
   struct Unsynced {
     std::vector<std::byte> before;  // the sector as it was last synced
     uint64_t written = 0;           // number of the write
   };
   struct File {
-    std::vector<std::byte> bytes;
+    std::span<std::byte> bytes;
     std::map<uint64_t, Unsynced> unsynced;  // by sector
+    std::vector<std::byte> memory;          // where `bytes` are: here,
+    Mapping mapping;                        // or in a file
   };
+  File& Make(uint32_t segment, uint64_t bytes);
+
+  const std::string directory;
   std::map<uint32_t, File> files;
+  uint64_t writes = 0;  // done
+  // Segments of which a write or a sync has said that it failed.
+  std::set<uint32_t> failed;
+  bool forgets_syncs = false;  // says OK and has nothing done
+  struct Injected {
+    uint64_t errors = 0;
+    uint64_t lies = 0;  // writes that said OK
+    uint64_t read_lies = 0;
+    uint64_t no_space = 0;
+  } injected;
 
   // The power fails: of each unsynced sector the old or the new bytes stay.
   void Crash(sim::Prng* prng);
@@ -43,12 +67,6 @@ class SimDisk final : public ssd::Device {
     uint32_t unread = 0;              // a read says OK and has left the memory as it was
     uint32_t files_max = UINT32_MAX;  // ENOSPC for more
   };
-  struct Injected {
-    uint64_t errors = 0;
-    uint64_t lies = 0;  // writes that said OK
-    uint64_t read_lies = 0;
-    uint64_t no_space = 0;
-  };
   SimDisk(SimFiles* files, uint64_t segment_bytes, sim::Prng* prng)
       : Device({"simulated", {}, true}), files_(*files), segment_bytes_(segment_bytes), prng_(*prng) {}
 
@@ -61,8 +79,10 @@ class SimDisk final : public ssd::Device {
 
   // The power fails: what is in flight may be done in part; nothing ends any more.
   void Crash();
+  // The process dies: what is in flight may still be done, and nothing is lost.
+  void Die();
   void set_faults(const Faults& faults) { faults_ = faults; }
-  const Injected& injected() const { return injected_; }
+  const SimFiles::Injected& injected() const { return files_.injected; }
   size_t in_flight() const { return pending_.size(); }
 
  private:
@@ -80,9 +100,7 @@ class SimDisk final : public ssd::Device {
   const uint64_t segment_bytes_;
   sim::Prng& prng_;
   Faults faults_;
-  Injected injected_;
   std::vector<Pending> pending_;
-  uint64_t writes_ = 0;  // done
 };
 
 }  // namespace kvist::test

@@ -250,8 +250,8 @@ TEST_CASE("Rebuild gives the catalog that was lost, whatever was stored, stored 
     Store store(seed + run);
     for (int i = 0; i < 400; ++i) store.Step(/*reuse=*/false);
     Taken taken;
-    Rebuild rebuild(&store.disk, store.disk.All(), &taken, {.readers = 1 + static_cast<uint32_t>(run % 4)});
-    taken.Wait();
+    Rebuild rebuild(&store.disk, store.disk.All(), &taken, {.readers = static_cast<uint32_t>(run % 4)});
+    rebuild.Run();
     REQUIRE(taken.report.status.ok());
     CHECK(taken.parents_first);
     CHECK(taken.report.gaps == 0);
@@ -280,8 +280,7 @@ TEST_CASE(
       if (header.kind != RecordKind::kClear && random() % 20 == 0) store.disk.damaged.insert(place);
     }
     Taken taken;
-    const Rebuild rebuild(&store.disk, store.disk.All(), &taken);
-    taken.Wait();
+    Rebuild(&store.disk, store.disk.All(), &taken).Run();
     REQUIRE(taken.report.status.ok());
     const Chunks found = Named(taken);
     const bool same = found == ToldBy(store.disk);
@@ -315,15 +314,14 @@ TEST_CASE("Rebuild leaves chunks out whose space nothing describes") {
     if (header.kind == RecordKind::kSpace && header.space == SpaceNamed(1)) store.disk.payloads.erase(place);
   }
   Taken taken;
-  const Rebuild rebuild(&store.disk, store.disk.All(), &taken);
-  taken.Wait();
+  Rebuild(&store.disk, store.disk.All(), &taken).Run();
   REQUIRE(taken.report.status.ok());
   CHECK(taken.numbers.count(SpaceNamed(1)) == 0);
   CHECK(taken.report.counts.undescribed > 0);
   CHECK(taken.report.counts.chunks == taken.chunks.size());
 }
 
-TEST_CASE("Rebuild ends early when its sink has enough, or when it is destroyed") {
+TEST_CASE("Rebuild ends early when its sink has enough, or when it is cancelled") {
   RecordsInMemory disk;
   constexpr uint32_t kChunks = 10'000;
   disk.Open(1, 1, 2 * kChunks + 10);
@@ -345,15 +343,18 @@ TEST_CASE("Rebuild ends early when its sink has enough, or when it is destroyed"
   {
     Taken taken;
     taken.stop_after = 1;
-    const Rebuild rebuild(&disk, disk.All(), &taken);
-    taken.Wait();
+    Rebuild(&disk, disk.All(), &taken).Run();
     CHECK(absl::IsCancelled(taken.report.status));
     CHECK(taken.batches == 1);
     CHECK(taken.report.highest_sequence == kChunks);
   }
   Taken taken;
-  { const Rebuild rebuild(&disk, disk.All(), &taken); }
+  Rebuild rebuild(&disk, disk.All(), &taken);
+  rebuild.Cancel();
+  rebuild.Run();
   CHECK(taken.ended.HasBeenNotified());
+  CHECK(absl::IsCancelled(taken.report.status));
+  CHECK(taken.batches == 0);
 }
 
 TEST_CASE("ScanSegment passes damage, and doesn't follow headers that say what can't be") {

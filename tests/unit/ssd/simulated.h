@@ -117,7 +117,7 @@ struct Simulated {
   // Whether the disk holds a record as it was sealed.
   bool OnDisk(uint64_t n) {
     const Stored& of = stored.at(n);
-    const std::vector<std::byte>& bytes = files.files.at(of.place->segment).bytes;
+    const std::span<const std::byte> bytes = files.files.at(of.place->segment).bytes;
     return std::memcmp(bytes.data() + OffsetOf(*of.place).value, of.slot.data(), of.slot.size().value) == 0;
   }
 

@@ -11,7 +11,7 @@ namespace kvist::ssd {
 namespace {
 
 // The records of a segment from its start to the first place that holds none, as a rebuild finds them.
-std::vector<RecordHeader> Scan(const std::vector<std::byte>& file, uint32_t segment) {
+std::vector<RecordHeader> Scan(std::span<const std::byte> file, uint32_t segment) {
   std::vector<RecordHeader> found;
   SegmentHeader use{};
   const std::span<const std::byte, kUnit.value> first(file.data(), kUnit.value);

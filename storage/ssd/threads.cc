@@ -1,42 +1,37 @@
-#ifndef KVIST_STORAGE_SSD_TASK_THREAD_H_
-#define KVIST_STORAGE_SSD_TASK_THREAD_H_
-
 #include <deque>
-#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "storage/base/clock.h"
+#include "storage/ssd/hands.h"
+#include "storage/ssd/store_device.h"
 
 namespace kvist::ssd {
+namespace {
 
-// A thread that does what it is given, in that order. What waits is bounded by whoever posts.
-//
-// Lifecycle: it runs from its making; Join does what waits, and what that posts, and ends it. Threads: any may post.
-class TaskThread {
+// Lifecycle: it runs from its making.
+class TaskThread final : public TaskQueue {
  public:
-  using Task = std::function<void()>;
   TaskThread() : thread_([this] { Run(); }) {}
-  ~TaskThread() { Join(); }
-  TaskThread(const TaskThread&) = delete;
-  TaskThread& operator=(const TaskThread&) = delete;
+  ~TaskThread() override { End(); }
 
-  void Post(Task task) {
+  void Post(Task task) override {
     const absl::MutexLock lock(&mutex_);
     tasks_.push_back(std::move(task));
     posted_.Signal();
   }
-  // Not before then; when it is joined, at once.
-  void PostAt(absl::Time when, Task task) {
+  void PostAt(absl::Time when, Task task) override {
     const absl::MutexLock lock(&mutex_);
     later_.emplace(when, std::move(task));
     posted_.Signal();
   }
-  void Join() {
+  void Join() override { End(); }
+
+ private:
+  void End() {
     {
       const absl::MutexLock lock(&mutex_);
       ending_ = true;
@@ -44,8 +39,6 @@ class TaskThread {
     }
     if (thread_.joinable()) thread_.join();
   }
-
- private:
   void Run() {
     while (Task task = Next()) task();
   }
@@ -79,6 +72,21 @@ class TaskThread {
   std::thread thread_;  // the last member: it uses the others
 };
 
-}  // namespace kvist::ssd
+class ThreadHands final : public Hands {
+ public:
+  absl::Time Now() override { return MonotonicNow(); }
+  std::unique_ptr<TaskQueue> MakeQueue() override { return std::make_unique<TaskThread>(); }
+  void Start(StoreDevice* device) override { device->Start(); }
+  void Join(StoreDevice* device) override { device->Join(); }
+  void Await(const absl::Notification& done) override { done.WaitForNotification(); }
+  uint32_t threads() const override { return 16; }
+};
 
-#endif  // KVIST_STORAGE_SSD_TASK_THREAD_H_
+}  // namespace
+
+Hands& Threads() {
+  static ThreadHands hands;
+  return hands;
+}
+
+}  // namespace kvist::ssd
