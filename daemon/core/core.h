@@ -426,6 +426,7 @@ class Core {
   LearnedCost reading_cost_;                      // seconds that the disk takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
+  bool all_cleared_ = false;                      // as Space::cleared, of spaces that weren't known yet, too
   bool disk_told_ = true;                         // what lies on the disk is known, as far as it matters for writing
   std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet
   Bytes writing_{};                               // of slots that are being written

@@ -28,6 +28,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
                        {found.places.begin(), found.places.end()},
                        placement_.IsOnDisk(id, found.group, found.key, found.position)});
   };
+  if (all_cleared_ || spaces_[id].cleared) return free();
   ChunkIndex parent = kNoChunk;
   if (spec.reuse.chained() && found.parent.has_value()) {
     parent = FindCurrent(id, found.group, *found.parent);

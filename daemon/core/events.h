@@ -244,7 +244,7 @@ struct SpaceFound {
 };
 
 // Chunks of a space that were found on disk, parents before children; at most Core::kPlacesMax. They are hits from now on, but those
-// that the core has already, or that hang on nothing: these are freed.
+// that the core has already, that hang on nothing, or whose space was cleared since the core began: these are freed.
 struct ChunksFound {
   struct Found {
     GroupId group;

@@ -17,11 +17,13 @@ void Core::On(const ClearAsked& event, Effects* out) {
     out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
   }
+  all_cleared_ = all_cleared_ || !event.space.has_value();
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     if (event.space.has_value() && event.space->value != s) continue;
     Space& space = spaces_[SpaceId{s}];
     chunks_.Charge(1);
     spaces_.NewEpoch(SpaceId{s});
+    space.cleared = true;
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
   }

@@ -20,7 +20,8 @@ struct Space {
   SpaceSpec spec;
   TenantId tenant;
   std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
-  uint32_t epoch = 0;  // rises with every clear (NewEpoch): chunks of older epochs are invisible
+  uint32_t epoch = 0;    // rises with every clear (NewEpoch): chunks of older epochs are invisible
+  bool cleared = false;  // since the core began: what the disk tells of from before then is gone, though it was on its way
   SpaceRow* row = nullptr;
   uint64_t sealed = 0;         // chunks, over all groups
   uint64_t on_disk = 0;        // chunks that are nowhere else

@@ -616,6 +616,28 @@ TEST_CASE("Nothing is read for a lease that would take its instance past its bud
   CHECK(reads(fixture.Do(LookupAsked{worker, RequestTag{2}, keys, absl::Seconds(1)})) == 4);
 }
 
+TEST_CASE("What was cleared is no hit because the disk tells of it late") {
+  CoreFixture::Options options;
+  options.core.disk = CoreOptions::Disk{};
+  CoreFixture fixture(options);
+  const SpaceSpec space = SpaceNamed("model", {KiB(4)});
+  const bool all = GENERATE(false, true);
+  if (all) fixture.Do(ClearAsked{JobId{1}});  // before the space is known
+  const SessionId worker = fixture.Worker("engine", space);
+  if (!all) fixture.Do(ClearAsked{JobId{1}, SpaceId{0}});
+  size_t freed = 0;
+  const auto count = [&freed](const Effects& effects) {
+    for (const Effect& effect : effects) freed += std::holds_alternative<PlacesFreed>(effect);
+  };
+  // They had left the disk's hands when it heard of the clear.
+  count(fixture.Do(ChunksFound{SpaceId{0}, {{GroupId{}, KeyOf(1), std::nullopt, 0, {{1, 1}}}}}));
+  for (int i = 0; i < 3; ++i) count(fixture.Do(Tick{}));
+  CHECK(freed == 1);
+  const std::vector<ChunkKey> keys = {KeyOf(1)};
+  const Effects asked = fixture.Do(LookupAsked{worker, RequestTag{1}, keys, absl::Seconds(1)});
+  CHECK(std::get<LookupAnswered>(asked.front()).chunks == 0);
+}
+
 TEST_CASE("What hangs on slots that the engine needs no more must fit beside them, or nothing is leased") {
   CoreFixture::Options options;  // 16 slots
   options.core.disk = CoreOptions::Disk{};
