@@ -3,16 +3,13 @@
 //   kvist_sim --seeds N [--first S] [--events N]  many, each in a process of its own, so that one that aborts is only one failure
 //   kvist_sim_plantable --seeds N --plant BUG      with this bug in the core: succeeds when a seed fails, and says how many it took
 // A failing seed prints the promise that broke and the command that replays it. Exit status 1: one failed.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <cinttypes>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include "daemon/core/planted_bug.h"
+#include "tests/sim/seeds.h"
 #include "tests/sim/world.h"
 
 namespace {
@@ -24,15 +21,7 @@ struct Totals {
   kvist::sim::Oracle::Coverage coverage;
   uint64_t events = 0;
   uint64_t evictions = 0;
-
-  void Add(const Totals& o) {
-    // All members are uint64_t (asserted below), and summing them is all that is done with them.
-    auto* to = reinterpret_cast<uint64_t*>(this);
-    const auto* from = reinterpret_cast<const uint64_t*>(&o);
-    for (size_t i = 0; i < sizeof(Totals) / sizeof(uint64_t); ++i) to[i] += from[i];
-  }
 };
-static_assert(sizeof(Totals) % sizeof(uint64_t) == 0);
 
 void PrintTotals(const Totals& t) {
   const auto& c = t.coverage;
@@ -63,13 +52,8 @@ void PrintTotals(const Totals& t) {
               c.new_cores, c.chunks_kept, c.hits_kept, c.slots_in_doubt);
 }
 
-// Whether every kind of thing has happened: a simulation in which nothing is ever evicted proves little about eviction.
-bool Covered(const Totals& t) {
-  const auto* count = reinterpret_cast<const uint64_t*>(&t);
-  for (size_t i = 0; i < sizeof(Totals) / sizeof(uint64_t); ++i) {
-    if (count[i] == 0) return false;
-  }
-  return true;
+std::string ReplayOf(const std::string& program, uint64_t seed, uint64_t events) {
+  return program + " --seed " + std::to_string(seed) + " --events " + std::to_string(events) + " --trace";
 }
 
 // Runs one seed; on a broken promise prints it and what replays it.
@@ -78,44 +62,14 @@ bool RunSeed(const World::Options& options, const char* program, Totals* totals)
   const bool kept = world.Run();
   *totals = {world.coverage(), world.events(), world.evictions()};
   if (!kept) {
-    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s --seed %" PRIu64 " --events %" PRIu64
-                " --trace\n",
-                options.seed, world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(), program,
-                options.seed, options.events);
+    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s\n", options.seed,
+                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(),
+                ReplayOf(program, options.seed, options.events).c_str());
   } else if (options.trace) {
     std::printf("digest %016" PRIx64 "\n", world.digest());
   }
   std::fflush(stdout);
   return kept;
-}
-
-enum class Outcome { kKept, kBroken, kAborted };
-
-Outcome RunSeedApart(const World::Options& options, const char* program, Totals* totals) {
-  int fds[2];
-  if (pipe(fds) != 0) std::abort();
-  std::fflush(stdout);
-  const pid_t child = fork();
-  if (child < 0) std::abort();
-  if (child == 0) {
-    Totals mine;
-    const bool kept = RunSeed(options, program, &mine);
-    const bool told =
-        write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);  // smaller than a pipe's buffer
-    _exit(told ? (kept ? 0 : 1) : 2);
-  }
-  close(fds[1]);
-  const bool heard = read(fds[0], totals, sizeof *totals) == static_cast<ssize_t>(sizeof *totals);
-  close(fds[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (heard && WIFEXITED(status) && WEXITSTATUS(status) <= 1)
-    return WEXITSTATUS(status) == 0 ? Outcome::kKept : Outcome::kBroken;
-  std::printf("seed %" PRIu64 " stopped the process (%s %d), see stderr above\n  replay: %s --seed %" PRIu64
-              " --events %" PRIu64 " --trace\n",
-              options.seed, WIFSIGNALED(status) ? "signal" : "exit",
-              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status), program, options.seed, options.events);
-  return Outcome::kAborted;
 }
 
 }  // namespace
@@ -156,31 +110,12 @@ int main(int argc, char** argv) {
     if (kept) PrintTotals(totals);
     return kept ? 0 : 1;
   }
-  uint64_t failed = 0;
-  for (uint64_t i = 0; i < seeds; ++i) {
-    options.seed = first + i;
-    Totals one;
-    const Outcome outcome = RunSeedApart(options, argv[0], &one);
-    if (outcome == Outcome::kKept) {
-      totals.Add(one);
-      continue;
-    }
-    ++failed;
-    if (bug != 0) {
-      std::printf("planted bug %d: found by %s after %" PRIu64 " seed%s of at most %" PRIu64 "\n", bug,
-                  outcome == Outcome::kBroken ? "the oracle" : "a check in the core", i + 1, i == 0 ? "" : "s", seeds);
-      return 0;
-    }
-  }
-  if (bug != 0) {
-    std::printf("planted bug %d: not found by %" PRIu64 " seeds\n", bug, seeds);
-    return 1;
-  }
-  std::printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", seeds, failed);
-  PrintTotals(totals);
-  if (failed == 0 && seeds >= 100 && !Covered(totals)) {
-    std::printf("some of these never happened: the simulation proves too little\n");
-    return 1;
-  }
-  return failed == 0 ? 0 : 1;
+  return kvist::sim::RunSeeds<Totals>(
+      first, seeds, bug,
+      [&](uint64_t seed, Totals* mine) {
+        World::Options one = options;
+        one.seed = seed;
+        return RunSeed(one, argv[0], mine);
+      },
+      [&](uint64_t seed) { return ReplayOf(argv[0], seed, options.events); }, PrintTotals);
 }

@@ -1,12 +1,12 @@
-# Runs SIM over as many seeds as the environment asks for.
-set(seeds 2000)
-if(DEFINED ENV{KVIST_SIM_SEEDS})
-  set(seeds $ENV{KVIST_SIM_SEEDS})
+# Runs SIM over SEEDS seeds, FULL in a long campaign, or as many as the environment's VARIABLE says.
+set(seeds ${SEEDS})
+if(DEFINED ENV{${VARIABLE}})
+  set(seeds $ENV{${VARIABLE}})
 elseif("$ENV{KVIST_CAMPAIGN}" STREQUAL "full")
-  set(seeds 10000)
+  set(seeds ${FULL})
 endif()
 # And those above them that have found something.
-foreach(seed 506076)
+foreach(seed ${ALSO})
   execute_process(COMMAND ${SIM} --seed ${seed} RESULT_VARIABLE failed)
   if(failed)
     message(FATAL_ERROR "seed ${seed} failed, see above")

@@ -1,0 +1,104 @@
+// kvist_sim_store: runs the real SSD store over simulated disks and a simulated catalog, one seed a run; as kvist_sim.
+//   kvist_sim_store --seed S [--events N] [--trace]
+//   kvist_sim_store --seeds N [--first S] [--events N] [--plant BUG]
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/sim/seeds.h"
+#include "tests/sim/store_world.h"
+
+namespace {
+
+using kvist::sim::StoreWorld;
+
+struct Totals {
+  StoreWorld::Coverage coverage;
+  uint64_t events = 0;
+};
+
+void PrintTotals(const Totals& t) {
+  const auto& c = t.coverage;
+  std::printf("%" PRIu64 " events in %" PRIu64 " lives: %" PRIu64 " ended by crashes, %" PRIu64 " by power cuts, %" PRIu64
+              " of them while they recovered, %" PRIu64 " cleanly\n",
+              t.events, c.lives, c.crashes, c.power_cuts, c.crashes_while_recovering, c.clean_ends);
+  std::printf("catalogs: %" PRIu64 " lost, %" PRIu64 " rebuilt; durable chunks: %" PRIu64 " times looked for, %" PRIu64
+              " found\n",
+              c.catalogs_lost, c.rebuilds, c.looked_for, c.found);
+  std::printf("writes: %" PRIu64 " durable, %" PRIu64 " refused; reads: %" PRIu64 " right, %" PRIu64 " refused, %" PRIu64
+              " failed\n",
+              c.written, c.refused, c.read, c.damaged_reads, c.failed_reads);
+  std::printf("%" PRIu64 " freed, %" PRIu64 " clears, %" PRIu64 " segments wanted back, %" PRIu64 " chunks written again\n",
+              c.freed, c.cleared, c.wanted_back, c.written_again);
+  std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
+}
+
+std::string ReplayOf(const std::string& program, uint64_t seed, const StoreWorld::Options& options) {
+  return program + " --seed " + std::to_string(seed) + " --events " + std::to_string(options.events) +
+         (options.plant == StoreWorld::Plant::kNone ? "" : " --plant " + std::to_string(static_cast<int>(options.plant))) +
+         " --trace";
+}
+
+bool RunSeed(const StoreWorld::Options& options, const char* program, Totals* totals) {
+  StoreWorld world(options);
+  const bool kept = world.Run();
+  *totals = {world.coverage(), world.events()};
+  if (!kept) {
+    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s\n", options.seed,
+                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(),
+                ReplayOf(program, options.seed, options).c_str());
+  }
+  return kept;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  StoreWorld::Options options;
+  uint64_t first = 1, seeds = 0;
+  int bug = 0;
+  bool replays = false;
+  CLI::App app("Runs kvist's SSD store in a simulated world");
+  app.add_option("--seed", options.seed, "replay this seed");
+  app.add_option("--seeds", seeds, "run so many seeds");
+  app.add_option("--first", first, "the first of them");
+  app.add_option("--events", options.events, "events of the owner a seed")->capture_default_str();
+  app.add_flag("--trace", options.trace, "print every event");
+  app.add_flag("--digest", replays, "with --seed: print only the digest of all that was heard");
+  app.add_option("--plant", bug, "plant this bug around the store, and succeed when a seed fails")->check(CLI::Range(1, 5));
+  CLI11_PARSE(app, argc, argv);
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // an abort loses nothing
+  options.plant = StoreWorld::Plant{static_cast<uint8_t>(bug)};
+  if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);  // segment files: no disk is waited for
+  // Each life that ends by a crash leaves its descriptors open.
+  rlimit files{};
+  getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+
+  if (seeds > 0) {
+    return kvist::sim::RunSeeds<Totals>(
+        first, seeds, bug,
+        [&](uint64_t seed, Totals* mine) {
+          StoreWorld::Options one = options;
+          one.seed = seed;
+          return RunSeed(one, argv[0], mine);
+        },
+        [&](uint64_t seed) { return ReplayOf(argv[0], seed, options); }, PrintTotals);
+  }
+  if (replays) {
+    StoreWorld world(options);
+    const bool kept = world.Run();
+    std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(), world.events());
+    return kept ? 0 : 1;
+  }
+  Totals totals;
+  const bool kept = RunSeed(options, argv[0], &totals);
+  if (kept) PrintTotals(totals);
+  return kept ? 0 : 1;
+}

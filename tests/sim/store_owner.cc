@@ -1,0 +1,266 @@
+// What the owner of a simulated store does, hears, and may rely on.
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/store_world.h"
+
+namespace kvist::sim {
+namespace {
+
+constexpr uint64_t kVersionsMax = 1 << 20;  // of a chunk
+
+}  // namespace
+
+ssd::ChunkId StoreWorld::IdOf(const Name& name) const {
+  return {name.second % 5, numbers_[name.first], 1, ssd::DigestOf<ChunkKey>(1 + name.second)};
+}
+
+StoreWorld::Name StoreWorld::NameOf(const ssd::ChunkId& id) const {
+  const auto space = std::find(numbers_.begin(), numbers_.end(), id.space);
+  KVIST_CHECK(space != numbers_.end());
+  return {static_cast<uint32_t>(space - numbers_.begin()), id.key.bytes[0] - 1u};
+}
+
+uint64_t StoreWorld::SeedOf(const Name& name, uint64_t version, uint32_t shard) const {
+  return ((uint64_t{name.first} * 64 + name.second) * kVersionsMax + version) * 8 + shard;
+}
+
+// Whether what lies there is nobody's promise any more, in this kind of world.
+bool StoreWorld::MayBeLost(const std::vector<ssd::Place>& places) const {
+  if (kind_ != Kind::kFailing) return kind_ == Kind::kLying;
+  return std::any_of(places.begin(), places.end(), [this](const ssd::Place place) {
+    return files_[ssd::DeviceOf(place.segment)]->failed.contains(place.segment);
+  });
+}
+
+bool StoreWorld::BeingRead(const Name& name) const {
+  return std::any_of(reading_.begin(), reading_.end(), [&](const auto& entry) { return entry.second.name == name; });
+}
+
+void StoreWorld::BeginWrite(const Name& name, bool again) {
+  History& history = histories_[name];
+  const uint64_t ticket = ++next_ticket_;
+  Writing& writing = writing_[ticket];
+  writing.name = name;
+  writing.version = history.next++;
+  writing.again = again;
+  ssd::Store::ChunkToWrite chunk;
+  chunk.ticket = ticket;
+  chunk.id = IdOf(name);
+  if (chunk.id.position > 0) chunk.parent = ssd::DigestOf<ChunkKey>(name.second);
+  chunk.hints = static_cast<uint16_t>(name.second);
+  chunk.shape = shape_;
+  for (uint32_t shard = 0; shard < shards_; ++shard) {
+    ssd::AlignedBytes& slot = writing.slots.emplace_back(ssd::kUnit * shape_.units());
+    ssd::FillPayload(slot.data(), SeedOf(name, writing.version, shard), shape_.payload().value);
+    chunk.slots.emplace_back(slot.data(), slot.size().value);
+  }
+  Note(absl::StrCat("write ", name.first, "/", name.second, " version ", writing.version, " ticket ", ticket));
+  store_->Write(std::move(chunk));
+}
+
+void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
+  auto node = writing_.extract(ticket);
+  if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("write ", ticket, " was answered twice"))) return;
+  Note(absl::StrCat("written ", ticket, " ", status.ToString()));
+  const Writing& writing = node.mapped();
+  const Name name = writing.name;
+  History& history = histories_[name];
+  if (!status.ok()) {
+    ++coverage_.refused;
+    verdict_.Expect(kind_ != Kind::kHonest || !absl::IsUnavailable(status), kServesAgain,
+                    absl::StrCat("a disk without faults: ", status.message()));
+    // What can't be written again for want of room it does without.
+    if (writing.again && !writing.cleared && known_.contains(name) && !BeingRead(name)) FreeOne(name);
+    return;
+  }
+  ++coverage_.written;
+  if (writing.cleared) return store_->Free(IdOf(name), shape_.units(), std::move(places));
+  verdict_.Expect(!history.durable || *history.durable < writing.version, kNothingHalfDone,
+                  "an earlier write is durable behind a later one");
+  history.durable = writing.version;
+  history.places = places;
+  std::vector<ssd::Place> before = std::exchange(known_[name].places, std::move(places));
+  for (auto& [read, reading] : reading_) reading.replaced |= reading.name == name;
+  if (!before.empty()) store_->Free(IdOf(name), shape_.units(), std::move(before), /*replaced=*/true);
+}
+
+bool StoreWorld::MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const {
+  const uint64_t bytes = (shape_.layer_bytes * layers).value;
+  ssd::AlignedBytes wanted(ssd::kUnit * shape_.units());
+  for (uint64_t version = reading.floor; version < reading.end; ++version) {
+    ssd::FillPayload(wanted.data(), SeedOf(reading.name, version, shard), bytes);
+    if (std::memcmp(wanted.data() + ssd::kHeaderBytes.value, reading.slots[shard].data() + ssd::kHeaderBytes.value, bytes) ==
+        0)
+      return true;
+  }
+  return false;
+}
+
+void StoreWorld::BeginRead(const Name& name) {
+  const History& history = histories_[name];
+  const uint64_t ticket = ++next_ticket_;
+  Reading& reading = reading_[ticket];
+  reading.name = name;
+  reading.floor = kind_ == Kind::kLying ? 0 : FloorOf(history);  // a disk that lies may have lost a clear, too
+  reading.end = history.next;
+  std::vector<ssd::Store::ChunkToRead> chunks(1);
+  chunks[0].ticket = ticket;
+  chunks[0].id = IdOf(name);
+  chunks[0].shape = shape_;
+  chunks[0].places = known_.at(name).places;
+  chunks[0].by_layer = prng_.Percent(50);
+  for (uint32_t shard = 0; shard < shards_; ++shard) {
+    const ssd::AlignedBytes& slot = reading.slots.emplace_back(ssd::kUnit * shape_.units());
+    chunks[0].slots.emplace_back(slot.data(), slot.size().value);
+  }
+  chunks[0].arrived = [this, ticket](uint32_t shard, uint32_t layers) {
+    const Reading& of = reading_.at(ticket);
+    verdict_.Expect(of.given_up || MayBe(of, shard, layers), kNoWrongBytes,
+                    absl::StrCat("layers that have arrived of chunk ", of.name.first, "/", of.name.second));
+  };
+  Note(absl::StrCat("read ", name.first, "/", name.second, " ticket ", ticket));
+  store_->Read(std::move(chunks));
+}
+
+void StoreWorld::Read(Ticket ticket, absl::Status status) {
+  auto node = reading_.extract(ticket);
+  if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("read ", ticket, " was answered twice"))) return;
+  Note(absl::StrCat("has read ", ticket, " ", status.ToString()));
+  const Reading& reading = node.mapped();
+  if (reading.given_up || absl::IsCancelled(status)) return;
+  const std::string what = absl::StrCat("chunk ", reading.name.first, "/", reading.name.second);
+  if (status.ok() || options_.plant == Plant::kUnchecked) {
+    ++coverage_.read;
+    for (uint32_t shard = 0; shard < shards_; ++shard)
+      verdict_.Expect(MayBe(reading, shard, shape_.layers), kNoWrongBytes, absl::StrCat(what, ", shard ", shard));
+    return;
+  }
+  ++(absl::IsDataLoss(status) ? coverage_.damaged_reads : coverage_.failed_reads);
+  const auto known = known_.find(reading.name);
+  if (known == known_.end() || reading.replaced) return;
+  // A disk that fails may refuse any read, but has nothing else there than it should.
+  const History& history = histories_[reading.name];
+  const bool was_durable = history.durable.has_value() && history.places == known->second.places;
+  const bool may_fail =
+      !was_durable || (kind_ == Kind::kFailing && absl::IsUnavailable(status)) || MayBeLost(known->second.places);
+  verdict_.Expect(may_fail, kSurvives, absl::StrCat(what, " can't be read: ", status.ToString()));
+  if (!BeingRead(reading.name)) FreeOne(reading.name);
+}
+
+void StoreWorld::FreeOne(const Name& name) {
+  ++coverage_.freed;
+  Note(absl::StrCat("free ", name.first, "/", name.second));
+  histories_[name].durable.reset();
+  auto node = known_.extract(name);
+  store_->Free(IdOf(name), shape_.units(), std::move(node.mapped().places));
+}
+
+void StoreWorld::Clear(std::optional<uint32_t> space) {
+  Note(absl::StrCat("clear ", space ? absl::StrCat(*space) : "all"));
+  const auto is_in = [space](const Name& name) { return !space || name.first == *space; };
+  std::map<Name, uint64_t> below;  // is gone when it is done
+  for (auto& [name, history] : histories_) {
+    if (!is_in(name)) continue;
+    history.durable.reset();
+    below[name] = history.next;
+  }
+  for (auto& [ticket, writing] : writing_) writing.cleared |= is_in(writing.name);
+  for (auto& [ticket, reading] : reading_) reading.given_up |= is_in(reading.name);
+  std::vector<std::pair<Name, std::vector<ssd::Place>>> gone;
+  for (auto it = known_.begin(); it != known_.end();) {
+    const bool goes = is_in(it->first);
+    if (goes) gone.emplace_back(it->first, std::move(it->second.places));
+    it = goes ? known_.erase(it) : std::next(it);
+  }
+  const auto forget = [this, below = std::move(below)] {
+    for (const auto& [name, version] : below) histories_[name].cleared = std::max(histories_[name].cleared, version);
+  };
+  for (uint32_t s = 0; s < numbers_.size(); ++s) {
+    if (!space || *space == s) cleared_spaces_.insert(s);
+  }
+  if (options_.plant == Plant::kClearTooEarly) forget();
+  ++clears_running_;
+  store_->Clear(space ? std::optional(numbers_[*space]) : std::nullopt, [this, forget](const absl::Status& status) {
+    --clears_running_;
+    Note(absl::StrCat("cleared ", status.ToString()));
+    verdict_.Expect(kind_ != Kind::kHonest || !absl::IsUnavailable(status), kServesAgain,
+                    absl::StrCat("a clear fails: ", status.message()));
+    if (!status.ok()) return;
+    ++coverage_.cleared;
+    forget();
+  });
+  for (auto& [name, places] : gone) store_->Free(IdOf(name), shape_.units(), std::move(places));
+}
+
+void StoreWorld::Writable(bool writable, const std::string& why) {
+  Note(absl::StrCat("writable ", writable, " ", why));
+  writable_ = writable;
+}
+
+bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) {
+  for (const ssd::FoundSpace& space : spaces) {
+    const auto known = std::find(numbers_.begin(), numbers_.end(), space.number);
+    verdict_.Expect(known != numbers_.end() &&
+                        space.digest == ssd::DigestOf<SpaceDigest>(1000 + static_cast<uint64_t>(known - numbers_.begin())),
+                    kTenantsApart, "a space has another one's number");
+  }
+  for (ssd::FoundChunk& chunk : chunks) {
+    const Name name = NameOf(chunk.id);
+    const History& history = histories_[name];
+    Note(absl::StrCat("found ", name.first, "/", name.second));
+    ++coverage_.found;
+    verdict_.Expect(kind_ == Kind::kLying || history.cleared < history.next, kClearedIsGone,
+                    absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
+    verdict_.Expect(chunk.places.size() == shards_ && chunk.units == shape_.units(), kNothingHalfDone,
+                    "a chunk is found in another shape");
+    if (cleared_spaces_.contains(name.first)) {
+      store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/known_.contains(name));
+    } else if (known_.contains(name)) {
+      store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/true);
+    } else {
+      known_[name].places = std::move(chunk.places);
+    }
+  }
+  return true;
+}
+
+void StoreWorld::Recovered(const ssd::Recovery& recovery) {
+  Note(absl::StrCat("recovered ", recovery.status.ToString(), recovery.rebuilt ? " rebuilt " : " ", recovery.chunks));
+  recovered_ = true;
+  if (recovery.rebuilt) ++coverage_.rebuilds;
+  if (!recovery.status.ok()) {
+    verdict_.Expect(kind_ != Kind::kHonest || absl::IsCancelled(recovery.status), kServesAgain,
+                    absl::StrCat("recovery fails: ", recovery.status.message()));
+    return;
+  }
+  for (const auto& [name, history] : histories_) {
+    if (!history.durable || MayBeLost(history.places)) continue;
+    ++coverage_.looked_for;
+    verdict_.Expect(known_.contains(name), kSurvives,
+                    absl::StrCat("chunk ", name.first, "/", name.second, " was called durable in version ", *history.durable,
+                                 " and isn't found"));
+  }
+}
+
+void StoreWorld::WantsBack(std::vector<ssd::PlaceWanted> records) {
+  ++coverage_.wanted_back;
+  for (const ssd::PlaceWanted& record : records) {
+    const Name name = NameOf(record.id);
+    const auto known = known_.find(name);
+    if (known == known_.end() || known->second.places.size() <= record.shard ||
+        known->second.places[record.shard] != record.place || BeingRead(name))
+      continue;
+    if (prng_.Percent(60)) {
+      FreeOne(name);
+    } else {
+      ++coverage_.written_again;
+      BeginWrite(name, true);
+    }
+  }
+}
+
+void StoreWorld::Damaged(std::vector<ssd::PlaceWanted>) {}
+
+}  // namespace kvist::sim

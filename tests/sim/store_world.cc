@@ -1,0 +1,288 @@
+#include "tests/sim/store_world.h"
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+
+namespace kvist::sim {
+namespace {
+
+constexpr uint32_t kSpaces = 2;
+constexpr uint32_t kNames = 40;          // of a space
+constexpr uint32_t kWritesMax = 24;      // at the same time
+constexpr uint32_t kPatience = 300'000;  // steps until all that was asked has ended
+
+StoreWorld::Kind KindOf(uint64_t seed) {
+  constexpr StoreWorld::Kind kKinds[] = {StoreWorld::Kind::kHonest, StoreWorld::Kind::kFailing, StoreWorld::Kind::kHonest,
+                                         StoreWorld::Kind::kLying};
+  return kKinds[seed % 4];
+}
+
+// Where stores that died lie: nothing of theirs is ever gone on with, their ends included.
+void Bury(std::unique_ptr<ssd::Store> store) {
+  static auto* const graves = new std::vector<ssd::Store*>();
+  graves->push_back(store.release());
+}
+
+}  // namespace
+
+StoreWorld::StoreWorld(Options options)
+    : options_(options), prng_(options.seed), kind_(KindOf(options.seed)), hands_(&prng_) {
+  shape_ = {
+      .layers = prng_.Between(1, 4), .layer_bytes = Bytes{prng_.Between(100, 6000)}, .order = ssd::SlotOrder::kLayerMajor};
+  shards_ = prng_.Between(1, 3);
+  segments_ = prng_.Between(5, 9);
+  units_ = prng_.Between(24, 60);
+  const uint32_t devices = prng_.Between(1, 2);
+  for (uint32_t i = 0; i < devices; ++i) {
+    files_.push_back(std::make_unique<kvist::test::SimFiles>(folder_ / std::to_string(i)));
+    files_.back()->forgets_syncs = options_.plant == Plant::kNoFlush;
+  }
+  catalog_ = std::make_unique<kvist::test::SimCatalog>(
+      kvist::test::SimCatalog::Options{.says_too_early = options_.plant == Plant::kCommitTooEarly,
+                                       .forgets_erasures = options_.plant == Plant::kErasuresLost});
+  hands_.Also([this] { return catalog_->Step(); });
+  hands_.Also([this] { return catalog_->LoadStep(); });
+  // Somebody makes room for the catalog, in the end: a store waits for that.
+  hands_.Also([this] {
+    if (catalog_full_ == 0 || --catalog_full_ > 0) return false;
+    catalog_->Fail(absl::OkStatus(), false);
+    return true;
+  });
+}
+
+StoreWorld::~StoreWorld() {
+  if (open_ != nullptr) Bury(std::move(open_));
+}
+
+void StoreWorld::Note(const std::string& line) {
+  for (const char c : line) digest_ = (digest_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  if (options_.trace) std::printf("%6lu %s\n", events_, line.c_str());
+}
+
+void StoreWorld::Open() {
+  ssd::StoreOptions store;
+  for (size_t i = 0; i < files_.size(); ++i) store.directories.push_back(files_[i]->directory);
+  store.segment = ssd::kUnit * units_;
+  store.capacity = store.segment * segments_ * files_.size();
+  store.scrub_every = absl::ZeroDuration();
+  store.hands = &hands_;
+  store.catalog = [this] { return catalog_->Open(); };
+  store.before_step = [this](std::string_view) { hands_.Passed(); };
+  disks_.clear();
+  store.open_device = [this](const ssd::DeviceOptions& of) -> absl::StatusOr<std::unique_ptr<ssd::Device>> {
+    auto disk = std::make_unique<kvist::test::SimDisk>(files_[disks_.size()].get(), of.segment_bytes.value, &prng_);
+    disks_.push_back(disk.get());
+    return disk;
+  };
+  auto opened = ssd::Store::Open(std::move(store), this);
+  KVIST_CHECK(opened.ok());
+  open_ = *std::move(opened);
+  store_ = open_.get();
+  ++coverage_.lives;
+  numbers_.clear();
+  for (uint32_t space = 0; space < kSpaces; ++space)
+    numbers_.push_back(store_->OpenSpace(ssd::DigestOf<SpaceDigest>(1000 + space), absl::StrCat("space ", space)));
+  Note("open");
+}
+
+void StoreWorld::Start() {
+  started_ = true;
+  store_->Start();
+  Note("start");
+}
+
+void StoreWorld::Forget() {
+  started_ = recovered_ = writable_ = false;
+  clears_running_ = 0;
+  writing_.clear();
+  reading_.clear();
+  known_.clear();
+  cleared_spaces_.clear();
+}
+
+void StoreWorld::Close() {
+  hands_.CrashAfter(0);
+  Note("close");
+  open_.reset();
+  verdict_.Expect(writing_.empty() && reading_.empty() && clears_running_ == 0, kOneAnswer,
+                  "something was not answered when the store was closed");
+  ++coverage_.clean_ends;
+  Forget();
+}
+
+void StoreWorld::Die() {
+  const bool power = prng_.Percent(50);
+  Note(power ? "the power fails" : "the process dies");
+  ++(power ? coverage_.power_cuts : coverage_.crashes);
+  if (started_ && !recovered_) ++coverage_.crashes_while_recovering;
+  hands_.Forget();
+  for (kvist::test::SimDisk* disk : disks_) power ? disk->Crash() : disk->Die();
+  catalog_->Crash(prng_.Below(catalog_->waiting() + 1));
+  Bury(std::move(open_));
+  Forget();
+}
+
+void StoreWorld::BetweenLives() {
+  if (prng_.Percent(15)) {
+    catalog_->Lose();
+    ++coverage_.catalogs_lost;
+    Note("the catalog is lost");
+  }
+  if (kind_ != Kind::kLying) return;
+  if (prng_.Percent(10)) catalog_->Age(prng_.Between(1, 5));
+  if (prng_.Percent(20) && !catalog_->durable().empty())
+    catalog_->Spoil(std::next(catalog_->durable().begin(), prng_.Below(catalog_->durable().size()))->first);
+  for (const auto& files : files_) {
+    for (auto& [segment, file] : files->files) {
+      if (!prng_.Percent(20)) continue;
+      file.bytes[prng_.Below(file.bytes.size())] ^= std::byte{1} << prng_.Below(8);
+      ++coverage_.lies;
+    }
+  }
+}
+
+void StoreWorld::Faults(bool on) {
+  for (kvist::test::SimDisk* disk : disks_) {
+    kvist::test::SimDisk::Faults faults;
+    const auto some = [&](uint32_t most) { return on && prng_.Percent(50) ? prng_.Between(1, most) : 0; };
+    if (kind_ == Kind::kFailing) {
+      faults.read_error = some(20);
+      faults.write_error = some(20);
+      faults.sync_error = some(20);
+    }
+    if (kind_ == Kind::kLying) {
+      faults.torn = some(20);
+      faults.misdirected = some(20);
+      faults.dropped = some(20);
+      faults.flipped = some(20);
+      faults.unread = some(20);
+    }
+    if (on && prng_.Percent(30)) faults.files_max = prng_.Between(1, segments_);
+    disk->set_faults(faults);
+  }
+  if (on && prng_.Percent(20)) {
+    const bool fails = kind_ == Kind::kFailing && prng_.Percent(20);
+    catalog_->Fail(fails ? absl::UnavailableError("EIO") : absl::ResourceExhaustedError("full"), prng_.Percent(50));
+    catalog_full_ = fails ? 0 : prng_.Between(1, 3000);
+  } else {
+    catalog_->Fail(absl::OkStatus(), false);
+    catalog_full_ = 0;
+  }
+  Note(on ? "faults" : "no faults");
+}
+
+void StoreWorld::Steps(uint32_t most) {
+  for (uint32_t i = prng_.Below(most + 1); i > 0; --i) hands_.Step();
+}
+
+void StoreWorld::Event() {
+  const Name name{prng_.Below(kSpaces), prng_.Below(kNames)};
+  switch (prng_.Below(20)) {
+    case 0:
+    case 1:
+    case 2:
+    case 3:
+    case 4:
+    case 5:
+      if (writing_.size() < kWritesMax) BeginWrite(name, false);
+      break;
+    case 6:
+    case 7:
+    case 8:
+    case 9:
+      if (!known_.empty()) BeginRead(std::next(known_.begin(), prng_.Below(known_.size()))->first);
+      break;
+    case 10:
+      if (known_.contains(name) && !BeingRead(name)) FreeOne(name);
+      break;
+    case 11:
+      if (prng_.Percent(20)) Clear(prng_.Percent(30) ? std::nullopt : std::optional(name.first));
+      break;
+    case 12:
+    case 13: store_->Flush(); break;
+    case 14:
+      if (prng_.Percent(20)) Faults(prng_.Percent(60));
+      break;
+    case 15:
+      if (prng_.Percent(3)) return Close();
+      break;
+    default:
+      if (!started_) Start();
+      break;
+  }
+  Steps(40);
+}
+
+void StoreWorld::Settle() {
+  for (uint32_t i = 0; verdict_.kept(); ++i) {
+    if (writing_.empty() && reading_.empty() && clears_running_ == 0 && recovered_) return;
+    if (i % 256 == 0) store_->Flush();
+    hands_.Step();
+    verdict_.Expect(i < kPatience, kOneAnswer,
+                    absl::StrCat(writing_.size(), " writes, ", reading_.size(), " reads and ", clears_running_,
+                                 " clears don't end", recovered_ ? "" : ", nor does recovery"));
+  }
+}
+
+// Faults stop; everything ends; what is durable is there, and after a clear nothing is.
+void StoreWorld::End() {
+  hands_.CrashAfter(0);
+  const auto live_again = [this] {
+    if (open_ != nullptr) Close();
+    Open();
+    Faults(false);
+    Start();
+    Settle();
+  };
+  if (open_ == nullptr) Open();
+  Faults(false);
+  if (!started_) Start();
+  Settle();
+  live_again();
+  const auto read_all = [this] {
+    for (const auto& [name, known] : known_) BeginRead(name);
+    Settle();
+  };
+  read_all();
+  for (uint32_t i = 0; i < 2 * kNames && verdict_.kept(); ++i) {
+    BeginWrite({i % kSpaces, i / kSpaces}, false);
+    if (i % 4 == 0) Settle();
+  }
+  Settle();
+  for (uint32_t i = 0; i < kNames && known_.empty() && verdict_.kept(); ++i) {
+    BeginWrite({0, i}, false);
+    Settle();
+  }
+  if (kind_ == Kind::kHonest) verdict_.Expect(writable_ && !known_.empty(), kServesAgain, "nothing can be written any more");
+  read_all();
+  Clear(std::nullopt);
+  Settle();
+  live_again();
+  if (kind_ != Kind::kLying)
+    verdict_.Expect(known_.empty(), kClearedIsGone, absl::StrCat(known_.size(), " chunks came back after a clear of all"));
+  Close();
+}
+
+bool StoreWorld::Run() {
+  for (events_ = 0; events_ < options_.events && verdict_.kept(); ++events_) {
+    try {
+      if (open_ == nullptr) {
+        BetweenLives();
+        Open();
+        if (prng_.Percent(80)) hands_.CrashAfter(prng_.Between(1, prng_.Percent(40) ? 400 : 8000));
+      }
+      Event();
+    } catch (const kvist::test::SimHands::Crash&) { Die(); }
+  }
+  if (verdict_.kept()) End();
+  for (const auto& files : files_) {
+    coverage_.errors += files->injected.errors;
+    coverage_.lies += files->injected.lies + files->injected.read_lies;
+    coverage_.no_space += files->injected.no_space;
+  }
+  return verdict_.kept();
+}
+
+}  // namespace kvist::sim
