@@ -31,17 +31,24 @@ class Drive {
         writer_(&queue_, &segments_, options.writer),
         reader_(&queue_, &segments_, options.reader) {}
 
-  // Begins what can be begun, waits until something has ended, somebody calls device().Wake or it is `until`, and hears what has ended.
-  // While a large record is being sealed it doesn't wait, but looks.
-  void Turn(absl::Time now, absl::Time until) {
+  // Begins what can be begun.
+  void Begin(absl::Time now) {
     writer_.Pump(now);
     queue_.Pump();
+  }
+  // Waits until something has ended, somebody calls device().Wake or it is `until`, and hears what has ended. While a large record is being sealed
+  // it doesn't wait, but looks. Whoever has to tell what came of Begin does that first: this may take for ever.
+  void Wait(absl::Time until) {
     ended_.clear();
     device_->Wait(std::min(until, writer_.wake_at()), &ended_);
     for (const Completion& completion : ended_) {
       queue_.Complete(completion);
       queue_.Pump();  // the device goes on while the next one is looked at
     }
+  }
+  void Turn(absl::Time now, absl::Time until) {
+    Begin(now);
+    Wait(until);
   }
 
   Device& device() { return *device_; }

@@ -112,35 +112,49 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     Publish();
     published_ = now;
   }
-  if (ended()) return Tell(now);
+  drive_.Begin(now);
+  GiveUpIfStarved(now);
+  // All of it before it sleeps: nobody else would.
+  Tell();
+  if (ended()) return;
   if (starved_since_ != absl::InfiniteFuture()) until = std::min(until, starved_since_ + kStarvedMax);
-  drive_.Turn(now, std::min({until, retry_at_, ask_at_ > now ? ask_at_ : absl::InfiniteFuture()}));
-  Tell(now);
+  drive_.Wait(std::min({until, retry_at_, ask_at_ > now ? ask_at_ : absl::InfiniteFuture()}));
+  Tell();
 }
 
-void StoreDevice::Tell(absl::Time now) {
+void StoreDevice::Tell() {
+  while (TellSome()) {}  // what is told of may end more
+}
+
+bool StoreDevice::TellSome() {
   Writer& writer = drive_.writer();
-  for (const SegmentHeader& header : writer.TakeAnnounced()) listener_->Announced(header);
-  for (const Writer::Outcome& outcome : writer.TakeOutcomes()) {
+  const std::vector<SegmentHeader> announced = writer.TakeAnnounced();
+  for (const SegmentHeader& header : announced) listener_->Announced(header);
+  const std::vector<Writer::Outcome> outcomes = writer.TakeOutcomes();
+  for (const Writer::Outcome& outcome : outcomes) {
     if (outcome.error == 0) failures_ = 0;
     listener_->ShardWritten(outcome);
   }
-  for (const uint32_t segment : writer.TakeSettled()) {
+  const std::vector<uint32_t> settled = writer.TakeSettled();
+  for (const uint32_t segment : settled) {
     look_at_.push_back(segment);
     listener_->Settled(segment);
   }
-  for (const uint32_t segment : writer.TakeFenced()) {
+  const std::vector<uint32_t> fenced = writer.TakeFenced();
+  for (const uint32_t segment : fenced) {
     listener_->Fenced(segment);
     if (++failures_ < kFailuresMax || !writable_) continue;
     SetWritable(false, absl::StrCat("writing to ", options_.directory, " fails, and has failed in ", failures_,
                                     " segments: replace the disk, or take it out of ssd.path"));
     writer.GiveUp(EIO);
   }
-  for (const Reader::Progress& progress : drive_.reader().TakeProgress()) {
+  const std::vector<Reader::Progress> progressed = drive_.reader().TakeProgress();
+  for (const Reader::Progress& progress : progressed) {
     if (progress.ended) NoteRead(progress.error);
     listener_->ShardRead(progress);
   }
-  GiveUpIfStarved(now);
+  TellEmpty();
+  return !announced.empty() || !outcomes.empty() || !settled.empty() || !fenced.empty() || !progressed.empty();
 }
 
 void StoreDevice::NoteRead(int error) {

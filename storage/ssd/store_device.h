@@ -88,7 +88,8 @@ class StoreDevice {
  private:
   void Run();
   void Probe();
-  void Tell(absl::Time now);
+  void Tell();
+  bool TellSome();
   void TellEmpty();
   void AskForRoom(absl::Time now);
   void GiveUpIfStarved(absl::Time now);

@@ -30,6 +30,8 @@
 namespace kvist::ssd {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr char kStoreFile[] = "store";
 
 uint64_t ChecksumOf(const StoreFile& file) { return XXH3_64bits(&file, offsetof(StoreFile, checksum)); }
