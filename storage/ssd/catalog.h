@@ -94,9 +94,9 @@ class RowSink {
 // How a catalog was found.
 struct OpenReport {
   enum Kind {
-    kNew,    // there was none
-    kClean,  // as it was left at a clean end
-    kUnclean,  // after a crash: whole, but segments may hold more than it says (and an older copy can't be excluded by it alone)
+    kNew,       // there was none
+    kClean,     // as it was left at a clean end
+    kUnclean,   // after a crash: whole (but an older copy can't be excluded by it alone)
     kSetAside,  // what was there couldn't be used; this one is empty
   };
   Kind kind = kNew;
@@ -139,10 +139,6 @@ class Catalog {
 
   virtual const OpenReport& report() const = 0;
   virtual CatalogStats stats() const = 0;
-
-  // Whether its end counts as a clean one; it does by default, unless a commit has failed since. False while there is something that only
-  // the records tell: the next start then looks for it as after a crash. Any thread.
-  virtual void MayEndClean(bool may) = 0;
 
   // Errors, at once: ResourceExhausted  too much waits: again when a `done` has come; nothing was taken, `done` isn't called.
   // Errors, in `done`: ResourceExhausted  the disk is full; later commits may succeed.

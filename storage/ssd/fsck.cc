@@ -92,13 +92,6 @@ class Checking {
   void Judge();
   absl::Status Repair();
   uint32_t NumberOf(const SpaceDigest& digest);
-  // Of those that have records, by the catalog's word and by their own.
-  bool AllRead() const {
-    return report_.unreadable == 0 &&
-           std::all_of(rows_.segments.begin(), rows_.segments.end(), [this](const SegmentRow& row) {
-             return row.state == SegmentState::kFree || read_.contains(row.number);
-           });
-  }
   std::string FileOf(Place place) const {
     return absl::StrCat(options_.directories[DeviceOf(place.segment)], "/", SegmentFileName(place.segment));
   }
@@ -288,14 +281,11 @@ absl::Status Checking::Repair() {
   options.store = store_;
   lock_ = UniqueFd();  // it takes its own
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<RocksCatalog> catalog, RocksCatalog::Open(std::move(options)));
-  catalog->MayEndClean(false);
   const OpenReport& opened = catalog->report();
   if (usable_) {
     if (opened.kind == OpenReport::kSetAside || opened.generation != generation_ + 1)
       return absl::FailedPreconditionError("a kvistd had it open since it was read: try again");
     KVIST_RETURN_IF_ERROR(Done(catalog.get(), std::nullopt, std::move(batch)));
-    // What the next start would look for after a crash is in it now, if all segments were read.
-    catalog->MayEndClean(!report_.unclean || AllRead());
   } else if (!opened.rebuild_pending) {
     // As the next start would do itself; it rebuilds it from the headers.
     KVIST_RETURN_IF_ERROR(Done(catalog.get(), report_.catalog_trouble));

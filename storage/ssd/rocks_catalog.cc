@@ -62,7 +62,6 @@ class RocksCatalog::State {
   absl::Status Commit(CatalogBatch batch, Done done);
   absl::Status Load(RowSink* sink);
   void StartOver(std::string why, Done done);
-  void MayEndClean(bool may) { may_end_clean_.store(may, std::memory_order_relaxed); }
 
  private:
   struct Asked {
@@ -117,8 +116,7 @@ class RocksCatalog::State {
   RowSink* sink_ ABSL_GUARDED_BY(mutex_) = nullptr;
   const rocksdb::Snapshot* snapshot_ ABSL_GUARDED_BY(mutex_) = nullptr;
   CatalogStats stats_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> may_end_clean_ = true;  // a wish: nothing else is published by it
-  std::atomic<bool> cancel_load_ = false;   // only asks: what was loaded until it is seen is as good
+  std::atomic<bool> cancel_load_ = false;  // only asks: what was loaded until it is seen is as good
 
   std::thread committer_;
   std::thread loader_;
@@ -250,8 +248,7 @@ RocksCatalog::State::~State() {
   Step("close: database");
   const rocksdb::Status closed = db_->Close();
   db_.reset();
-  const bool clean = may_end_clean_.load(std::memory_order_relaxed) && !failed_;
-  if (!closed.ok() || !broken_.ok() || full_ || !clean) return;  // the stamp stays that of a crash
+  if (!closed.ok() || !broken_.ok() || full_ || failed_) return;  // the stamp stays that of a crash
   const absl::StatusOr<CatalogFiles> files = ReadManifest(path_);
   if (!files.ok()) return;  // likewise
   Step("close: stamp");
@@ -478,7 +475,6 @@ absl::StatusOr<std::unique_ptr<RocksCatalog>> RocksCatalog::Open(RocksCatalogOpt
 
 const OpenReport& RocksCatalog::report() const { return state_->report(); }
 CatalogStats RocksCatalog::stats() const { return state_->stats(); }
-void RocksCatalog::MayEndClean(bool may) { state_->MayEndClean(may); }
 absl::Status RocksCatalog::Commit(CatalogBatch batch, Done done) {
   return state_->Commit(std::move(batch), std::move(done));
 }

@@ -48,7 +48,6 @@ class RocksCatalog : public Catalog {
 
   const OpenReport& report() const override;
   CatalogStats stats() const override;
-  void MayEndClean(bool may) override;
   absl::Status Commit(CatalogBatch batch, Done done) override;
   absl::Status Load(RowSink* sink) override;
   void StartOver(std::string why, Done done) override;

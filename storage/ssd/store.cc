@@ -112,8 +112,6 @@ absl::Status Store::State::OpenCatalog() {
   }
   const OpenReport& report = catalog_->report();
   rebuild_ = report.rebuild_pending;
-  unclean_ = report.kind == OpenReport::kUnclean;
-  catalog_->MayEndClean(!unclean_);  // until recovery has looked for clears behind the last known records
   if (!report.message.empty()) message_ = report.message;
 
   CollectedRows found(CollectedRows::Which::kBeforeChunks);
@@ -168,6 +166,8 @@ absl::Status Store::State::OpenDevices() {
   uint64_t epoch = 0;
   for (const SegmentHeader& header : found_) epoch = std::max(epoch, header.epoch);
   for (const auto& [number, row] : segments_) epoch = std::max(epoch, row.epoch);
+  for (const auto& [space, row] : clear_records_)
+    epoch = std::max(epoch, row.sequence >> 32);  // it may have written nothing else
   sequence_ = (epoch + 1) << 32;
   const auto count = static_cast<uint32_t>(options_.directories.size());
   for (uint32_t number = 0; number < count; ++number) {

@@ -36,29 +36,8 @@ void Store::State::Recover() {
     keeper_->Post([this] { BeginRebuild(); });
     return;
   }
-  if (unclean_) ScanTails();
   const absl::Status loading = closing_ ? absl::CancelledError("the store was closed") : catalog_->Load(this);
   if (!loading.ok()) EndRecovery(loading);
-}
-
-// What was being written at a crash: clears that lie there count, though their rows aren't committed.
-void Store::State::ScanTails() {
-  for (const auto& [number, header] : usable_) {
-    bool open = false;
-    AskKeeper([&, n = number] { open = segments_[n].state == SegmentState::kOpen; });
-    if (!open || closing_) continue;
-    std::vector<ClearRow> clears;
-    ScanSegment(
-        records_.get(), ToRead(header), 1,
-        [&](const RecordHeader& record) {
-          if (record.kind == RecordKind::kClear)
-            clears.push_back({record.space, record.sequence, {record.segment, record.unit}});
-        },
-        [this] { return !closing_; });
-    AskKeeper([&] {
-      for (const ClearRow& row : clears) NoteClear(row, /*committed=*/false);
-    });
-  }
 }
 
 // A clear that was found; the keeper's, for the loader or the rebuild, which waits meanwhile.
@@ -67,12 +46,14 @@ void Store::State::NoteClear(const ClearRow& row, bool committed) {
     const absl::MutexLock lock(&mutex_);
     cleared_[row.space] = std::max(cleared_[row.space], row.sequence);
   }
+  uint64_t& asked = clears_asked_[row.space];
+  asked = std::max(asked, row.sequence);
   ClearRow& in_force = clear_records_[row.space];
   if (in_force.sequence >= row.sequence) return;
   const ClearRow before = std::exchange(in_force, row);
   if (!committed) {
     CatalogBatch batch;
-    batch.Put(row);
+    PutClear(row, &batch);
     Must(std::move(batch), [] {});
   }
   // Its record is wanted; that of before isn't any more.
@@ -233,7 +214,10 @@ void Store::State::Loaded(const LoadReport& report) {
         CatalogBatch batch;
         for (const SpaceRow& row : spaces_.All()) batch.Put(row);
         for (const auto& [number, row] : segments_) batch.Put(row);
-        for (const auto& [space, row] : clear_records_) batch.Put(row);
+        for (const auto& [space, sequence] : clears_asked_) {
+          const auto record = clear_records_.find(space);
+          batch.Put(ClearRow{space, sequence, record == clear_records_.end() ? Place{} : record->second.place});
+        }
         Must(std::move(batch), [] {});
         BeginRebuild();
       });
@@ -293,7 +277,6 @@ void Store::State::EndRecovery(absl::Status status) {
       }
       for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.Recovered(); });
       recovering_ = false;
-      catalog_->MayEndClean(true);
       touched_.clear();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }

@@ -130,6 +130,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void KillAll(const Killed& killed);
   void BeginFree(const ChunkId& id, Killed killed, bool replaced);
   void BeginClear(OneClear clear);
+  void PutClear(const ClearRow& row, CatalogBatch* batch);
   void WriteClear(uint64_t number);
   void ClearEnded(uint64_t number, const Writer::Outcome& outcome);
   void ClearAgain(uint32_t segment);
@@ -154,7 +155,6 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // store_recovery.cc
   void NoteKnown();
   void Recover();
-  void ScanTails();
   void NoteClear(const ClearRow& row, bool committed);
   void EraseDead(std::vector<ChunkId> dead);
   bool RowIsOnItsWay(const ChunkId& id) const;
@@ -187,7 +187,6 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   StoreId store_;
   std::vector<SegmentHeader> found_;  // of all devices
   bool rebuild_ = false;
-  bool unclean_ = false;
   std::string message_;
   std::unique_ptr<SegmentRecords> records_;
   std::unique_ptr<Catalog> catalog_;
@@ -204,16 +203,17 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   uint64_t next_write_ = 0;
   std::map<uint64_t, OneWrite> writes_;
   std::map<ChunkId, Writing> writing_;
-  struct JustWritten {
-    uint64_t number = 0;
+  struct RowPut {
+    uint64_t number = 0;  // of the write
     std::vector<Place> places;
   };
-  std::map<ChunkId, JustWritten> just_written_;  // whose owner may not have heard yet when it called Free
+  // The rows of chunks of which a write runs, or of which the owner may not have heard yet when it called Free.
+  std::map<ChunkId, RowPut> rows_put_;
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
   std::vector<uint64_t> clears_waiting_;             // of clearing_: until the catalog has space
   std::map<SpaceDigest, ClearRow> clear_records_;    // in force, and where they lie
-  std::vector<uint32_t> settled_;                    // whose rows wait for clears
+  std::map<SpaceDigest, uint64_t> clears_asked_;     // the latest whose row says so
   bool may_speak_ = false;                           // the owner hears
   std::vector<std::optional<std::string>> why_not_;  // [device] "": it can be written; nothing: it isn't ready yet
   std::optional<std::pair<bool, std::string>> last_said_;

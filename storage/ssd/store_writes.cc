@@ -213,29 +213,23 @@ void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
   OneWrite& write = node.mapped();
   const ChunkId id = write.chunk.id;
   const auto it = writing_.find(id);
-  const bool row_is_newer = number < it->second.rows_from;
   it->second.running.erase(number);
   if (it->second.running.empty()) writing_.erase(it);
   if (status.ok()) {
     for (const Killed& killed : write.replaces) KillAll(killed);
   } else {
-    // Nothing of it counts, and what it was to replace isn't wanted either; the row is that, unless a later write's is there.
+    // Nothing of it counts, and what it was to replace isn't wanted either.
     KillAll({std::exchange(write.places, {}), write.chunk.shape.units()});
-    for (Killed& killed : write.replaces) {
-      if (row_is_newer)
-        KillAll(killed);
-      else
-        BeginFree(id, std::move(killed), false);
-    }
+    for (Killed& killed : write.replaces) BeginFree(id, std::move(killed), false);
   }
   Step("chunk: written");
-  if (status.ok()) just_written_[id] = {number, write.places};
-  owner_->Written(write.chunk.ticket, status, write.places);
-  if (status.ok()) {
-    // What was posted before the owner heard of it comes before this.
-    keeper_->Post([this, id, number] {
-      const auto just = just_written_.find(id);
-      if (just != just_written_.end() && just->second.number == number) just_written_.erase(just);
+  if (status.ok()) rows_put_[id] = {number, write.places};
+  owner_->Written(write.chunk.ticket, status, std::move(write.places));
+  // What was asked for before the owner heard of it comes before this.
+  if (const auto row = rows_put_.find(id); row != rows_put_.end()) {
+    keeper_->Post([this, id, put = row->second.number] {
+      const auto last = rows_put_.find(id);
+      if (last != rows_put_.end() && last->second.number == put && !writing_.contains(id)) rows_put_.erase(last);
     });
   }
   SettleWrites(id);
@@ -260,9 +254,10 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
     writes_.at(*newer->second.running.rbegin()).replaces.push_back(std::move(killed));
     return;
   }
-  // Called before its owner heard that the row is another one's now.
-  const auto just = just_written_.find(id);
-  if (replaced || (just != just_written_.end() && just->second.places != killed.places)) return KillAll(killed);
+  // Its owner may have called before it heard that the row is another one's now.
+  const auto row = rows_put_.find(id);
+  if (replaced || (row != rows_put_.end() && row->second.places != killed.places)) return KillAll(killed);
+  if (row != rows_put_.end()) rows_put_.erase(row);
   CatalogBatch batch;
   batch.Erase(id);
   Step("free: erase");
@@ -386,15 +381,37 @@ void Store::State::BeginClear(OneClear clear) {
   clear.slot.reset(static_cast<std::byte*>(std::aligned_alloc(kUnit.value, kUnit.value)));
   KVIST_CHECK(clear.slot != nullptr);
   const uint64_t number = next_clear_++;
+  ClearRow row_first = clear.row;
+  const bool again = clear.again;
   clearing_.emplace(number, std::move(clear));
-  Step("clear: record");
-  WriteClear(number);
+  if (again) return WriteClear(number);
+  // A record without a row would be in force after a rebuild alone, and take what was called durable since it was written.
+  const auto before = clear_records_.find(row_first.space);
+  row_first.place = before == clear_records_.end() ? Place{} : before->second.place;
+  CatalogBatch batch;
+  PutClear(row_first, &batch);
+  Step("clear: row first");
+  commits_->Add(std::move(batch), Commits::Need::kMust, [this, number](const absl::Status& status) {
+    const absl::Status why = closing_ ? StatusOf(ECANCELED) : status;
+    why.ok() ? WriteClear(number) : EndClear(number, why);
+    CheckCatalog();
+  });
+}
+
+// A space has one row for its clears: it never says less than it did.
+void Store::State::PutClear(const ClearRow& row, CatalogBatch* batch) {
+  uint64_t& latest = clears_asked_[row.space];
+  latest = std::max(latest, row.sequence);
+  ClearRow put = row;
+  put.sequence = latest;
+  batch->Put(put);
 }
 
 void Store::State::WriteClear(uint64_t number) {
   // No segment's row would come any more, and so no segment to write it to.
   if (!commits_->broken().ok()) return EndClear(number, absl::UnavailableError(commits_->broken().message()));
   OneClear& clear = clearing_.at(number);
+  Step("clear: record");
   RecordHeader header{};
   header.kind = RecordKind::kClear;
   header.order = SlotOrder::kLayerMajor;
@@ -427,7 +444,7 @@ void Store::State::ClearEnded(uint64_t number, const Writer::Outcome& outcome) {
     return EndClear(number, absl::OkStatus());
   }
   CatalogBatch batch;
-  batch.Put(clear.row);
+  PutClear(clear.row, &batch);
   Step("clear: row");
   commits_->Add(std::move(batch), Commits::Need::kMust, [this, number](const absl::Status& status) {
     if (status.ok()) {
@@ -446,8 +463,6 @@ void Store::State::EndClear(uint64_t number, const absl::Status& status) {
   auto node = clearing_.extract(number);
   Step("clear: done");
   if (node.mapped().done) node.mapped().done(status);
-  if (!clearing_.empty()) return;
-  for (const uint32_t segment : std::exchange(settled_, {})) Settled(segment);
 }
 
 // Records of clears outlive what they clear: those in a segment that is to be used again, or is lost, are written again.
@@ -495,8 +510,6 @@ void Store::State::Announced(const SegmentHeader& header) {
 void Store::State::Settled(uint32_t segment) {
   keeper_->Post([this, segment] {
     if (segments_[segment].state != SegmentState::kOpen) return;
-    // While its row calls it open a start looks for clears in it: those whose rows aren't committed yet may be there.
-    if (!clearing_.empty()) return settled_.push_back(segment);
     PutSegment(segment, SegmentState::kFull, [] {});
   });
 }
