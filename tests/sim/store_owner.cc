@@ -63,7 +63,7 @@ void StoreWorld::BeginWrite(const Name& name, bool again) {
 void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
   auto node = writing_.extract(ticket);
   if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("write ", ticket, " was answered twice"))) return;
-  Note(absl::StrCat("written ", ticket, " ", status.ToString()));
+  Note(absl::StrCat("written ", ticket, " ", absl::StatusCodeToString(status.code())), std::string(status.message()));
   const Writing& writing = node.mapped();
   const Name name = writing.name;
   History& history = histories_[name];
@@ -79,7 +79,7 @@ void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Pl
   if (writing.cleared) return store_->Free(IdOf(name), shape_.units(), std::move(places));
   verdict_.Expect(!history.durable || *history.durable < writing.version, kNothingHalfDone,
                   "an earlier write is durable behind a later one");
-  history.durable = writing.version;
+  history.durable = history.was_durable = writing.version;
   history.places = places;
   std::vector<ssd::Place> before = std::exchange(known_[name].places, std::move(places));
   for (auto& [read, reading] : reading_) reading.replaced |= reading.name == name;
@@ -127,7 +127,7 @@ void StoreWorld::BeginRead(const Name& name) {
 void StoreWorld::Read(Ticket ticket, absl::Status status) {
   auto node = reading_.extract(ticket);
   if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("read ", ticket, " was answered twice"))) return;
-  Note(absl::StrCat("has read ", ticket, " ", status.ToString()));
+  Note(absl::StrCat("has read ", ticket, " ", absl::StatusCodeToString(status.code())), std::string(status.message()));
   const Reading& reading = node.mapped();
   if (reading.given_up || absl::IsCancelled(status)) return;
   const std::string what = absl::StrCat("chunk ", reading.name.first, "/", reading.name.second);
@@ -184,7 +184,7 @@ void StoreWorld::Clear(std::optional<uint32_t> space) {
   ++clears_running_;
   store_->Clear(space ? std::optional(numbers_[*space]) : std::nullopt, [this, forget](const absl::Status& status) {
     --clears_running_;
-    Note(absl::StrCat("cleared ", status.ToString()));
+    Note(absl::StrCat("cleared ", absl::StatusCodeToString(status.code())), std::string(status.message()));
     verdict_.Expect(kind_ != Kind::kHonest || !absl::IsUnavailable(status), kServesAgain,
                     absl::StrCat("a clear fails: ", status.message()));
     if (!status.ok()) return;
@@ -195,20 +195,25 @@ void StoreWorld::Clear(std::optional<uint32_t> space) {
 }
 
 void StoreWorld::Writable(bool writable, const std::string& why) {
-  Note(absl::StrCat("writable ", writable, " ", why));
+  Note(absl::StrCat("writable ", writable), why);
   writable_ = writable;
 }
 
 bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) {
   for (const ssd::FoundSpace& space : spaces) {
     const auto known = std::find(numbers_.begin(), numbers_.end(), space.number);
+    if (kind_ == Kind::kLying && known == numbers_.end()) continue;  // its row was damaged once: it has another number now
     verdict_.Expect(known != numbers_.end() &&
                         space.digest == ssd::DigestOf<SpaceDigest>(1000 + static_cast<uint64_t>(known - numbers_.begin())),
                     kTenantsApart, "a space has another one's number");
   }
   for (ssd::FoundChunk& chunk : chunks) {
+    if (std::find(numbers_.begin(), numbers_.end(), chunk.id.space) == numbers_.end()) {
+      store_->Free(chunk.id, chunk.units, std::move(chunk.places));
+      continue;
+    }
     const Name name = NameOf(chunk.id);
-    const History& history = histories_[name];
+    History& history = histories_[name];
     Note(absl::StrCat("found ", name.first, "/", name.second));
     ++coverage_.found;
     verdict_.Expect(kind_ == Kind::kLying || history.cleared < history.next, kClearedIsGone,
@@ -220,6 +225,9 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
     } else if (known_.contains(name)) {
       store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/true);
     } else {
+      // What was freed or cleared before that was durable is back.
+      const bool same = history.places == chunk.places && history.next == history.was_durable + 1;
+      if (same && history.was_durable >= history.cleared) history.durable = history.was_durable;
       known_[name].places = std::move(chunk.places);
     }
   }
@@ -227,7 +235,9 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
 }
 
 void StoreWorld::Recovered(const ssd::Recovery& recovery) {
-  Note(absl::StrCat("recovered ", recovery.status.ToString(), recovery.rebuilt ? " rebuilt " : " ", recovery.chunks));
+  Note(absl::StrCat("recovered ", absl::StatusCodeToString(recovery.status.code()), recovery.rebuilt ? " rebuilt " : " ",
+                    recovery.chunks),
+       recovery.message);
   recovered_ = true;
   if (recovery.rebuilt) ++coverage_.rebuilds;
   if (!recovery.status.ok()) {

@@ -42,6 +42,7 @@ StoreWorld::StoreWorld(Options options)
   catalog_ = std::make_unique<kvist::test::SimCatalog>(
       kvist::test::SimCatalog::Options{.says_too_early = options_.plant == Plant::kCommitTooEarly,
                                        .forgets_erasures = options_.plant == Plant::kErasuresLost});
+  hands_.Sleeps([this](size_t device, absl::Time now) { return disks_.at(device)->Sleeps(now); });
   hands_.Also([this] { return catalog_->Step(); });
   hands_.Also([this] { return catalog_->LoadStep(); });
   // Somebody makes room for the catalog, in the end: a store waits for that.
@@ -56,9 +57,9 @@ StoreWorld::~StoreWorld() {
   if (open_ != nullptr) Bury(std::move(open_));
 }
 
-void StoreWorld::Note(const std::string& line) {
+void StoreWorld::Note(const std::string& line, std::string_view words) {
   for (const char c : line) digest_ = (digest_ ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  if (options_.trace) std::printf("%6lu %s\n", events_, line.c_str());
+  if (options_.trace) std::printf("%6lu %s %.*s\n", events_, line.c_str(), static_cast<int>(words.size()), words.data());
 }
 
 void StoreWorld::Open() {
@@ -106,6 +107,7 @@ void StoreWorld::Close() {
   hands_.CrashAfter(0);
   Note("close");
   open_.reset();
+  hands_.Forget();
   verdict_.Expect(writing_.empty() && reading_.empty() && clears_running_ == 0, kOneAnswer,
                   "something was not answered when the store was closed");
   ++coverage_.clean_ends;
@@ -218,7 +220,7 @@ void StoreWorld::Event() {
 void StoreWorld::Settle() {
   for (uint32_t i = 0; verdict_.kept(); ++i) {
     if (writing_.empty() && reading_.empty() && clears_running_ == 0 && recovered_) return;
-    if (i % 256 == 0) store_->Flush();
+    if (i == 0) store_->Flush();
     hands_.Step();
     verdict_.Expect(i < kPatience, kOneAnswer,
                     absl::StrCat(writing_.size(), " writes, ", reading_.size(), " reads and ", clears_running_,

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,7 @@ class StoreWorld final : private ssd::StoreOwner {
     uint64_t cleared = 0;             // versions below must not be seen again
     uint64_t next = 0;                // versions begun
     std::optional<uint64_t> durable;  // must be there, or a later one
+    uint64_t was_durable = 0;         // the last that was; found again it must stay
     std::vector<ssd::Place> places;   // of that
   };
   struct Writing {
@@ -128,7 +130,8 @@ class StoreWorld final : private ssd::StoreOwner {
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
 
-  void Note(const std::string& line);
+  // `words` have paths in them, and aren't part of the digest.
+  void Note(const std::string& line, std::string_view words = {});
 
   const Options options_;
   Prng prng_;

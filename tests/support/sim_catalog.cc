@@ -36,13 +36,12 @@ class SimCatalog::Opened final : public ssd::Catalog {
   ~Opened() override {
     while (catalog_.Step()) {}
     KVIST_CHECK(catalog_.sink_ == nullptr);
-    catalog_.ended_clean_ = catalog_.may_end_clean_ && catalog_.broken_.ok();
+    catalog_.ended_clean_ = catalog_.broken_.ok();
     catalog_.broken_ = absl::OkStatus();
     catalog_.open_ = false;
   }
   const ssd::OpenReport& report() const override { return catalog_.report(); }
   ssd::CatalogStats stats() const override { return catalog_.stats(); }
-  void MayEndClean(bool may) override { catalog_.MayEndClean(may); }
   absl::Status Commit(ssd::CatalogBatch batch, Done done) override {
     return catalog_.Commit(std::move(batch), std::move(done));
   }
@@ -55,7 +54,7 @@ class SimCatalog::Opened final : public ssd::Catalog {
 
 std::unique_ptr<ssd::Catalog> SimCatalog::Open() {
   KVIST_CHECK(!open_);
-  open_ = may_end_clean_ = true;
+  open_ = true;
   using Kind = ssd::OpenReport::Kind;
   report_.kind = report_.generation == 0 ? Kind::kNew : ended_clean_ ? Kind::kClean : Kind::kUnclean;
   ++report_.generation;

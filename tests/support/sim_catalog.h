@@ -36,7 +36,6 @@ class SimCatalog : public ssd::Catalog {
 
   const ssd::OpenReport& report() const override { return report_; }
   ssd::CatalogStats stats() const override { return {.commits = commits_, .waiting = waiting_.size()}; }
-  void MayEndClean(bool may) override { may_end_clean_ = may; }
   absl::Status Commit(ssd::CatalogBatch batch, Done done) override;
   absl::Status Load(ssd::RowSink* sink) override;
   void StartOver(std::string why, Done done) override;
@@ -83,7 +82,6 @@ class SimCatalog : public ssd::Catalog {
   ssd::OpenReport report_;
   bool open_ = false;
   bool ended_clean_ = true;
-  bool may_end_clean_ = true;
   uint64_t commits_ = 0;
   bool failing_applies_ = false;
 

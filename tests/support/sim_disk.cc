@@ -46,7 +46,9 @@ void SimDisk::Submit(const ssd::Io& io) {
   pending_.push_back({io, files_.writes});
 }
 
-void SimDisk::Wait(absl::Time, std::vector<ssd::Completion>* ended) {
+void SimDisk::Wait(absl::Time until, std::vector<ssd::Completion>* ended) {
+  until_ = until;
+  woken_ = false;
   for (uint32_t count = pending_.empty() ? 0 : prng_.Between(1, 3); count > 0 && !pending_.empty(); --count) {
     const uint32_t at = prng_.Below(pending_.size());
     const Pending pending = pending_[at];

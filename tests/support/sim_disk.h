@@ -73,7 +73,9 @@ class SimDisk final : public ssd::Device {
   void Submit(const ssd::Io& io) override;
   void Wait(absl::Time until, std::vector<ssd::Completion>* ended) override;
   void Kick() override {}
-  void Wake() override {}
+  void Wake() override { woken_ = true; }
+  // Whoever calls Wait would wait there.
+  bool Sleeps(absl::Time now) const { return pending_.empty() && !woken_ && now < until_; }
   uint32_t depth() const override { return 64; }
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }
 
@@ -101,6 +103,8 @@ class SimDisk final : public ssd::Device {
   sim::Prng& prng_;
   Faults faults_;
   std::vector<Pending> pending_;
+  bool woken_ = true;
+  absl::Time until_ = absl::InfinitePast();
 };
 
 }  // namespace kvist::test

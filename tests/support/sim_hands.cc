@@ -53,7 +53,9 @@ void SimHands::Step() {
   const size_t actors = queues_.size() + devices_.size() + others_.size();
   if (actors == 0) return;
   const size_t first = prng_.Below(actors);
-  for (size_t i = 0; i < actors && !Try((first + i) % actors); ++i) {}
+  size_t tried = 0;
+  while (tried < actors && !Try((first + tried) % actors)) ++tried;
+  if (tried == actors) now_ += absl::Milliseconds(prng_.Below(20));
 }
 
 void SimHands::Passed() {
@@ -68,8 +70,8 @@ bool SimHands::Try(size_t actor) {
     ssd::StoreDevice* const device = of.device;
     if (!std::exchange(of.begun, true)) {
       device->Begin();
-    } else if (!device->ended()) {
-      device->Turn(now_, absl::InfinitePast());
+    } else if (!device->ended() && !(sleeps_ && sleeps_(of.nth, now_))) {
+      device->Turn(now_, absl::InfiniteFuture());
     } else {
       return false;
     }
@@ -86,6 +88,7 @@ bool SimHands::Try(size_t actor) {
 void SimHands::Forget() {
   queues_.clear();
   devices_.clear();
+  started_ = 0;
   for (Other& other : others_) other.busy = false;
   crash_in_ = 0;
 }
@@ -104,7 +107,7 @@ std::unique_ptr<ssd::TaskQueue> SimHands::MakeQueue() {
   return queue;
 }
 
-void SimHands::Start(ssd::StoreDevice* device) { devices_.push_back({device}); }
+void SimHands::Start(ssd::StoreDevice* device) { devices_.push_back({device, started_++}); }
 
 void SimHands::Join(ssd::StoreDevice* device) {
   GoOnUntil([device] { return device->ended(); });

@@ -29,7 +29,9 @@ class SimHands final : public ssd::Hands {
 
   // Does one thing of somebody else's; false: there was none to do.
   void Also(std::function<bool()> work) { others_.push_back({std::move(work), false}); }
-  // One thing, and a moment passes.
+  // Whether the device that was the nth to start since Forget is asleep then: it isn't turned.
+  void Sleeps(std::function<bool(size_t device, absl::Time now)> sleeps) { sleeps_ = std::move(sleeps); }
+  // One thing, and a moment passes; a longer one when there is none to do.
   void Step();
   // After so many steps from now, of Step or of a store (Passed); 0: never.
   void CrashAfter(uint64_t steps) { crash_in_ = steps; }
@@ -49,6 +51,7 @@ class SimHands final : public ssd::Hands {
   class Queue;
   struct Device {
     ssd::StoreDevice* device;
+    size_t nth = 0;
     bool begun = false;
   };
   struct Other {
@@ -64,6 +67,8 @@ class SimHands final : public ssd::Hands {
   uint64_t crash_in_ = 0;
   std::vector<Queue*> queues_;
   std::vector<Device> devices_;
+  size_t started_ = 0;
+  std::function<bool(size_t device, absl::Time now)> sleeps_;
   std::vector<Other> others_;
 };
 
