@@ -49,6 +49,7 @@ std::string Catalog(const FsckReport& report) {
                       And(check.misplaced, "hang in the wrong place"),
                       And(check.unread, "lead to segments that couldn't be read"),
                       And(report.rows_skipped, "rows that say nothing"),
+                      And(report.clears_missing, "clears unknown to it: it is an older copy"),
                       And(check.unlisted, "more lie on the disk without a row, which is no fault"));
 }
 

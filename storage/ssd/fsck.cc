@@ -297,7 +297,9 @@ absl::Status Checking::Repair() {
 
 }  // namespace
 
-bool FsckReport::sound() const { return catalog_trouble.empty() && store_file.empty() && catalog.sound(); }
+bool FsckReport::sound() const {
+  return catalog_trouble.empty() && store_file.empty() && catalog.sound() && clears_missing == 0;
+}
 
 absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) { return Checking(options).Run(); }
 

@@ -62,7 +62,7 @@ struct FsckReport {
   std::string catalog_trouble;   // why the catalog can't be used; empty: it can
   CatalogCheck catalog;          // counts are 0 when it can't
   uint64_t rows_skipped = 0;     // that say nothing that this kvist knows: a daemon leaves them out
-  uint64_t clears_missing = 0;   // records of clears that came after their rows; a start after a crash takes them in, too
+  uint64_t clears_missing = 0;   // records of clears that the catalog knows nothing of: it is an older copy
 
   // What could be, is: the catalog leads to good records only, or was moved aside for the next start to rebuild.
   bool repaired = false;
