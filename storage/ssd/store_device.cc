@@ -112,11 +112,11 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     Publish();
     published_ = now;
   }
+  if (ended()) return Tell();
   drive_.Begin(now);
   GiveUpIfStarved(now);
   // All of it before it sleeps: nobody else would.
   Tell();
-  if (ended()) return;
   if (starved_since_ != absl::InfiniteFuture()) until = std::min(until, starved_since_ + kStarvedMax);
   drive_.Wait(std::min({until, retry_at_, ask_at_ > now ? ask_at_ : absl::InfiniteFuture()}));
   Tell();
