@@ -97,6 +97,7 @@ std::string ToJson(const FsckReport& report) {
                                  {"why_unreadable", report.why_unreadable},
                                  {"store_file_lost_in", report.store_file},
                                  {"catalog_trouble", report.catalog_trouble},
+                                 {"clears_missing", report.clears_missing},
                                  {"chunks", report.catalog.rows},
                                  {"chunks_good", report.catalog.good},
                                  {"chunks_broken", report.catalog.broken},

@@ -76,7 +76,7 @@ struct FsckReport {
 // Errors: FailedPrecondition  a kvistd uses it; or the directories are of different stores, or out of order; or a repair is asked for by
 //           another user than the store's, whose files kvistd then couldn't read.
 //         NotFound  there is no store.  Cancelled  `progress` said so.  Others of the file system. Nothing was
-//           changed, unless the repair itself failed: then the next start looks the store through as after a crash.
+//           changed, unless the repair itself failed.
 absl::StatusOr<FsckReport> Fsck(const FsckOptions& options);
 
 }  // namespace kvist::ssd

@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "storage/base/clock.h"
 #include "storage/ssd/hands.h"
+#include "storage/ssd/rebuild.h"
 #include "storage/ssd/store_device.h"
 
 namespace kvist::ssd {
@@ -79,7 +80,7 @@ class ThreadHands final : public Hands {
   void Start(StoreDevice* device) override { device->Start(); }
   void Join(StoreDevice* device) override { device->Join(); }
   void Await(const absl::Notification& done) override { done.WaitForNotification(); }
-  uint32_t threads() const override { return 16; }
+  uint32_t threads() const override { return RebuildOptions().readers; }
 };
 
 }  // namespace
