@@ -47,6 +47,7 @@ void SimDisk::Submit(const ssd::Io& io) {
 }
 
 void SimDisk::Wait(absl::Time until, std::vector<ssd::Completion>* ended) {
+  if (before_sleep && pending_.empty() && until == absl::InfiniteFuture()) before_sleep();
   until_ = until;
   woken_ = false;
   for (uint32_t count = pending_.empty() ? 0 : prng_.Between(1, 3); count > 0 && !pending_.empty(); --count) {

@@ -2,6 +2,7 @@
 #define KVIST_TESTS_SUPPORT_SIM_DISK_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -74,6 +75,8 @@ class SimDisk final : public ssd::Device {
   void Wait(absl::Time until, std::vector<ssd::Completion>* ended) override;
   void Kick() override {}
   void Wake() override { woken_ = true; }
+  // Called by a Wait with nothing in flight and no time at which it would end: with real disks that may take for ever.
+  std::function<void()> before_sleep;
   // Whoever calls Wait would wait there.
   bool Sleeps(absl::Time now) const { return pending_.empty() && !woken_ && now < until_; }
   uint32_t depth() const override { return 64; }

@@ -93,6 +93,19 @@ struct DeviceWorld final : StoreDevice::Listener {
   std::optional<StoreDevice> device;
 };
 
+TEST_CASE("A device has told all that it has to tell before it sleeps") {
+  DeviceWorld world(1);
+  world.admits = false;  // so nothing gets a place, and nothing is in flight
+  world.Write(1);
+  world.Settle();
+  REQUIRE(world.outcomes.empty());
+  std::optional<size_t> told;
+  world.disk->before_sleep = [&] { told = world.outcomes.size(); };
+  world.device->Post([](StoreDevice& d) { d.drive().writer().GiveUp(EIO); });
+  world.device->Turn(world.now, absl::InfiniteFuture());
+  CHECK(told == 1);
+}
+
 TEST_CASE("StoreDevice writes nothing to a segment before its row is committed") {
   DeviceWorld world(1);
   world.admits = false;
