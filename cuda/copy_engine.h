@@ -35,6 +35,15 @@ class LayerProgress {
 // there, so that it goes on while others are still being read chunk by chunk; LayersDone comes at the end.
 enum class Order : uint8_t { kByLayer, kByChunk };
 
+// Says how far an engine has come with the pages of a copy: a store's are written, a load's are no longer read. Asked on the copy engine's
+// threads, which see the pages as they were when it was so; must not block.
+class PagesReady {
+ public:
+  virtual ~PagesReady() = default;
+  // Whether the first `layers` of the copy's layers may be copied. Once true, always.
+  virtual bool LayersReady(uint32_t layers) const = 0;
+};
+
 // One operation: chunk i of it is slots[i] and the pages page_table[i * pages_per_chunk, (i + 1) * pages_per_chunk).
 // The mover expands it into extents itself; they never exist as messages.
 struct Copy {
@@ -51,6 +60,8 @@ struct Copy {
   Order order = Order::kByLayer;
   // Of a load: [slot] how much of it is there, or null: all. Empty: all of all slots. Nothing is copied before it is there.
   std::vector<std::shared_ptr<const SlotArrival>> arrivals;
+  // Nothing is copied of layers that it doesn't call ready. Null: all are.
+  std::shared_ptr<const PagesReady> pages_ready = nullptr;
 
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };
@@ -81,7 +92,7 @@ class CopyEngine {
   virtual ~CopyEngine() = default;
   virtual void Submit(Copy copy) = 0;
   virtual void Cancel(OpId op) = 0;
-  // Something has been said to SlotArrivals that copies may wait for.
+  // Something has been said to a SlotArrival or PagesReady that copies may wait for.
   virtual void Arrived() = 0;
 };
 

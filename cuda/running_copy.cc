@@ -28,8 +28,8 @@ UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
   const uint64_t piece_bytes = layout.layer_bytes().value / std::max<uint64_t>(pieces_per_chunk, 1);
   if (copy.order == Order::kByChunk)
     return UnitPlan::ByChunk(copy.layer_count, copy.slots.size(), pieces_per_chunk, piece_bytes);
-  // A layer that is there needn't wait for the next one to be read.
-  const uint32_t layers_max = copy.arrivals.empty() ? UINT32_MAX : 1;
+  // A layer that is there needn't wait for the next one to come.
+  const uint32_t layers_max = copy.arrivals.empty() && copy.pages_ready == nullptr ? UINT32_MAX : 1;
   return UnitPlan(copy.layer_count, copy.slots.size() * pieces_per_chunk, piece_bytes, layers_max);
 }
 
@@ -38,7 +38,7 @@ UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
 RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
-      streams_(!copy_.arrivals.empty()),
+      streams_(!copy_.arrivals.empty() || copy_.pages_ready != nullptr),
       pieces_per_chunk_(PiecesOfChunk(copy_, verify)),
       plan_(PlanFor(copy_, pieces_per_chunk_)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
@@ -47,14 +47,21 @@ RunningCopy::RunningCopy(Copy copy, Verify verify)
     step_left_[step].store(plan_.units_per_step(), std::memory_order_relaxed);
 }
 
+void RunningCopy::BeganNow() {
+  if (began_nanos_.load(std::memory_order_relaxed) != 0) return;
+  int64_t none = 0;
+  began_nanos_.compare_exchange_strong(none, MonotonicNanos(), std::memory_order_relaxed);
+}
+
 bool RunningCopy::Run(uint64_t index) {
-  if (began_nanos_.load(std::memory_order_relaxed) == 0) {
-    int64_t none = 0;
-    began_nanos_.compare_exchange_strong(none, MonotonicNanos(), std::memory_order_relaxed);
-  }
+  BeganNow();
   const Unit unit = plan_.At(index);
   CopyEnd end = CopyUnit(unit);
   FenceNontemporal();
+  return Ended(unit, std::move(end));
+}
+
+bool RunningCopy::Ended(const Unit& unit, CopyEnd end) {
   if (end.status.ok()) {
     step_left_[unit.step].fetch_sub(1, std::memory_order_release);
   } else if (!failed_.exchange(true, std::memory_order_relaxed)) {  // relaxed: Settle publishes error_
@@ -62,6 +69,38 @@ bool RunningCopy::Run(uint64_t index) {
     Stop();
   }
   return Settle(1);
+}
+
+CopyEnd RunningCopy::Begin(uint64_t index) {
+  BeganNow();
+  const Unit unit = plan_.At(index);
+  if (absl::Status status = ReadFailure(unit); !status.ok()) return {std::move(status)};
+  std::vector<uint32_t> corrupt;
+  for (uint32_t l = 0; l < unit.layer_count; ++l) {
+    const LayerIndex layer{copy_.first_layer + unit.first_layer + l};
+    if (copy_.direction == Direction::kStore && pages_absent_) ZeroAbsent(copy_, layer, PiecesOf(unit));
+    if (copy_.direction == Direction::kStore || verify_ == Verify::kNever) continue;
+    for (uint64_t chunk = unit.pieces.first; chunk < unit.pieces.end; ++chunk) {
+      if (!ChecksumMatches(copy_.slots[chunk], copy_.layout(), layer)) corrupt.push_back(static_cast<uint32_t>(chunk));
+    }
+  }
+  return OfCorrupt(std::move(corrupt));
+}
+
+PieceRange RunningCopy::PiecesOf(const Unit& unit) const {
+  if (verify_ == Verify::kNever) return unit.pieces;
+  const uint64_t pieces = PiecesPerChunk(copy_.layout());
+  return {unit.pieces.first * pieces, unit.pieces.end * pieces};
+}
+
+bool RunningCopy::Copied(uint64_t index, CopyEnd end) {
+  const Unit unit = plan_.At(index);
+  for (uint32_t l = 0; end.status.ok() && l < unit.layer_count; ++l) {
+    if (copy_.direction == Direction::kLoad || verify_ == Verify::kNever) break;
+    for (uint64_t chunk = unit.pieces.first; chunk < unit.pieces.end; ++chunk)
+      WriteChecksum(copy_.slots[chunk], copy_.layout(), {copy_.first_layer + unit.first_layer + l});
+  }
+  return Ended(unit, std::move(end));
 }
 
 bool RunningCopy::Skip(uint64_t count) {
@@ -76,6 +115,8 @@ PieceRange RunningCopy::ChunksOf(PieceRange pieces) const {
 bool RunningCopy::Ready(uint64_t index) const {
   const Unit unit = plan_.At(index);
   const uint32_t layers = copy_.first_layer + unit.first_layer + unit.layer_count;
+  if (copy_.pages_ready != nullptr && !copy_.pages_ready->LayersReady(unit.first_layer + unit.layer_count)) return false;
+  if (copy_.arrivals.empty()) return true;
   const PieceRange chunks = ChunksOf(unit.pieces);
   bool settled = true;
   for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
@@ -88,7 +129,7 @@ bool RunningCopy::Ready(uint64_t index) const {
 
 absl::Status RunningCopy::ReadFailure(const Unit& unit) const {
   const PieceRange chunks = ChunksOf(unit.pieces);
-  for (uint64_t chunk = chunks.first; streams_ && chunk < chunks.end; ++chunk) {
+  for (uint64_t chunk = chunks.first; !copy_.arrivals.empty() && chunk < chunks.end; ++chunk) {
     if (copy_.arrivals[chunk] == nullptr) continue;
     if (absl::Status status = copy_.arrivals[chunk]->status(); !status.ok()) return status;
   }
@@ -104,6 +145,10 @@ CopyEnd RunningCopy::CopyUnit(const Unit& unit) const {
         verify_ == Verify::kNever ? CopyRange(layer, unit.pieces) : CopyChecked(layer, unit.pieces, &corrupt);
     if (!status.ok()) return {std::move(status)};
   }
+  return OfCorrupt(std::move(corrupt));
+}
+
+CopyEnd RunningCopy::OfCorrupt(std::vector<uint32_t> corrupt) {
   if (corrupt.empty()) return {absl::OkStatus()};
   std::sort(corrupt.begin(), corrupt.end());
   corrupt.erase(std::unique(corrupt.begin(), corrupt.end()), corrupt.end());
@@ -158,6 +203,7 @@ CopyEnd RunningCopy::Result() {
   copy_.progress.reset();
   copy_.memory.reset();
   copy_.arrivals.clear();
+  copy_.pages_ready.reset();
   CopyEnd end{skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
   if (failed_.load(std::memory_order_relaxed)) end = std::move(error_);
   end.began_nanos = began_nanos_.load(std::memory_order_relaxed);

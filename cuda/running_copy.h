@@ -30,14 +30,25 @@ class RunningCopy {
   OpId op() const { return copy_.op; }
   Direction direction() const { return copy_.direction; }
   uint64_t units() const { return plan_.units(); }
-  // Whether it copies from slots that may still be read into: then no unit is Run that isn't Ready. One that is stays so; also one of whose
-  // slots' reads one has failed: that ends the copy.
+  // Whether it copies what may not be there yet, slots that are read into or pages that are written: then no unit is Run that isn't Ready. One
+  // that is stays so; also one of whose slots' reads one has failed: that ends the copy.
   bool streams() const { return streams_; }
   bool Ready(uint64_t unit) const;
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }
 
   // Copies a unit. True: the copy is quiet now.
   [[nodiscard]] bool Run(uint64_t unit);
+
+  // The same in three parts, for those who have a device copy the bytes between the first and the last:
+  //   what is to be seen to before: what can't be copied (then nothing is; Copied is told so), zeros for pages that are absent
+  CopyEnd Begin(uint64_t unit);
+  //   the pieces of one of the unit's layers (PieceOrder::kSlot)
+  const Copy& copy() const { return copy_; }
+  Unit UnitAt(uint64_t unit) const { return plan_.At(unit); }
+  PieceRange PiecesOf(const Unit& unit) const;
+  //   what came of it; of a store the checksums. True: the copy is quiet now.
+  [[nodiscard]] bool Copied(uint64_t unit, CopyEnd end);
+
   // Settles `count` units that nobody is going to copy. True: the copy is quiet now.
   [[nodiscard]] bool Skip(uint64_t count);
 
@@ -50,6 +61,11 @@ class RunningCopy {
 
  private:
   CopyEnd CopyUnit(const Unit& unit) const;
+  // OK, or DataLoss of these chunks.
+  static CopyEnd OfCorrupt(std::vector<uint32_t> corrupt);
+  void BeganNow();
+  // True: the copy is quiet now.
+  bool Ended(const Unit& unit, CopyEnd end);
   // What a read has failed with of the slots that the unit copies from, or OK.
   absl::Status ReadFailure(const Unit& unit) const;
   // The slots that a unit of pieces reads or writes.

@@ -9,65 +9,16 @@
 
 #include "storage/base/clock.h"
 #include "tests/unit/cuda/kv_world.h"
+#include "tests/unit/cuda/round_trip.h"
 
 namespace kvist::cuda {
 namespace {
 
-std::vector<uint32_t> Numbers(uint32_t first, uint32_t count) {
-  std::vector<uint32_t> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), first);
-  return numbers;
-}
-
-// Checks at each report that the layers are really there, that they rise, and that no two reports meet.
-class Observer final : public LayerProgress {
- public:
-  Observer(const KvWorld* world, const Copy& copy) : world_(world), copy_(copy) { copy_.progress = nullptr; }
-  void LayersDone(uint32_t layers) override {
-    if (inside_.exchange(true)) wrong_ = true;
-    if (layers <= last_ || layers > copy_.layer_count || !world_->LayersAreEqual(copy_, layers)) wrong_ = true;
-    last_ = layers;
-    inside_ = false;
-  }
-  bool Saw(uint32_t layers) const { return !wrong_ && last_ == layers; }
-
- private:
-  const KvWorld* world_;
-  Copy copy_;
-  std::atomic<bool> inside_{false}, wrong_{false};
-  std::atomic<uint32_t> last_{0};
-};
-
-// Stores random chunks into slots, loads them into other pages, over random layers; everything there is must look as after
-// plain loops.
 void CheckRoundTrip(const NamedLayout& named, Seal seal, uint32_t threads, uint64_t seed) {
-  INFO("layout: " << named.name << ", seal " << static_cast<int>(seal) << ", " << threads << " threads, seed " << seed);
-  Rng rng(seed);
-  const uint32_t chunks_max = std::min<uint32_t>(8, named.layout.pages / named.layout.pages_per_chunk);
-  KvWorld world(named, seal, chunks_max, seed);
-  KvWorld::Image expected = world.Snapshot();
-  Ends ends;
-  const auto engine = MakeSharedMemoryEngine({.threads = threads, .cpus = {}}, ends.Listener());
-  for (uint32_t op = 1; op <= 6; ++op) {
-    const Direction direction = op % 2 == 0 ? Direction::kLoad : Direction::kStore;
-    std::vector<uint32_t> slots = Numbers(0, chunks_max);
-    std::shuffle(slots.begin(), slots.end(), rng);
-    slots.resize(1 + rng() % slots.size());
-    Copy copy = world.MakeCopy({op, 1}, direction, slots, rng);
-    if (op > 2) {  // the first two are whole
-      copy.first_layer = static_cast<uint32_t>(rng() % world.layers());
-      copy.layer_count = 1 + static_cast<uint32_t>(rng() % (world.layers() - copy.first_layer));
-    }
-    const auto observer = std::make_shared<Observer>(&world, copy);
-    copy.progress = observer;
-    world.Apply(copy, &expected);
-    const uint32_t layer_count = copy.layer_count;
-    engine->Submit(std::move(copy));
-    REQUIRE(ends.Wait({op, 1}) == absl::OkStatus());
-    REQUIRE(world.Snapshot() == expected);
-    REQUIRE(observer->Saw(layer_count));
-  }
-  CHECK(ends.order().size() == 6);
+  INFO(threads << " threads");
+  CheckRoundTrip(named, seal, seed, [&](CopyEngine::Done done) {
+    return MakeSharedMemoryEngine({.threads = threads, .cpus = {}}, std::move(done));
+  });
 }
 
 TEST_CASE("SharedMemoryEngine copies every known layout like plain loops do") {

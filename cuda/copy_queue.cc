@@ -1,0 +1,169 @@
+#include "cuda/copy_queue.h"
+
+#include <algorithm>
+#include <iterator>
+#include <numeric>
+#include <utility>
+
+#include "storage/base/check.h"
+
+namespace kvist::cuda {
+namespace {
+
+// Units that are asked whether they are ready before others get the mutex: some 20 us.
+constexpr size_t kSiftedAtOnce = 4096;
+
+}  // namespace
+
+CopyQueue::~CopyQueue() {
+  absl::MutexLock lock(&mutex_);
+  KVIST_CHECK(copies_.empty());
+}
+
+void CopyQueue::Submit(std::shared_ptr<RunningCopy> running) {
+  uint64_t wake = running->units();
+  {
+    absl::MutexLock lock(&mutex_);
+    KVIST_CHECK(copies_.emplace(running->op().Pack(), running).second);
+    if (running->streams()) {
+      streams_.push_back({std::move(running), std::vector<uint64_t>(wake)});
+      std::iota(streams_.back().units.begin(), streams_.back().units.end(), 0);
+      to_sift_ = streams_.size();
+      wake = 1;
+    } else {
+      std::deque<Waiting>& queue = QueueOf(*running);
+      queue.push_back({std::move(running), 0, wake});
+    }
+    wake = std::min<uint64_t>(wake, sleeping_);
+  }
+  Wake(wake);
+}
+
+void CopyQueue::Arrived() {
+  {
+    absl::MutexLock lock(&mutex_);
+    to_sift_ = streams_.size();
+    if (to_sift_ == 0 || sleeping_ == 0) return;
+  }
+  Wake(1);
+}
+
+void CopyQueue::Cancel(OpId op) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = copies_.find(op.Pack());
+  if (found == copies_.end()) return;  // its end is on the way
+  const std::shared_ptr<RunningCopy>& copy = found->second;
+  copy->Stop();
+  // Past what waits before it: it has only to end. Nothing to do when all its units are claimed.
+  std::deque<Waiting>& queue = QueueOf(*copy);
+  const auto rest = std::stable_partition(queue.begin(), queue.end(), [&](const Waiting& w) { return w.copy != copy; });
+  std::move(rest, queue.end(), std::back_inserter(dropped_));
+  queue.erase(rest, queue.end());
+  const auto stream = std::find_if(streams_.begin(), streams_.end(), [&](const Stream& of) { return of.copy == copy; });
+  if (stream != streams_.end()) Drop(stream);
+  if (!dropped_.empty()) work_.Signal();
+}
+
+void CopyQueue::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    for (auto& [op, copy] : copies_) copy->Stop();
+    while (!streams_.empty()) Drop(streams_.begin());
+  }
+  work_.SignalAll();
+}
+
+std::optional<CopyQueue::Claim> CopyQueue::Next(Wanted wanted, Patience patience) {
+  absl::MutexLock lock(&mutex_);
+  for (bool late = false;;) {
+    if (to_sift_ > 0) Sift();
+    if (!dropped_.empty()) return ClaimFrom(dropped_);
+    if (wanted.loads && !loads_.empty()) return ClaimFrom(loads_);
+    if (wanted.stores && !stores_.empty()) return ClaimFrom(stores_);
+    if (to_sift_ > 0) {
+      mutex_.Unlock();  // others' turn
+      mutex_.Lock();
+      continue;
+    }
+    const absl::Duration at_most = late ? absl::ZeroDuration() : patience();
+    if (at_most <= absl::ZeroDuration() || (stopping_ && loads_.empty() && stores_.empty())) return std::nullopt;
+    ++sleeping_;
+    late = work_.WaitWithTimeout(&mutex_, at_most);
+    --sleeping_;
+  }
+}
+
+void CopyQueue::Forget(OpId op) {
+  absl::MutexLock lock(&mutex_);
+  copies_.erase(op.Pack());  // the caller's claim still holds the copy
+}
+
+bool CopyQueue::over() const {
+  absl::MutexLock lock(&mutex_);
+  return stopping_ && dropped_.empty() && loads_.empty() && stores_.empty();
+}
+
+CopyQueue::Claim CopyQueue::ClaimFrom(std::deque<Waiting>& queue) {
+  Waiting& front = queue.front();
+  Claim claim{front.copy, front.next_unit};
+  if (front.copy->stopped()) {
+    claim.skip = true;
+    claim.count = front.end_unit - front.next_unit;
+  }
+  front.next_unit += claim.count;
+  if (front.next_unit == front.end_unit) queue.pop_front();
+  return claim;
+}
+
+std::list<CopyQueue::Stream>::iterator CopyQueue::Drop(std::list<Stream>::iterator stream) {
+  dropped_.push_back({std::move(stream->copy), 0, stream->units.size()});
+  return streams_.erase(stream);
+}
+
+void CopyQueue::Sift() {
+  uint64_t claims = 0;
+  to_sift_ = std::min(to_sift_, streams_.size());  // some may have been cancelled
+  for (size_t looks = 0; to_sift_ > 0 && looks < kSiftedAtOnce; --to_sift_) {
+    const auto stream = streams_.begin();
+    if (stream->copy->stopped()) {
+      Drop(stream);
+      ++claims;
+      continue;
+    }
+    looks += stream->units.size();
+    claims += TakeReady(&*stream);
+    if (stream->units.empty()) {
+      streams_.erase(stream);
+    } else {
+      streams_.splice(streams_.end(), streams_, stream);  // the next time it is another one's turn
+    }
+  }
+  // This thread takes one of them.
+  for (uint64_t wake = std::min<uint64_t>(claims, uint64_t{sleeping_} + 1); wake > 1; --wake) work_.Signal();
+}
+
+uint64_t CopyQueue::TakeReady(Stream* stream) {
+  const RunningCopy& copy = *stream->copy;
+  const size_t before = stream->units.size();
+  const auto not_ready = [&](uint64_t unit) { return !copy.Ready(unit); };
+  // By layer: up to the first step that isn't all ready; what comes behind it isn't needed before.
+  auto end = stream->units.begin();
+  while (end != stream->units.end()) {
+    const uint32_t step = copy.StepOf(*end);
+    const auto next = std::find_if(end, stream->units.end(), [&](uint64_t unit) { return copy.StepOf(unit) != step; });
+    const bool whole = std::none_of(end, next, not_ready);
+    end = next;
+    if (!whole) break;
+  }
+  const auto rest = std::stable_partition(stream->units.begin(), end, not_ready);
+  for (auto unit = rest; unit != end; ++unit) QueueOf(copy).push_back({stream->copy, *unit, *unit + 1});
+  stream->units.erase(rest, end);
+  return before - stream->units.size();
+}
+
+void CopyQueue::Wake(uint64_t threads) {
+  for (; threads > 0; --threads) work_.Signal();
+}
+
+}  // namespace kvist::cuda
