@@ -1,0 +1,35 @@
+#include "tests/support/fake_cuda/fake_kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+
+namespace kvist::fake_cuda {
+namespace {
+
+// cuda/kernels/copy_extents.cu.
+std::function<void()> CopyExtents(void** parameters) {
+  struct Piece {
+    uint64_t to, from, size;
+  };
+  const auto* entries = *static_cast<const Piece* const*>(parameters[0]);
+  const auto count = *static_cast<const uint32_t*>(parameters[1]);
+  return [entries, count] {
+    for (uint32_t i = 0; i < count; ++i) {
+      std::memcpy(reinterpret_cast<void*>(entries[i].to), reinterpret_cast<const void*>(entries[i].from), entries[i].size);
+    }
+  };
+}
+
+constexpr KernelOnHost kKernels[] = {{"kvist_copy_extents", &CopyExtents}};
+
+}  // namespace
+
+const KernelOnHost* FindKernel(std::string_view name) {
+  const auto* found =
+      std::find_if(std::begin(kKernels), std::end(kKernels), [&](const KernelOnHost& k) { return k.name == name; });
+  return found == std::end(kKernels) ? nullptr : found;
+}
+
+}  // namespace kvist::fake_cuda
