@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "cuda/gpu.h"
 #include "cuda/region_file.h"
 #include "storage/base/status.h"
 
@@ -26,6 +27,10 @@ absl::Status ReadFrom(const FileRegion& region, ByteOffset at, iovec out) {
 absl::Status ReadFrom(const ProcessRegion& region, ByteOffset at, iovec out) {
   iovec there{region.At(at), out.iov_len};
   return region.process->Read({&there, 1}, {&out, 1});
+}
+
+absl::Status ReadFrom(const DeviceRegion& region, ByteOffset at, iovec out) {
+  return region.gpu->Read(region.address + at.value, static_cast<std::byte*>(out.iov_base), Bytes{out.iov_len});
 }
 
 }  // namespace
@@ -68,6 +73,11 @@ absl::StatusOr<EngineRegion> EngineRegion::OfProcess(std::shared_ptr<const Engin
     KVIST_RETURN_IF_ERROR(region.Read({at}, &read, {1}));
   }
   return region;
+}
+
+Gpu* EngineRegion::gpu() const {
+  const auto* device = std::get_if<DeviceRegion>(&way_);
+  return device == nullptr ? nullptr : device->gpu;
 }
 
 absl::Status EngineRegion::Read(ByteOffset at, std::byte* out, Bytes length) const {

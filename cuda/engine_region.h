@@ -9,12 +9,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cuda/driver/api.h"
 #include "cuda/engine_process.h"
 #include "storage/base/mapping.h"
 #include "storage/base/unique_fd.h"
 #include "storage/base/units.h"
 
 namespace kvist::cuda {
+
+class Gpu;
 
 // The ways in which the daemon reaches a region of an engine's memory.
 // A memfd that can't shrink.
@@ -34,10 +37,17 @@ struct ProcessRegion {
   std::byte* At(ByteOffset at) const { return reinterpret_cast<std::byte*>(address + at.value); }  // there, not here
 };
 
+// Memory of a GPU.
+struct DeviceRegion {
+  Gpu* gpu = nullptr;  // it lives until the daemon's end
+  driver::Address address = 0;
+  std::shared_ptr<const void> mapping;  // keeps it there
+};
+
 // One region of an engine's memory. Move-only; threads: any.
 class EngineRegion {
  public:
-  using Way = std::variant<MappedRegion, FileRegion, ProcessRegion>;
+  using Way = std::variant<MappedRegion, FileRegion, ProcessRegion, DeviceRegion>;
 
   // Takes over `fd`: a memfd of plain pages, or a file on tmpfs. Mapped if it is sealed against shrinking.
   // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of
@@ -49,11 +59,15 @@ class EngineRegion {
   static absl::StatusOr<EngineRegion> OfProcess(std::shared_ptr<const EngineProcess> process, uint64_t address,
                                                 Bytes length);
 
+  // [region.address, region.address + length) of a GPU's memory, all of it in what `region.mapping` keeps.
+  static EngineRegion OfDevice(DeviceRegion region, Bytes length) { return {std::move(region), length}; }
+
   const Way& way() const { return way_; }
+  Gpu* gpu() const;  // null: it is the host's memory
   bool mapped() const { return std::holds_alternative<MappedRegion>(way_); }
   Bytes length() const { return length_; }
 
-  // Copies [at, at + length) to `out`; for probe pages. Errors: OutOfRange  the file has shrunk. Those of EngineProcess.
+  // Copies [at, at + length) to `out`; for probe pages. Errors: OutOfRange  the file has shrunk. Those of EngineProcess and Gpu::Read.
   absl::Status Read(ByteOffset at, std::byte* out, Bytes length) const;
 
  private:

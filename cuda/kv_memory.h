@@ -52,6 +52,7 @@ constexpr Bytes SlotBytesFor(Bytes payload) { return kSlotHeaderBytes + AlignUp(
 struct KvMemory {
   std::vector<KvLayout> layouts;  // [group]; groups may share places, in pages of their own
   std::vector<EngineRegion> regions;
+  Gpu* gpu = nullptr;  // whose memory all regions are; null: the host's
 
   // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: those of EngineRegion::Read.
   absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const;

@@ -11,6 +11,7 @@
 
 #include "cuda/nontemporal_copy.h"
 #include "cuda/region_file.h"
+#include "storage/base/check.h"
 #include "storage/base/status.h"
 
 namespace kvist::cuda {
@@ -102,9 +103,15 @@ absl::Status CopyExtents(Direction direction, const ProcessRegion& region, Exten
   return batch.Transfer(direction, *region.process);
 }
 
+absl::Status CopyExtents(Direction, const DeviceRegion&, ExtentCursor&) {
+  KVIST_CHECK(false);  // a GPU's copies are its own engine's
+}
+
 }  // namespace
 
-PieceOrder OrderFor(const EngineRegion& region) { return region.mapped() ? PieceOrder::kSlot : PieceOrder::kPage; }
+PieceOrder OrderFor(const EngineRegion& region) {
+  return region.mapped() || region.gpu() != nullptr ? PieceOrder::kSlot : PieceOrder::kPage;
+}
 
 absl::Status CopyPieces(const Copy& copy, LayerIndex layer, PieceRange range) {
   const EngineRegion& region = copy.memory->regions[copy.layout().layers[layer.value].region];

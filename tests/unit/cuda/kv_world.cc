@@ -122,7 +122,7 @@ void KvWorld::Unmap(uint32_t region) {
   REQUIRE(::mmap(view.data(), view.size().value, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED);
 }
 
-KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed)
+KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed, Gpu* gpu)
     : memory_(std::make_shared<KvMemory>()),
       slot_count_(slot_count),
       slot_stride_(SlotBytesFor(named.layout.payload_bytes()).value + kGuard),
@@ -130,6 +130,7 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
   INFO("layout: " << named.name);
   Rng rng(seed);
   memory_->layouts = {named.layout};
+  memory_->gpu = gpu;
   REQUIRE(layout().Validate(named.region_lengths) == absl::OkStatus());
   for (size_t r = 0; r < named.region_lengths.size(); ++r) {
     const Bytes length = named.region_lengths[r];
@@ -142,6 +143,8 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
     FillRandomly(engine_view_.back(), length.value, rng);
     if (seal == Seal::kProcess) {
       memory_->regions.push_back(EngineRegion::OfProcess(ThisProcess(), AddressOf(engine_view_.back()), length).value());
+    } else if (seal == Seal::kDevice) {
+      memory_->regions.push_back(EngineRegion::OfDevice({gpu, AddressOf(engine_view_.back()), nullptr}, length));
     } else {
       memory_->regions.push_back(EngineRegion::OfFile(std::move(fd)).value());
     }
@@ -160,7 +163,8 @@ Copy KvWorld::MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>
             .first_layer = 0,
             .layer_count = layers(),
             .progress = nullptr,
-            .arrivals = {}};
+            .arrivals = {},
+            .pages_ready = nullptr};
   std::vector<uint32_t> pages(layout().pages);
   std::iota(pages.begin(), pages.end(), 0);
   // Half the time in order, so that neighbours are joined.

@@ -20,8 +20,9 @@ namespace kvist::cuda {
 
 using Rng = std::mt19937_64;
 
-// How the regions' memfds are sealed, and so reached; kProcess: not as memfds at all, but as memory of a process, this one.
-enum class Seal { kShrink, kNone, kMixed, kProcess };
+// How the regions' memfds are sealed, and so reached; kProcess: not as memfds at all, but as memory of a process, this one; kDevice: as
+// memory of a GPU that has a fake driver, which reaches this process's memory as it would its own.
+enum class Seal { kShrink, kNone, kMixed, kProcess, kDevice };
 
 // A layout with a name for messages and the lengths of the regions that it needs.
 struct NamedLayout {
@@ -40,7 +41,7 @@ NamedLayout RandomLayout(Rng& rng);
 // images are compared.
 class KvWorld {
  public:
-  KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed);
+  KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint64_t seed, Gpu* gpu = nullptr);
 
   const std::shared_ptr<KvMemory>& memory() const { return memory_; }
   const KvLayout& layout() const { return memory_->layouts[0]; }

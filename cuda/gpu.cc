@@ -1,0 +1,167 @@
+#include "cuda/gpu.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+
+namespace kvist::cuda {
+namespace {
+
+using driver::Current;
+using driver::Result;
+
+constexpr absl::Duration kCloseWithin = absl::Seconds(2);
+
+bool HasEnded(int pidfd) {
+  pollfd process{pidfd, POLLIN, 0};
+  return ::poll(&process, 1, 0) > 0;
+}
+
+}  // namespace
+
+Gpu::Gpu(std::shared_ptr<const driver::Driver> driver, driver::Device device, const driver::Uuid& uuid)
+    : driver_(std::move(driver)), device_(device), uuid_(uuid) {}
+
+absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(std::shared_ptr<const driver::Driver> driver, const driver::Uuid& uuid) {
+  KVIST_ASSIGN_OR_RETURN(const driver::Device device, driver->Find(uuid));
+  auto gpu = std::unique_ptr<Gpu>(new Gpu(driver, device, uuid));
+  std::array<char, 128> name{};
+  KVIST_RETURN_IF_ERROR(
+      driver->Check((*driver)->DeviceGetName(name.data(), static_cast<int>(name.size()), device), "cuDeviceGetName"));
+  gpu->name_ = absl::StrCat(name.data(), " ", driver::ToText(uuid));
+  KVIST_RETURN_IF_ERROR(
+      driver->Check((*driver)->DevicePrimaryCtxRetain(&gpu->context_, device), "cuDevicePrimaryCtxRetain"));
+  gpu->closing_ = std::thread([raw = gpu.get()] { raw->Close(); });
+  ::pthread_setname_np(gpu->closing_.native_handle(), "kvist-gpu-close");
+  return gpu;
+}
+
+Gpu::~Gpu() {
+  if (closing_.joinable()) {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+      changed_.SignalAll();
+    }
+    closing_.join();
+    absl::MutexLock lock(&mutex_);
+    KVIST_CHECK(imports_.empty());
+  }
+  if (context_ != nullptr) (void)(*driver_)->DevicePrimaryCtxRelease(device_);
+}
+
+absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAllocation& allocation, int pidfd) {
+  UniqueFd process(::fcntl(pidfd, F_DUPFD_CLOEXEC, 3));
+  if (!process) return ErrnoStatus("another descriptor of the engine's process", errno);
+  const absl::Time until = absl::Now() + kCloseWithin;
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    if (!lost_.ok()) return lost_;
+    const auto found = std::find_if(imports_.begin(), imports_.end(),
+                                    [&](const MappedAllocation& mapped) { return mapped.of.handle == allocation.handle; });
+    if (found == imports_.end()) break;
+    // Of a living process it is the same memory; of a dead one only the name is.
+    if (!HasEnded(found->pidfd.get())) {
+      if (std::shared_ptr<const ImportedMemory> memory = found->memory.lock()) return memory;
+    }
+    if (changed_.WaitWithDeadline(&mutex_, until)) {
+      return absl::UnavailableError(
+          "an earlier mapping of GPU memory under the same name, of a process that has ended, isn't closed yet: try again");
+    }
+  }
+  MappedAllocation mapped{allocation, std::move(process), {}, {}};
+  const Current current(*driver_, context_);
+  const driver::Driver& driver = *driver_;
+  if (const Result result =
+          driver->IpcOpenMemHandle(&mapped.mapped.address, allocation.handle, driver::kIpcMemLazyEnablePeerAccess);
+      result != Result::kSuccess) {
+    return OpenFailed(result, allocation);
+  }
+  size_t length = 0;
+  if (absl::Status status =
+          driver.Check(driver->MemGetAddressRange(nullptr, &length, mapped.mapped.address), "cuMemGetAddressRange");
+      !status.ok()) {
+    (void)driver->IpcCloseMemHandle(mapped.mapped.address);
+    return status;
+  }
+  mapped.mapped.length = Bytes{length};
+  const auto place = imports_.insert(imports_.end(), std::move(mapped));
+  auto memory = std::shared_ptr<const ImportedMemory>(&place->mapped, [this, place](const ImportedMemory*) {
+    absl::MutexLock at_end(&mutex_);
+    place->unused = true;
+    changed_.SignalAll();
+  });
+  place->memory = memory;
+  return memory;
+}
+
+absl::Status Gpu::OpenFailed(Result result, const DeviceAllocation& allocation) const {
+  const absl::Status status = driver_->Check(result, "cuIpcOpenMemHandle");
+  if (absl::IsUnavailable(status)) return status;
+  std::string why;
+  if (allocation.pid_there == ::getpid()) {
+    why = absl::StrCat(
+        ": the engine's process has number ", allocation.pid_there,
+        " in its container, as kvistd in its own, and the driver takes the two for one: give both one PID namespace "
+        "(hostPID), or start one of them again");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("the engine's GPU memory can't be opened here: ", status.message(), why));
+}
+
+void Gpu::Close() {
+  absl::MutexLock lock(&mutex_);
+  for (;;) {
+    const auto unused =
+        std::find_if(imports_.begin(), imports_.end(), [](const MappedAllocation& mapped) { return mapped.unused; });
+    if (unused == imports_.end()) {
+      if (stopping_) return;
+      changed_.Wait(&mutex_);
+      continue;
+    }
+    const driver::Address address = unused->mapped.address;
+    mutex_.Unlock();  // it may wait for the device
+    {
+      const Current current(*driver_, context_);
+      (void)(*driver_)->IpcCloseMemHandle(address);
+    }
+    mutex_.Lock();
+    imports_.erase(unused);
+    changed_.SignalAll();
+  }
+}
+
+absl::Status Gpu::Read(driver::Address from, std::byte* out, Bytes length) const {
+  KVIST_RETURN_IF_ERROR(lost());
+  const Current current(*driver_, context_);
+  return driver_->Check((*driver_)->MemcpyDtoH(out, from, length.value), "cuMemcpyDtoH");
+}
+
+Bytes Gpu::imported() const {
+  absl::MutexLock lock(&mutex_);
+  Bytes sum;
+  for (const MappedAllocation& mapped : imports_) sum += mapped.mapped.length;
+  return sum;
+}
+
+void Gpu::Lose(const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  if (lost_.ok()) lost_ = why;
+}
+
+absl::Status Gpu::lost() const {
+  absl::MutexLock lock(&mutex_);
+  return lost_;
+}
+
+}  // namespace kvist::cuda

@@ -1,0 +1,97 @@
+#ifndef KVIST_CUDA_GPU_H_
+#define KVIST_CUDA_GPU_H_
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cuda/driver/driver.h"
+#include "storage/base/unique_fd.h"
+#include "storage/base/units.h"
+
+namespace kvist::cuda {
+
+class Gpu;
+
+// An engine's allocation, mapped into this process through CUDA IPC. While it is held the GPU keeps that memory, even of an engine that has
+// died: whoever holds it lets go as soon as its copies are quiet.
+struct ImportedMemory {
+  driver::Address address = 0;  // here
+  Bytes length;                 // of the whole allocation
+};
+
+// How an engine names its memory.
+struct DeviceAllocation {
+  driver::IpcMemHandle handle;
+  int32_t pid_there = 0;  // what the engine's process takes for its own number; in a container another than here
+};
+
+// One GPU as the daemon uses it, from its first registration on: the primary context, and the allocations that are mapped. Engines share an
+// allocation's mapping: the driver gives a process only one.
+//
+// Lifecycle: opened at the first registration on this device; lives until all that it has given out is gone.
+// Threads: any. What the driver may take long for (closing a mapping waits for the device) is done by a thread of its own, at once when the
+//   last owner has let go.
+class Gpu {
+ public:
+  // Errors: those of the driver: no memory for a context, a device that is lost or exclusively another process's.
+  static absl::StatusOr<std::unique_ptr<Gpu>> Open(std::shared_ptr<const driver::Driver> driver, const driver::Uuid& uuid);
+  ~Gpu();
+
+  // Maps an allocation of the process behind `pidfd`. Waits, at most two seconds, while a mapping under the same name of a process that has
+  // died is being closed: its number may have gone to this one.
+  // Errors: FailedPrecondition  the driver can't open it; says why, where that is known, and what to do.
+  //         Unavailable         the device is lost, or an old mapping isn't gone in time.
+  absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const DeviceAllocation& allocation, int pidfd);
+
+  // Copies device memory to `out`, waiting for it; for probe pages. Errors: those of the driver.
+  absl::Status Read(driver::Address from, std::byte* out, Bytes length) const;
+
+  const driver::Driver& driver() const { return *driver_; }
+  driver::Context context() const { return context_; }
+  const driver::Uuid& uuid() const { return uuid_; }
+  const std::string& name() const { return name_; }  // e.g. "NVIDIA H100 80GB HBM3 GPU-1f..."
+  Bytes imported() const;                            // of engines' memory that is mapped here now
+
+  // The device is lost to this process: what it is asked from now on fails with this.
+  void Lose(const absl::Status& why);
+  absl::Status lost() const;  // OK: it isn't
+
+ private:
+  struct MappedAllocation {
+    DeviceAllocation of;
+    UniqueFd pidfd;
+    std::weak_ptr<const ImportedMemory> memory;
+    ImportedMemory mapped;
+    bool unused = false;  // to be closed
+  };
+  Gpu(std::shared_ptr<const driver::Driver> driver, driver::Device device, const driver::Uuid& uuid);
+  absl::Status OpenFailed(driver::Result result, const DeviceAllocation& allocation) const;
+  void Close();  // the closing thread
+
+  const std::shared_ptr<const driver::Driver> driver_;
+  const driver::Device device_;
+  const driver::Uuid uuid_;
+  std::string name_;
+  driver::Context context_ = nullptr;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  std::list<MappedAllocation> imports_ ABSL_GUARDED_BY(mutex_);
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread closing_;  // last: it uses all of the above
+};
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_GPU_H_

@@ -1,0 +1,142 @@
+#include "cuda/gpu_engine.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "cuda/copy_queue.h"
+#include "cuda/gpu_lane.h"
+#include "cuda/running_copy.h"
+
+namespace kvist::cuda {
+namespace {
+
+// In flight on a lane at most, while there is more to do: what keeps a bus of 64 GB/s busy while a thread is late by some 300 us; and of stores
+// while there are loads, which otherwise had to wait for what is in flight.
+constexpr uint64_t kWindow = 4 * GpuLane::kBatchBytes;
+constexpr uint64_t kWindowOfStoresBesideLoads = GpuLane::kBatchBytes;
+// How often it is asked whether pages are written: soon at first, then less and less.
+constexpr absl::Duration kAskFirst = absl::Microseconds(20);
+constexpr absl::Duration kAskMost = absl::Milliseconds(1);
+
+class GpuEngine final : public CopyEngine {
+ public:
+  GpuEngine(Gpu* gpu, Verify verify, Done done)
+      : gpu_(gpu), verify_(verify), done_(std::move(done)), thread_([this] { Run(); }) {
+    ::pthread_setname_np(thread_.native_handle(), "kvist-gpu-copy");
+  }
+  ~GpuEngine() override {
+    queue_.Stop();
+    thread_.join();
+  }
+
+  void Submit(Copy copy) override {
+    if (copy.pages_ready != nullptr) unready_.fetch_add(1, std::memory_order_relaxed);
+    queue_.Submit(std::make_shared<RunningCopy>(std::move(copy), verify_));
+  }
+  void Cancel(OpId op) override { queue_.Cancel(op); }
+  void Arrived() override { queue_.Arrived(); }
+
+ private:
+  void Run() {
+    (void)::prctl(PR_SET_TIMERSLACK, 1'000UL, 0, 0, 0);  // naps are of microseconds
+    const driver::Current current(gpu_->driver(), gpu_->context());
+    for (const auto& [lane, direction] : {std::pair{&loads_, Direction::kLoad}, std::pair{&stores_, Direction::kStore}}) {
+      if (absl::Status status = lane->Open(gpu_, direction); !status.ok()) gpu_->Lose(status);
+    }
+    while (!queue_.over() || !loads_.idle() || !stores_.idle()) {
+      Collect(&loads_);
+      Collect(&stores_);
+      Claim();
+    }
+    loads_.Close();
+    stores_.Close();
+  }
+
+  // Takes what comes next, as much as has room; sleeps before when there is nothing.
+  void Claim() {
+    if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
+    bool claimed = false;
+    const auto patience = [&] { return claimed ? absl::ZeroDuration() : Patience(); };
+    while (std::optional<CopyQueue::Claim> claim = queue_.Next(Room(), patience)) {
+      claimed = true;
+      Take(*claim);
+    }
+    loads_.Send();
+    stores_.Send();
+    ask_again_ = claimed ? kAskFirst : std::min(2 * ask_again_, kAskMost);
+    if (!claimed && queue_.over()) absl::SleepFor(std::min(Patience(), kAskMost));  // there Next doesn't
+  }
+
+  absl::Duration Patience() const {
+    const absl::Duration of_lanes = std::min(loads_.Patience(), stores_.Patience());
+    return unready_.load(std::memory_order_relaxed) > 0 ? std::min(of_lanes, ask_again_) : of_lanes;
+  }
+
+  CopyQueue::Wanted Room() const {
+    const uint64_t of_stores = loads_.idle() ? kWindow : kWindowOfStoresBesideLoads;
+    return {loads_.bytes() < kWindow, stores_.bytes() < of_stores};
+  }
+
+  void Take(const CopyQueue::Claim& claim) {
+    RunningCopy& copy = *claim.copy;
+    if (claim.skip) {
+      if (copy.Skip(claim.count)) End(copy);
+      return;
+    }
+    CopyEnd begun = copy.Begin(claim.first);
+    if (absl::Status lost = gpu_->lost(); begun.status.ok() && !lost.ok()) begun.status = std::move(lost);
+    if (begun.status.ok()) {
+      (copy.direction() == Direction::kLoad ? loads_ : stores_).Put({claim.copy, claim.first});
+    } else {
+      Settle(copy, claim.first, std::move(begun));
+    }
+  }
+
+  void Collect(GpuLane* lane) {
+    for (GpuLane::Ended ended; lane->Collect(&ended);) {
+      for (const GpuLane::UnitOfCopy& unit : ended.units) Settle(*unit.copy, unit.unit, {ended.status});
+    }
+  }
+
+  void Settle(RunningCopy& copy, uint64_t unit, CopyEnd end) {
+    if (copy.Copied(unit, std::move(end))) {
+      End(copy);
+    } else if (copy.streams() && copy.stopped()) {
+      Arrived();  // what is left of it has only to end
+    }
+  }
+
+  void End(RunningCopy& copy) {
+    if (copy.copy().pages_ready != nullptr) unready_.fetch_sub(1, std::memory_order_relaxed);
+    const OpId op = copy.op();
+    CopyEnd end = copy.Result();
+    queue_.Forget(op);
+    done_(op, std::move(end));
+  }
+
+  Gpu* const gpu_;
+  const Verify verify_;
+  const Done done_;
+  CopyQueue queue_;
+  std::atomic<uint32_t> unready_{0};  // copies with a PagesReady: it tells nobody when it is
+
+  // The thread's.
+  GpuLane loads_, stores_;
+  absl::Duration ask_again_ = kAskFirst;
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, Verify verify, CopyEngine::Done done) {
+  return std::make_unique<GpuEngine>(gpu, verify, std::move(done));
+}
+
+}  // namespace kvist::cuda

@@ -1,0 +1,25 @@
+#ifndef KVIST_CUDA_GPU_ENGINE_H_
+#define KVIST_CUDA_GPU_ENGINE_H_
+
+#include <memory>
+
+#include "cuda/copy_engine.h"
+#include "cuda/gpu.h"
+
+namespace kvist::cuda {
+
+// The copy engine of one GPU: batches of DMA on two streams, one a direction, so that both of the bus's directions are in use; loads have the
+// higher priority. A thread claims units, hands them to the driver as batches, and asks for their end: the driver never calls back, nothing
+// waits on the device, and what an engine's stream isn't through with yet holds up nobody else (PagesReady is asked here, no stream waits for it).
+//
+// A batch is some 8 MiB: large enough that an event and a call a batch cost little, small enough for a load or a cancel to get its turn within
+// 150 us on a PCIe 5.0 bus. Few are in flight: of loads enough to keep the bus busy, of stores less while there are loads.
+//
+// Errors besides CopyEngine's: Unavailable  the GPU is lost to this process; so ends every copy from then on.  ResourceExhausted and others of
+//   the driver's for one copy; those beside it go on.
+// `gpu` outlives the engine.
+std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, Verify verify, CopyEngine::Done done);
+
+}  // namespace kvist::cuda
+
+#endif  // KVIST_CUDA_GPU_ENGINE_H_

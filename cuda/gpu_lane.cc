@@ -1,0 +1,150 @@
+#include "cuda/gpu_lane.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "cuda/extents.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+
+namespace kvist::cuda {
+namespace {
+
+using driver::Result;
+
+// A batch that was sent so long ago is asked for so often.
+constexpr absl::Duration kPatienceLeast = absl::Microseconds(10);
+constexpr absl::Duration kPatienceMost = absl::Milliseconds(1);
+
+uint64_t BytesOf(const RunningCopy& running, const Unit& unit) {
+  const PieceRange pieces = running.PiecesOf(unit);
+  return (pieces.end - pieces.first) * running.copy().layout().segment_bytes.value * unit.layer_count;
+}
+
+}  // namespace
+
+absl::Status GpuLane::Open(Gpu* gpu, Direction direction) {
+  gpu_ = gpu;
+  direction_ = direction;
+  const driver::Driver& driver = gpu->driver();
+  int least = 0, greatest = 0;
+  KVIST_RETURN_IF_ERROR(driver.Check(driver->CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
+  return driver.Check(driver->StreamCreateWithPriority(&stream_, driver::kStreamNonBlocking,
+                                                       direction == Direction::kLoad ? greatest : least),
+                      "cuStreamCreateWithPriority");
+}
+
+void GpuLane::Close() {
+  KVIST_CHECK(idle());
+  const driver::Driver& driver = gpu_->driver();
+  for (const driver::Event event : free_events_) (void)driver->EventDestroy(event);
+  if (stream_ != nullptr) (void)driver->StreamDestroy(stream_);
+}
+
+void GpuLane::Put(UnitOfCopy unit) {
+  // By layer: who waits for the layer before mustn't wait for this one, too.
+  if (!open_.units.empty() && open_.bytes >= UnitPlan::kUnitBytes / 2) {
+    const UnitOfCopy& last = open_.units.back();
+    if (last.copy != unit.copy || unit.copy->StepOf(last.unit) != unit.copy->StepOf(unit.unit)) Send();
+  }
+  const uint64_t bytes = BytesOf(*unit.copy, unit.copy->UnitAt(unit.unit));
+  Expand(unit);
+  open_.units.push_back(std::move(unit));
+  open_.bytes += bytes;
+  bytes_ += bytes;
+  if (open_.bytes >= kBatchBytes || entries_.sizes.size() >= kBatchEntries) Send();
+}
+
+void GpuLane::Expand(const UnitOfCopy& of) {
+  const Copy& copy = of.copy->copy();
+  const Unit unit = of.copy->UnitAt(of.unit);
+  for (uint32_t l = 0; l < unit.layer_count; ++l) {
+    const LayerIndex layer{copy.first_layer + unit.first_layer + l};
+    const auto& region = std::get<DeviceRegion>(copy.memory->regions[copy.layout().layers[layer.value].region].way());
+    ExtentCursor cursor(copy, layer, PieceOrder::kSlot, of.copy->PiecesOf(unit));
+    for (Extent extent; cursor.Next(&extent);) {
+      const driver::Address page = region.address + extent.at.value;
+      const auto slot = reinterpret_cast<driver::Address>(extent.slot);
+      if (direction_ == Direction::kLoad) {
+        entries_.Add(page, slot, extent.length);
+      } else {
+        entries_.Add(slot, page, extent.length);
+      }
+    }
+  }
+}
+
+void GpuLane::Send() {
+  if (open_.units.empty()) return;
+  open_.sent_nanos = MonotonicNanos();
+  open_.status = HandOver();
+  entries_.Clear();
+  in_flight_.push_back(std::exchange(open_, {}));
+}
+
+absl::Status GpuLane::HandOver() {
+  KVIST_RETURN_IF_ERROR(gpu_->lost());
+  const driver::Driver& driver = gpu_->driver();
+  if (free_events_.empty()) {
+    driver::Event event = nullptr;
+    KVIST_RETURN_IF_ERROR(driver.Check(driver->EventCreate(&event, driver::kEventDisableTiming), "cuEventCreate"));
+    free_events_.push_back(event);
+  }
+  absl::Status status;
+  if (entries_.sizes.empty()) {
+    // All of its pages are absent.
+  } else if (driver->MemcpyBatchAsync != nullptr) {
+    driver::MemcpyAttributes attributes;
+    size_t start = 0, failed = 0;
+    status = driver.Check(driver->MemcpyBatchAsync(entries_.to.data(), entries_.from.data(), entries_.sizes.data(),
+                                                   entries_.sizes.size(), &attributes, &start, 1, &failed, stream_),
+                          "cuMemcpyBatchAsync");
+  } else {
+    for (size_t i = 0; i < entries_.sizes.size() && status.ok(); ++i) {
+      status =
+          driver.Check(driver->MemcpyAsync(entries_.to[i], entries_.from[i], entries_.sizes[i], stream_), "cuMemcpyAsync");
+    }
+  }
+  // Also after an error: some of it may be under way.
+  if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
+    const absl::Status why = driver.Check(result, "cuEventRecord");
+    gpu_->Lose(why);
+    return why;
+  }
+  open_.event = free_events_.back();
+  free_events_.pop_back();
+  return status;
+}
+
+bool GpuLane::Collect(Ended* ended) {
+  if (in_flight_.empty()) return false;
+  Batch& front = in_flight_.front();
+  if (front.event != nullptr) {
+    const Result result = gpu_->driver()->EventQuery(front.event);
+    if (result == Result::kNotReady) return false;
+    if (result != Result::kSuccess) {
+      front.status = gpu_->driver().Check(result, "cuEventQuery");
+      gpu_->Lose(front.status);
+    }
+    free_events_.push_back(front.event);
+  }
+  const int64_t now = MonotonicNanos();
+  if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0)
+    bytes_per_nano_ = 0.9 * bytes_per_nano_ + 0.1 * static_cast<double>(front.bytes) / static_cast<double>(took);
+  last_end_nanos_ = now;
+  bytes_ -= front.bytes;
+  *ended = {std::move(front.units), std::move(front.status)};
+  in_flight_.pop_front();
+  return true;
+}
+
+absl::Duration GpuLane::Patience() const {
+  if (in_flight_.empty()) return absl::InfiniteDuration();
+  const Batch& front = in_flight_.front();
+  const double nanos = static_cast<double>(front.bytes) / std::max(bytes_per_nano_, 0.1);
+  const int64_t end = std::max(front.sent_nanos, last_end_nanos_) + static_cast<int64_t>(nanos);
+  return std::clamp(absl::Nanoseconds(end - MonotonicNanos()) * 0.8, kPatienceLeast, kPatienceMost);
+}
+
+}  // namespace kvist::cuda

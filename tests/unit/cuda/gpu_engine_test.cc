@@ -1,0 +1,279 @@
+#include "cuda/gpu_engine.h"
+
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "cuda/slot_arrival.h"
+#include "cuda/slot_checksums.h"
+#include "tests/unit/cuda/gpu_under_test.h"
+#include "tests/unit/cuda/kv_world.h"
+#include "tests/unit/cuda/round_trip.h"
+
+namespace kvist::cuda {
+namespace {
+
+// A GPU whose driver behaves by a plan.
+struct Planned {
+  explicit Planned(FakeCudaPlan plan) {
+    FakeDriver::Get().Plan(plan);
+    gpu = FakeDriver::Get().OpenGpu();
+  }
+  ~Planned() {
+    gpu.reset();
+    FakeDriver::Get().Plan({});
+  }
+  std::unique_ptr<CopyEngine> Make(CopyEngine::Done done, Verify verify = Verify::kNever) {
+    return MakeGpuEngine(gpu.get(), verify, std::move(done));
+  }
+  std::unique_ptr<Gpu> gpu;
+};
+
+NamedLayout Named(const char* name) {
+  for (const NamedLayout& named : KnownLayouts()) {
+    if (named.name == name) return named;
+  }
+  FAIL("no such layout: " << name);
+  return {};
+}
+
+std::vector<uint32_t> AllSlots(const KvWorld& world) {
+  std::vector<uint32_t> slots(world.slot_count());
+  std::iota(slots.begin(), slots.end(), 0u);
+  return slots;
+}
+
+TEST_CASE("GpuEngine copies every known layout like plain loops do, with batches and without") {
+  for (const uint32_t no_batches : {0u, 1u}) {
+    for (const NamedLayout& named : KnownLayouts()) {
+      Planned planned({.seed = 3, .no_batches = no_batches});
+      CheckRoundTrip(
+          named, Seal::kDevice, 17, [&](CopyEngine::Done done) { return planned.Make(std::move(done)); }, planned.gpu.get());
+    }
+  }
+}
+
+TEST_CASE("GpuEngine copies random layouts like plain loops do, however slow the device") {
+  const uint64_t seed = std::random_device()();
+  for (uint64_t round = 0; round < 40; ++round) {
+    Rng rng(seed + round);
+    Planned planned({.seed = seed + round, .delay_us = static_cast<uint32_t>(rng() % 200)});
+    CheckRoundTrip(
+        RandomLayout(rng), Seal::kDevice, seed + round, [&](CopyEngine::Done done) { return planned.Make(std::move(done)); },
+        planned.gpu.get());
+  }
+}
+
+TEST_CASE("GpuEngine ends empty copies, and zeros what a store has no page for") {
+  Planned planned({});
+  KvWorld world(KnownLayouts()[0], Seal::kDevice, 2, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  engine->Submit(world.MakeCopy({1, 1}, Direction::kLoad, {}, rng));
+  CHECK(ends.Wait({1, 1}) == absl::OkStatus());
+
+  Copy store = world.MakeCopy({2, 1}, Direction::kStore, {0, 1}, rng);
+  std::fill(store.page_table.begin(), store.page_table.end(), kNoPage);
+  engine->Submit(std::move(store));
+  CHECK(ends.Wait({2, 1}) == absl::OkStatus());
+  const std::byte* payload = world.slot(0) + kSlotHeaderBytes.value;
+  CHECK(std::all_of(payload, payload + world.layout().payload_bytes().value, [](std::byte b) { return b == std::byte{0}; }));
+}
+
+TEST_CASE("GpuEngine: a copy that the driver refuses fails by itself, those beside it go on") {
+  Planned planned({.seed = 5, .refuse_every = 3});
+  KvWorld world(Named("layers of several units"), Seal::kDevice, 4, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  uint32_t failed = 0;
+  for (uint32_t op = 1; op <= 12; ++op) {
+    engine->Submit(world.MakeCopy({op, 1}, Direction::kStore, {op % 4}, rng));
+    const absl::Status status = ends.Wait({op, 1});
+    if (!status.ok()) {
+      CHECK(absl::IsResourceExhausted(status));
+      ++failed;
+    }
+  }
+  CHECK(failed > 0);
+  CHECK(planned.gpu->lost().ok());
+  FakeDriver::Get().Plan({});
+  Copy last = world.MakeCopy({13, 1}, Direction::kStore, AllSlots(world), rng);
+  const Copy same = last;
+  engine->Submit(std::move(last));
+  CHECK(ends.Wait({13, 1}) == absl::OkStatus());
+  CHECK(world.LayersAreEqual(same, world.layers()));
+}
+
+TEST_CASE("GpuEngine: when the GPU is lost every copy ends, then and later, with a typed error") {
+  Planned planned({.seed = 5, .delay_us = 50, .lose_after = 40});
+  KvWorld world(Named("layers of several units"), Seal::kDevice, 4, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  {
+    const auto engine = planned.Make(ends.Listener());
+    for (uint32_t op = 1; op <= 20; ++op) {
+      engine->Submit(world.MakeCopy({op, 1}, op % 2 == 0 ? Direction::kLoad : Direction::kStore, {op % 4}, rng));
+    }
+    ends.WaitForCount(20);
+    for (uint32_t op = 10; op <= 20; ++op) CHECK(absl::IsUnavailable(ends.Wait({op, 1})));
+    CHECK(absl::IsUnavailable(planned.gpu->lost()));
+    engine->Submit(world.MakeCopy({21, 1}, Direction::kLoad, {0}, rng));
+    CHECK(absl::IsUnavailable(ends.Wait({21, 1})));
+  }
+  CHECK(ends.order().size() == 21);
+}
+
+TEST_CASE("GpuEngine: cancelled copies end soon, and nothing touches their pages or slots afterwards") {
+  for (uint64_t round = 0; round < 30; ++round) {
+    Planned planned({.seed = round + 1, .delay_us = 100});
+    KvWorld world(Named("layers of several units"), Seal::kDevice, 4, round, planned.gpu.get());
+    Rng rng(round);
+    Ends ends;
+    const auto engine = planned.Make(ends.Listener());
+    for (uint32_t op = 1; op <= 8; ++op)
+      engine->Submit(world.MakeCopy({op, 1}, rng() % 2 == 0 ? Direction::kLoad : Direction::kStore, AllSlots(world), rng));
+    std::this_thread::sleep_for(std::chrono::microseconds(rng() % 1500));
+    for (uint32_t op = 1; op <= 8; ++op) engine->Cancel({op, 1});
+    for (uint32_t op = 1; op <= 8; ++op) {
+      const absl::Status status = ends.Wait({op, 1});
+      CHECK((status.ok() || absl::IsCancelled(status)));
+    }
+    const KvWorld::Image quiet = world.Snapshot();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(world.Snapshot() == quiet);
+  }
+}
+
+TEST_CASE("GpuEngine that ends ends its copies") {
+  Planned planned({.seed = 9, .delay_us = 100});
+  KvWorld world(Named("layers of several units"), Seal::kDevice, 4, 1, planned.gpu.get());
+  Rng rng(2);
+  Ends ends;
+  {
+    const auto engine = planned.Make(ends.Listener());
+    for (uint32_t op = 1; op <= 8; ++op)
+      engine->Submit(world.MakeCopy({op, 1}, op % 2 == 0 ? Direction::kLoad : Direction::kStore, AllSlots(world), rng));
+  }
+  CHECK(ends.order().size() == 8);
+}
+
+// An engine's stream that writes layer after layer.
+class Source final : public PagesReady {
+ public:
+  bool LayersReady(uint32_t layers) const override { return written_.load(std::memory_order_acquire) >= layers; }
+  void Written(uint32_t layers) { written_.store(layers, std::memory_order_release); }
+
+ private:
+  std::atomic<uint32_t> written_{0};
+};
+
+TEST_CASE("A store of pages that are still being written copies each layer when it is, and nothing before") {
+  const std::vector<NamedLayout> known = KnownLayouts();
+  for (uint32_t round = 0; round < 20; ++round) {
+    const NamedLayout& named = known[round % known.size()];
+    CAPTURE(round, named.name);
+    Planned planned({.seed = round + 1, .delay_us = round % 3 == 0 ? 60u : 0u});
+    KvWorld world(named, Seal::kDevice, 3, round, planned.gpu.get());
+    Rng rng(round);
+    Ends ends;
+    const auto engine = planned.Make(ends.Listener());
+    Copy copy = world.MakeCopy({1, 1}, Direction::kStore, {2, 0, 1}, rng);
+    const auto source = std::make_shared<Source>();
+    copy.pages_ready = source;
+    const Copy same = copy;
+    // Pages hold something else until they are written: loads from other slots' random bytes do the writing.
+    const KvWorld::Image before = world.Snapshot();
+    engine->Submit(std::move(copy));
+    // Loads and other stores don't wait for it.
+    Copy other = world.MakeCopy({2, 1}, Direction::kLoad, {}, rng);
+    engine->Submit(std::move(other));
+    CHECK(ends.Wait({2, 1}) == absl::OkStatus());
+    CHECK(world.Snapshot() == before);
+    Copy until_now = same;
+    for (uint32_t layer = 1; layer <= world.layers(); ++layer) {
+      // One slot of which nothing may have been copied of layers from `layer` on.
+      const std::byte* rest = world.slot(2) + kSlotHeaderBytes.value + world.layout().layer_bytes().value * (layer - 1);
+      const auto rest_bytes = static_cast<size_t>(world.layout().layer_bytes().value * (world.layers() - layer + 1));
+      const size_t at = static_cast<size_t>(rest - world.slot(0)) + 128;
+      CHECK(std::memcmp(rest, before.slots.data() + at, rest_bytes) == 0);
+      source->Written(layer);
+      engine->Arrived();
+    }
+    CHECK(ends.Wait({1, 1}) == absl::OkStatus());
+    CHECK(world.LayersAreEqual(same, world.layers()));
+  }
+}
+
+TEST_CASE("A store whose pages are never written ends when it is cancelled, and holds nobody up") {
+  Planned planned({});
+  KvWorld world(KnownLayouts()[0], Seal::kDevice, 2, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  Copy never = world.MakeCopy({1, 1}, Direction::kStore, {0}, rng);
+  never.pages_ready = std::make_shared<Source>();
+  engine->Submit(std::move(never));
+  for (uint32_t op = 2; op <= 30; ++op) {
+    engine->Submit(world.MakeCopy({op, 1}, op % 2 == 0 ? Direction::kLoad : Direction::kStore, {1}, rng));
+    CHECK(ends.Wait({op, 1}) == absl::OkStatus());
+  }
+  CHECK(ends.order().size() == 29);
+  engine->Cancel({1, 1});
+  CHECK(absl::IsCancelled(ends.Wait({1, 1})));
+}
+
+TEST_CASE("A load to a GPU from slots that are being read copies what is there, and ends with the read's error") {
+  Planned planned({.seed = 2, .delay_us = 30});
+  KvWorld world(Named("layers of several units"), Seal::kDevice, 2, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  for (const bool fails : {false, true}) {
+    const OpId op{fails ? 2u : 1u, 1};
+    Copy copy = world.MakeCopy(op, Direction::kLoad, {0, 1}, rng);
+    const auto arrival = std::make_shared<SlotArrival>();
+    copy.arrivals = {arrival, nullptr};
+    const Copy same = copy;
+    engine->Submit(std::move(copy));
+    for (uint32_t layer = 1; layer < world.layers(); ++layer) {
+      arrival->Arrived(layer);
+      engine->Arrived();
+    }
+    arrival->End(fails ? absl::DataLossError("the disk's") : absl::OkStatus());
+    engine->Arrived();
+    const absl::Status status = ends.Wait(op);
+    CHECK(status == (fails ? absl::DataLossError("the disk's") : absl::OkStatus()));
+    if (!fails) CHECK(world.LayersAreEqual(same, world.layers()));
+  }
+}
+
+TEST_CASE("GpuEngine that verifies gives nothing out of a chunk that isn't what was stored") {
+  Planned planned({});
+  KvWorld world(KnownLayouts()[3], Seal::kDevice, 3, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener(), Verify::kAlways);
+  engine->Submit(world.MakeCopy({1, 1}, Direction::kStore, {0, 1, 2}, rng));
+  REQUIRE(ends.Wait({1, 1}) == absl::OkStatus());
+  for (uint32_t slot = 0; slot < 3; ++slot) CHECK(ChecksumMatches(world.slot(slot), world.layout(), {0}));
+  world.slot(1)[kSlotHeaderBytes.value + 3] ^= std::byte{1};
+  const KvWorld::Image before = world.Snapshot();
+  Copy load = world.MakeCopy({2, 1}, Direction::kLoad, {0, 1, 2}, rng);
+  load.layer_count = 1;
+  engine->Submit(std::move(load));
+  const CopyEnd end = ends.WaitForEnd({2, 1});
+  CHECK(absl::IsDataLoss(end.status));
+  CHECK(end.corrupt == std::vector<uint32_t>{1});
+  CHECK(world.Snapshot() == before);
+}
+
+}  // namespace
+}  // namespace kvist::cuda
