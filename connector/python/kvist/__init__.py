@@ -4,14 +4,16 @@
 """
 
 from kvist.chain import Chain
-from kvist.client import ALL_LAYERS, NO_PAGE, Client, Connection, ExpectedReuse, Hit, Result, StopReason
+from kvist.client import ALL_LAYERS, LAYERS, NO_PAGE, After, Client, Connection, ExpectedReuse, Hit, Result, StopReason
 from kvist.describe import Group, GroupKind, GroupPages, Memory, Role, Space, WritePage
 from kvist.library import default_chunk_tokens
 from kvist.status import KvistError, Status
 
 __all__ = [
     "ALL_LAYERS",
+    "LAYERS",
     "NO_PAGE",
+    "After",
     "Chain",
     "Client",
     "Connection",

@@ -61,6 +61,10 @@ class ProcessRegion(Structure):
     _fields_ = [("address", c_void_p), ("length", c_uint64)]
 
 
+class CudaRegion(Structure):
+    _fields_ = [("address", c_void_p), ("length", c_uint64)]
+
+
 WRITE_PAGE = ctypes.CFUNCTYPE(c_int, c_void_p, c_uint32, c_uint32, c_void_p, c_size_t)
 
 
@@ -81,6 +85,8 @@ class Memory(Structure):
         ("group_count", c_size_t),
         ("process_regions", POINTER(ProcessRegion)),
         ("process_region_count", c_size_t),
+        ("cuda_regions", POINTER(CudaRegion)),
+        ("cuda_region_count", c_size_t),
     ]
 
 
@@ -120,6 +126,8 @@ class LoadArgs(Structure):
         ("layer_count", c_uint32),
         ("deadline_us", c_int64),
         ("group", c_uint32),
+        ("after", c_int32),
+        ("stream", c_void_p),
     ]
 
 
@@ -133,6 +141,8 @@ class StoreArgs(Structure):
         ("page_count", c_size_t),
         ("deadline_us", c_int64),
         ("group", c_uint32),
+        ("after", c_int32),
+        ("stream", c_void_p),
     ]
 
 
@@ -148,6 +158,8 @@ class SwapArgs(Structure):
         ("first_layer", c_uint32),
         ("layer_count", c_uint32),
         ("deadline_us", c_int64),
+        ("after", c_int32),
+        ("stream", c_void_p),
     ]
 
 
@@ -191,6 +203,8 @@ _PROMPT = {  # never block: called with the interpreter's lock held, because giv
     "kvist_store": (c_int, [c_void_p, POINTER(StoreArgs), POINTER(c_uint64)]),
     "kvist_poll": (c_int, [c_void_p, c_uint64, POINTER(Result)]),
     "kvist_cancel": (c_int, [c_void_p, c_uint64]),
+    "kvist_wait_on_stream": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
+    "kvist_pages_ready": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
     "kvist_hint": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(HintArgs)]),
     "kvist_report_prefill": (c_int, [c_void_p, c_uint32, c_uint32, c_int64]),
     "kvist_free": (c_int, [c_void_p, c_uint64]),

@@ -39,6 +39,22 @@ class StopReason(enum.IntEnum):
     TOOL_CALL = 4
 
 
+class After(NamedTuple):
+    """GPU memory: what a copy waits for before it touches the pages; kvist_after says what each means."""
+
+    what: int = 0
+    stream: int | None = None
+
+    @classmethod
+    def on(cls, stream: int) -> "After":
+        """What `stream` (torch: .cuda_stream) has been given by now."""
+        return cls(1, stream)
+
+
+NOTHING = After()
+LAYERS = After(2)
+
+
 class Hit(NamedTuple):
     """How far a prompt can be resumed, in chunks, the lease that keeps them there, and how many of them are on their way from a slower tier
     (a load waits for those). A status other than OK means a miss, and why."""
@@ -208,6 +224,7 @@ class Client:
         first_layer: int = 0,
         layer_count: int = 0,
         deadline_s: float = 0.0,
+        after: After = NOTHING,
     ) -> int:
         """Starts copying chunks into pages; until the op has ended with pages_released the pages belong to the daemon."""
         address, count, _alive = _table(pages)
@@ -222,18 +239,26 @@ class Client:
             layer_count,
             _us(deadline_s),
             group,
+            *after,
         )
         op = ctypes.c_uint64()
         check(self._lib.load(self._client, args, op))
         return op.value
 
     def store(
-        self, keys: bytes, pages: array | Iterable[int], *, first_chunk: int = 0, group: int = 0, deadline_s: float = 0.0
+        self,
+        keys: bytes,
+        pages: array | Iterable[int],
+        *,
+        first_chunk: int = 0,
+        group: int = 0,
+        deadline_s: float = 0.0,
+        after: After = NOTHING,
     ) -> int:
         """Starts copying pages into new slots; the pages must stay as they are until the op has ended or cancel has returned."""
         address, count, _alive = _table(pages)
         args = _abi.StoreArgs(
-            ctypes.sizeof(_abi.StoreArgs), keys, _count(keys), first_chunk, address, count, _us(deadline_s), group
+            ctypes.sizeof(_abi.StoreArgs), keys, _count(keys), first_chunk, address, count, _us(deadline_s), group, *after
         )
         op = ctypes.c_uint64()
         check(self._lib.store(self._client, args, op))
@@ -264,6 +289,14 @@ class Client:
     def cancel(self, op: int) -> None:
         """Gives an op up. A store's pages are free when this returns; any copy is still asked for until its end."""
         check(self._lib.cancel(self._client, op))
+
+    def wait_on_stream(self, op: int, stream: int, *, layers: int = ALL_LAYERS) -> None:
+        """GPU memory: has `stream` (torch: .cuda_stream) wait until the first `layers` layers are there, or the op has ended, however."""
+        check(self._lib.wait_on_stream(self._client, op, layers, stream))
+
+    def pages_ready(self, op: int, layers: int, stream: int) -> None:
+        """GPU memory, of an op after LAYERS: the pages of the first `layers` layers are ready once `stream` has done what it was given."""
+        check(self._lib.pages_ready(self._client, op, layers, stream))
 
     # ---- pins, hints, private allocations ----
 
@@ -307,7 +340,7 @@ class Client:
         check(self._lib.free(self._client, allocation))
 
     def swap_out(self, allocation: int, pages: array | Iterable[int], **where) -> int:
-        """Starts copying pages out; `where`: chunk_count, first_chunk, group, first_layer, layer_count, deadline_s."""
+        """Starts copying pages out; `where`: chunk_count, first_chunk, group, first_layer, layer_count, deadline_s, after."""
         return self._swap(self._lib.swap_out, allocation, pages, **where)
 
     def swap_in(self, allocation: int, pages: array | Iterable[int], **where) -> int:
@@ -326,6 +359,7 @@ class Client:
         first_layer: int = 0,
         layer_count: int = 0,
         deadline_s: float = 0.0,
+        after: After = NOTHING,
     ) -> int:
         address, count, _alive = _table(pages)
         args = _abi.SwapArgs(
@@ -339,6 +373,7 @@ class Client:
             first_layer,
             layer_count,
             _us(deadline_s),
+            *after,
         )
         op = ctypes.c_uint64()
         check(swap(self._client, args, op))
@@ -351,4 +386,16 @@ def _table(pages: array | Iterable[int]) -> tuple[int, int, array]:
     return (*pages.buffer_info(), pages)
 
 
-__all__ = ["ALL_LAYERS", "NO_PAGE", "Client", "Connection", "ExpectedReuse", "Hit", "KvistError", "Result", "StopReason"]
+__all__ = [
+    "ALL_LAYERS",
+    "LAYERS",
+    "NO_PAGE",
+    "After",
+    "Client",
+    "Connection",
+    "ExpectedReuse",
+    "Hit",
+    "KvistError",
+    "Result",
+    "StopReason",
+]

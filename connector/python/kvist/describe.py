@@ -68,7 +68,9 @@ class Memory:
     groups           [groups of the space]
     memfds           file descriptors; regions 0 and up. The client duplicates them.
     process_regions  (address, length) of memory that is in no memfd; regions len(memfds) and up. Stays mapped until the client is closed.
-    write_page       called while connecting only, for the first and the last page of every layer, whose content it replaces
+    cuda_regions     (address, length) of GPU memory, all on one GPU, and then no other regions; stays allocated until the client is closed
+    write_page       called while connecting only, for the first and the last page of every layer, whose content it replaces; GPU memory is written when it
+                     returns
     """
 
     layers: Sequence[tuple[int, int]]
@@ -76,6 +78,7 @@ class Memory:
     write_page: WritePage
     memfds: Sequence[int] = ()
     process_regions: Sequence[tuple[int, int]] = ()
+    cuda_regions: Sequence[tuple[int, int]] = ()
 
 
 def c_text(name: str, value: str) -> bytes:
@@ -159,4 +162,8 @@ def c_memory(memory: Memory, writer: Writer) -> _abi.Memory:
         if memory.process_regions
         else None,
         process_region_count=len(memory.process_regions),
+        cuda_regions=c_array(_abi.CudaRegion, [_abi.CudaRegion(*r) for r in memory.cuda_regions])
+        if memory.cuda_regions
+        else None,
+        cuda_region_count=len(memory.cuda_regions),
     )

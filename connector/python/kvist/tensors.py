@@ -51,6 +51,8 @@ class LayerPages:
         """Writes a page through the tensor's own indexing."""
         source = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(self.pages.dtype)
         self.pages[page].copy_(source.view(self.pages.shape[1:]))
+        if self.pages.is_cuda:
+            torch.cuda.synchronize(self.pages.device)
 
 
 def describe_layer(name: str, tensor: torch.Tensor, num_blocks: int) -> LayerPages:
@@ -137,10 +139,13 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
                 region, _ = regions.setdefault(storage.data_ptr(), (len(regions), storage.nbytes()))
                 places.append((region, layer.pages.data_ptr() - storage.data_ptr()))
                 layers.append(layer)
+    found = [(address, length) for address, (_, length) in regions.items()]
+    on_gpu = any(tensor.is_cuda for tensor in tensors.values())
     memory = kvist.Memory(
         layers=places,
         groups=pages,
-        process_regions=[(address, length) for address, (_, length) in regions.items()],
+        process_regions=() if on_gpu else found,
+        cuda_regions=found if on_gpu else (),
         write_page=lambda layer, page, data: layers[layer].write(page, data),
     )
     return RankMemory(tuple(described), tuple(tables), memory, names)
