@@ -2,15 +2,20 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "cuda/copy_engines.h"
+#include "cuda/gpu_engine.h"
+#include "cuda/gpus.h"
 #include "cuda/shared_memory_engine.h"
 #include "daemon/available_memory.h"
 #include "daemon/config_keys.h"
@@ -94,6 +99,12 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   return core;
 }
 
+// What is pinned for GPUs at once: whole slabs, so that no slot, and so no copy, crosses a border.
+Bytes PinnedAtOnce(const Options::Pool& options) {
+  const uint64_t slabs = std::max<uint64_t>(1, GiB(1) / options.slab_bytes);
+  return options.slab_bytes * slabs;
+}
+
 void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
   const std::string what = found.chunks == 1 ? "a chunk" : absl::StrCat(found.chunks, " chunks");
   const std::string space = Hex(core.space(found.space).digest);
@@ -137,6 +148,7 @@ absl::StatusOr<SsdStore> SsdStoreOf(const Options& options, bool pool_without_me
 struct Daemon::State {
   std::unique_ptr<WarmPool> warm;
   std::vector<std::unique_ptr<pool::PinnedRegion>> regions;
+  std::unique_ptr<cuda::Gpus> gpus;
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
   std::unique_ptr<session::Reactor> reactor;
@@ -287,7 +299,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.copy_engine = parts.copy_engine(copy_done);
   } else {
     const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
-    s.copy_engine = cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done);
+    s.copy_engine =
+        cuda::JoinCopyEngines(cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done),
+                              [verify, copy_done](cuda::Gpu* gpu) { return cuda::MakeGpuEngine(gpu, verify, copy_done); });
+    s.gpus = std::make_unique<cuda::Gpus>(cuda::driver::kLibrary, [](bool warning, const std::string& text) {
+      spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+    });
   }
   s.reactor->SetCopyEngine(s.copy_engine.get());
   if (parts.disk_tier) {
@@ -308,6 +325,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.connections_max = options.session.connections_max;
   listener.connections_per_uid = options.session.connections_per_uid;
   listener.tenants = options.tenants;
+  listener.gpus = s.gpus.get();
   listener.log = [](bool warning, const std::string& text) {
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
   };
@@ -317,11 +335,16 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   s.reactor->Start();
   if (s.ssd != nullptr) {
     s.ssd->Start();
-    for (const auto& region : s.regions) {
-      region->OnTouched(
-          [ssd = s.ssd, memory = std::span(region->data(), region->length().value)] { ssd->Register(memory); });
-    }
     s.stop_flush = options.ssd.stop_flush;
+  }
+  for (const auto& region : s.regions) {
+    if (s.gpus != nullptr && options.pool.touch_threads == 0)
+      s.gpus->AddHostMemory({region->data(), region->length().value}, PinnedAtOnce(options.pool));
+    // For GPUs and the disks' io_uring: what is touched is pinned soonest.
+    region->OnTouched([&s, memory = std::span(region->data(), region->length().value), piece = PinnedAtOnce(options.pool)] {
+      if (s.ssd != nullptr) s.ssd->Register(memory);
+      if (s.gpus != nullptr) s.gpus->AddHostMemory(memory, piece);
+    });
   }
   s.observation->EngineSocketOpen(options.session.socket);
   if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);

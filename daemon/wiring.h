@@ -19,7 +19,8 @@ namespace kvist::daemon {
 
 // Parts that tests and benchmarks replace. Everything that is empty is the product's own.
 struct Parts {
-  // Makes the copy engine; the product's copies through shared memory (cuda/shared_memory_engine.h).
+  // Makes the copy engine; the product's copies through shared memory, and GPU memory by the CUDA driver (cuda/copy_engines.h). With another
+  // one no GPU memory is served.
   std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
   // Makes the tier below the slots, and how the core uses it; the product's is of [ssd] (ssd_tier.h).
   std::function<std::unique_ptr<session::DiskTier>(session::DiskTier::Ear* ear)> disk_tier;

@@ -232,6 +232,16 @@ kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result)
   return kvist_wait(client, op, KVIST_ALL_LAYERS, 0, result);
 }
 
+kvist_status kvist_wait_on_stream(kvist_client* client, kvist_op op, uint32_t layers, void* stream) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->WaitOnStream(op, layers, stream));
+}
+
+kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layers, void* stream) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->PagesReady(op, layers, stream));
+}
+
 kvist_status kvist_cancel(kvist_client* client, kvist_op op) {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Cancel(op));

@@ -33,7 +33,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
   auto client = std::unique_ptr<Client>(new Client(std::move(registration)));
   if (options.deadline_us > 0) client->default_deadline_us_ = options.deadline_us;
   client->stop_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!client->stop_) return ErrnoStatus("eventfd", errno);
+  client->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!client->stop_ || !client->wake_) return ErrnoStatus("eventfd", errno);
 
   // The first handshake runs on the caller's thread: the engine's write_page is called during kvist_connect and never later.
   const int64_t deadline =
@@ -86,6 +87,7 @@ Client::~Client() {
       op.link->Tell(cancel);
       op.link->Await(op.ticket, UINT32_MAX, deadline, Link::Spin::kNo);
     }
+    op.link->ReleaseStreams(op.ticket);
   }
   if (keeper_.joinable()) {
     const uint64_t one = 1;
@@ -137,10 +139,15 @@ void Client::Keep() {
 
 // Returns when the link has ended and failed, or the client stops.
 void Client::Watch(const std::shared_ptr<Link>& link) {
-  while (true) {
-    pollfd watched[] = {{link->socket(), POLLIN, 0}, {link->daemon_pidfd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    ::poll(watched, 3, link->has_forgotten() ? 100 : 1000);
+  constexpr int kStreamsWaitMillis = 20;  // a stream is released so late
+  for (bool streams_wait = false;; streams_wait = GiveUpLate()) {
+    pollfd watched[] = {
+        {link->socket(), POLLIN, 0}, {link->daemon_pidfd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    ::poll(watched, 4, streams_wait ? kStreamsWaitMillis : link->has_forgotten() ? 100 : 1000);
     if (watched[2].revents != 0) return;
+    uint64_t rings = 0;
+    if (watched[3].revents != 0) [[maybe_unused]]
+      const ssize_t read = ::read(wake_.get(), &rings, sizeof rings);
     link->Sweep();
     if (watched[1].revents != 0) return link->Fail();
     if (watched[0].revents != 0) {  // a hang-up: after Welcome the daemon sends nothing

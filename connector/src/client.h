@@ -52,6 +52,8 @@ class Client {
   // timeout_us 0: poll. `result` is always set.
   absl::Status Wait(kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result);
   absl::Status Cancel(kvist_op op);
+  absl::Status WaitOnStream(kvist_op op, uint32_t layers, void* stream);
+  absl::Status PagesReady(kvist_op op, uint32_t layers, void* stream);
 
   kvist_connection connection(uint8_t* space_digest) const;
   absl::Status WaitConnected(int64_t timeout_us) const;
@@ -66,6 +68,7 @@ class Client {
     Kind kind = Kind::kLoad;
     GivenUp given_up = GivenUp::kNo;
     int64_t deadline_nanos = 0;
+    bool awaited_by_stream = false;
     uint32_t generation = 0;  // of the place; odd while in use
   };
 
@@ -93,13 +96,21 @@ class Client {
   absl::Status CheckPages(uint32_t group, uint64_t chunks, const uint32_t* pages, size_t page_count) const;
   absl::Status CheckLayers(uint32_t group, uint32_t first_layer, uint32_t layer_count) const;
   absl::StatusOr<kvist_op> Swap(const kvist_swap_args& args, Kind kind);
+  // What a copy waits for before it touches the pages.
+  struct After {
+    int32_t what = KVIST_AFTER_NOTHING;
+    void* stream = nullptr;
+  };
   absl::StatusOr<kvist_op> Begin(shm::Entry entry, Kind kind, std::span<const ChunkKey> keys,
-                                 std::span<const uint32_t> pages, int64_t deadline_us);
+                                 std::span<const uint32_t> pages, int64_t deadline_us, After after);
   kvist_op Remember(Op op);
   // Forgets an operation; true for the one caller that did: its cell is that caller's alone now.
   bool TakeOp(kvist_op handle);
   std::optional<Op> FindOp(kvist_op handle) const;
   void GiveUp(kvist_op handle, Op* op, GivenUp how);
+  // Gives up what streams wait for and is late. Whether streams wait for anything else.
+  bool GiveUpLate();
+  absl::StatusOr<Op> CopyUnderWay(kvist_op handle) const;
   // Fills `result` from the operation's progress; takes it when it is over. False: another thread has taken it.
   bool Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result* result);
 
@@ -112,7 +123,9 @@ class Client {
 
   Registration registration_;  // `probed` is the keeper's, after Create; the rest doesn't change
   int64_t default_deadline_us_ = 1'000'000;
-  UniqueFd stop_;  // eventfd
+  UniqueFd stop_;                             // eventfd
+  UniqueFd wake_;                             // eventfd: streams wait, so deadlines are the keeper's affair
+  std::atomic<bool> keeps_deadlines_{false};  // the keeper knows
   std::thread keeper_;
   std::atomic<uint32_t> state_changes_{0};  // a futex: rises when state_ does change
 

@@ -77,6 +77,10 @@ absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session
 
 }  // namespace
 
+Link::~Link() {
+  if (board_ != nullptr) EngineGpu::Board::Retire(std::move(board_));
+}
+
 absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, int64_t deadline_nanos) {
   auto link = std::shared_ptr<Link>(new Link);
   KVIST_ASSIGN_OR_RETURN(link->socket_, ConnectTo(registration->socket()));
@@ -105,14 +109,21 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
     return absl::FailedPreconditionError("kvistd's answer to Hello makes no sense: connector and kvistd differ in version");
   }
   std::memcpy(link->space_digest_.data(), welcome.space_digest().data(), link->space_digest_.size());
-  KVIST_ASSIGN_OR_RETURN(link->memory_, shm::SessionMemory::Map(frame.fds[0].get()));
+  KVIST_ASSIGN_OR_RETURN(shm::SessionMemory memory, shm::SessionMemory::Map(frame.fds[0].get()));
+  link->memory_ = std::make_shared<const shm::SessionMemory>(std::move(memory));
+  if (registration->gpu() != nullptr) {
+    absl::StatusOr<std::shared_ptr<EngineGpu::Board>> board = EngineGpu::MakeBoard(registration->gpu(), link->memory_);
+    if (board.ok()) link->board_ = *std::move(board);
+    link->no_board_ = board.status();
+  }
   link->doorbell_ = std::move(frame.fds[1]);
   link->daemon_pidfd_ = std::move(frame.fds[2]);
   MutexLock lock(&link->mutex_);
-  link->ring_.emplace(&link->memory_, link->doorbell_.get());
+  link->ring_.emplace(link->memory_.get(), link->doorbell_.get());
   for (uint32_t cell = shm::kCells; cell-- > 0;) link->free_cells_.push_back(cell);
   link->sequences_.resize(shm::kCells);
   link->busy_.resize(shm::kCells);
+  link->to_be_written_.resize(shm::kCells);
   registration->probed = true;
   return link;
 }
@@ -154,10 +165,12 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
       }
       const uint32_t index = free_cells_.back();
       const uint32_t sequence = sequences_[index] + 1;
-      shm::Cell* cell = memory_.cell(index);
+      shm::Cell* cell = memory_->cell(index);
       cell->abandoned.store(0, std::memory_order_relaxed);
       cell->asked_nanos.store(asked_nanos, std::memory_order_relaxed);
-      cell->progress.store(shm::PackProgress(sequence, shm::Phase::kPending, 0), std::memory_order_relaxed);
+      const uint64_t begun = shm::PackProgress(sequence, shm::Phase::kPending, 0);
+      cell->progress.store(begun, std::memory_order_relaxed);
+      if (board_ != nullptr) shm::Raise(&cell->stream_progress, begun);
       entry.cell = index;
       entry.sequence = sequence;
       if (SubmitLocked(&entry, arguments)) {
@@ -191,11 +204,11 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
   const auto over = [&](uint64_t now) { return Over(ticket, now, layers); };
   uint64_t progress = Progress(ticket);
   if (over(progress)) return progress;
-  shm::Cell* cell = memory_.cell(ticket.cell);
+  shm::Cell* cell = memory_->cell(ticket.cell);
   const uint32_t pays = spin_pays_.load(std::memory_order_relaxed);
   // On the daemon's core spinning only keeps it from running. When spinning has failed lately it is tried now and then (it costs
   // little), in case the daemon has become quick again.
-  const bool other_core = memory_.header()->daemon_cpu.load(std::memory_order_relaxed) != shm::CurrentCpu();
+  const bool other_core = memory_->header()->daemon_cpu.load(std::memory_order_relaxed) != shm::CurrentCpu();
   if (spin == Spin::kBriefly && other_core && (pays > 0 || ticket.sequence % 16 == 0)) {
     int64_t until = 0;
     while (true) {
@@ -224,10 +237,57 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
   return progress;
 }
 
+// ---- Streams ----------------------------------------------------------------------------------------------------------------
+
+absl::Status Link::HasStreams() const {
+  if (board_ != nullptr) return absl::OkStatus();
+  if (no_board_.ok())
+    return absl::FailedPreconditionError("this client's KV memory is no GPU's: there is no stream to wait for");
+  return absl::FailedPreconditionError(absl::StrCat("this GPU's streams can't reach what this process shares with kvistd (",
+                                                    no_board_.message(), "): see the memlock limit"));
+}
+
+absl::Status Link::WaitOnStream(Ticket ticket, uint32_t layers, void* stream) {
+  KVIST_RETURN_IF_ERROR(HasStreams());
+  const auto wanted = static_cast<uint32_t>(std::min<uint64_t>(layers, shm::kLayersOfAll));
+  return board_->Wait(static_cast<cuda::driver::Stream>(stream), cell(ticket).stream_progress,
+                      shm::PackProgress(ticket.sequence, shm::Phase::kPending, wanted));
+}
+
+absl::Status Link::PagesReady(Ticket ticket, uint32_t layers, void* stream) {
+  KVIST_RETURN_IF_ERROR(HasStreams());
+  const uint64_t value = shm::PackReady(ticket.sequence, layers);
+  {
+    MutexLock lock(&mutex_);
+    to_be_written_[ticket.cell] = value;
+  }
+  absl::Status status = board_->Write(static_cast<cuda::driver::Stream>(stream), &memory_->cell(ticket.cell)->ready, value);
+  if (!status.ok()) {
+    MutexLock lock(&mutex_);
+    to_be_written_[ticket.cell] = 0;
+  }
+  return status;
+}
+
+void Link::ReleaseStreams(Ticket ticket) {
+  if (board_ == nullptr) return;
+  shm::Raise(&memory_->cell(ticket.cell)->stream_progress,
+             shm::PackProgress(ticket.sequence, shm::Phase::kEnded, static_cast<uint32_t>(shm::kLayersOfAll)));
+}
+
+bool Link::StreamsAreThrough(uint32_t cell) {
+  const uint64_t value = to_be_written_[cell];
+  if (value != 0 && !shm::HasReached(memory_->cell(cell)->ready.load(std::memory_order_acquire), value)) return false;
+  to_be_written_[cell] = 0;
+  return true;
+}
+
 // ---- Cells ------------------------------------------------------------------------------------------------------------------
 
 void Link::Finish(Ticket ticket) {
   MutexLock lock(&mutex_);
+  // What a stream still writes there would be taken for the next operation's.
+  if (!StreamsAreThrough(ticket.cell)) return forgotten_.push_back({ticket, shm::Opcode::kStore});
   busy_[ticket.cell] = false;
   free_cells_.push_back(ticket.cell);
 }
@@ -239,7 +299,7 @@ void Link::Forget(Ticket ticket, shm::Opcode opcode) {
 
 void Link::Abandon(Ticket ticket) {
   // Release: the engine's later writes to the pages come after this; the daemon looks after it has copied.
-  memory_.cell(ticket.cell)->abandoned.store(1, std::memory_order_seq_cst);
+  memory_->cell(ticket.cell)->abandoned.store(1, std::memory_order_seq_cst);
 }
 
 bool Link::has_forgotten() const {
@@ -262,7 +322,7 @@ void Link::SweepLocked() {
   std::erase_if(forgotten_, [&](const Forgotten& forgotten) {
     mutex_.AssertHeld();
     const Ticket ticket = forgotten.ticket;
-    if (shm::PhaseOf(Progress(ticket)) != shm::Phase::kEnded) return false;
+    if (shm::PhaseOf(Progress(ticket)) != shm::Phase::kEnded || !StreamsAreThrough(ticket.cell)) return false;
     if (const uint64_t handle = cell(ticket).lease; handle != 0 && !failed()) {
       shm::Entry release{};
       release.opcode = forgotten.opcode == shm::Opcode::kAllocate ? shm::Opcode::kFree : shm::Opcode::kRelease;
@@ -280,7 +340,8 @@ void Link::Fail() {
   failed_.store(true, std::memory_order_release);
   for (uint32_t index = 0; index < shm::kCells; ++index) {
     if (!busy_[index]) continue;
-    shm::Cell* cell = memory_.cell(index);
+    shm::Cell* cell = memory_->cell(index);
+    ReleaseStreams({index, sequences_[index]});
     const uint64_t progress = cell->progress.load(std::memory_order_acquire);
     if (shm::PhaseOf(progress) == shm::Phase::kEnded) continue;
     constexpr char kMessage[] = "kvistd went away";

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "connector/src/engine_gpu.h"
 #include "connector/src/registration.h"
 #include "storage/base/ids.h"
 #include "storage/base/mutex.h"
@@ -32,6 +33,7 @@ class Link {
   // Connects and shakes hands, at most until `deadline_nanos` (monotonic). Sets registration->probed when the daemon has seen the proof.
   // Errors: Unavailable  nobody there, or gone meanwhile (try again later); DeadlineExceeded; others: refused, with the daemon's reason.
   static absl::StatusOr<std::shared_ptr<Link>> Connect(Registration* registration, int64_t deadline_nanos);
+  ~Link();
 
   struct Ticket {  // an operation in a cell
     uint32_t cell = 0;
@@ -59,7 +61,16 @@ class Link {
     return shm::PhaseOf(progress) == shm::Phase::kEnded || shm::SequenceOf(progress) != ticket.sequence ||
            shm::LayersOf(progress) >= layers;
   }
-  const shm::Cell& cell(Ticket ticket) const { return *memory_.cell(ticket.cell); }
+  const shm::Cell& cell(Ticket ticket) const { return *memory_->cell(ticket.cell); }
+
+  // Whether the engine's streams can wait for operations and be waited for. Errors: FailedPrecondition  says why not.
+  absl::Status HasStreams() const;
+  // Has a stream wait until `layers` layers are there, or the operation has ended or was released. Errors: those, and the driver's.
+  absl::Status WaitOnStream(Ticket ticket, uint32_t layers, void* stream);
+  // The pages of the first `layers` layers are ready when `stream` comes to this. Errors: the same.
+  absl::Status PagesReady(Ticket ticket, uint32_t layers, void* stream);
+  // Nothing of this operation is worth a stream's waiting any more.
+  void ReleaseStreams(Ticket ticket);
 
   void Finish(Ticket ticket);  // the operation has ended and its answer was read
   // It hasn't ended and nobody will ask any more.
@@ -80,6 +91,8 @@ class Link {
 
  private:
   Link() = default;
+  // Whether streams have written to a cell all that they were told to.
+  bool StreamsAreThrough(uint32_t cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether there was room.
   bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments)
@@ -88,7 +101,9 @@ class Link {
   UniqueFd socket_;
   UniqueFd daemon_pidfd_;
   UniqueFd doorbell_;
-  shm::SessionMemory memory_;
+  std::shared_ptr<const shm::SessionMemory> memory_;
+  std::shared_ptr<EngineGpu::Board> board_;  // the same, for the engine's streams; null: see no_board_
+  absl::Status no_board_;                    // why they can't reach it; OK: the memory is the host's
   std::array<uint8_t, 32> space_digest_{};
   std::atomic<bool> failed_{false};
   std::atomic<uint32_t> spin_pays_{4};  // how often lately the answer came while spinning
@@ -96,8 +111,9 @@ class Link {
   mutable Mutex mutex_;
   std::optional<shm::RingProducer> ring_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> free_cells_ ABSL_GUARDED_BY(mutex_);
-  std::vector<uint32_t> sequences_ ABSL_GUARDED_BY(mutex_);  // [cell] of its last operation
-  std::vector<bool> busy_ ABSL_GUARDED_BY(mutex_);           // [cell]
+  std::vector<uint32_t> sequences_ ABSL_GUARDED_BY(mutex_);      // [cell] of its last operation
+  std::vector<bool> busy_ ABSL_GUARDED_BY(mutex_);               // [cell]
+  std::vector<uint64_t> to_be_written_ ABSL_GUARDED_BY(mutex_);  // [cell] by a stream to its `ready`, the last; 0: nothing
   struct Forgotten {
     Ticket ticket;
     shm::Opcode opcode;

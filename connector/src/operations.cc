@@ -1,12 +1,16 @@
 // Operations under way: waiting for them, giving them up, forgetting them.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "connector/src/client.h"
 #include "connector/src/error.h"
 #include "storage/base/clock.h"
+#include "storage/base/status.h"
 
 namespace kvist::connector {
 
@@ -49,6 +53,7 @@ void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
     if (index >= ops_.size() || ops_[index].generation != op->generation || ops_[index].given_up != GivenUp::kNo) return;
     ops_[index].given_up = how;
   }
+  op->link->ReleaseStreams(op->ticket);
   if (op->kind == Kind::kStore) op->link->Abandon(op->ticket);
   shm::Entry cancel{};
   cancel.opcode = shm::Opcode::kCancel;
@@ -67,6 +72,61 @@ absl::Status Client::Cancel(kvist_op handle) {
   if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX))
     GiveUp(handle, &*op, GivenUp::kCancelled);
   return absl::OkStatus();
+}
+
+absl::StatusOr<Client::Op> Client::CopyUnderWay(kvist_op handle) const {
+  const std::optional<Op> op = FindOp(handle);
+  if (!op.has_value() || op->kind == Kind::kLookup)
+    return absl::InvalidArgumentError("no such copy: it has ended and its result was given out, or it never began");
+  return *op;
+}
+
+absl::Status Client::WaitOnStream(kvist_op handle, uint32_t layers, void* stream) {
+  KVIST_ASSIGN_OR_RETURN(const Op op, CopyUnderWay(handle));
+  KVIST_RETURN_IF_ERROR(op.link->HasStreams());
+  if (op.given_up != GivenUp::kNo || Link::Over(op.ticket, op.link->Progress(op.ticket), layers)) return absl::OkStatus();
+  KVIST_RETURN_IF_ERROR(op.link->WaitOnStream(op.ticket, layers, stream));
+  bool gone = false;
+  {
+    MutexLock lock(&mutex_);
+    Op& kept = ops_[static_cast<uint32_t>(handle)];
+    gone = kept.generation != op.generation || kept.given_up != GivenUp::kNo;
+    if (!gone) kept.awaited_by_stream = true;
+  }
+  if (gone) op.link->ReleaseStreams(op.ticket);
+  if (!keeps_deadlines_.exchange(true, std::memory_order_acq_rel)) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Client::PagesReady(kvist_op handle, uint32_t layers, void* stream) {
+  KVIST_ASSIGN_OR_RETURN(const Op op, CopyUnderWay(handle));
+  return op.link->PagesReady(op.ticket, layers, stream);
+}
+
+bool Client::GiveUpLate() {
+  keeps_deadlines_.store(false, std::memory_order_release);
+  const int64_t now = MonotonicNanos();
+  std::vector<std::pair<kvist_op, Op>> late;
+  bool others = false;
+  {
+    MutexLock lock(&mutex_);
+    for (uint32_t index = 0; index < ops_.size(); ++index) {
+      const Op& op = ops_[index];
+      if (op.generation % 2 == 0 || !op.awaited_by_stream || op.given_up != GivenUp::kNo) continue;
+      if (Link::Over(op.ticket, op.link->Progress(op.ticket), UINT32_MAX)) continue;
+      if (now >= op.deadline_nanos) {
+        late.emplace_back(uint64_t{op.generation} << 32 | index, op);
+      } else {
+        others = true;
+      }
+    }
+  }
+  for (auto& [handle, op] : late) GiveUp(handle, &op, GivenUp::kLate);
+  if (others) keeps_deadlines_.store(true, std::memory_order_release);
+  return others;
 }
 
 absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, kvist_result* result) {
@@ -118,7 +178,9 @@ bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result
   }
   if (!TakeOp(handle)) return false;
   const shm::Cell& cell = op.link->cell(op.ticket);
-  const auto code = static_cast<absl::StatusCode>(cell.status);
+  auto code = static_cast<absl::StatusCode>(cell.status);
+  // Cancelled because it was late, by whoever saw that first.
+  if (code == absl::StatusCode::kCancelled && op.given_up == GivenUp::kLate) code = absl::StatusCode::kDeadlineExceeded;
   result->status = CodeOf(code);
   result->pages_released = 1;
   result->chunks_copied = cell.copied;

@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr size_t kNameMax = 255;
-constexpr size_t kProcessRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
+constexpr size_t kOtherRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
 
 absl::Status Text(const char* field, const char* value, bool required, std::string* out) {
   if (value == nullptr || *value == '\0') {
@@ -143,11 +143,11 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   }
   if ((memory.process_regions == nullptr) != (memory.process_region_count == 0))
     return absl::InvalidArgumentError("memory.process_region_count says something else than process_regions");
-  if (memory.process_region_count > kProcessRegionsMax)
+  if (memory.process_region_count > kOtherRegionsMax)
     return absl::InvalidArgumentError(
-        absl::StrCat("memory.process_region_count is ", memory.process_region_count, ", allowed are ", kProcessRegionsMax));
-  if (memory.memfd_count + memory.process_region_count == 0)
-    return absl::InvalidArgumentError("memory has no regions: neither memfds nor process_regions");
+        absl::StrCat("memory.process_region_count is ", memory.process_region_count, ", allowed are ", kOtherRegionsMax));
+  if (memory.memfd_count + memory.process_region_count + memory.cuda_region_count == 0)
+    return absl::InvalidArgumentError("memory has no regions: neither memfds nor process_regions nor cuda_regions");
   if (memory.layers == nullptr || memory.layer_count != layers_) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory.layer_count is ", memory.layer_count, ", the space has ", layers_, " layers"));
@@ -174,7 +174,8 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
     if (region.address == nullptr || region.length == 0)
       return absl::InvalidArgumentError("a region of memory.process_regions has no address or no length");
   }
-  const size_t regions = memfds_.size() + process_regions_.size();
+  KVIST_RETURN_IF_ERROR(TakeCudaRegions(memory));
+  const size_t regions = memfds_.size() + process_regions_.size() + cuda_regions_.size();
   layer_places_.assign(memory.layers, memory.layers + memory.layer_count);
   for (const kvist_layer& layer : layer_places_) {
     if (layer.region >= regions)
@@ -182,6 +183,25 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   }
   write_page_ = memory.write_page;
   context_ = memory.context;
+  return absl::OkStatus();
+}
+
+absl::Status Registration::TakeCudaRegions(const kvist_memory& memory) {
+  if ((memory.cuda_regions == nullptr) != (memory.cuda_region_count == 0) || memory.cuda_region_count > kOtherRegionsMax) {
+    return absl::InvalidArgumentError(absl::StrCat("memory.cuda_region_count is ", memory.cuda_region_count,
+                                                   ", allowed are 1 to ", kOtherRegionsMax,
+                                                   " with cuda_regions, 0 without"));
+  }
+  if (memory.cuda_region_count == 0) return absl::OkStatus();
+  if (memory.memfd_count + memory.process_region_count > 0)
+    return absl::InvalidArgumentError(
+        "memory has cuda_regions beside memfds or process_regions: it is a GPU's or the host's");
+  cuda_regions_.assign(memory.cuda_regions, memory.cuda_regions + memory.cuda_region_count);
+  KVIST_ASSIGN_OR_RETURN(gpu_, EngineGpu::Of(cuda_regions_.front().address));
+  for (const kvist_cuda_region& region : cuda_regions_) {
+    KVIST_ASSIGN_OR_RETURN(EngineGpu::Region described, gpu_->Describe(region.address, region.length));
+    device_regions_.push_back(described);
+  }
   return absl::OkStatus();
 }
 
@@ -246,6 +266,14 @@ void Registration::FillHello(session::v1::Hello* hello) const {
     region.set_address(reinterpret_cast<uintptr_t>(from.address));
     region.set_length(from.length);
   }
+  for (const EngineGpu::Region& from : device_regions_) {
+    session::v1::KvMemory::DeviceRegion& region = *memory.add_device_regions();
+    region.set_device(from.device.bytes.data(), from.device.bytes.size());
+    region.set_handle(from.allocation.bytes.data(), from.allocation.bytes.size());
+    region.set_offset(from.offset);
+    region.set_length(from.length);
+    region.set_pid(::getpid());
+  }
   for (const Group& from : groups_) {
     session::v1::KvMemory::Group& group = *memory.add_groups();
     group.set_pages(from.pages);
@@ -294,6 +322,11 @@ std::vector<uint64_t> Registration::Group::SegmentOffsets() const {
 bool Registration::ReadRegion(uint32_t region, uint64_t at, std::byte* out, size_t size) const {
   const auto wanted = static_cast<ssize_t>(size);
   if (region < memfds_.size()) return ::pread(memfds_[region].get(), out, size, static_cast<off_t>(at)) == wanted;
+  if (gpu_ != nullptr) {
+    const kvist_cuda_region& memory = cuda_regions_[region];
+    if (at > memory.length || size > memory.length - at) return false;
+    return gpu_->Read(static_cast<const std::byte*>(memory.address) + at, out, size).ok();
+  }
   const kvist_process_region& memory = process_regions_[region - memfds_.size()];
   if (at > memory.length || size > memory.length - at) return false;
   // As kvistd does it: a wrong description gives an error here, and no SIGSEGV.

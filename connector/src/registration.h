@@ -5,10 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "connector/src/engine_gpu.h"
 #include "storage/base/reuse_rule.h"
 #include "storage/base/unique_fd.h"
 
@@ -36,6 +38,8 @@ class Registration {
 
   // Whether kvistd has to be let into this process.
   bool has_process_regions() const { return !process_regions_.empty(); }
+  // Where the KV memory is; null: the host's.
+  const std::shared_ptr<EngineGpu>& gpu() const { return gpu_; }
   bool worker() const { return role_ == KVIST_WORKER; }
   const std::string& socket() const { return socket_; }
 
@@ -62,6 +66,7 @@ class Registration {
   // `name` is what its fields are called in errors, e.g. "space.groups[2].".
   absl::Status TakeGroup(const std::string& name, const kvist_group& group);
   absl::Status TakeMemory(const kvist_memory& memory);
+  absl::Status TakeCudaRegions(const kvist_memory& memory);
   static absl::Status TakePages(const kvist_group_pages& pages, Group* group);
   absl::Status ProbeLocally(size_t group) const;
   // Whether the bytes [at, at + size) of a region could be read into `out`.
@@ -75,6 +80,9 @@ class Registration {
   // Workers.
   std::vector<UniqueFd> memfds_;
   std::vector<kvist_process_region> process_regions_;
+  std::shared_ptr<EngineGpu> gpu_;
+  std::vector<kvist_cuda_region> cuda_regions_;
+  std::vector<EngineGpu::Region> device_regions_;  // the same, as others name them
   std::vector<kvist_layer> layer_places_;
   kvist_write_page write_page_ = nullptr;
   void* context_ = nullptr;

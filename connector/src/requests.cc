@@ -89,7 +89,7 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, uint32_t have, int64
 absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us,
                                              int64_t deadline_us) {
   if (keys.empty()) return kvist_op{0};
-  return Begin(LookupEntry(have, lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us);
+  return Begin(LookupEntry(have, lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us, {});
 }
 
 std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {

@@ -53,7 +53,8 @@ void CopyOut(const std::byte* from, uint32_t count, std::vector<T>* out) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-void Publish(shm::Cell* cell, uint64_t progress) {
+void Publish(shm::Cell* cell, uint64_t progress, bool to_streams) {
+  if (to_streams) shm::Raise(&cell->stream_progress, progress);
   // seq_cst: either the waiter, who counted itself before it looked, sees this progress, or this sees the waiter.
   cell->progress.store(progress, std::memory_order_seq_cst);
   if (cell->waiters.load(std::memory_order_seq_cst) != 0) {
@@ -64,16 +65,32 @@ void Publish(shm::Cell* cell, uint64_t progress) {
 // Raises an operation's layer count on the board, straight from the copy engine's threads.
 class BoardProgress : public cuda::LayerProgress {
  public:
-  BoardProgress(std::shared_ptr<const shm::SessionMemory> memory, uint32_t cell, uint32_t sequence)
-      : memory_(std::move(memory)), cell_(cell), sequence_(sequence) {}
+  BoardProgress(std::shared_ptr<const shm::SessionMemory> memory, uint32_t cell, uint32_t sequence, bool to_streams)
+      : memory_(std::move(memory)), cell_(cell), sequence_(sequence), to_streams_(to_streams) {}
   void LayersDone(uint32_t layers) override {
-    Publish(memory_->cell(cell_), shm::PackProgress(sequence_, shm::Phase::kPending, layers));
+    Publish(memory_->cell(cell_), shm::PackProgress(sequence_, shm::Phase::kPending, layers), to_streams_);
   }
 
  private:
   std::shared_ptr<const shm::SessionMemory> memory_;
-  uint32_t cell_;
-  uint32_t sequence_;
+  const uint32_t cell_;
+  const uint32_t sequence_;
+  const bool to_streams_;
+};
+
+// What the engine's streams say on the board of the pages of an operation.
+class BoardReady : public cuda::PagesReady {
+ public:
+  BoardReady(std::shared_ptr<const shm::SessionMemory> memory, uint32_t cell, uint32_t sequence)
+      : memory_(std::move(memory)), cell_(cell), sequence_(sequence) {}
+  bool LayersReady(uint32_t layers) const override {
+    return shm::HasReached(memory_->cell(cell_)->ready.load(std::memory_order_acquire), shm::PackReady(sequence_, layers));
+  }
+
+ private:
+  std::shared_ptr<const shm::SessionMemory> memory_;
+  const uint32_t cell_;
+  const uint32_t sequence_;
 };
 
 }  // namespace
@@ -176,7 +193,8 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
       return core->Handle(
           core::LoadAsked{identity_.id, tag, LeaseId::Unpack(entry.lease), group, entry.first_chunk, entry.chunks}, out);
     case shm::Opcode::kStore:
-      if (entry.has_parent == 0) return core->Handle(core::StoreAsked{identity_.id, tag, group, std::nullopt, keys}, out);
+      if ((entry.flags & shm::kHasParent) == 0)
+        return core->Handle(core::StoreAsked{identity_.id, tag, group, std::nullopt, keys}, out);
       return core->Handle(core::StoreAsked{identity_.id, tag, group, keys.front(), keys.subspan(1)}, out);
     case shm::Opcode::kPin: return core->Handle(core::PinAsked{identity_.id, tag, keys}, out);
     case shm::Opcode::kUnpin: return core->Handle(core::UnpinAsked{identity_.id, tag, keys}, out);
@@ -241,7 +259,7 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
       return absl::InvalidArgumentError(absl::StrCat("no such request: opcode ", static_cast<uint32_t>(entry.opcode)));
   }
   const bool store = entry.opcode == shm::Opcode::kStore;
-  const uint64_t parent = store && entry.has_parent != 0 ? 1 : 0;
+  const uint64_t parent = store && (entry.flags & shm::kHasParent) != 0 ? 1 : 0;
   if (entry.keys > (has_keys ? shm::kKeysMax + parent : 0) || entry.pages > (has_pages ? shm::kPagesMax : 0) ||
       (store && entry.keys < parent + 1)) {
     return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages,
@@ -265,6 +283,9 @@ absl::Status EngineSession::ReadPages(const shm::Entry& entry, uint64_t chunks, 
     return absl::InvalidArgumentError(absl::StrCat("cache group ", entry.group, " of ", memory->layouts.size()));
   const cuda::KvLayout& layout = memory->layouts[entry.group];
   pending->group = GroupId{entry.group};
+  pending->after_stream = (entry.flags & shm::kAfterStream) != 0;
+  if (pending->after_stream && memory->gpu == nullptr)
+    return absl::InvalidArgumentError("a copy is to wait for a stream, but the session's KV memory is no GPU's");
   if (chunks > shm::kKeysMax || entry.pages != chunks * layout.pages_per_chunk) {
     return absl::InvalidArgumentError(
         absl::StrCat(entry.pages, " pages for ", chunks, " chunks of ", layout.pages_per_chunk, " pages"));
@@ -296,7 +317,8 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
   copy.slots = std::move(slots);
   copy.first_layer = pending.first_layer;
   copy.layer_count = pending.layers;
-  copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence);
+  copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence, on_gpu());
+  if (pending.after_stream) copy.pages_ready = std::make_shared<BoardReady>(memory_, CellOf(effect.tag), pending.sequence);
   const uint32_t per_chunk = copy.layout().pages_per_chunk;
   if (effect.chunk_of.size() * per_chunk == pending.pages.size()) {
     copy.page_table = std::move(pending.pages);
@@ -374,7 +396,7 @@ void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Stat
   }
   // Before the answer, whose first word has brought this line: behind it the client's core would have to be asked for it.
   const int64_t asked_nanos = cell->asked_nanos.load(std::memory_order_relaxed);
-  Publish(cell, shm::PackProgress(sequence, shm::Phase::kEnded, status.ok() ? pending.layers : 0));
+  Publish(cell, shm::PackProgress(sequence, shm::Phase::kEnded, status.ok() ? pending.layers : 0), on_gpu());
   RecordWait(asked_nanos, pending);
 }
 

@@ -92,6 +92,7 @@ class EngineSession {
     shm::Opcode opcode{};
     uint32_t keys = 0;        // that a lookup asks for
     int64_t taken_nanos = 0;  // when it left the ring
+    bool after_stream = false;
   };
 
   absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);
@@ -106,6 +107,7 @@ class EngineSession {
   void Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out);
   // How long an operation that has ended waited to be taken, if the client says when it asked.
   void RecordWait(int64_t asked_nanos, const Pending& pending);
+  bool on_gpu() const { return registration_.memory != nullptr && registration_.memory->gpu != nullptr; }
   void End(uint32_t cell, uint32_t sequence, const absl::Status& status, uint32_t copied, uint32_t skipped, uint32_t refused,
            uint64_t handle);
 

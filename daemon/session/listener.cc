@@ -169,7 +169,8 @@ struct Listener::State {
   }
 
   void Hello(Connection* connection, const v1::Hello& hello, std::vector<UniqueFd> fds) {
-    absl::StatusOr<Registration> registration = CheckHello(hello, std::move(fds), connection->tenant, connection->peer);
+    absl::StatusOr<Registration> registration =
+        CheckHello(hello, std::move(fds), connection->tenant, connection->peer, options.gpus);
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);

@@ -28,7 +28,7 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
 constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
-constexpr uint64_t kProcessRegionsMax = 1024;
+constexpr uint64_t kOtherRegionsMax = 1024;  // that are no memfds
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -174,7 +174,7 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory::Group& mem
 absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, std::vector<cuda::EngineRegion>* regions) {
   if (described.process_regions().empty()) return absl::OkStatus();
   KVIST_RETURN_IF_ERROR(InRange("the number of process_regions", static_cast<uint64_t>(described.process_regions_size()), 1,
-                                kProcessRegionsMax));
+                                kOtherRegionsMax));
   if (peer.uid != ::geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "KV memory that is in no memfd is copied for processes of kvistd's own uid only: kvistd has uid ", ::geteuid(),
@@ -199,9 +199,45 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
   return absl::OkStatus();
 }
 
+// Memory of a GPU, opened through CUDA IPC. A handle is a few bytes that another process could have seen or guessed: that the memory is this
+// one's to give is proven by the probe pages, which it writes there.
+absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, cuda::Gpus* gpus, cuda::KvMemory* memory) {
+  if (described.device_regions().empty()) return absl::OkStatus();
+  if (!memory->regions.empty())
+    return absl::InvalidArgumentError(
+        "the KV memory is partly a GPU's and partly the host's: a worker's is one or the other");
+  if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory");
+  KVIST_RETURN_IF_ERROR(
+      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kOtherRegionsMax));
+  for (const v1::KvMemory::DeviceRegion& region : described.device_regions()) {
+    cuda::driver::Uuid uuid;
+    cuda::DeviceAllocation allocation;
+    if (region.device().size() != uuid.bytes.size() || region.handle().size() != allocation.handle.bytes.size())
+      return absl::InvalidArgumentError("a GPU's UUID has 16 bytes and a handle of its memory 64; others came");
+    if (region.device() != described.device_regions(0).device())
+      return absl::InvalidArgumentError("a worker's KV memory is on several GPUs: connect a client for each");
+    std::memcpy(uuid.bytes.data(), region.device().data(), uuid.bytes.size());
+    std::memcpy(allocation.handle.bytes.data(), region.handle().data(), allocation.handle.bytes.size());
+    allocation.pid_there = region.pid();
+    KVIST_ASSIGN_OR_RETURN(memory->gpu, gpus->Use(uuid));
+    KVIST_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::ImportedMemory> imported,
+                           memory->gpu->Import(allocation, peer.pidfd.get()));
+    if (region.length() == 0 || region.offset() > imported->length.value ||
+        region.length() > imported->length.value - region.offset()) {
+      return absl::InvalidArgumentError(absl::StrCat("a region of GPU memory is [", region.offset(), ", +", region.length(),
+                                                     ") of an allocation of ", imported->length.value, " bytes"));
+    }
+    const cuda::driver::Address address = imported->address + region.offset();
+    memory->regions.push_back(
+        cuda::EngineRegion::OfDevice({memory->gpu, address, std::move(imported)}, Bytes{region.length()}));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
-                                                                 std::vector<UniqueFd> fds, const Peer& peer) {
-  if (fds.empty() && described.process_regions().empty())
+                                                                 std::vector<UniqueFd> fds, const Peer& peer,
+                                                                 cuda::Gpus* gpus) {
+  if (fds.empty() && described.process_regions().empty() && described.device_regions().empty())
     return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
   uint32_t layers = 0;
   for (const v1::Space::Group& group : space.groups()) layers += group.layers();
@@ -219,6 +255,7 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
     memory->regions.push_back(std::move(region));
   }
   KVIST_RETURN_IF_ERROR(AddProcessRegions(described, peer, &memory->regions));
+  KVIST_RETURN_IF_ERROR(AddDeviceRegions(described, peer, gpus, memory.get()));
   std::vector<Bytes> lengths;
   for (const cuda::EngineRegion& region : memory->regions) lengths.push_back(region.length());
   auto layer = described.layers().begin();
@@ -277,7 +314,7 @@ absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description) {
 }
 
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer) {
+                                        const Peer& peer, cuda::Gpus* gpus) {
   if (hello.protocol_version() != shm::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
                                                       ", this kvistd ", shm::kVersion,
@@ -302,10 +339,19 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
-      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer));
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer, gpus));
       break;
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
+  }
+  // Who only says that it was probed before has not shown that the GPU memory is its own; what a process of this uid has is no secret here.
+  if (registration.probed && registration.memory != nullptr && registration.memory->gpu != nullptr &&
+      peer.uid != ::geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("GPU memory of another user's process has to be probed again, and its pages hold KV now: restart the "
+                     "engine, or run it "
+                     "and kvistd as one user (kvistd has uid ",
+                     ::geteuid(), ", the engine ", peer.uid, ")"));
   }
   registration.space = SpecOf(space, tenant);
   return registration;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cuda/gpus.h"
 #include "cuda/kv_memory.h"
 #include "daemon/core/events.h"
 #include "daemon/session/peer.h"
@@ -34,9 +35,11 @@ struct Registration {
 //           | tensor_parallel | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
 // with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
 // Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
-//   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion.
+//   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion, and for
+//   GPU memory those of Gpus and Gpu::Import.
+// `gpus`: null where a daemon serves none.
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer);
+                                        const Peer& peer, cuda::Gpus* gpus = nullptr);
 
 // The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
 // Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.

@@ -208,7 +208,7 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
           entry.keys = keys;
           entry.pages = pages;
           entry.arena = arena;
-          entry.has_parent = entries % 3;
+          entry.flags = static_cast<uint8_t>(entries % 5);
           entry.chunks = counts[entries % std::size(counts)];
           entry.first_chunk = counts[entries / 7 % std::size(counts)];
           entry.layer.first_layer = counts[entries / 3 % std::size(counts)];

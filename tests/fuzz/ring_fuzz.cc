@@ -217,7 +217,7 @@ class World {
     entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kPrefill) + 1));
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
-    entry.has_parent = input_.Byte() % 3 == 0;
+    entry.flags = input_.Byte() % 8;  // one of them means nothing
     entry.deadline_nanos = kvist::ToMonotonicNanos(now_) + (input_.Byte() % 8 == 7 ? -1 : 1'000'000'000);
     entry.arena = uint64_t{input_.Byte()} * 64;
     const uint32_t keys = HasKeys(entry.opcode) ? input_.Byte() % 20 : 0;
@@ -238,8 +238,9 @@ class World {
       entry.group = static_cast<uint16_t>(input_.Byte() % (kGroups + 1));
     }
     if (HasPages(entry.opcode)) {
-      const uint32_t chunks =
-          entry.opcode == shm::Opcode::kStore ? keys - (entry.has_parent != 0 && keys > 0 ? 1 : 0) : entry.chunks;
+      const uint32_t chunks = entry.opcode == shm::Opcode::kStore
+                                  ? keys - ((entry.flags & shm::kHasParent) != 0 && keys > 0 ? 1 : 0)
+                                  : entry.chunks;
       entry.pages = chunks * Memory()->layouts[entry.group % kGroups].pages_per_chunk;
     }
     const uint8_t first = input_.Byte();

@@ -57,10 +57,17 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
   contexts_.resize(options_.ranks);
   descriptions_.resize(options_.ranks);
   process_regions_.resize(options_.ranks);
+  cuda_regions_.resize(options_.ranks);
+  if (options_.fake_gpu) gpu_ = std::make_unique<TestGpu>();
   workers_.resize(options_.ranks);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     Memory& memory = memories_[rank];
     memory.size = page_bytes * options_.pages;
+    contexts_[rank] = {this, rank};
+    if (options_.fake_gpu) {
+      memory.data = gpu_->Allocate(memory.size);
+      continue;
+    }
     if (!options_.in_process) {
       memory.fd = ::memfd_create("fake-engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
       if (memory.fd < 0 || ::ftruncate(memory.fd, static_cast<off_t>(memory.size)) != 0) std::abort();
@@ -69,7 +76,6 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
     const int flags = options_.in_process ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
     memory.data = static_cast<std::byte*>(::mmap(nullptr, memory.size, PROT_READ | PROT_WRITE, flags, memory.fd, 0));
     if (memory.data == MAP_FAILED) std::abort();
-    contexts_[rank] = {this, rank};
   }
   if (options_.scheduler) {
     kvist_options scheduler = CommonOptions();
@@ -87,6 +93,10 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
 FakeEngine::~FakeEngine() {
   workers_.clear();  // their pages go next
   for (Memory& memory : memories_) {
+    if (options_.fake_gpu) {
+      gpu_->Free(memory.data);
+      continue;
+    }
     ::munmap(memory.data, memory.size);
     if (memory.fd >= 0) ::close(memory.fd);
   }
@@ -117,7 +127,11 @@ kvist_options FakeEngine::WorkerOptions(uint32_t rank) {
   kvist_memory& m = descriptions_[rank];
   m = {};
   m.struct_size = sizeof m;
-  if (options_.in_process) {
+  if (options_.fake_gpu) {
+    cuda_regions_[rank] = {memories_[rank].data, memories_[rank].size};
+    m.cuda_regions = &cuda_regions_[rank];
+    m.cuda_region_count = 1;
+  } else if (options_.in_process) {
     process_regions_[rank] = {memories_[rank].data, memories_[rank].size};
     m.process_regions = &process_regions_[rank];
     m.process_region_count = 1;

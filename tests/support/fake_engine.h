@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_gpu.h"
+
 namespace kvist::test {
 
 // An engine without a model: paged memory whose bytes are a function of what they stand for, so that a wrong byte is seen and its
@@ -27,6 +29,7 @@ class FakeEngine {
     uint32_t segment_bytes = 1024;  // of K or V of one page in one layer
     bool sealed = true;             // the memfd can't shrink, so kvistd maps it
     bool in_process = false;        // no memfd at all: kvistd goes through the process
+    bool fake_gpu = false;          // nor the host's: memory of a GPU whose driver is the fake one
     bool scheduler = true;
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
     bool by_layer = false;      // its loads are waited for layer by layer
@@ -65,6 +68,7 @@ class FakeEngine {
   uint32_t LoadAll(std::span<const kvist_key> keys, std::string* wrong, int64_t timeout_us = 10'000'000,
                    uint32_t pages_from = 0);
 
+  TestGpu& gpu() { return *gpu_; }
   Client& scheduler() { return scheduler_; }
   Client& worker(uint32_t rank) { return workers_[rank]; }
   int memfd(uint32_t rank) const { return memories_[rank].fd; }
@@ -94,6 +98,8 @@ class FakeEngine {
   std::vector<Memory> memories_;
   std::vector<ProbeContext> contexts_;
   std::vector<kvist_process_region> process_regions_;
+  std::unique_ptr<TestGpu> gpu_;
+  std::vector<kvist_cuda_region> cuda_regions_;
   std::vector<kvist_layer> layers_;
   std::vector<kvist_dim> dims_;
   std::vector<kvist_memory> descriptions_;

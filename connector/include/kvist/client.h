@@ -94,6 +94,15 @@ struct Hit {
   kvist_status status = KVIST_OK;
 };
 
+// GPU memory: what a copy waits for before it touches the pages.
+struct After {
+  kvist_after what = KVIST_AFTER_NOTHING;
+  void* stream = nullptr;
+
+  static After Stream(void* stream) { return {KVIST_AFTER_STREAM, stream}; }
+  static After Layers() { return {KVIST_AFTER_LAYERS, nullptr}; }
+};
+
 // One session with kvistd. Move-only; disconnects when it goes.
 class Client {
  public:
@@ -127,7 +136,7 @@ class Client {
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const { return kvist_first_needed(client_.get(), group, chunks); }
   // Returns 0 when the load could not start (kvist_error() says why): compute instead.
   kvist_op Load(const Lease& lease, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
-                uint32_t group = 0) {
+                uint32_t group = 0, After after = {}) {
     kvist_load_args args{};
     args.struct_size = sizeof args;
     args.lease = lease.id();
@@ -136,12 +145,14 @@ class Client {
     args.pages = pages.data();
     args.page_count = pages.size();
     args.group = group;
+    args.after = after.what;
+    args.stream = after.stream;
     kvist_op op = 0;
     return kvist_load(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
   // Returns 0 when the store could not start: nothing is lost but a later hit.
-  kvist_op Store(std::span<const kvist_key> keys, uint32_t first_chunk, std::span<const uint32_t> pages,
-                 uint32_t group = 0) {
+  kvist_op Store(std::span<const kvist_key> keys, uint32_t first_chunk, std::span<const uint32_t> pages, uint32_t group = 0,
+                 After after = {}) {
     kvist_store_args args{};
     args.struct_size = sizeof args;
     args.keys = keys.data();
@@ -150,6 +161,8 @@ class Client {
     args.pages = pages.data();
     args.page_count = pages.size();
     args.group = group;
+    args.after = after.what;
+    args.stream = after.stream;
     kvist_op op = 0;
     return kvist_store(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
@@ -184,14 +197,14 @@ class Client {
   // Layers [first_layer, +layer_count) of chunks from the allocation's `first_chunk` on, out of or into pages; layer_count 0: all
   // that follow. 0 when it could not start.
   kvist_op SwapOut(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
-                   uint32_t first_layer = 0, uint32_t layer_count = 0) {
-    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count);
+                   uint32_t first_layer = 0, uint32_t layer_count = 0, After after = {}) {
+    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count, after);
     kvist_op op = 0;
     return kvist_swap_out(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
   kvist_op SwapIn(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count, std::span<const uint32_t> pages,
-                  uint32_t first_layer = 0, uint32_t layer_count = 0) {
-    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count);
+                  uint32_t first_layer = 0, uint32_t layer_count = 0, After after = {}) {
+    const kvist_swap_args args = SwapArgs(allocation, first_chunk, chunk_count, pages, first_layer, layer_count, after);
     kvist_op op = 0;
     return kvist_swap_in(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
@@ -200,6 +213,13 @@ class Client {
     result.struct_size = sizeof result;
     kvist_wait(client_.get(), op, layers, timeout_us, &result);
     return result;
+  }
+  // See kvist_wait_on_stream and kvist_pages_ready.
+  Status WaitOnStream(kvist_op op, void* stream, uint32_t layers = KVIST_ALL_LAYERS) {
+    return Status::Of(kvist_wait_on_stream(client_.get(), op, layers, stream));
+  }
+  Status PagesReady(kvist_op op, uint32_t layers, void* stream) {
+    return Status::Of(kvist_pages_ready(client_.get(), op, layers, stream));
   }
   kvist_result Poll(kvist_op op) {
     kvist_result result{};
@@ -215,7 +235,7 @@ class Client {
 
  private:
   static kvist_swap_args SwapArgs(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count,
-                                  std::span<const uint32_t> pages, uint32_t first_layer, uint32_t layer_count) {
+                                  std::span<const uint32_t> pages, uint32_t first_layer, uint32_t layer_count, After after) {
     return {sizeof(kvist_swap_args),
             allocation.id(),
             allocation.group(),
@@ -225,7 +245,9 @@ class Client {
             pages.size(),
             first_layer,
             layer_count,
-            0};
+            0,
+            after.what,
+            after.stream};
   }
   struct Disconnect {
     void operator()(kvist_client* c) const { kvist_disconnect(c); }

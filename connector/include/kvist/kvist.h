@@ -153,8 +153,15 @@ typedef struct kvist_process_region {
   uint64_t length;
 } kvist_process_region;
 
+/* GPU memory of this process: [address, address + length), within one allocation of cudaMalloc or the like. */
+typedef struct kvist_cuda_region {
+  void* address;
+  uint64_t length;
+} kvist_cuda_region;
+
 /* Writes `size` bytes as the content of page `page` of layer `layer` (of kvist_memory.layers), through the engine's own tensor indexing:
- * computed from this description it would prove nothing. `bytes` holds the page's segments in order. Returns 0. */
+ * computed from this description it would prove nothing. `bytes` holds the page's segments in order. GPU memory is written when this
+ * returns (synchronise the stream). Returns 0. */
 typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
 
 /* A worker's paged KV memory, described, not recognised: byte b of segment s of page p of layer l lies at
@@ -181,6 +188,10 @@ typedef struct kvist_memory {
    * PERMISSION_DENIED. Where yama restricts these calls the client allows kvistd (PR_SET_PTRACER, of which a process has one). */
   const kvist_process_region* process_regions;
   size_t process_region_count;
+  /* Regions of GPU memory, all on one GPU, and then no others; they must stay allocated until kvist_disconnect. kvistd opens them through
+   * CUDA IPC: memory of expandable segments or of a sleep mode can't be, and is refused with that reason. */
+  const kvist_cuda_region* cuda_regions;
+  size_t cuda_region_count;
 } kvist_memory;
 
 typedef struct kvist_options {
@@ -247,6 +258,14 @@ KVIST_API uint32_t kvist_first_needed(const kvist_client* client, uint32_t group
  * ignored. */
 KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
 
+/* GPU memory: what a copy waits for before it touches the pages. It never makes anything else wait, on the GPU or in kvistd. */
+typedef enum kvist_after {
+  KVIST_AFTER_NOTHING =
+      0, /* the pages are ready: written, if they are to be stored; not read any more, if they are to be loaded into */
+  KVIST_AFTER_STREAM = 1, /* what `stream` (a CUstream or cudaStream_t of the GPU's primary context) has been given by now */
+  KVIST_AFTER_LAYERS = 2  /* for each layer what kvist_pages_ready says, so that a store follows a forward pass */
+} kvist_after;
+
 typedef struct kvist_load_args {
   size_t struct_size;
   kvist_lease lease;    /* of this instance; the lookup that gave it may have been made by another of its sessions */
@@ -260,6 +279,8 @@ typedef struct kvist_load_args {
   uint32_t layer_count; /* 0: all from first_layer on */
   int64_t deadline_us;  /* from now; 0 is the default */
   uint32_t group;       /* of kvist_space.groups */
+  int32_t after;        /* a kvist_after */
+  void* stream;         /* KVIST_AFTER_STREAM */
 } kvist_load_args;
 
 #define KVIST_NO_PAGE UINT32_MAX
@@ -281,6 +302,8 @@ typedef struct kvist_store_args {
   size_t page_count;
   int64_t deadline_us;
   uint32_t group; /* of kvist_space.groups. In window and state groups those before the stored ones need not be there */
+  int32_t after;  /* as for kvist_load */
+  void* stream;
 } kvist_store_args;
 
 /* Starts copying pages into new slots. Chunks that are there already are skipped. A chunk becomes visible when all ranks have stored it.
@@ -312,6 +335,15 @@ KVIST_API kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_resul
 /* Gives an op up. A store's pages are free when this returns (what was not yet complete will never be seen). A load is over when a
  * later poll says pages_released. Either way the op is still asked for until its end. */
 KVIST_API kvist_status kvist_cancel(kvist_client* client, kvist_op op);
+
+/* GPU memory: has `stream` wait until the first `layers` asked layers are there, or the op has ended; so the order of calls doesn't matter, and
+ * no thread waits. The stream goes on, too, when the op fails, is cancelled or late, or kvistd is gone (within 100 ms of the deadline): ask
+ * kvist_poll before what was computed from the pages is used. Errors: INVALID_ARGUMENT  no such op. FAILED_PRECONDITION  the client's memory
+ * isn't a GPU's, or its streams can't reach kvistd's board; says why. */
+KVIST_API kvist_status kvist_wait_on_stream(kvist_client* client, kvist_op op, uint32_t layers, void* stream);
+/* GPU memory: the pages of the first `layers` layers of a KVIST_AFTER_LAYERS copy are ready once `stream` has done what it was given by now. To
+ * be said for growing numbers, of one stream at a time. Errors: as kvist_wait_on_stream. */
+KVIST_API kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layers, void* stream);
 
 /* Waits until everything that is stored of the client's space (by whichever engine) is on disk and survives kill -9 and a power cut, or the
  * deadline: choose seconds, not a lookup's. *chunks (may be NULL) gets how many chunks that are. One at a time of a client.
@@ -390,6 +422,8 @@ typedef struct kvist_swap_args {
   uint32_t first_layer;
   uint32_t layer_count; /* 0: all from first_layer on */
   int64_t deadline_us;
+  int32_t after; /* as for kvist_load */
+  void* stream;
 } kvist_swap_args;
 
 /* Starts copying pages out, or back in; waited for like stores and loads: after kvist_swap_out has ended (or was cancelled: then those

@@ -21,7 +21,7 @@
 namespace kvist::shm {
 
 inline constexpr uint32_t kMagic = 0x7473'766b;  // "kvst"
-inline constexpr uint32_t kVersion = 6;          // of this layout and of the handshake (Hello.protocol_version)
+inline constexpr uint32_t kVersion = 7;          // of this layout and of the handshake (Hello.protocol_version)
 
 inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
@@ -32,7 +32,7 @@ inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Co
 enum class Opcode : uint8_t {
   kLookup = 1,   // arena: keys[keys]
   kLoad = 2,     // arena: page_ids[pages]
-  kStore = 3,    // arena: keys[keys] (the first is the parent when has_parent), page_ids[pages]
+  kStore = 3,    // arena: keys[keys] (the first is the parent with kHasParent), page_ids[pages]
   kRelease = 4,  // no cell, no answer
   kCancel = 5,   // of the operation (cell, sequence); no answer of its own
   kPin = 6,      // arena: keys[keys]
@@ -56,14 +56,18 @@ struct HintBytes {
   uint8_t session_ended, expected_reuse, stop_reason;
 };
 
+inline constexpr uint8_t kHasParent = 1;  // store: keys[0] is the chunk before the first
+inline constexpr uint8_t kAfterStream =
+    2;  // load, store, swap: of no layer before Cell.ready says so; in sessions with GPU memory
+
 // One request. 64 bytes = one cache line, which brings its own news: an entry is there when its `turn` says so, so the daemon needs no
 // second line to learn of it.
 struct Entry {
   Opcode opcode;
-  uint8_t has_parent;  // store: keys[0] is the chunk before the first
-  uint16_t group;      // cache group; not of lookup, release, cancel, pin, unpin, hint, free, flush
-  uint32_t cell;       // where the answer goes; below kCells
-  uint32_t sequence;   // of the cell: tells this operation from the cell's earlier ones
+  uint8_t flags;      // of kHasParent, kAfterStream
+  uint16_t group;     // cache group; not of lookup, release, cancel, pin, unpin, hint, free, flush
+  uint32_t cell;      // where the answer goes; below kCells
+  uint32_t sequence;  // of the cell: tells this operation from the cell's earlier ones
   // 1 for the session's first entry, 2 for the second, ...; written last. Only RingProducer and RingConsumer touch it.
   uint32_t turn;
   uint64_t arena;          // position of the arguments; they are contiguous, and the position is taken modulo kArenaBytes
@@ -102,8 +106,11 @@ struct Cell {
   // Connector: when the engine called (monotonic), so that the daemon can tell how long the request waited to be taken; 0: it
   // doesn't say. For figures only.
   std::atomic<int64_t> asked_nanos;
-  uint8_t reserved[16];
-  char message[192];  // of an error; ends with a zero
+  // The next two are for sessions with GPU memory, whose streams wait for the first and write the second.
+  // As progress, but never falls: raised by the daemon, and by the connector when it gives the operation up, so that no stream waits for ever.
+  std::atomic<uint64_t> stream_progress;
+  std::atomic<uint64_t> ready;  // PackReady: of how many layers the pages may be copied
+  char message[192];            // of an error; ends with a zero
 };
 static_assert(sizeof(Cell) == 256 && offsetof(Cell, message) == 64, "four cache lines");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
@@ -115,6 +122,19 @@ enum class Phase : uint32_t { kPending = 0, kEnded = 1 };
 constexpr uint64_t PackProgress(uint32_t sequence, Phase phase, uint32_t layers) {
   return uint64_t{sequence} << 32 | uint64_t{static_cast<uint32_t>(phase)} << 24 | (layers & 0xff'ffff);
 }
+constexpr uint64_t PackReady(uint32_t sequence, uint32_t layers) { return uint64_t{sequence} << 32 | layers; }
+inline constexpr uint64_t kLayersOfAll = 0xff'ffff;  // as many as a progress has room for
+
+// Whether a word that only rises, round and round, has come to `value`: the comparison of the GPU's streams.
+constexpr bool HasReached(uint64_t word, uint64_t value) { return static_cast<int64_t>(word - value) >= 0; }
+// Raises it to `value`, if it isn't there yet. Bounded: it fails where somebody keeps changing the word, and only who owns it may.
+inline void Raise(std::atomic<uint64_t>* word, uint64_t value) {
+  uint64_t now = word->load(std::memory_order_relaxed);
+  for (int i = 0; i < 64 && !HasReached(now, value); ++i) {
+    if (word->compare_exchange_weak(now, value, std::memory_order_acq_rel, std::memory_order_relaxed)) return;
+  }
+}
+
 constexpr uint32_t SequenceOf(uint64_t progress) { return static_cast<uint32_t>(progress >> 32); }
 constexpr Phase PhaseOf(uint64_t progress) { return static_cast<Phase>((progress >> 24) & 0xff); }
 constexpr uint32_t LayersOf(uint64_t progress) { return static_cast<uint32_t>(progress & 0xff'ffff); }

@@ -1,0 +1,86 @@
+#ifndef KVIST_CONNECTOR_SRC_ENGINE_GPU_H_
+#define KVIST_CONNECTOR_SRC_ENGINE_GPU_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cuda/driver/driver.h"
+#include "storage/base/mutex.h"
+#include "storage/base/shm/session_memory.h"
+
+namespace kvist::connector {
+
+// The GPU on which an engine has its KV memory, in the engine's own (primary) context. Nothing is allocated there, nothing launched and nothing
+// waited for; the engine's streams wait for words of a session's board, and write them.
+//
+// Threads: any.
+class EngineGpu {
+ public:
+  // The GPU of this address. Errors: FailedPrecondition  no driver in this process.  InvalidArgument  it is no GPU's memory.
+  static absl::StatusOr<std::shared_ptr<EngineGpu>> Of(const void* address);
+  ~EngineGpu();
+
+  // What [address, address + length) is called in other processes.
+  struct Region {
+    cuda::driver::Uuid device;
+    cuda::driver::IpcMemHandle allocation;
+    uint64_t offset = 0;  // in it
+    uint64_t length = 0;
+  };
+  // Errors: InvalidArgument  it isn't in one allocation of this GPU.  FailedPrecondition  memory that can't be given to other processes; says
+  //   what makes such memory, and what to do.
+  absl::StatusOr<Region> Describe(const void* address, uint64_t length) const;
+
+  // Waits for a copy to the host. Errors: those of the driver.
+  absl::Status Read(const std::byte* from, std::byte* out, size_t size) const;
+
+  // A session's memory as this GPU's streams reach it. Lives as long as a stream may still come to what it was given: after the session, too.
+  class Board;
+  // Errors: those of the driver, of pinning it.
+  static absl::StatusOr<std::shared_ptr<Board>> MakeBoard(const std::shared_ptr<EngineGpu>& gpu,
+                                                          std::shared_ptr<const shm::SessionMemory> memory);
+
+ private:
+  EngineGpu() = default;
+
+  std::shared_ptr<const cuda::driver::Driver> driver_;
+  cuda::driver::Device device_ = 0;
+  cuda::driver::Uuid uuid_;
+  cuda::driver::Context context_ = nullptr;
+};
+
+class EngineGpu::Board {
+ public:
+  // Has a stream wait until `word` (of the session's memory) has come to `value`, or write it there when it comes to this. Errors: the driver's.
+  absl::Status Wait(cuda::driver::Stream stream, const std::atomic<uint64_t>& word, uint64_t value);
+  absl::Status Write(cuda::driver::Stream stream, std::atomic<uint64_t>* word, uint64_t value);
+
+  // The session has ended, and all that streams wait for is there: lives on, in this process's care, until they are past it.
+  static void Retire(std::shared_ptr<Board> board);
+  ~Board();
+
+ private:
+  friend class EngineGpu;
+  Board() = default;
+  absl::Status Passing(cuda::driver::Stream stream, absl::Status status);
+  bool Passed();
+  cuda::driver::Address AddressOf(const std::atomic<uint64_t>& word) const;
+
+  std::shared_ptr<EngineGpu> gpu_;
+  std::shared_ptr<const shm::SessionMemory> memory_;
+  bool pinned_ = false;
+  cuda::driver::Address address_ = 0;  // of its first byte, for the GPU
+  Mutex mutex_;
+  // The last that each stream was given. A stream that the engine destroys has passed by then.
+  std::map<cuda::driver::Stream, cuda::driver::Event> last_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace kvist::connector
+
+#endif  // KVIST_CONNECTOR_SRC_ENGINE_GPU_H_

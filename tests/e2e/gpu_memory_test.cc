@@ -1,0 +1,492 @@
+// Engines whose pages are GPU memory, with the fake driver: in this process, which is the engine, and in kvistd.
+#include <catch2/catch.hpp>
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/bystander.h"
+#include "tests/support/campaign.h"
+#include "tests/support/child_process.h"
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_cuda/fake_cuda.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/temp_dir.h"
+
+using kvist::After;
+using kvist::test::AtRest;
+using kvist::test::Bystander;
+using kvist::test::ChildProcess;
+using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
+using kvist::test::TempDir;
+using kvist::test::TestGpu;
+
+namespace {
+
+constexpr int64_t kTimeoutUs = 20'000'000;
+const std::vector<std::string> kSmall{"pool.bytes=64MiB", "ssd.enabled=false"};
+
+FakeEngine::Options OnGpu(const DaemonProcess& daemon, const std::string& instance = "on-gpu") {
+  FakeEngine::Options options = FakeEngine::On(daemon.socket(), instance);
+  options.fake_gpu = true;
+  options.deadline_us = kTimeoutUs;
+  return options;
+}
+
+// What of this machine's GPU memory a process has mapped of others'.
+uint64_t ImportedBytes(pid_t pid) {
+  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
+  uint64_t sum = 0;
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("fake-cuda-") == std::string::npos) continue;
+    const size_t dash = line.find('-');
+    sum += std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line.substr(0, dash), nullptr, 16);
+  }
+  return sum;
+}
+
+// A stream of the engine's, which stands until it is let go, as it would behind a long kernel.
+class HeldStream {
+ public:
+  explicit HeldStream(TestGpu& gpu) : gpu_(gpu), word_(next_word++), stream_(gpu.MakeStream()) {
+    gpu_.AwaitWord(stream_, word_, 1);
+  }
+  ~HeldStream() {
+    LetGo();
+    gpu_.End(stream_);
+  }
+  void LetGo() { gpu_.word(word_).store(1); }
+  kvist::cuda::driver::Stream get() const { return stream_; }
+
+ private:
+  static inline uint32_t next_word = 0;
+  TestGpu& gpu_;
+  const uint32_t word_;
+  const kvist::cuda::driver::Stream stream_;
+};
+
+// An engine whose forward pass, on a stream, writes what `key`'s chunk holds into these pages.
+class Forward {
+ public:
+  Forward(FakeEngine& engine, const kvist_key& key, const std::vector<uint32_t>& pages) : engine_(engine), pages_(pages) {
+    engine.Fill(0, key, pages);
+    for (const uint32_t page : pages) {
+      for (uint32_t layer = 0; layer < engine.options().layers; ++layer) {
+        for (uint32_t segment = 0; segment < 2; ++segment) {
+          const std::byte* at = engine.Segment(0, page, layer, segment);
+          written_.emplace_back(at, at + engine.options().segment_bytes);
+        }
+      }
+    }
+    engine.Poison(0, pages);
+  }
+  void WriteLayer(kvist::cuda::driver::Stream stream, uint32_t layer) {
+    size_t i = 0;
+    for (const uint32_t page : pages_) {
+      for (uint32_t l = 0; l < engine_.options().layers; ++l) {
+        for (uint32_t segment = 0; segment < 2; ++segment, ++i) {
+          if (l == layer)
+            engine_.gpu().Copy(stream, engine_.Segment(0, page, l, segment), written_[i].data(), written_[i].size());
+        }
+      }
+    }
+  }
+  void Write(kvist::cuda::driver::Stream stream) {
+    for (uint32_t layer = 0; layer < engine_.options().layers; ++layer) WriteLayer(stream, layer);
+  }
+
+ private:
+  FakeEngine& engine_;
+  const std::vector<uint32_t> pages_;
+  std::vector<std::vector<std::byte>> written_;
+};
+
+void Sleep(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
+
+}  // namespace
+
+TEST_CASE("An engine on a GPU loads what it stored, bit for bit; so does one on a CPU") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 8);
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == 0);
+  const kvist_result stored = engine.StoreAll(keys);
+  REQUIRE(stored.status == KVIST_OK);
+  CHECK(stored.chunks_copied == 8);
+  CHECK(engine.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  FakeEngine host(FakeEngine::On(daemon.socket(), "on-cpu"));
+  REQUIRE(host.status.message == "");
+  CHECK(host.LoadAll(keys, &wrong) == 8);
+  CHECK(wrong == "");
+  const auto other = host.Keys(2000, 8);
+  REQUIRE(host.StoreAll(other).status == KVIST_OK);
+  CHECK(engine.LoadAll(other, &wrong) == 8);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("Tensor-parallel ranks on a slow GPU store and load, layer by layer, under a random plan") {
+  std::random_device seed;
+  const std::string plan = "seed=" + std::to_string(seed()) + ",delay_us=300";
+  CAPTURE(plan);
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=" + plan);
+  FakeEngine::Options options = OnGpu(daemon);
+  options.ranks = 2;
+  options.by_layer = true;
+  FakeEngine engine(options);
+  REQUIRE(engine.status.message == "");
+  std::string wrong;
+  for (uint32_t prompt = 0; prompt < 6; ++prompt) {
+    const auto keys = engine.Keys(prompt * 1000, 7);
+    REQUIRE(engine.StoreAll(keys, 0, kTimeoutUs).status == KVIST_OK);
+    CHECK(engine.LoadAll(keys, &wrong, kTimeoutUs) == 7);
+    CHECK(wrong == "");
+  }
+  CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
+}
+
+TEST_CASE("A store waits for the stream that writes the pages, and for nothing else") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 1);
+  const auto pages = engine.Pages(0, 1);
+  Forward forward(engine, keys[0], pages);
+  HeldStream stream(engine.gpu());
+  forward.Write(stream.get());
+  const kvist_op op = engine.worker(0).Store(keys, 0, pages, 0, After::Stream(stream.get()));
+  REQUIRE(op != 0);
+  // Another prompt's copies pass by.
+  const auto others = engine.Keys(2000, 4);
+  REQUIRE(engine.StoreAll(others, 0, kTimeoutUs, 4).status == KVIST_OK);
+  std::string wrong;
+  CHECK(engine.LoadAll(others, &wrong, kTimeoutUs, 4) == 4);
+  CHECK(wrong == "");
+  CHECK(engine.worker(0).Poll(op).status == KVIST_PENDING);
+  stream.LetGo();
+  CHECK(engine.worker(0).Wait(op, kTimeoutUs).status == KVIST_OK);
+  CHECK(engine.LoadAll(keys, &wrong) == 1);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("A store follows a forward pass layer by layer") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 1);
+  const auto pages = engine.Pages(0, 1);
+  Forward forward(engine, keys[0], pages);
+  const kvist_op op = engine.worker(0).Store(keys, 0, pages, 0, After::Layers());
+  REQUIRE(op != 0);
+  for (uint32_t layer = 0; layer < engine.options().layers; ++layer) {
+    HeldStream stream(engine.gpu());
+    forward.WriteLayer(stream.get(), layer);
+    REQUIRE(engine.worker(0).PagesReady(op, layer + 1, stream.get()).ok());
+    Sleep(5'000);
+    CHECK(engine.worker(0).Poll(op).layers == layer);
+    stream.LetGo();
+    CHECK(engine.worker(0).Wait(op, kTimeoutUs, layer + 1).layers == layer + 1);
+    REQUIRE(engine.gpu().IdleSoon(stream.get(), kTimeoutUs));
+  }
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == 1);
+  CHECK(wrong == "");
+}
+
+TEST_CASE("A load waits for the stream that still reads the pages; a stream waits for a load, by layer, before it looks") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=seed=4,delay_us=500");
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 4);
+  REQUIRE(engine.StoreAll(keys, 0, kTimeoutUs).status == KVIST_OK);
+  const auto hit = engine.scheduler().Lookup(keys, kTimeoutUs);
+  REQUIRE(hit.chunks == 4);
+  const auto pages = engine.Pages(6, 4);
+  engine.Poison(0, pages);
+  const std::vector<std::byte> before(engine.memory(0).begin(), engine.memory(0).end());
+  HeldStream reads(engine.gpu());
+  const kvist_op op = engine.worker(0).Load(hit.lease, 0, 4, pages, 0, After::Stream(reads.get()));
+  REQUIRE(op != 0);
+  // What the next forward pass computes from: the pages, as its stream finds them.
+  const auto next = engine.gpu().MakeStream();
+  std::vector<std::byte> seen(engine.memory(0).size());
+  for (uint32_t layer = 1; layer <= engine.options().layers; ++layer)
+    REQUIRE(engine.worker(0).WaitOnStream(op, next, layer).ok());
+  engine.gpu().Copy(next, seen.data(), engine.memory(0).data(), seen.size());
+  Sleep(20'000);
+  CHECK(engine.worker(0).Poll(op).status == KVIST_PENDING);
+  CHECK(std::memcmp(before.data(), engine.memory(0).data(), before.size()) == 0);
+  CHECK_FALSE(engine.gpu().Idle(next));
+  reads.LetGo();
+  REQUIRE(engine.gpu().IdleSoon(next, kTimeoutUs));
+  CHECK(std::memcmp(seen.data(), engine.memory(0).data(), seen.size()) == 0);
+  CHECK(engine.worker(0).Wait(op, kTimeoutUs).status == KVIST_OK);
+  for (uint32_t chunk = 0; chunk < 4; ++chunk)
+    CHECK(engine.Check(0, keys[chunk],
+                       std::span(pages).subspan(chunk * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk)) == "");
+  engine.gpu().End(next);
+}
+
+TEST_CASE("A stream that waits for a load is released at its deadline, when it is cancelled, and when kvistd dies") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 2);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const auto pages = engine.Pages(4, 2);
+  HeldStream never(engine.gpu());  // the load can't begin before it
+  const auto waits = engine.gpu().MakeStream();
+  const auto load = [&](int64_t deadline_us) {
+    const auto hit = engine.scheduler().Lookup(keys, kTimeoutUs);
+    REQUIRE(hit.chunks == 2);
+    kvist_load_args args{};
+    args.struct_size = sizeof args;
+    args.lease = hit.lease.id();
+    args.chunk_count = 2;
+    args.pages = pages.data();
+    args.page_count = pages.size();
+    args.deadline_us = deadline_us;
+    args.after = KVIST_AFTER_STREAM;
+    args.stream = never.get();
+    kvist_op op = 0;
+    REQUIRE(kvist_load(engine.worker(0).get(), &args, &op) == KVIST_OK);
+    REQUIRE(engine.worker(0).WaitOnStream(op, waits).ok());
+    return op;
+  };
+  SECTION("its deadline, though nobody asks for it") {
+    const kvist_op op = load(100'000);
+    Sleep(30'000);
+    CHECK_FALSE(engine.gpu().Idle(waits));
+    CHECK(engine.gpu().IdleSoon(waits, kTimeoutUs));
+    CHECK(engine.worker(0).Poll(op).status == KVIST_DEADLINE_EXCEEDED);
+    CHECK(engine.worker(0).Wait(op, kTimeoutUs).pages_released == 1);
+  }
+  SECTION("cancelled") {
+    const kvist_op op = load(kTimeoutUs);
+    CHECK_FALSE(engine.gpu().IdleSoon(waits, 20'000));
+    REQUIRE(engine.worker(0).Cancel(op).ok());
+    CHECK(engine.gpu().IdleSoon(waits, kTimeoutUs));
+    CHECK(engine.worker(0).Wait(op, kTimeoutUs).status == KVIST_CANCELLED);
+  }
+  SECTION("kvistd dies") {
+    const kvist_op op = load(kTimeoutUs);
+    CHECK_FALSE(engine.gpu().IdleSoon(waits, 20'000));
+    daemon.Kill();
+    CHECK(engine.gpu().IdleSoon(waits, kTimeoutUs));
+    const kvist_result result = engine.worker(0).Wait(op, kTimeoutUs);
+    CHECK(result.status == KVIST_UNAVAILABLE);
+    CHECK(result.pages_released == 1);
+    // It registers again by itself, and streams wait for the next one's loads.
+    daemon.Start();
+    REQUIRE(engine.worker(0).WaitConnected(kTimeoutUs).ok());
+    REQUIRE(engine.scheduler().WaitConnected(kTimeoutUs).ok());
+    std::string wrong;
+    REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+    CHECK(engine.LoadAll(keys, &wrong) == 2);
+    CHECK(wrong == "");
+  }
+  SECTION("the client goes") {
+    load(kTimeoutUs);
+    engine.worker(0) = {};
+    CHECK(engine.gpu().IdleSoon(waits, kTimeoutUs));
+  }
+  engine.gpu().End(waits);
+}
+
+TEST_CASE("What a stream says late of an operation that is over is not taken for another one's") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  std::string wrong;
+  for (uint32_t round = 0; round < 20; ++round) {
+    const auto keys = engine.Keys(round * 1000, 2);
+    HeldStream slow(engine.gpu());
+    const kvist_op given_up = engine.worker(0).Store(keys, 0, engine.Pages(0, 2), 0, After::Stream(slow.get()));
+    REQUIRE(given_up != 0);
+    REQUIRE(engine.worker(0).Cancel(given_up).ok());
+    CHECK(engine.worker(0).Wait(given_up, kTimeoutUs).pages_released == 1);
+    // Where that was, others begin; some of them wait for streams of their own.
+    for (uint32_t op = 0; op < 4; ++op) {
+      const auto own = engine.gpu().MakeStream();
+      const auto mine = engine.Keys(round * 1000 + 100'000 * (op + 1), 1);
+      const auto pages = engine.Pages(4 + op, 1);
+      Forward forward(engine, mine[0], pages);
+      forward.Write(own);
+      const kvist_op stored = engine.worker(0).Store(mine, 0, pages, 0, After::Stream(own));
+      REQUIRE(stored != 0);
+      if (op == 1) slow.LetGo();
+      CHECK(engine.worker(0).Wait(stored, kTimeoutUs).status == KVIST_OK);
+      CHECK(engine.LoadAll(mine, &wrong, kTimeoutUs, 12) == 1);
+      CHECK(wrong == "");
+      engine.gpu().End(own);
+    }
+  }
+}
+
+TEST_CASE("Row 4: of an engine that dies in the middle of copies no GPU memory is held two seconds later") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=seed=9,delay_us=200");
+  const Bystander bystander(daemon);
+  const int rounds = kvist::test::Campaign("KVIST_GPU_DEATHS", 12, 1000);
+  std::mt19937_64 random(std::random_device{}());
+  for (int round = 0; round < rounds; ++round) {
+    const uint64_t lives_us = random() % 30'000;
+    CAPTURE(round, lives_us);
+    int ready[2];
+    REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+    ChildProcess child([&] {
+      FakeEngine engine(OnGpu(daemon, "dies"));
+      if (!engine.status.ok()) return 1;
+      (void)!::write(ready[1], "r", 1);
+      HeldStream never(engine.gpu());
+      for (uint32_t i = 0;; ++i) {
+        const auto keys = engine.Keys(i * 1000, 4);
+        const auto pages = engine.Pages(0, 4);
+        // Some of it waits for a stream that will never come to it.
+        engine.worker(0).Store(keys, 0, pages, 0, i % 3 == 0 ? After::Stream(never.get()) : After{});
+        std::string wrong;
+        engine.LoadAll(keys, &wrong, 1'000'000, 8);
+      }
+    });
+    ::close(ready[1]);
+    char byte = 0;
+    REQUIRE(::read(ready[0], &byte, 1) == 1);
+    ::close(ready[0]);
+    Sleep(static_cast<int64_t>(lives_us));
+    child.Kill();
+    const auto killed = std::chrono::steady_clock::now();
+    while (ImportedBytes(daemon.pid()) > 0) {
+      REQUIRE(std::chrono::steady_clock::now() - killed < std::chrono::seconds(2));
+      Sleep(1'000);
+    }
+  }
+  CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
+}
+
+TEST_CASE("A GPU that is lost ends its copies with a typed error; other engines and kvistd go on") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=lose_after=100");
+  const Bystander bystander(daemon);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  kvist_result last{};
+  for (uint32_t round = 0; round < 50 && (round == 0 || last.status == KVIST_OK); ++round)
+    last = engine.StoreAll(engine.Keys(round * 1000, 4), 0, kTimeoutUs);
+  CHECK(last.status == KVIST_UNAVAILABLE);
+  CHECK(last.pages_released == 1);
+  // An engine that comes now goes on without, until kvistd was started again.
+  FakeEngine::Options options = OnGpu(daemon, "late");
+  options.connect_timeout_us = 100'000;
+  FakeEngine late(options);
+  CHECK(late.status.ok());
+  CHECK(late.worker(0).connection() == KVIST_RECONNECTING);
+  CHECK_FALSE(daemon.Ended().has_value());
+}
+
+TEST_CASE("Copies that the driver refuses fail by themselves, and what they would have stored is no hit") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=refuse_every=3");
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  uint32_t failed = 0;
+  std::string wrong;
+  for (uint32_t prompt = 0; prompt < 12; ++prompt) {
+    const auto keys = engine.Keys(prompt * 1000, 2);
+    const kvist_result stored = engine.StoreAll(keys, 0, kTimeoutUs);
+    const bool ok = stored.status == KVIST_OK;
+    failed += !ok;
+    if (!ok) CHECK(engine.scheduler().Lookup(keys, 0).chunks == 0);
+  }
+  CHECK(failed > 0);
+  CHECK(failed < 12);
+  CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
+}
+
+TEST_CASE("GPU memory that can't be served is refused with the reason and what to do") {
+  TempDir dir;
+  SECTION("no driver where kvistd runs") {
+    DaemonProcess daemon(dir.path(), kSmall, "", "unset LD_LIBRARY_PATH");
+    FakeEngine engine(OnGpu(daemon));
+    CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
+    CHECK_THAT(std::string(engine.status.message), Catch::Contains("libcuda.so.1") && Catch::Contains("kvistd-gpu.service"));
+  }
+  SECTION("a GPU that kvistd doesn't see") {
+    DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=devices=0");
+    FakeEngine engine(OnGpu(daemon));
+    CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
+  }
+  SECTION("a description that doesn't match the pages") {
+    DaemonProcess daemon(dir.path(), kSmall);
+    FakeEngine::Options options = OnGpu(daemon);
+    options.wrong_stride = true;
+    FakeEngine engine(options);
+    CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
+    CHECK_THAT(std::string(engine.status.message), Catch::Contains("isn't where it was described"));
+    CHECK(Eventually([&] { return ImportedBytes(daemon.pid()) == 0; }));
+  }
+  SECTION("memory that has no IPC handle") {
+    DaemonProcess daemon(dir.path(), kSmall);
+    FakeEngine engine(OnGpu(daemon));
+    REQUIRE(engine.status.ok());
+    const auto forbid =
+        reinterpret_cast<void (*)(uint64_t)>(::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), "fakecuda_forbid_ipc"));
+    REQUIRE(forbid != nullptr);
+    forbid(reinterpret_cast<uint64_t>(engine.memory(0).data()));
+    const kvist_options again = engine.WorkerOptions(0);
+    kvist_client* client = nullptr;
+    CHECK(kvist_connect(&again, &client) == KVIST_FAILED_PRECONDITION);
+    CHECK_THAT(std::string(kvist_error()), Catch::Contains("expandable"));
+  }
+  SECTION("memory that is no GPU's, past the allocation's end, or of two kinds") {
+    DaemonProcess daemon(dir.path(), kSmall);
+    FakeEngine engine(OnGpu(daemon));
+    REQUIRE(engine.status.ok());
+    kvist_options options = engine.WorkerOptions(0);
+    kvist_memory memory = *options.memory;
+    options.memory = &memory;
+    kvist_client* client = nullptr;
+    char host[64];
+    kvist_cuda_region region{host, sizeof host};
+    memory.cuda_regions = &region;
+    CHECK(kvist_connect(&options, &client) == KVIST_INVALID_ARGUMENT);
+    CHECK_THAT(std::string(kvist_error()), Catch::Contains("no GPU memory"));
+    region = {engine.memory(0).data() + 4096, engine.memory(0).size()};
+    CHECK(kvist_connect(&options, &client) == KVIST_INVALID_ARGUMENT);
+    CHECK_THAT(std::string(kvist_error()), Catch::Contains("within one allocation"));
+    region = {engine.memory(0).data(), engine.memory(0).size()};
+    const kvist_process_region process{host, sizeof host};
+    memory.process_regions = &process;
+    memory.process_region_count = 1;
+    CHECK(kvist_connect(&options, &client) == KVIST_INVALID_ARGUMENT);
+    CHECK_THAT(std::string(kvist_error()), Catch::Contains("a GPU's or the host's"));
+  }
+  SECTION("streams of an engine whose memory is the host's") {
+    DaemonProcess daemon(dir.path(), kSmall);
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    CHECK(engine.worker(0).Store(engine.Keys(1, 1), 0, engine.Pages(0, 1), 0, After::Stream(nullptr)) == 0);
+    CHECK_THAT(std::string(kvist_error()), Catch::Contains("no GPU's"));
+  }
+}
