@@ -1,8 +1,10 @@
 #include "tests/bench/bare_gemm.h"
 
-#include <cblas.h>
+#include <dlfcn.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <random>
 #include <utility>
 
@@ -13,6 +15,21 @@ namespace {
 
 // Longer than OpenBLAS's threads spin before they sleep (2^26 cycles).
 constexpr absl::Duration kRest = absl::Milliseconds(60);
+
+// cblas_sgemm of OpenBLAS; both orders and no transposition are all that is wanted of it.
+using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
+                       int lda, const float* b, int ldb, float beta, float* c, int ldc);
+constexpr int kRowMajor = 101, kNoTranspose = 111;
+
+Sgemm LoadSgemm() {
+  void* library = ::dlopen("libopenblas.so.0", RTLD_NOW);
+  void* found = library == nullptr ? nullptr : ::dlsym(library, "cblas_sgemm");
+  if (found == nullptr) {
+    std::fprintf(stderr, "kvist-bench: no OpenBLAS (libopenblas0): %s\n", ::dlerror());
+    std::exit(1);
+  }
+  return reinterpret_cast<Sgemm>(found);
+}
 
 size_t Product(int rows, int columns) { return static_cast<size_t>(rows) * static_cast<size_t>(columns); }
 
@@ -34,10 +51,11 @@ BareGemm::BareGemm(std::vector<tinyllm::GemmShape> shapes) : shapes_(std::move(s
 }
 
 void BareGemm::Run() {
+  static const Sgemm sgemm = LoadSgemm();
   for (const tinyllm::GemmShape& s : shapes_) {
     for (int i = 0; i < s.count; ++i) {
-      cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, s.rows, s.columns, s.depth, 1, a_.data(), s.depth, b_.data(),
-                  s.columns, 0, c_.data(), s.columns);
+      sgemm(kRowMajor, kNoTranspose, kNoTranspose, s.rows, s.columns, s.depth, 1, a_.data(), s.depth, b_.data(), s.columns,
+            0, c_.data(), s.columns);
     }
   }
 }

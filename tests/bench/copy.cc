@@ -333,6 +333,7 @@ absl::Status CheckLimit(const Settings& settings, CopyBench& bench, Report* repo
 }  // namespace
 
 absl::Status RunCopy(const Settings& settings, Report* report) {
+  if (settings.device == "cuda") return RunGpuCopy(settings, report);
   const uint64_t batch_bytes = settings.quick ? uint64_t{16} << 20 : uint64_t{256} << 20;
   struct {
     uint64_t page_kib;

@@ -15,6 +15,8 @@ struct Settings {
   bool quick = false;
   // Where the disk is measured; empty: in the system's directory for temporary files.
   std::string directory;
+  // `copy` alone: cpu, or cuda for an engine on this machine's first GPU.
+  std::string device = "cpu";
   // `policy` alone. A file to replay instead of conversation_dev; and whether to replay all traces of shared/traces.
   std::string trace = {};
   bool all = false;

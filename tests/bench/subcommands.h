@@ -13,6 +13,7 @@ absl::Status RunClear(const Settings& settings, Report* report);
 absl::Status RunLookup(const Settings& settings, Report* report);
 absl::Status RunRoundtrip(const Settings& settings, Report* report);
 absl::Status RunCopy(const Settings& settings, Report* report);
+absl::Status RunGpuCopy(const Settings& settings, Report* report);  // copy --device cuda
 absl::Status RunOverhead(const Settings& settings, Report* report);
 absl::Status RunRestart(const Settings& settings, Report* report);
 absl::Status RunSsd(const Settings& settings, Report* report);

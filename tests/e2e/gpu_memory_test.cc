@@ -1,4 +1,5 @@
-// Engines whose pages are GPU memory, with the fake driver: in this process, which is the engine, and in kvistd.
+// Engines whose pages are GPU memory: this process is the engine. With the fake driver, here and in kvistd; what isn't tagged [fake] runs on a
+// machine with a GPU, too (tests/cuda).
 #include <catch2/catch.hpp>
 
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ const std::vector<std::string> kSmall{"pool.bytes=64MiB", "ssd.enabled=false"};
 
 FakeEngine::Options OnGpu(const DaemonProcess& daemon, const std::string& instance = "on-gpu") {
   FakeEngine::Options options = FakeEngine::On(daemon.socket(), instance);
-  options.fake_gpu = true;
+  options.on_gpu = true;
   options.deadline_us = kTimeoutUs;
   return options;
 }
@@ -86,8 +87,8 @@ class Forward {
     for (const uint32_t page : pages) {
       for (uint32_t layer = 0; layer < engine.options().layers; ++layer) {
         for (uint32_t segment = 0; segment < 2; ++segment) {
-          const std::byte* at = engine.Segment(0, page, layer, segment);
-          written_.emplace_back(at, at + engine.options().segment_bytes);
+          written_.emplace_back(engine.options().segment_bytes);
+          engine.Get(written_.back().data(), engine.Segment(0, page, layer, segment), written_.back().size());
         }
       }
     }
@@ -141,7 +142,7 @@ TEST_CASE("An engine on a GPU loads what it stored, bit for bit; so does one on 
   CHECK(wrong == "");
 }
 
-TEST_CASE("Tensor-parallel ranks on a slow GPU store and load, layer by layer, under a random plan") {
+TEST_CASE("Tensor-parallel ranks on a slow GPU store and load, layer by layer, under a random plan", "[fake]") {
   std::random_device seed;
   const std::string plan = "seed=" + std::to_string(seed()) + ",delay_us=300";
   CAPTURE(plan);
@@ -223,7 +224,12 @@ TEST_CASE("A load waits for the stream that still reads the pages; a stream wait
   REQUIRE(hit.chunks == 4);
   const auto pages = engine.Pages(6, 4);
   engine.Poison(0, pages);
-  const std::vector<std::byte> before(engine.memory(0).begin(), engine.memory(0).end());
+  const auto all_of_it = [&] {
+    std::vector<std::byte> bytes(engine.memory(0).size());
+    engine.Get(bytes.data(), engine.memory(0).data(), bytes.size());
+    return bytes;
+  };
+  const std::vector<std::byte> before = all_of_it();
   HeldStream reads(engine.gpu());
   const kvist_op op = engine.worker(0).Load(hit.lease, 0, 4, pages, 0, After::Stream(reads.get()));
   REQUIRE(op != 0);
@@ -235,11 +241,11 @@ TEST_CASE("A load waits for the stream that still reads the pages; a stream wait
   engine.gpu().Copy(next, seen.data(), engine.memory(0).data(), seen.size());
   Sleep(20'000);
   CHECK(engine.worker(0).Poll(op).status == KVIST_PENDING);
-  CHECK(std::memcmp(before.data(), engine.memory(0).data(), before.size()) == 0);
+  CHECK(before == all_of_it());
   CHECK_FALSE(engine.gpu().Idle(next));
   reads.LetGo();
   REQUIRE(engine.gpu().IdleSoon(next, kTimeoutUs));
-  CHECK(std::memcmp(seen.data(), engine.memory(0).data(), seen.size()) == 0);
+  CHECK(seen == all_of_it());
   CHECK(engine.worker(0).Wait(op, kTimeoutUs).status == KVIST_OK);
   for (uint32_t chunk = 0; chunk < 4; ++chunk)
     CHECK(engine.Check(0, keys[chunk],
@@ -385,7 +391,7 @@ TEST_CASE("Row 4: of an engine that dies in the middle of copies no GPU memory i
   CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
 }
 
-TEST_CASE("A GPU that is lost ends its copies with a typed error; other engines and kvistd go on") {
+TEST_CASE("A GPU that is lost ends its copies with a typed error; other engines and kvistd go on", "[fake]") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=lose_after=100");
   const Bystander bystander(daemon);
@@ -405,7 +411,7 @@ TEST_CASE("A GPU that is lost ends its copies with a typed error; other engines 
   CHECK_FALSE(daemon.Ended().has_value());
 }
 
-TEST_CASE("Copies that the driver refuses fail by themselves, and what they would have stored is no hit") {
+TEST_CASE("Copies that the driver refuses fail by themselves, and what they would have stored is no hit", "[fake]") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=refuse_every=3");
   FakeEngine engine(OnGpu(daemon));
@@ -424,7 +430,7 @@ TEST_CASE("Copies that the driver refuses fail by themselves, and what they woul
   CHECK(Eventually([&] { return AtRest(StatusOf(daemon)); }));
 }
 
-TEST_CASE("GPU memory that can't be served is refused with the reason and what to do") {
+TEST_CASE("GPU memory that can't be served is refused with the reason and what to do", "[fake]") {
   TempDir dir;
   SECTION("no driver where kvistd runs") {
     DaemonProcess daemon(dir.path(), kSmall, "", "unset LD_LIBRARY_PATH");

@@ -58,13 +58,13 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
   descriptions_.resize(options_.ranks);
   process_regions_.resize(options_.ranks);
   cuda_regions_.resize(options_.ranks);
-  if (options_.fake_gpu) gpu_ = std::make_unique<TestGpu>();
+  if (options_.on_gpu) gpu_ = std::make_unique<TestGpu>();
   workers_.resize(options_.ranks);
   for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
     Memory& memory = memories_[rank];
     memory.size = page_bytes * options_.pages;
     contexts_[rank] = {this, rank};
-    if (options_.fake_gpu) {
+    if (options_.on_gpu) {
       memory.data = gpu_->Allocate(memory.size);
       continue;
     }
@@ -93,7 +93,7 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
 FakeEngine::~FakeEngine() {
   workers_.clear();  // their pages go next
   for (Memory& memory : memories_) {
-    if (options_.fake_gpu) {
+    if (options_.on_gpu) {
       gpu_->Free(memory.data);
       continue;
     }
@@ -127,7 +127,7 @@ kvist_options FakeEngine::WorkerOptions(uint32_t rank) {
   kvist_memory& m = descriptions_[rank];
   m = {};
   m.struct_size = sizeof m;
-  if (options_.fake_gpu) {
+  if (options_.on_gpu) {
     cuda_regions_[rank] = {memories_[rank].data, memories_[rank].size};
     m.cuda_regions = &cuda_regions_[rank];
     m.cuda_region_count = 1;
@@ -160,8 +160,8 @@ int FakeEngine::WritePage(void* context, uint32_t layer, uint32_t page, const vo
   const uint32_t n = c->engine->options_.segment_bytes;
   if (size != 2 * size_t{n}) return 1;
   for (uint32_t segment = 0; segment < 2; ++segment) {
-    std::memcpy(c->engine->Segment(c->rank, page, layer, segment),
-                static_cast<const std::byte*>(bytes) + size_t{segment} * n, n);
+    c->engine->Put(c->engine->Segment(c->rank, page, layer, segment),
+                   static_cast<const std::byte*>(bytes) + size_t{segment} * n, n);
   }
   return 0;
 }
@@ -187,36 +187,43 @@ std::vector<uint32_t> FakeEngine::Pages(uint32_t first_chunk, uint32_t chunks) c
   return pages;
 }
 
+void FakeEngine::Put(std::byte* to, const void* from, size_t size) {
+  if (gpu_ != nullptr) return gpu_->Write(to, from, size);
+  std::memcpy(to, from, size);
+}
+
+void FakeEngine::Get(void* to, const std::byte* from, size_t size) const {
+  if (gpu_ != nullptr) return gpu_->Read(to, from, size);
+  std::memcpy(to, from, size);
+}
+
 void FakeEngine::Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) {
+  std::vector<uint64_t> words(options_.segment_bytes / 8);
   for (uint32_t p = 0; p < pages.size(); ++p) {
     for (uint32_t layer = 0; layer < options_.layers; ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
         const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
-        std::byte* out = Segment(rank, pages[p], layer, segment);
-        for (uint32_t i = 0; i < options_.segment_bytes / 8; ++i) {
-          const uint64_t word = Word(owner, i);
-          std::memcpy(out + 8 * size_t{i}, &word, 8);
-        }
+        for (uint32_t i = 0; i < words.size(); ++i) words[i] = Word(owner, i);
+        Put(Segment(rank, pages[p], layer, segment), words.data(), options_.segment_bytes);
       }
     }
   }
 }
 
 std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages, uint32_t layers) const {
+  std::vector<uint64_t> words(options_.segment_bytes / 8);
   for (uint32_t p = 0; p < pages.size(); ++p) {
     for (uint32_t layer = 0; layer < std::min(layers, options_.layers); ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
         const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
-        const std::byte* in = Segment(rank, pages[p], layer, segment);
-        for (uint32_t i = 0; i < options_.segment_bytes / 8; ++i) {
-          uint64_t word;
-          std::memcpy(&word, in + 8 * size_t{i}, 8);
-          if (word == Word(owner, i)) continue;
+        Get(words.data(), Segment(rank, pages[p], layer, segment), options_.segment_bytes);
+        for (uint32_t i = 0; i < words.size(); ++i) {
+          if (words[i] == Word(owner, i)) continue;
           char text[200];
           std::snprintf(
               text, sizeof text,
               "rank %u page %u (of chunk) layer %u segment %u word %u: found %016lx, wanted %016lx of owner %016lx", rank, p,
-              layer, segment, i, word, Word(owner, i), owner);
+              layer, segment, i, words[i], Word(owner, i), owner);
           return text;
         }
       }
@@ -226,9 +233,10 @@ std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<con
 }
 
 void FakeEngine::Poison(uint32_t rank, std::span<const uint32_t> pages) {
+  const std::vector<std::byte> poison(2 * size_t{options_.segment_bytes}, std::byte{0xee});
   for (const uint32_t page : pages) {
     for (uint32_t layer = 0; layer < options_.layers; ++layer)
-      std::memset(Segment(rank, page, layer, 0), 0xee, 2 * size_t{options_.segment_bytes});
+      Put(Segment(rank, page, layer, 0), poison.data(), poison.size());
   }
 }
 

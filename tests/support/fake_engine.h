@@ -29,7 +29,7 @@ class FakeEngine {
     uint32_t segment_bytes = 1024;  // of K or V of one page in one layer
     bool sealed = true;             // the memfd can't shrink, so kvistd maps it
     bool in_process = false;        // no memfd at all: kvistd goes through the process
-    bool fake_gpu = false;          // nor the host's: memory of a GPU whose driver is the fake one
+    bool on_gpu = false;            // nor the host's: memory of a GPU
     bool scheduler = true;
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
     bool by_layer = false;      // its loads are waited for layer by layer
@@ -72,8 +72,11 @@ class FakeEngine {
   Client& scheduler() { return scheduler_; }
   Client& worker(uint32_t rank) { return workers_[rank]; }
   int memfd(uint32_t rank) const { return memories_[rank].fd; }
-  // All of a rank's memory.
+  // All of a rank's memory; a GPU's is only an address here.
   std::span<std::byte> memory(uint32_t rank) const { return {memories_[rank].data, memories_[rank].size}; }
+  // Between that memory and the host.
+  void Put(std::byte* to, const void* from, size_t size);
+  void Get(void* to, const std::byte* from, size_t size) const;
   kvist_options WorkerOptions(uint32_t rank);
   // Page ids [first, first + chunks * kPagesPerChunk), scattered over the memory in a fixed way.
   std::vector<uint32_t> Pages(uint32_t first_chunk, uint32_t chunks) const;

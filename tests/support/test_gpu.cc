@@ -59,6 +59,26 @@ void TestGpu::Free(std::byte* memory) {
   MUST((*driver_)->MemFree(At(memory)));
 }
 
+void TestGpu::Write(std::byte* to, const void* from, size_t size) {
+  const Current current(*driver_, context_);
+  MUST((*driver_)->MemcpyHtoD(At(to), from, size));
+}
+
+void TestGpu::Read(void* to, const std::byte* from, size_t size) {
+  const Current current(*driver_, context_);
+  MUST((*driver_)->MemcpyDtoH(to, At(from), size));
+}
+
+void TestGpu::Pin(void* memory, size_t size) {
+  const Current current(*driver_, context_);
+  MUST((*driver_)->MemHostRegister(memory, size, driver::kHostRegisterPortable | driver::kHostRegisterDeviceMap));
+}
+
+void TestGpu::Unpin(void* memory) {
+  const Current current(*driver_, context_);
+  MUST((*driver_)->MemHostUnregister(memory));
+}
+
 driver::Stream TestGpu::MakeStream() {
   const Current current(*driver_, context_);
   driver::Stream stream = nullptr;
@@ -79,6 +99,11 @@ void TestGpu::Copy(driver::Stream stream, void* to, const void* from, size_t siz
 void TestGpu::AwaitWord(driver::Stream stream, uint32_t word, uint64_t value) {
   const Current current(*driver_, context_);
   MUST((*driver_)->StreamWaitValue64(stream, words_there_ + word * 8, value, driver::kWaitValueGeq));
+}
+
+void TestGpu::Synchronize(driver::Stream stream) {
+  const Current current(*driver_, context_);
+  MUST((*driver_)->StreamSynchronize(stream));
 }
 
 bool TestGpu::Idle(driver::Stream stream) const {

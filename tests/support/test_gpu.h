@@ -21,12 +21,19 @@ class TestGpu {
 
   std::byte* Allocate(size_t size);
   void Free(std::byte* memory);
+  // Between device memory and the host, at once.
+  void Write(std::byte* to, const void* from, size_t size);
+  void Read(void* to, const std::byte* from, size_t size);
+  // Host memory that the GPU reaches itself.
+  void Pin(void* memory, size_t size);
+  void Unpin(void* memory);
 
   cuda::driver::Stream MakeStream();
   void End(cuda::driver::Stream stream);
   // Given to a stream, done when it comes to it. Words are of `words`.
   void Copy(cuda::driver::Stream stream, void* to, const void* from, size_t size);
   void AwaitWord(cuda::driver::Stream stream, uint32_t word, uint64_t value);
+  void Synchronize(cuda::driver::Stream stream);
   bool Idle(cuda::driver::Stream stream) const;
   bool IdleSoon(cuda::driver::Stream stream, int64_t within_us) const;
 

@@ -2,6 +2,7 @@
 
 Order in a step: `stop_stores`; the forward pass; loads and stores begin (before the pass those loads that it needs itself); `results`. A store
 reads pages that its step has filled; a load's pages are nobody's until it is reported. Bytes are moved by kvistd: nothing here touches them.
+On a GPU nothing here waits for it: copies wait for the current stream's work so far, and for loads inside the step the stream waits.
 Threads: the model runner's.
 """
 
@@ -62,22 +63,25 @@ class WorkerSide:
         self._report = Report()
         self._watch: Watch | None = None
         self._began = 0.0  # the forward pass
+        self._on_gpu = False
         self._pages = None  # keeps the tensors mapped
         self.counters = Counters()
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
         """Raises ValueError for what can't be described, KvistError for a description that proves wrong."""
         parallel = self._config.parallel_config
-        devices = {tensor.device.type for tensor in tensors.values()}
-        if devices != {"cpu"}:
-            raise ValueError(f"kvist keeps the KV of CPU engines so far; this one's is on {', '.join(sorted(devices))}")
+        devices = {tensor.device for tensor in tensors.values()}
+        if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+            raise ValueError(f"kvist keeps KV that is on one CPU or CUDA device; this is on {', '.join(sorted(map(str, devices)))}")
+        device = devices.pop()
+        self._on_gpu = device.type == "cuda"
         rank = describe_rank(self._groups, tensors, self._kv_cache_config.num_blocks)
         model, revision = identity.weights(self._config, self._settings.weights)
         space = kvist.Space(
             model=model,
             revision=revision,
             kv_dtype=str(self._config.cache_config.cache_dtype),
-            layout=identity.layout(self._config, self._kv_cache_config, torch.device("cpu")),
+            layout=identity.layout(self._config, self._kv_cache_config, device),
             page_tokens=self._groups[0].block_tokens,
             chunk_tokens=self._chunk_tokens,
             groups=rank.groups,
@@ -128,6 +132,10 @@ class WorkerSide:
                     for op in copy.ops:
                         self._client.cancel(op)
 
+    def _after(self) -> kvist.After:
+        """What a copy waits for: kernels that have been launched may still write or read its pages."""
+        return kvist.After.on(torch.cuda.current_stream().cuda_stream) if self._on_gpu else kvist.After()
+
     def _load(self, load: Load) -> _Copy:
         copy = _Copy(load.job, [], load.request_id, failed=not load.parts)
         for part in load.parts:
@@ -140,6 +148,7 @@ class WorkerSide:
                         chunk_count=part.chunk_count,
                         group=part.group,
                         deadline_s=self._settings.load_timeout_s,
+                        after=self._after(),
                     )
                 )
             except kvist.KvistError:
@@ -155,9 +164,20 @@ class WorkerSide:
             return
         group, layers = self._layers[name]
         for load in self._inside:
-            if not load.failed and load.ops[group]:
+            if load.failed or not load.ops[group]:
+                continue
+            if self._on_gpu:
+                self._wait_on_stream(load, group, layers)
+            else:
                 result = self._wait_inside(load, group, layers)
                 load.failed |= result.status == kvist.Status.PENDING and result.layers < layers
+
+    def _wait_on_stream(self, load: _Copy, group: int, layers: int) -> None:
+        """The stream goes on when the load fails, too; `wait_for_layers` hears of it before anything of this step is kept."""
+        try:
+            self._client.wait_on_stream(load.ops[group], torch.cuda.current_stream().cuda_stream, layers=layers)
+        except kvist.KvistError:
+            load.failed = True
 
     def _wait_inside(self, load: _Copy, group: int, layers: int) -> kvist.Result:
         """Of one operation; when it has ended, its place in `ops` becomes 0."""
@@ -203,7 +223,8 @@ class WorkerSide:
     def report_prefill(self, plan: Plan) -> None:
         """The forward pass has ended, which took as long on all ranks of the one stage; a load inside it would have been part of that."""
         parallel = self._config.parallel_config
-        alone = parallel.rank == 0 and parallel.pipeline_parallel_size == 1
+        # On a GPU the pass has only been launched: what it takes is not known here.
+        alone = parallel.rank == 0 and parallel.pipeline_parallel_size == 1 and not self._on_gpu
         if plan.prefill is not None and alone and not any(load.inside for load in plan.loads):
             first, tokens = plan.prefill
             took_s = min(max(time.perf_counter() - self._began, 1e-6), 3600.0)  # as it may
@@ -225,7 +246,12 @@ class WorkerSide:
             try:
                 copy.ops.append(
                     self._client.store(
-                        keys, part.pages, first_chunk=parent, group=part.group, deadline_s=self._settings.store_timeout_s
+                        keys,
+                        part.pages,
+                        first_chunk=parent,
+                        group=part.group,
+                        deadline_s=self._settings.store_timeout_s,
+                        after=self._after(),
                     )
                 )
             except kvist.KvistError:
