@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAl
   const absl::Time until = absl::Now() + kCloseWithin;
   absl::MutexLock lock(&mutex_);
   for (;;) {
-    if (!lost_.ok()) return lost_;
+    KVIST_RETURN_IF_ERROR(lost());
     const auto found = std::find_if(imports_.begin(), imports_.end(),
                                     [&](const MappedAllocation& mapped) { return mapped.of.handle == allocation.handle; });
     if (found == imports_.end()) break;
@@ -95,6 +95,7 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAl
     return status;
   }
   mapped.mapped.length = Bytes{length};
+  imported_.fetch_add(length, std::memory_order_relaxed);
   const auto place = imports_.insert(imports_.end(), std::move(mapped));
   auto memory = std::shared_ptr<const ImportedMemory>(&place->mapped, [this, place](const ImportedMemory*) {
     absl::MutexLock at_end(&mutex_);
@@ -136,6 +137,7 @@ void Gpu::Close() {
       (void)(*driver_)->IpcCloseMemHandle(address);
     }
     mutex_.Lock();
+    imported_.fetch_sub(unused->mapped.length.value, std::memory_order_relaxed);
     imports_.erase(unused);
     changed_.SignalAll();
   }
@@ -147,21 +149,11 @@ absl::Status Gpu::Read(driver::Address from, std::byte* out, Bytes length) const
   return driver_->Check((*driver_)->MemcpyDtoH(out, from, length.value), "cuMemcpyDtoH");
 }
 
-Bytes Gpu::imported() const {
-  absl::MutexLock lock(&mutex_);
-  Bytes sum;
-  for (const MappedAllocation& mapped : imports_) sum += mapped.mapped.length;
-  return sum;
-}
-
 void Gpu::Lose(const absl::Status& why) {
-  absl::MutexLock lock(&mutex_);
-  if (lost_.ok()) lost_ = why;
-}
-
-absl::Status Gpu::lost() const {
-  absl::MutexLock lock(&mutex_);
-  return lost_;
+  absl::call_once(loses_, [&] {
+    lost_ = why;
+    is_lost_.store(true, std::memory_order_release);
+  });
 }
 
 }  // namespace kvist::cuda

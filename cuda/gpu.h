@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -10,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -60,11 +62,14 @@ class Gpu {
   driver::Context context() const { return context_; }
   const driver::Uuid& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // e.g. "NVIDIA H100 80GB HBM3 GPU-1f..."
-  Bytes imported() const;                            // of engines' memory that is mapped here now
+  // Of engines' memory that is mapped here now. Waits for nobody, as lost().
+  Bytes imported() const { return Bytes{imported_.load(std::memory_order_relaxed)}; }
 
   // The device is lost to this process: what it is asked from now on fails with this.
   void Lose(const absl::Status& why);
-  absl::Status lost() const;  // OK: it isn't
+  absl::Status lost() const {  // OK: it isn't
+    return is_lost_.load(std::memory_order_acquire) ? lost_ : absl::OkStatus();
+  }
 
  private:
   struct MappedAllocation {
@@ -84,10 +89,14 @@ class Gpu {
   std::string name_;
   driver::Context context_ = nullptr;
 
-  mutable absl::Mutex mutex_;
+  std::atomic<uint64_t> imported_{0};
+  std::atomic<bool> is_lost_{false};
+  absl::once_flag loses_;
+  absl::Status lost_;  // written before is_lost_
+
+  absl::Mutex mutex_;  // held while the driver opens a mapping
   absl::CondVar changed_;
   std::list<MappedAllocation> imports_ ABSL_GUARDED_BY(mutex_);
-  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread closing_;  // last: it uses all of the above
 };

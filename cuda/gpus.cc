@@ -20,7 +20,7 @@ Gpus::Gpus(std::string library, Log log)
       }) {}
 
 absl::StatusOr<Gpu*> Gpus::Use(const driver::Uuid& uuid) {
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock opening(&opening_);
   if (driver_ == nullptr) {
     absl::StatusOr<std::shared_ptr<const driver::Driver>> loaded = driver::Driver::Load(library_);
     if (!loaded.ok()) {
@@ -32,11 +32,15 @@ absl::StatusOr<Gpu*> Gpus::Use(const driver::Uuid& uuid) {
     driver_ = *std::move(loaded);
     log_(false, absl::StrCat("CUDA driver ", driver_->version() / 1000, ".", driver_->version() % 1000 / 10, " loaded"));
   }
-  for (const std::unique_ptr<Gpu>& gpu : gpus_) {
-    if (gpu->uuid() == uuid) return gpu.get();
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const std::unique_ptr<Gpu>& gpu : gpus_) {
+      if (gpu->uuid() == uuid) return gpu.get();
+    }
   }
   KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Gpu> gpu, Gpu::Open(driver_, uuid));
   log_(false, absl::StrCat("GPU ", gpu->name(), " is used from now on"));
+  absl::MutexLock lock(&mutex_);
   gpus_.push_back(std::move(gpu));
   if (gpus_.size() == 1) pins_.Begin(gpus_.front().get());
   return gpus_.back().get();

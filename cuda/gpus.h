@@ -39,13 +39,14 @@ class Gpus {
     Bytes imported;     // of engines' memory that is mapped here
     Bytes pinned;       // of the pool
   };
-  Figures figures() const;
+  Figures figures() const;  // waits for nobody
 
  private:
   const std::string library_;
   const Log log_;
+  absl::Mutex opening_;  // held while the driver opens something
+  std::shared_ptr<const driver::Driver> driver_ ABSL_GUARDED_BY(opening_);
   mutable absl::Mutex mutex_;
-  std::shared_ptr<const driver::Driver> driver_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::unique_ptr<Gpu>> gpus_ ABSL_GUARDED_BY(mutex_);
   HostPins pins_;  // last: it uses a Gpu
 };

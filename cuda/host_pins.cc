@@ -61,18 +61,12 @@ absl::Status HostPins::Pin(const Wish& wish, Bytes* pinned) {
                                                              driver::kHostRegisterPortable | driver::kHostRegisterDeviceMap),
                              "cuMemHostRegister"));
     *pinned += Bytes{piece.size()};
+    pinned_.fetch_add(piece.size(), std::memory_order_relaxed);
     absl::MutexLock lock(&mutex_);
     pieces_.push_back(piece);
     if (stopping_) break;
   }
   return absl::OkStatus();
-}
-
-Bytes HostPins::pinned() const {
-  absl::MutexLock lock(&mutex_);
-  Bytes sum;
-  for (const std::span<std::byte> piece : pieces_) sum += Bytes{piece.size()};
-  return sum;
 }
 
 }  // namespace kvist::cuda

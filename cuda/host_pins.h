@@ -1,7 +1,9 @@
 #ifndef KVIST_CUDA_HOST_PINS_H_
 #define KVIST_CUDA_HOST_PINS_H_
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -34,7 +36,7 @@ class HostPins {
   void Add(std::span<std::byte> memory, Bytes piece);
   // The first Gpu, which outlives this object.
   void Begin(const Gpu* gpu);
-  Bytes pinned() const;
+  Bytes pinned() const { return Bytes{pinned_.load(std::memory_order_relaxed)}; }
 
  private:
   struct Wish {
@@ -46,7 +48,8 @@ class HostPins {
 
   const Said said_;
   const Gpu* gpu_ = nullptr;  // set before the thread begins
-  mutable absl::Mutex mutex_;
+  std::atomic<uint64_t> pinned_{0};
+  absl::Mutex mutex_;
   absl::CondVar changed_;
   std::deque<Wish> wishes_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::span<std::byte>> pieces_ ABSL_GUARDED_BY(mutex_);  // that are pinned

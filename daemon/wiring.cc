@@ -353,6 +353,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     figures->pool_used = s.slots->live_bytes();
     figures->pool_slots = s.slots->live_slots();
     for (const auto& region : s.regions) figures->pool_touched += region->touched();
+    if (s.gpus != nullptr) {
+      const cuda::Gpus::Figures gpus = s.gpus->figures();
+      figures->gpus = gpus.open;
+      figures->gpu_imported = gpus.imported;
+      figures->gpu_pool_pinned = gpus.pinned;
+    }
     figures->uptime = MonotonicNow() - started;
     figures->ssd = FiguresOf(s.ssd, options);
   });

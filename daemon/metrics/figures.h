@@ -38,6 +38,8 @@ struct Figures {
   SsdFigures ssd;
   Bytes pool_capacity{}, pool_used{}, pool_touched{};
   uint64_t pool_slots = 0;
+  uint64_t gpus = 0;                        // on which engines have registered
+  Bytes gpu_imported{}, gpu_pool_pinned{};  // of engines' memory, mapped here; of the pool, for GPUs
   absl::Duration uptime;
 };
 

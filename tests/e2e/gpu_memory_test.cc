@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <random>
 #include <string>
 #include <thread>
@@ -22,6 +21,8 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/free_port.h"
+#include "tests/support/http_get.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::After;
@@ -47,17 +48,28 @@ FakeEngine::Options OnGpu(const DaemonProcess& daemon, const std::string& instan
   return options;
 }
 
-// What of this machine's GPU memory a process has mapped of others'.
-uint64_t ImportedBytes(pid_t pid) {
-  std::ifstream maps("/proc/" + std::to_string(pid) + "/maps");
-  uint64_t sum = 0;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("fake-cuda-") == std::string::npos) continue;
-    const size_t dash = line.find('-');
-    sum += std::stoull(line.substr(dash + 1), nullptr, 16) - std::stoull(line.substr(0, dash), nullptr, 16);
+// Settings of a kvistd whose metrics tell what it has mapped.
+class Metered {
+ public:
+  Metered() : port_(kvist::test::FreePort()) {}
+  std::vector<std::string> Settings() const {
+    std::vector<std::string> settings = kSmall;
+    settings.push_back("metrics.listen=127.0.0.1:" + std::to_string(port_));
+    return settings;
   }
-  return sum;
-}
+  // A level, which kvistd has.
+  uint64_t Level(const std::string& name) const {
+    const std::string page = kvist::test::HttpGet(port_, "/metrics");
+    const size_t at = page.find("\n" + name + " ");
+    REQUIRE(at != std::string::npos);
+    return static_cast<uint64_t>(std::stod(page.substr(at + name.size() + 2)));
+  }
+  // Engines' GPU memory that kvistd has mapped.
+  uint64_t ImportedBytes() const { return Level("kvist_gpu_imported_bytes"); }
+
+ private:
+  const uint16_t port_;
+};
 
 // A stream of the engine's, which stands until it is let go, as it would behind a long kernel.
 class HeldStream {
@@ -121,9 +133,14 @@ void Sleep(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(u
 
 TEST_CASE("An engine on a GPU loads what it stored, bit for bit; so does one on a CPU") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSmall);
+  const Metered metered;
+  DaemonProcess daemon(dir.path(), metered.Settings());
   FakeEngine engine(OnGpu(daemon));
   REQUIRE(engine.status.message == "");
+  CHECK(metered.Level("kvist_gpus") == 1);
+  CHECK(metered.ImportedBytes() >= engine.memory(0).size());
+  // So its copies are the device's own affair.
+  CHECK(Eventually([&] { return metered.Level("kvist_gpu_pool_pinned_bytes") == uint64_t{64} << 20; }));
   const auto keys = engine.Keys(1, 8);
   std::string wrong;
   CHECK(engine.LoadAll(keys, &wrong) == 0);
@@ -353,7 +370,8 @@ TEST_CASE("What a stream says late of an operation that is over is not taken for
 
 TEST_CASE("Row 4: of an engine that dies in the middle of copies no GPU memory is held two seconds later") {
   TempDir dir;
-  DaemonProcess daemon(dir.path(), kSmall, "", "export KVIST_FAKE_CUDA=seed=9,delay_us=200");
+  const Metered metered;
+  DaemonProcess daemon(dir.path(), metered.Settings(), "", "export KVIST_FAKE_CUDA=seed=9,delay_us=200");
   const Bystander bystander(daemon);
   const int rounds = kvist::test::Campaign("KVIST_GPU_DEATHS", 12, 1000);
   std::mt19937_64 random(std::random_device{}());
@@ -380,10 +398,11 @@ TEST_CASE("Row 4: of an engine that dies in the middle of copies no GPU memory i
     char byte = 0;
     REQUIRE(::read(ready[0], &byte, 1) == 1);
     ::close(ready[0]);
+    REQUIRE(metered.ImportedBytes() > 0);
     Sleep(static_cast<int64_t>(lives_us));
     child.Kill();
     const auto killed = std::chrono::steady_clock::now();
-    while (ImportedBytes(daemon.pid()) > 0) {
+    while (metered.ImportedBytes() > 0) {
       REQUIRE(std::chrono::steady_clock::now() - killed < std::chrono::seconds(2));
       Sleep(1'000);
     }
@@ -444,13 +463,14 @@ TEST_CASE("GPU memory that can't be served is refused with the reason and what t
     CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
   }
   SECTION("a description that doesn't match the pages") {
-    DaemonProcess daemon(dir.path(), kSmall);
+    const Metered metered;
+    DaemonProcess daemon(dir.path(), metered.Settings());
     FakeEngine::Options options = OnGpu(daemon);
     options.wrong_stride = true;
     FakeEngine engine(options);
     CHECK(engine.status.code == KVIST_FAILED_PRECONDITION);
     CHECK_THAT(std::string(engine.status.message), Catch::Contains("isn't where it was described"));
-    CHECK(Eventually([&] { return ImportedBytes(daemon.pid()) == 0; }));
+    CHECK(Eventually([&] { return metered.ImportedBytes() == 0; }));
   }
   SECTION("memory that has no IPC handle") {
     DaemonProcess daemon(dir.path(), kSmall);
