@@ -16,7 +16,10 @@ class CopyEngines final : public CopyEngine {
     engines_[nullptr] = std::move(host);
   }
 
-  void Submit(Copy copy) override { Of(copy.memory->gpu)->Submit(std::move(copy)); }
+  void Submit(Copy copy) override {
+    CopyEngine* engine = Of(copy.memory->gpu);
+    engine->Submit(std::move(copy));
+  }
 
   // Whose it is isn't kept: the others don't know it, and an engine is asked seldom.
   void Cancel(OpId op) override {

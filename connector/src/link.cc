@@ -113,8 +113,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   link->memory_ = std::make_shared<const shm::SessionMemory>(std::move(memory));
   if (registration->gpu() != nullptr) {
     absl::StatusOr<std::shared_ptr<EngineGpu::Board>> board = EngineGpu::MakeBoard(registration->gpu(), link->memory_);
-    if (board.ok()) link->board_ = *std::move(board);
     link->no_board_ = board.status();
+    if (board.ok()) link->board_ = *std::move(board);
   }
   link->doorbell_ = std::move(frame.fds[1]);
   link->daemon_pidfd_ = std::move(frame.fds[2]);
