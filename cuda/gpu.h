@@ -60,6 +60,7 @@ class Gpu {
 
   const driver::Driver& driver() const { return *driver_; }
   driver::Context context() const { return context_; }
+  driver::Device device() const { return device_; }
   const driver::Uuid& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // e.g. "NVIDIA H100 80GB HBM3 GPU-1f..."
   // Of engines' memory that is mapped here now. Waits for nobody, as lost().

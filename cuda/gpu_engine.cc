@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "cuda/copy_kernel.h"
 #include "cuda/copy_queue.h"
 #include "cuda/gpu_lane.h"
 #include "cuda/running_copy.h"
@@ -26,8 +27,8 @@ constexpr absl::Duration kAskMost = absl::Milliseconds(1);
 
 class GpuEngine final : public CopyEngine {
  public:
-  GpuEngine(Gpu* gpu, Verify verify, Done done)
-      : gpu_(gpu), verify_(verify), done_(std::move(done)), thread_([this] { Run(); }) {
+  GpuEngine(Gpu* gpu, GpuEngineOptions options, Done done)
+      : gpu_(gpu), options_(std::move(options)), done_(std::move(done)), thread_([this] { Run(); }) {
     ::pthread_setname_np(thread_.native_handle(), "kvist-gpu-copy");
   }
   ~GpuEngine() override {
@@ -37,7 +38,7 @@ class GpuEngine final : public CopyEngine {
 
   void Submit(Copy copy) override {
     if (copy.pages_ready != nullptr) unready_.fetch_add(1, std::memory_order_relaxed);
-    queue_.Submit(std::make_shared<RunningCopy>(std::move(copy), verify_));
+    queue_.Submit(std::make_shared<RunningCopy>(std::move(copy), options_.verify));
   }
   void Cancel(OpId op) override { queue_.Cancel(op); }
   void Arrived() override { queue_.Arrived(); }
@@ -49,6 +50,7 @@ class GpuEngine final : public CopyEngine {
     for (const auto& [lane, direction] : {std::pair{&loads_, Direction::kLoad}, std::pair{&stores_, Direction::kStore}}) {
       if (absl::Status status = lane->Open(gpu_, direction); !status.ok()) gpu_->Lose(status);
     }
+    LoadKernel();
     while (!queue_.over() || !loads_.idle() || !stores_.idle()) {
       Collect(&loads_);
       Collect(&stores_);
@@ -56,6 +58,15 @@ class GpuEngine final : public CopyEngine {
     }
     loads_.Close();
     stores_.Close();
+    kernel_.reset();
+  }
+
+  void LoadKernel() {
+    if (options_.kernel_below == Bytes{}) return;
+    absl::StatusOr<std::unique_ptr<CopyKernel>> kernel = CopyKernel::Load(gpu_);
+    if (!kernel.ok()) return options_.no_kernel(kernel.status());
+    kernel_ = *std::move(kernel);
+    for (GpuLane* lane : {&loads_, &stores_}) lane->UseKernel(kernel_.get(), options_.kernel_below, options_.slots_pinned);
   }
 
   // Takes what comes next, as much as has room; sleeps before when there is nothing.
@@ -121,12 +132,13 @@ class GpuEngine final : public CopyEngine {
   }
 
   Gpu* const gpu_;
-  const Verify verify_;
+  const GpuEngineOptions options_;
   const Done done_;
   CopyQueue queue_;
   std::atomic<uint32_t> unready_{0};  // copies with a PagesReady: it tells nobody when it is
 
   // The thread's.
+  std::unique_ptr<CopyKernel> kernel_;  // null: none
   GpuLane loads_, stores_;
   absl::Duration ask_again_ = kAskFirst;
 
@@ -135,8 +147,8 @@ class GpuEngine final : public CopyEngine {
 
 }  // namespace
 
-std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, Verify verify, CopyEngine::Done done) {
-  return std::make_unique<GpuEngine>(gpu, verify, std::move(done));
+std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, GpuEngineOptions options, CopyEngine::Done done) {
+  return std::make_unique<GpuEngine>(gpu, std::move(options), std::move(done));
 }
 
 }  // namespace kvist::cuda

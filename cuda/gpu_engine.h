@@ -1,14 +1,16 @@
 #ifndef KVIST_CUDA_GPU_ENGINE_H_
 #define KVIST_CUDA_GPU_ENGINE_H_
 
+#include <functional>
 #include <memory>
 
 #include "cuda/copy_engine.h"
 #include "cuda/gpu.h"
+#include "storage/base/units.h"
 
 namespace kvist::cuda {
 
-// The copy engine of one GPU: batches of DMA on two streams, one a direction, so that both of the bus's directions are in use; loads have the
+// The copy engine of one GPU: batches of DMA (or, for small pages, of a kernel where that is asked for) on two streams, one a direction, so that both of the bus's directions are in use; loads have the
 // higher priority. A thread claims units, hands them to the driver as batches, and asks for their end: the driver never calls back, nothing
 // waits on the device, and what an engine's stream isn't through with yet holds up nobody else (PagesReady is asked here, no stream waits for it).
 //
@@ -18,7 +20,17 @@ namespace kvist::cuda {
 // Errors besides CopyEngine's: Unavailable  the GPU is lost to this process; so ends every copy from then on.  ResourceExhausted and others of
 //   the driver's for one copy; those beside it go on.
 // `gpu` outlives the engine.
-std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, Verify verify, CopyEngine::Done done);
+struct GpuEngineOptions {
+  Verify verify = Verify::kNever;
+  // Batches whose pieces are smaller than this, on average, are copied by kvist's kernel instead of DMA; 0: none. Where there is no kernel, or
+  // more pieces than one launch takes, all go by DMA.
+  Bytes kernel_below{};
+  // Whether all slots are pinned: a kernel may touch nothing else.
+  std::function<bool()> slots_pinned = nullptr;
+  // Hears, on the engine's thread, why there is no kernel although one is asked for; DMA does it all then.
+  std::function<void(const absl::Status&)> no_kernel = [](const absl::Status&) {};
+};
+std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, GpuEngineOptions options, CopyEngine::Done done);
 
 }  // namespace kvist::cuda
 

@@ -35,10 +35,17 @@ absl::Status GpuLane::Open(Gpu* gpu, Direction direction) {
                       "cuStreamCreateWithPriority");
 }
 
+void GpuLane::UseKernel(const CopyKernel* kernel, Bytes below, std::function<bool()> slots_pinned) {
+  kernel_ = kernel;
+  kernel_below_ = below;
+  slots_pinned_ = std::move(slots_pinned);
+}
+
 void GpuLane::Close() {
   KVIST_CHECK(idle());
   const driver::Driver& driver = gpu_->driver();
   for (const driver::Event event : free_events_) (void)driver->EventDestroy(event);
+  free_extents_.clear();
   if (stream_ != nullptr) (void)driver->StreamDestroy(stream_);
 }
 
@@ -91,21 +98,8 @@ absl::Status GpuLane::HandOver() {
     KVIST_RETURN_IF_ERROR(driver.Check(driver->EventCreate(&event, driver::kEventDisableTiming), "cuEventCreate"));
     free_events_.push_back(event);
   }
-  absl::Status status;
-  if (entries_.sizes.empty()) {
-    // All of its pages are absent.
-  } else if (driver->MemcpyBatchAsync != nullptr) {
-    driver::MemcpyAttributes attributes;
-    size_t start = 0, failed = 0;
-    status = driver.Check(driver->MemcpyBatchAsync(entries_.to.data(), entries_.from.data(), entries_.sizes.data(),
-                                                   entries_.sizes.size(), &attributes, &start, 1, &failed, stream_),
-                          "cuMemcpyBatchAsync");
-  } else {
-    for (size_t i = 0; i < entries_.sizes.size() && status.ok(); ++i) {
-      status =
-          driver.Check(driver->MemcpyAsync(entries_.to[i], entries_.from[i], entries_.sizes[i], stream_), "cuMemcpyAsync");
-    }
-  }
+  // Without entries all of its pages are absent.
+  const absl::Status status = entries_.sizes.empty() ? absl::OkStatus() : SuitsKernel() ? Launch() : Dma();
   // Also after an error: some of it may be under way.
   if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
     const absl::Status why = driver.Check(result, "cuEventRecord");
@@ -115,6 +109,39 @@ absl::Status GpuLane::HandOver() {
   open_.event = free_events_.back();
   free_events_.pop_back();
   return status;
+}
+
+absl::Status GpuLane::Dma() {
+  const driver::Driver& driver = gpu_->driver();
+  if (driver->MemcpyBatchAsync != nullptr) {
+    driver::MemcpyAttributes attributes;
+    size_t start = 0, failed = 0;
+    return driver.Check(driver->MemcpyBatchAsync(entries_.to.data(), entries_.from.data(), entries_.sizes.data(),
+                                                 entries_.sizes.size(), &attributes, &start, 1, &failed, stream_),
+                        "cuMemcpyBatchAsync");
+  }
+  for (size_t i = 0; i < entries_.sizes.size(); ++i) {
+    KVIST_RETURN_IF_ERROR(
+        driver.Check(driver->MemcpyAsync(entries_.to[i], entries_.from[i], entries_.sizes[i], stream_), "cuMemcpyAsync"));
+  }
+  return absl::OkStatus();
+}
+
+bool GpuLane::SuitsKernel() const {
+  return kernel_ != nullptr && entries_.sizes.size() <= CopyKernel::kExtentsMax &&
+         open_.bytes / entries_.sizes.size() < kernel_below_.value && slots_pinned_();
+}
+
+absl::Status GpuLane::Launch() {
+  if (free_extents_.empty()) {
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> extents, kernel_->MakeExtents());
+    free_extents_.push_back(std::move(extents));
+  }
+  open_.extents = std::move(free_extents_.back());
+  free_extents_.pop_back();
+  for (size_t i = 0; i < entries_.sizes.size(); ++i)
+    open_.extents->data()[i] = {entries_.to[i], entries_.from[i], entries_.sizes[i]};
+  return kernel_->Launch(stream_, *open_.extents, static_cast<uint32_t>(entries_.sizes.size()));
 }
 
 bool GpuLane::Collect(Ended* ended) {
@@ -129,6 +156,7 @@ bool GpuLane::Collect(Ended* ended) {
     }
     free_events_.push_back(front.event);
   }
+  if (front.extents != nullptr) free_extents_.push_back(std::move(front.extents));
   const int64_t now = MonotonicNanos();
   if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0)
     bytes_per_nano_ = 0.9 * bytes_per_nano_ + 0.1 * static_cast<double>(front.bytes) / static_cast<double>(took);

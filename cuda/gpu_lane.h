@@ -4,14 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cuda/copy_kernel.h"
 #include "cuda/gpu.h"
 #include "cuda/running_copy.h"
+#include "storage/base/units.h"
 
 namespace kvist::cuda {
 
@@ -48,6 +51,8 @@ class GpuLane {
 
   // Errors: those of the driver.
   absl::Status Open(Gpu* gpu, Direction direction);
+  // Small pieces are copied by this kernel, which outlives the lane's last batch (GpuEngineOptions).
+  void UseKernel(const CopyKernel* kernel, Bytes below, std::function<bool()> slots_pinned);
   void Close();  // nothing is in flight
 
   // Adds a unit to the batch that is being made; sends that first when the unit had better not wait for it, or after when it is full.
@@ -66,16 +71,24 @@ class GpuLane {
     std::vector<UnitOfCopy> units;
     uint64_t bytes = 0;
     driver::Event event = nullptr;
-    absl::Status status;  // of handing it over
+    std::unique_ptr<CopyKernel::Extents> extents;  // of a kernel
+    absl::Status status;                           // of handing it over
     int64_t sent_nanos = 0;
   };
   void Expand(const UnitOfCopy& unit);
   absl::Status HandOver();
+  bool SuitsKernel() const;
+  absl::Status Dma();
+  absl::Status Launch();
 
   Gpu* gpu_ = nullptr;
   Direction direction_ = Direction::kLoad;
   driver::Stream stream_ = nullptr;
+  const CopyKernel* kernel_ = nullptr;
+  Bytes kernel_below_{};
+  std::function<bool()> slots_pinned_;
   std::vector<driver::Event> free_events_;
+  std::vector<std::unique_ptr<CopyKernel::Extents>> free_extents_;
   Batch open_;
   BatchEntries entries_;  // of open_
   std::deque<Batch> in_flight_;

@@ -34,6 +34,9 @@ class Gpus {
   // Memory of the pool, to be pinned once there is a Gpu (HostPins::Add).
   void AddHostMemory(std::span<std::byte> memory, Bytes piece) { pins_.Add(memory, piece); }
 
+  // Whether so much of the pool is pinned. Waits for nobody.
+  bool HasPinned(Bytes bytes) const { return pins_.pinned() >= bytes; }
+
   struct Figures {
     uint32_t open = 0;  // GPUs
     Bytes imported;     // of engines' memory that is mapped here

@@ -299,9 +299,15 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.copy_engine = parts.copy_engine(copy_done);
   } else {
     const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
-    s.copy_engine =
-        cuda::JoinCopyEngines(cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done),
-                              [verify, copy_done](cuda::Gpu* gpu) { return cuda::MakeGpuEngine(gpu, verify, copy_done); });
+    s.copy_engine = cuda::JoinCopyEngines(
+        cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done),
+        [&s, verify, copy_done, kernel_below = options.copy.gpu_kernel_below](cuda::Gpu* gpu) {
+          const auto slots_pinned = [&s] { return s.gpus->HasPinned(s.slots->capacity()); };
+          const auto no_kernel = [](const absl::Status& why) {
+            spdlog::warn("copy.gpu_kernel_below has no effect, small pages go by DMA: {}", std::string(why.message()));
+          };
+          return cuda::MakeGpuEngine(gpu, {verify, kernel_below, slots_pinned, no_kernel}, copy_done);
+        });
     s.gpus = std::make_unique<cuda::Gpus>(cuda::driver::kLibrary, [](bool warning, const std::string& text) {
       spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
     });

@@ -69,6 +69,7 @@ inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr int kPointerAttributeIsLegacyIpcCapable = 10;
 inline constexpr int kPointerAttributeDeviceOrdinal = 9;
+inline constexpr int kDeviceAttributeHostPointerForRegistered = 91;
 inline constexpr int kVersionWanted = 12000;     // of the calls below
 inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync
 
@@ -81,6 +82,7 @@ inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync
   X(DeviceGet, (Device * device, int ordinal))                                                                 \
   X(DeviceGetName, (char* name, int size, Device device))                                                      \
   X(DeviceGetUuid, (Uuid * uuid, Device device))                                                               \
+  X(DeviceGetAttribute, (int* value, int attribute, Device device))                                            \
   X(DevicePrimaryCtxRetain, (Context * context, Device device))                                                \
   X(DevicePrimaryCtxRelease, (Device device))                                                                  \
   X(CtxPushCurrent, (Context context))                                                                         \

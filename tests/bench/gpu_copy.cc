@@ -36,13 +36,16 @@ class GpuCopyBench {
  public:
   // `settle`: until kvistd has touched and pinned its pool.
   static absl::StatusOr<std::unique_ptr<GpuCopyBench>> Create(uint64_t page_bytes, uint64_t batch_bytes,
-                                                              absl::Duration settle) {
+                                                              absl::Duration settle, std::vector<std::string> kvistd) {
     auto bench = std::unique_ptr<GpuCopyBench>(new GpuCopyBench(page_bytes, batch_bytes));
     // Four batches: two that are loaded, and room for stores that evict what the last ones have left.
     const uint64_t pool = (4 * bench->bytes() + (uint64_t{256} << 20)) >> 20;
-    KVIST_ASSIGN_OR_RETURN(bench->daemon_,
-                           KvistdProcess::Start({absl::StrCat("pool.bytes=", pool, "MiB"), "pool.slab_bytes=64MiB",
-                                                 "ssd.enabled=false", "lease.share=1", "log.level=error"}));
+    for (std::string setting :
+         {absl::StrCat("pool.bytes=", pool, "MiB"), std::string("pool.slab_bytes=64MiB"), std::string("ssd.enabled=false"),
+          std::string("lease.share=1"), std::string("log.level=error")}) {
+      kvistd.push_back(std::move(setting));
+    }
+    KVIST_ASSIGN_OR_RETURN(bench->daemon_, KvistdProcess::Start(kvistd));
     KVIST_RETURN_IF_ERROR(bench->Connect());
     absl::SleepFor(settle);
     return bench;
@@ -268,7 +271,7 @@ absl::Status RunGpuCopy(const Settings& settings, Report* report) {
   constexpr std::pair<uint64_t, double> kCases[] = {{4, 0.6}, {16, 0.85}, {32, 0.95}, {64, 0.97}, {256, 0.97}};
   for (const auto& [page_kib, goal] : kCases) {
     KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<GpuCopyBench> bench,
-                           GpuCopyBench::Create(page_kib << 10, batch_bytes, settle));
+                           GpuCopyBench::Create(page_kib << 10, batch_bytes, settle, settings.kvistd));
     KVIST_RETURN_IF_ERROR(bench->CheckBytes());
     for (const bool store : {true, false})
       KVIST_RETURN_IF_ERROR(MeasureGpuDirection(settings, page_kib, goal, store, *bench, report));

@@ -46,10 +46,12 @@ int Main(int argc, char** argv) {
     sub->add_flag("--json", json, "One object on stdout instead of a table");
     sub->add_flag("--quick", settings.quick, "Only whether it works: tiny sizes, figures that mean nothing");
     const std::string_view name = subcommand.name;
-    if (name == "copy")
+    if (name == "copy") {
       sub->add_option("--device", settings.device, "Where the engine's pages are")
           ->check(CLI::IsMember({"cpu", "cuda"}))
           ->capture_default_str();
+      sub->add_option("--set", settings.kvistd, "With cuda: a setting of the kvistd that is measured, section.key=value");
+    }
     if (name == "ssd" || name == "restart")
       sub->add_option("--dir", settings.directory,
                       absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "4" : "13", " GiB there"))

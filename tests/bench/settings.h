@@ -2,6 +2,7 @@
 #define KVIST_TESTS_BENCH_SETTINGS_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 
@@ -17,6 +18,8 @@ struct Settings {
   std::string directory;
   // `copy` alone: cpu, or cuda for an engine on this machine's first GPU.
   std::string device = "cpu";
+  // `copy --device cuda` alone: settings of the kvistd that is measured, "section.key=value".
+  std::vector<std::string> kvistd = {};
   // `policy` alone. A file to replay instead of conversation_dev; and whether to replay all traces of shared/traces.
   std::string trace = {};
   bool all = false;

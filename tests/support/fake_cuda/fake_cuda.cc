@@ -159,6 +159,11 @@ Result DeviceGetUuid(Uuid* uuid, Device device) {
   uuid->bytes[15] = static_cast<std::byte>(device);
   return Result::kSuccess;
 }
+Result DeviceGetAttribute(int* value, int attribute, Device device) {
+  if (!Valid(device)) return Result::kInvalidDevice;
+  *value = attribute == kDeviceAttributeHostPointerForRegistered ? 1 : 0;
+  return Result::kSuccess;
+}
 Result DevicePrimaryCtxRetain(Context* context, Device device) {
   if (!Valid(device)) return Result::kInvalidDevice;
   World& w = TheWorld();

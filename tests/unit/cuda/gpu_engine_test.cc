@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/kernels/kernels.h"
 #include "cuda/slot_arrival.h"
 #include "cuda/slot_checksums.h"
 #include "tests/unit/cuda/gpu_under_test.h"
@@ -29,8 +30,9 @@ struct Planned {
     gpu.reset();
     FakeDriver::Get().Plan({});
   }
-  std::unique_ptr<CopyEngine> Make(CopyEngine::Done done, Verify verify = Verify::kNever) {
-    return MakeGpuEngine(gpu.get(), verify, std::move(done));
+  std::unique_ptr<CopyEngine> Make(CopyEngine::Done done, Verify verify = Verify::kNever, Bytes kernel_below = {}) {
+    return MakeGpuEngine(gpu.get(), {verify, kernel_below, [] { return true; }, [](const absl::Status&) {}},
+                         std::move(done));
   }
   std::unique_ptr<Gpu> gpu;
 };
@@ -71,6 +73,28 @@ TEST_CASE("GpuEngine copies random layouts like plain loops do, however slow the
     CheckRoundTrip(
         RandomLayout(rng), Seal::kDevice, seed + round, [&](CopyEngine::Done done) { return planned.Make(std::move(done)); },
         planned.gpu.get());
+  }
+}
+
+TEST_CASE("GpuEngine copies small pages by its kernel like plain loops do, and large ones by DMA, in one engine") {
+  const uint64_t seed = std::random_device()();
+  for (uint64_t round = 0; round < 20; ++round) {
+    Rng rng(seed + round);
+    Planned planned({.seed = seed + round, .delay_us = static_cast<uint32_t>(rng() % 100)});
+    const FakeCudaFigures before = FakeDriver::Get().figures();
+    const NamedLayout named = RandomLayout(rng);
+    const Bytes below{round % 2 == 0 ? uint64_t{1} << 20 : 512};
+    CheckRoundTrip(
+        named, Seal::kDevice, seed + round,
+        [&](CopyEngine::Done done) { return planned.Make(std::move(done), Verify::kNever, below); }, planned.gpu.get());
+    const FakeCudaFigures after = FakeDriver::Get().figures();
+    if (KernelImage().empty()) {
+      CHECK(after.kernels == before.kernels);
+    } else if (round % 2 == 0) {
+      CHECK(after.kernels > before.kernels);
+    }
+    if (KernelImage().empty() || named.layout.segment_bytes.value >= below.value) CHECK(after.copies > before.copies);
+    CHECK(after.registered_bytes == before.registered_bytes);
   }
 }
 

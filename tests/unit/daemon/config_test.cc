@@ -57,6 +57,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "ssd.stop_flush") return "\"30s\"";
   if (name == "copy.threads") return "5";
   if (name == "copy.cpus") return "[1, 0]";
+  if (name == "copy.gpu_kernel_below") return "\"16KiB\"";
   if (name == "lease.max") return "\"1m30s\"";
   if (absl::EndsWith(name, ".share")) return "0.125";
   if (name == "lease.half_store") return "\"500ms\"";
