@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <string>
 #include <thread>
@@ -25,6 +26,7 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
 #include "tests/support/http_get.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::After;
@@ -520,4 +522,66 @@ TEST_CASE("GPU memory that can't be served is refused with the reason and what t
     CHECK(engine.worker(0).Store(engine.Keys(1, 1), 0, engine.Pages(0, 1), 0, After::Stream(nullptr)) == 0);
     CHECK_THAT(std::string(kvist_error()), Catch::Contains("no GPU's"));
   }
+}
+
+// What no connector sends: the daemon's own checks.
+TEST_CASE("Hostile descriptions of GPU memory are refused by name, and leave nothing mapped") {
+  using kvist::test::RawClient;
+  using Region = kvist::session::v1::KvMemory::DeviceRegion;
+  TempDir dir;
+  const Metered metered;
+  DaemonProcess daemon(dir.path(), metered.Settings());
+  const Bystander bystander(daemon);
+  TestGpu gpu;
+  constexpr uint64_t kBytes = RawClient::kPages * RawClient::kLayers * RawClient::kSegmentBytes;
+  std::byte* memory = gpu.Allocate(kBytes);
+  const TestGpu::Name name = gpu.NameOf(memory);
+  struct {
+    const char* what;
+    std::function<void(Region*)> change;
+    absl::StatusCode code;
+    const char* says;
+  } const cases[] = {
+      {"a UUID of 15 bytes", [](Region* r) { r->mutable_device()->resize(15); }, absl::StatusCode::kInvalidArgument,
+       "16 bytes"},
+      {"a handle of 4096 bytes", [](Region* r) { r->mutable_handle()->resize(4096); }, absl::StatusCode::kInvalidArgument,
+       "64"},
+      {"a handle of nothing", [](Region* r) { r->mutable_handle()->assign(64, '\0'); },
+       absl::StatusCode::kFailedPrecondition, "can't be opened"},
+      {"a GPU that isn't there", [](Region* r) { r->mutable_device()->assign(16, 'x'); }, absl::StatusCode::kNotFound,
+       "no GPU"},
+      {"no length", [](Region* r) { r->set_length(0); }, absl::StatusCode::kInvalidArgument, "of an allocation of"},
+      {"past the end", [](Region* r) { r->set_offset(uint64_t{1} << 40); }, absl::StatusCode::kInvalidArgument,
+       "of an allocation of"},
+      {"around the end", [](Region* r) { r->set_length(UINT64_MAX - 8); }, absl::StatusCode::kInvalidArgument,
+       "of an allocation of"},
+      {"less than its pages", [](Region* r) { r->set_length(512); }, absl::StatusCode::kInvalidArgument, "region"},
+  };
+  const auto hello = [&](const std::function<void(Region*)>& change) {
+    kvist::session::v1::ClientFrame frame = RawClient::GoodHello();
+    frame.mutable_hello()->set_probed(false);
+    Region* region = frame.mutable_hello()->mutable_memory()->add_device_regions();
+    region->set_device(name.gpu.bytes.data(), name.gpu.bytes.size());
+    region->set_handle(name.allocation.bytes.data(), name.allocation.bytes.size());
+    region->set_length(kBytes);
+    region->set_pid(::getpid());
+    change(region);
+    RawClient client(daemon);
+    client.SendBytes(frame.SerializeAsString(), {});
+    return client.Receive();
+  };
+  for (const auto& [what, change, code, says] : cases) {
+    INFO(what);
+    const auto answer = hello(change);
+    REQUIRE(answer != nullptr);
+    REQUIRE(answer->has_refused());
+    CHECK(answer->refused().code() == static_cast<int>(code));
+    CHECK_THAT(answer->refused().message(), Catch::Contains(says));
+  }
+  INFO("good, but for the pattern that nobody writes");
+  const auto answer = hello([](Region*) {});
+  REQUIRE(answer != nullptr);
+  CHECK(answer->has_probe());
+  CHECK(Eventually([&] { return metered.ImportedBytes() == 0; }));
+  gpu.Free(memory);
 }

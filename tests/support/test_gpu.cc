@@ -59,6 +59,14 @@ void TestGpu::Free(std::byte* memory) {
   MUST((*driver_)->MemFree(At(memory)));
 }
 
+TestGpu::Name TestGpu::NameOf(std::byte* memory) const {
+  const Current current(*driver_, context_);
+  Name name;
+  MUST((*driver_)->DeviceGetUuid(&name.gpu, device_));
+  MUST((*driver_)->IpcGetMemHandle(&name.allocation, At(memory)));
+  return name;
+}
+
 void TestGpu::Write(std::byte* to, const void* from, size_t size) {
   const Current current(*driver_, context_);
   MUST((*driver_)->MemcpyHtoD(At(to), from, size));

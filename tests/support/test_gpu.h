@@ -21,6 +21,12 @@ class TestGpu {
 
   std::byte* Allocate(size_t size);
   void Free(std::byte* memory);
+  // What an allocation and its GPU are called in other processes.
+  struct Name {
+    cuda::driver::Uuid gpu;
+    cuda::driver::IpcMemHandle allocation;
+  };
+  Name NameOf(std::byte* memory) const;
   // Between device memory and the host, at once.
   void Write(std::byte* to, const void* from, size_t size);
   void Read(void* to, const std::byte* from, size_t size);
