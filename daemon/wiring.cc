@@ -25,6 +25,7 @@
 #include "daemon/observation.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/session/listener.h"
+#include "daemon/session/memory_proof.h"
 #include "daemon/session/reactor.h"
 #include "daemon/socket_dir.h"
 #include "daemon/ssd_options.h"
@@ -99,6 +100,16 @@ core::CoreOptions ToCoreOptions(const Options& options) {
   return core;
 }
 
+// Without a file engines on GPUs of other users have to be started again after kvistd; nothing else depends on it.
+absl::StatusOr<session::MemoryProofs> OpenProofs(const Options& options) {
+  if (options.daemon.state_dir.empty()) return session::MemoryProofs::Ephemeral();
+  absl::StatusOr<session::MemoryProofs> proofs = session::MemoryProofs::Open(options.daemon.state_dir + "/memory_proof.key");
+  if (proofs.ok()) return proofs;
+  spdlog::warn("other users' engines on GPUs will have to be restarted after kvistd was: {}",
+               std::string(proofs.status().message()));
+  return session::MemoryProofs::Ephemeral();
+}
+
 // What is pinned for GPUs at once: whole slabs, so that no slot, and so no copy, crosses a border.
 Bytes PinnedAtOnce(const Options::Pool& options) {
   const uint64_t slabs = std::max<uint64_t>(1, GiB(1) / options.slab_bytes);
@@ -149,6 +160,7 @@ struct Daemon::State {
   std::unique_ptr<WarmPool> warm;
   std::vector<std::unique_ptr<pool::PinnedRegion>> regions;
   std::unique_ptr<cuda::Gpus> gpus;
+  std::optional<session::MemoryProofs> memory_proofs;
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
   std::unique_ptr<session::Reactor> reactor;
@@ -251,6 +263,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   State& s = *daemon->state_;
   KVIST_ASSIGN_OR_RETURN(s.observation, Observation::Start(options));
 
+  KVIST_ASSIGN_OR_RETURN(session::MemoryProofs proofs, OpenProofs(options));
+  s.memory_proofs.emplace(std::move(proofs));
+
   pool::SlotAllocator::Options slots;
   slots.slab_bytes = options.pool.slab_bytes;
   if (parts.pool_without_memory) {
@@ -331,7 +346,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.connections_max = options.session.connections_max;
   listener.connections_per_uid = options.session.connections_per_uid;
   listener.tenants = options.tenants;
-  listener.gpus = s.gpus.get();
+  listener.gpu_service = {s.gpus.get(), &*s.memory_proofs};
   listener.log = [](bool warning, const std::string& text) {
     spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
   };

@@ -125,6 +125,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   link->busy_.resize(shm::kCells);
   link->to_be_written_.resize(shm::kCells);
   registration->probed = true;
+  registration->memory_proof = welcome.memory_proof();
   return link;
 }
 

@@ -229,6 +229,7 @@ void Registration::FillHello(session::v1::Hello* hello) const {
   hello->set_role(worker() ? session::v1::Hello::ROLE_WORKER : session::v1::Hello::ROLE_SCHEDULER);
   hello->set_rank(rank_);
   hello->set_probed(probed);
+  hello->set_memory_proof(memory_proof);
   hello->set_by_layer(by_layer_);
   session::v1::Space& space = *hello->mutable_space();
   space.set_model(model_);

@@ -59,7 +59,8 @@ class Registration {
   };
   const std::vector<Group>& groups() const { return groups_; }
 
-  bool probed = false;  // a daemon, or this client, has seen the proof
+  bool probed = false;       // a daemon, or this client, has seen the proof
+  std::string memory_proof;  // what that daemon gave for it
 
  private:
   Registration() = default;

@@ -60,6 +60,7 @@ struct Listener::State {
     UniqueFd memory_fd;         // of Welcome
     UniqueFd doorbell_fd;
     SpaceDigest digest;
+    std::string memory_proof;
     bool gone = false;  // hung up while it was being opened
 
     std::string Describe() const {
@@ -170,7 +171,7 @@ struct Listener::State {
 
   void Hello(Connection* connection, const v1::Hello& hello, std::vector<UniqueFd> fds) {
     absl::StatusOr<Registration> registration =
-        CheckHello(hello, std::move(fds), connection->tenant, connection->peer, options.gpus);
+        CheckHello(hello, std::move(fds), connection->tenant, connection->peer, options.gpu_service);
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);
@@ -205,6 +206,7 @@ struct Listener::State {
     connection->doorbell_fd = UniqueFd(::dup(doorbell.get()));
     connection->memory_fd = std::move(created->fd);
     connection->digest = connection->registration.space.digest;
+    connection->memory_proof = connection->registration.memory_proof;
     connection->stage = Connection::Stage::kOpening;
     const SessionId id{connection->number};
     auto session = std::make_unique<EngineSession>(
@@ -225,6 +227,7 @@ struct Listener::State {
     welcome.set_session(number);
     welcome.set_space_digest(connection.digest.bytes.data(), connection.digest.bytes.size());
     welcome.set_memory_bytes(shm::kSessionBytes.value);
+    welcome.set_memory_proof(connection.memory_proof);
     const int fds[] = {connection.memory_fd.get(), connection.doorbell_fd.get(), own_pidfd.get()};
     (void)shm::SendFrame(connection.socket.get(), frame.SerializeAsString(), fds);
     connection.memory_fd.reset();

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cuda/gpus.h"
 #include "daemon/session/reactor.h"
+#include "daemon/session/registration.h"
 
 namespace kvist::session {
 
@@ -35,7 +35,7 @@ class Listener {
     uint32_t connections_max = 1024;
     uint32_t connections_per_uid = 512;
     std::map<std::string, std::string> tenants;  // uid -> tenant
-    cuda::Gpus* gpus = nullptr;  // on which engines may have their memory; outlives the listener and all sessions
+    GpuService gpu_service;                      // outlives the listener and all sessions
     LogLine log;
     std::function<void(Ending)> ended;  // called on the listener's thread; not for those that end because the listener does
   };

@@ -314,7 +314,7 @@ absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description) {
 }
 
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer, cuda::Gpus* gpus) {
+                                        const Peer& peer, GpuService service) {
   if (hello.protocol_version() != shm::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
                                                       ", this kvistd ", shm::kVersion,
@@ -339,19 +339,22 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
-      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer, gpus));
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer, service.gpus));
       break;
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
   }
-  // Who only says that it was probed before has not shown that the GPU memory is its own; what a process of this uid has is no secret here.
-  if (registration.probed && registration.memory != nullptr && registration.memory->gpu != nullptr &&
-      peer.uid != ::geteuid()) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("GPU memory of another user's process has to be probed again, and its pages hold KV now: restart the "
-                     "engine, or run it "
-                     "and kvistd as one user (kvistd has uid ",
-                     ::geteuid(), ", the engine ", peer.uid, ")"));
+  if (registration.memory != nullptr && registration.memory->gpu != nullptr) {
+    const std::string description = hello.memory().SerializeAsString();
+    registration.memory_proof = service.proofs->Of(peer.uid, peer.pid, description);
+    // Who only says that it was probed before has not shown that the memory is its own; what a process of this uid has is no secret here.
+    if (registration.probed && peer.uid != ::geteuid() &&
+        !service.proofs->Holds(hello.memory_proof(), peer.uid, peer.pid, description)) {
+      return absl::PermissionDeniedError(
+          "the engine's GPU memory holds KV now, so it can't be probed, and the engine has no proof of this kvistd's making "
+          "(its key is in "
+          "daemon.state_dir) that it was: start the engine again, after kvistd");
+    }
   }
   registration.space = SpecOf(space, tenant);
   return registration;

@@ -9,6 +9,7 @@
 #include "cuda/gpus.h"
 #include "cuda/kv_memory.h"
 #include "daemon/core/events.h"
+#include "daemon/session/memory_proof.h"
 #include "daemon/session/peer.h"
 #include "storage/base/unique_fd.h"
 
@@ -27,7 +28,8 @@ struct Registration {
   std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
   uint32_t chunk_tokens = 1;
   bool probed = false;
-  bool by_layer = false;  // loads of what it looks up are waited for layer by layer
+  std::string memory_proof;  // for a Welcome: that this process has proven its GPU memory; empty: the memory is no GPU's
+  bool by_layer = false;     // loads of what it looks up are waited for layer by layer
 };
 
 // Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:
@@ -37,9 +39,12 @@ struct Registration {
 // Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
 //   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion, and for
 //   GPU memory those of Gpus and Gpu::Import.
-// `gpus`: null where a daemon serves none.
+struct GpuService {
+  cuda::Gpus* gpus = nullptr;            // null: none is served
+  const MemoryProofs* proofs = nullptr;  // beside `gpus`
+};
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer, cuda::Gpus* gpus = nullptr);
+                                        const Peer& peer, GpuService service = {});
 
 // The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
 // Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.
