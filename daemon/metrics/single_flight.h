@@ -47,6 +47,7 @@ class SingleFlight {
       auto taken = std::make_shared<const T>(std::move(answer));
       absl::MutexLock lock(&mutex_);
       answer_ = std::move(taken);
+      answered_.SignalAll();
     }
     bool Answered() const {
       absl::MutexLock lock(&mutex_);
@@ -54,14 +55,17 @@ class SingleFlight {
     }
     absl::StatusOr<std::shared_ptr<const T>> Wait(absl::Time deadline) const {
       absl::MutexLock lock(&mutex_);
-      const auto answered = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return answer_ != nullptr; };
-      if (!mutex_.AwaitWithTimeout(absl::Condition(&answered), deadline - MonotonicNow()))
-        return absl::DeadlineExceededError("no answer in time");
+      while (answer_ == nullptr) {
+        const absl::Duration left = deadline - MonotonicNow();
+        if (left <= absl::ZeroDuration()) return absl::DeadlineExceededError("no answer in time");
+        answered_.WaitWithTimeout(&mutex_, left);
+      }
       return answer_;
     }
 
    private:
     mutable absl::Mutex mutex_;
+    mutable absl::CondVar answered_;
     std::shared_ptr<const T> answer_ ABSL_GUARDED_BY(mutex_);
   };
 
