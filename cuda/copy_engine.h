@@ -62,6 +62,7 @@ struct Copy {
   std::vector<std::shared_ptr<const SlotArrival>> arrivals;
   // Nothing is copied of layers that it doesn't call ready. Null: all are.
   std::shared_ptr<const PagesReady> pages_ready = nullptr;
+  int64_t ready_by_nanos = INT64_MAX;  // monotonic: it ends with DeadlineExceeded when they aren't all ready by then
 
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };
@@ -80,7 +81,7 @@ struct CopyEnd {
 // Lifecycle of a copy: Submit -> running -> quiet: `done` is called exactly once, when nothing touches the slots or the pages
 //   any more, whatever happened, and the engine has let go of `memory` and `progress`. After Cancel it becomes quiet soon, with
 //   Cancelled or, if it was already through, OK.
-// Errors:  OK; Cancelled; of a slot that is being read what its SlotArrival ended with; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
+// Errors:  OK; Cancelled; DeadlineExceeded (ready_by_nanos); of a slot that is being read what its SlotArrival ended with; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
 //   be used); Unavailable (its process has ended); DataLoss (a checksum doesn't match); what the operating system says of memory that may no longer be read or written.
 // Order:   as the copy says; loads go before stores. Loads that wait for what is being read hold nobody up.
 // Threads: Submit and Cancel from one thread (the reactor), Arrived from any; they never block. `done` runs on a thread of the engine, for several

@@ -10,11 +10,8 @@ namespace kvist::cuda {
 absl::StatusOr<std::unique_ptr<CopyKernel>> CopyKernel::Load(const Gpu* gpu) {
   if (KernelImage().empty()) return absl::UnimplementedError("kvist was built without nvcc, so it has no kernels");
   const driver::Driver& driver = gpu->driver();
-  int same_addresses = 0;
-  KVIST_RETURN_IF_ERROR(driver.Check(
-      driver->DeviceGetAttribute(&same_addresses, driver::kDeviceAttributeHostPointerForRegistered, gpu->device()),
-      "cuDeviceGetAttribute"));
-  if (same_addresses == 0) return absl::UnimplementedError("this GPU has other addresses for pinned memory than the host");
+  if (!gpu->has_host_addresses())
+    return absl::UnimplementedError("this GPU has other addresses for pinned memory than the host");
   auto kernel = std::unique_ptr<CopyKernel>(new CopyKernel(gpu));
   KVIST_RETURN_IF_ERROR(driver.Check(driver->ModuleLoadData(&kernel->module_, KernelImage().data()), "cuModuleLoadData"));
   KVIST_RETURN_IF_ERROR(

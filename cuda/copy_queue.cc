@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 
 namespace kvist::cuda {
 namespace {
@@ -122,10 +123,12 @@ std::list<CopyQueue::Stream>::iterator CopyQueue::Drop(std::list<Stream>::iterat
 }
 
 void CopyQueue::Sift() {
+  const int64_t now = MonotonicNanos();
   uint64_t claims = 0;
   to_sift_ = std::min(to_sift_, streams_.size());  // some may have been cancelled
   for (size_t looks = 0; to_sift_ > 0 && looks < kSiftedAtOnce; --to_sift_) {
     const auto stream = streams_.begin();
+    stream->copy->StopIfLate(now);
     if (stream->copy->stopped()) {
       Drop(stream);
       ++claims;

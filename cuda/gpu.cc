@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
 
@@ -19,8 +18,6 @@ namespace {
 
 using driver::Current;
 using driver::Result;
-
-constexpr absl::Duration kCloseWithin = absl::Seconds(2);
 
 bool HasEnded(int pidfd) {
   pollfd process{pidfd, POLLIN, 0};
@@ -41,6 +38,11 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(std::shared_ptr<const driver::Dri
   gpu->name_ = absl::StrCat(name.data(), " ", driver::ToText(uuid));
   KVIST_RETURN_IF_ERROR(
       driver->Check((*driver)->DevicePrimaryCtxRetain(&gpu->context_, device), "cuDevicePrimaryCtxRetain"));
+  int same = 0;
+  KVIST_RETURN_IF_ERROR(
+      driver->Check((*driver)->DeviceGetAttribute(&same, driver::kDeviceAttributeHostPointerForRegistered, device),
+                    "cuDeviceGetAttribute"));
+  gpu->has_host_addresses_ = same != 0;
   gpu->closing_ = std::thread([raw = gpu.get()] { raw->Close(); });
   ::pthread_setname_np(gpu->closing_.native_handle(), "kvist-gpu-close");
   return gpu;
@@ -49,9 +51,9 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(std::shared_ptr<const driver::Dri
 Gpu::~Gpu() {
   if (closing_.joinable()) {
     {
-      absl::MutexLock lock(&mutex_);
+      absl::MutexLock lock(&unused_mutex_);
       stopping_ = true;
-      changed_.SignalAll();
+      wake_.SignalAll();
     }
     closing_.join();
     absl::MutexLock lock(&mutex_);
@@ -63,23 +65,23 @@ Gpu::~Gpu() {
 absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAllocation& allocation, int pidfd) {
   UniqueFd process(::fcntl(pidfd, F_DUPFD_CLOEXEC, 3));
   if (!process) return ErrnoStatus("another descriptor of the engine's process", errno);
-  const absl::Time until = absl::Now() + kCloseWithin;
   absl::MutexLock lock(&mutex_);
-  for (;;) {
-    KVIST_RETURN_IF_ERROR(lost());
-    const auto found = std::find_if(imports_.begin(), imports_.end(),
-                                    [&](const MappedAllocation& mapped) { return mapped.of.handle == allocation.handle; });
-    if (found == imports_.end()) break;
-    // Of a living process it is the same memory; of a dead one only the name is.
-    if (!HasEnded(found->pidfd.get())) {
-      if (std::shared_ptr<const ImportedMemory> memory = found->memory.lock()) return memory;
-    }
-    if (changed_.WaitWithDeadline(&mutex_, until)) {
+  KVIST_RETURN_IF_ERROR(lost());
+  const auto found = std::find_if(imports_.begin(), imports_.end(),
+                                  [&](const MappedAllocation& mapped) { return mapped.of.handle == allocation.handle; });
+  if (found != imports_.end()) {
+    // Of a living process it is the same memory; of dead ones only the name is.
+    std::erase_if(found->pidfds, [](const UniqueFd& of) { return HasEnded(of.get()); });
+    std::shared_ptr<const ImportedMemory> memory = found->memory.lock();
+    if (found->pidfds.empty() || memory == nullptr) {
       return absl::UnavailableError(
           "an earlier mapping of GPU memory under the same name, of a process that has ended, isn't closed yet: try again");
     }
+    found->pidfds.push_back(std::move(process));
+    return memory;
   }
-  MappedAllocation mapped{allocation, std::move(process), {}, {}};
+  MappedAllocation mapped{allocation, {}, {}, {}};
+  mapped.pidfds.push_back(std::move(process));
   const Current current(*driver_, context_);
   const driver::Driver& driver = *driver_;
   if (const Result result =
@@ -98,9 +100,9 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAl
   imported_.fetch_add(length, std::memory_order_relaxed);
   const auto place = imports_.insert(imports_.end(), std::move(mapped));
   auto memory = std::shared_ptr<const ImportedMemory>(&place->mapped, [this, place](const ImportedMemory*) {
-    absl::MutexLock at_end(&mutex_);
-    place->unused = true;
-    changed_.SignalAll();
+    absl::MutexLock at_end(&unused_mutex_);
+    unused_.push_back(place);
+    wake_.SignalAll();
   });
   place->memory = memory;
   return memory;
@@ -121,25 +123,22 @@ absl::Status Gpu::OpenFailed(Result result, const DeviceAllocation& allocation) 
 }
 
 void Gpu::Close() {
-  absl::MutexLock lock(&mutex_);
   for (;;) {
-    const auto unused =
-        std::find_if(imports_.begin(), imports_.end(), [](const MappedAllocation& mapped) { return mapped.unused; });
-    if (unused == imports_.end()) {
-      if (stopping_) return;
-      changed_.Wait(&mutex_);
-      continue;
-    }
-    const driver::Address address = unused->mapped.address;
-    mutex_.Unlock();  // it may wait for the device
+    Place unused;
     {
-      const Current current(*driver_, context_);
-      (void)(*driver_)->IpcCloseMemHandle(address);
+      absl::MutexLock lock(&unused_mutex_);
+      while (unused_.empty() && !stopping_) wake_.Wait(&unused_mutex_);
+      if (unused_.empty()) return;
+      unused = unused_.back();
+      unused_.pop_back();
     }
-    mutex_.Lock();
+    {
+      const Current current(*driver_, context_);  // it may wait for the device
+      (void)(*driver_)->IpcCloseMemHandle(unused->mapped.address);
+    }
     imported_.fetch_sub(unused->mapped.length.value, std::memory_order_relaxed);
+    absl::MutexLock lock(&mutex_);
     imports_.erase(unused);
-    changed_.SignalAll();
   }
 }
 

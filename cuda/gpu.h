@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
@@ -49,10 +50,10 @@ class Gpu {
   static absl::StatusOr<std::unique_ptr<Gpu>> Open(std::shared_ptr<const driver::Driver> driver, const driver::Uuid& uuid);
   ~Gpu();
 
-  // Maps an allocation of the process behind `pidfd`. Waits, at most two seconds, while a mapping under the same name of a process that has
-  // died is being closed: its number may have gone to this one.
+  // Maps an allocation for the process behind `pidfd`, or shares the mapping that living processes have.
   // Errors: FailedPrecondition  the driver can't open it; says why, where that is known, and what to do.
-  //         Unavailable         the device is lost, or an old mapping isn't gone in time.
+  //         Unavailable         the device is lost; or a mapping under the same name, of processes that have ended, isn't closed yet: their
+  //                             number may have gone to this one, so it is not given out; try again soon.
   absl::StatusOr<std::shared_ptr<const ImportedMemory>> Import(const DeviceAllocation& allocation, int pidfd);
 
   // Copies device memory to `out`, waiting for it; for probe pages. Errors: those of the driver.
@@ -61,6 +62,8 @@ class Gpu {
   const driver::Driver& driver() const { return *driver_; }
   driver::Context context() const { return context_; }
   driver::Device device() const { return device_; }
+  // Whether pinned host memory has the same addresses there as here.
+  bool has_host_addresses() const { return has_host_addresses_; }
   const driver::Uuid& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // e.g. "NVIDIA H100 80GB HBM3 GPU-1f..."
   // Of engines' memory that is mapped here now. Waits for nobody, as lost().
@@ -75,11 +78,11 @@ class Gpu {
  private:
   struct MappedAllocation {
     DeviceAllocation of;
-    UniqueFd pidfd;
+    std::vector<UniqueFd> pidfds;  // of those who import it
     std::weak_ptr<const ImportedMemory> memory;
     ImportedMemory mapped;
-    bool unused = false;  // to be closed
   };
+  using Place = std::list<MappedAllocation>::iterator;
   Gpu(std::shared_ptr<const driver::Driver> driver, driver::Device device, const driver::Uuid& uuid);
   absl::Status OpenFailed(driver::Result result, const DeviceAllocation& allocation) const;
   void Close();  // the closing thread
@@ -89,16 +92,19 @@ class Gpu {
   const driver::Uuid uuid_;
   std::string name_;
   driver::Context context_ = nullptr;
+  bool has_host_addresses_ = false;
 
   std::atomic<uint64_t> imported_{0};
   std::atomic<bool> is_lost_{false};
   absl::once_flag loses_;
   absl::Status lost_;  // written before is_lost_
 
-  absl::Mutex mutex_;  // held while the driver opens a mapping
-  absl::CondVar changed_;
+  absl::Mutex mutex_;  // held while the driver opens a mapping: never on a thread that copies or serves
   std::list<MappedAllocation> imports_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Mutex unused_mutex_;
+  absl::CondVar wake_;
+  std::vector<Place> unused_ ABSL_GUARDED_BY(unused_mutex_);  // to be closed
+  bool stopping_ ABSL_GUARDED_BY(unused_mutex_) = false;
   std::thread closing_;  // last: it uses all of the above
 };
 

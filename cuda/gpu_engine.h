@@ -18,7 +18,7 @@ namespace kvist::cuda {
 // 150 us on a PCIe 5.0 bus. Few are in flight: of loads enough to keep the bus busy, of stores less while there are loads.
 //
 // Errors besides CopyEngine's: Unavailable  the GPU is lost to this process; so ends every copy from then on.  ResourceExhausted and others of
-//   the driver's for one copy; those beside it go on.
+//   the driver's for the copies of one batch; the next one is tried again.
 // `gpu` outlives the engine.
 struct GpuEngineOptions {
   Verify verify = Verify::kNever;

@@ -103,7 +103,8 @@ absl::Status GpuLane::HandOver() {
   // Also after an error: some of it may be under way.
   if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
     const absl::Status why = driver.Check(result, "cuEventRecord");
-    gpu_->Lose(why);
+    if (driver::Driver::IsLost(result)) gpu_->Lose(why);
+    (void)driver->StreamSynchronize(stream_);  // there is no other way left to know when it is quiet
     return why;
   }
   open_.event = free_events_.back();
@@ -113,7 +114,7 @@ absl::Status GpuLane::HandOver() {
 
 absl::Status GpuLane::Dma() {
   const driver::Driver& driver = gpu_->driver();
-  if (driver->MemcpyBatchAsync != nullptr) {
+  if (driver->MemcpyBatchAsync != nullptr && gpu_->has_host_addresses()) {
     driver::MemcpyAttributes attributes;
     size_t start = 0, failed = 0;
     return driver.Check(driver->MemcpyBatchAsync(entries_.to.data(), entries_.from.data(), entries_.sizes.data(),

@@ -204,7 +204,11 @@ CopyEnd RunningCopy::Result() {
   copy_.memory.reset();
   copy_.arrivals.clear();
   copy_.pages_ready.reset();
-  CopyEnd end{skipped_.load(std::memory_order_relaxed) ? absl::CancelledError("the copy was cancelled") : absl::OkStatus()};
+  CopyEnd end{absl::OkStatus()};
+  if (skipped_.load(std::memory_order_relaxed)) {
+    end.status = late_.load(std::memory_order_relaxed) ? absl::DeadlineExceededError("the pages weren't ready in time")
+                                                       : absl::CancelledError("the copy was cancelled");
+  }
   if (failed_.load(std::memory_order_relaxed)) end = std::move(error_);
   end.began_nanos = began_nanos_.load(std::memory_order_relaxed);
   return end;

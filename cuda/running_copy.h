@@ -36,6 +36,13 @@ class RunningCopy {
   bool Ready(uint64_t unit) const;
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }
 
+  // Of a copy whose pages aren't all ready: Stops it with DeadlineExceeded when they come too late.
+  void StopIfLate(int64_t now_nanos) {
+    if (now_nanos <= copy_.ready_by_nanos) return;
+    late_.store(true, std::memory_order_relaxed);  // relaxed: the queue's mutex publishes it to who settles the last unit
+    Stop();
+  }
+
   // Copies a unit. True: the copy is quiet now.
   [[nodiscard]] bool Run(uint64_t unit);
 
@@ -84,6 +91,7 @@ class RunningCopy {
   std::unique_ptr<std::atomic<uint32_t>[]> step_left_;  // units that the step still lacks
   std::atomic<bool> stopped_{false};
   std::atomic<bool> skipped_{false};
+  std::atomic<bool> late_{false};
   std::atomic<bool> failed_{false};
   CopyEnd error_;                        // written by the one who raised failed_, read when quiet
   std::atomic<int64_t> began_nanos_{0};  // of the unit that was first

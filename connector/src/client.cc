@@ -156,6 +156,7 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
         link_ = nullptr;  // new calls miss at once
         state_ = KVIST_RECONNECTING;
       }
+      link->ReleaseAllStreams();
       pollfd daemon{link->daemon_pidfd(), POLLIN, 0};
       ::poll(&daemon, 1, static_cast<int>(kDyingNanos / 1'000'000));
       return link->Fail();

@@ -69,6 +69,7 @@ class Client {
     GivenUp given_up = GivenUp::kNo;
     int64_t deadline_nanos = 0;
     bool awaited_by_stream = false;
+    bool by_layers = false;   // KVIST_AFTER_LAYERS
     uint32_t generation = 0;  // of the place; odd while in use
   };
 

@@ -99,12 +99,20 @@ absl::StatusOr<std::shared_ptr<EngineGpu::Board>> EngineGpu::MakeBoard(const std
   return board;
 }
 
+absl::Status EngineGpu::NotCapturing(driver::Stream stream) const {
+  int capturing = 0;
+  KVIST_RETURN_IF_ERROR(driver_->Check((*driver_)->StreamIsCapturing(stream, &capturing), "cuStreamIsCapturing"));
+  if (capturing == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the stream captures a graph, which can't hold what differs in each replay: call this outside of it");
+}
+
 // ---- Board ------------------------------------------------------------------------------------------------------------------
 
 EngineGpu::Board::~Board() {
   const driver::Driver& driver = *gpu_->driver_;
   const Current current(driver, gpu_->context_);
-  for (const auto& [stream, event] : last_) (void)driver->EventDestroy(event);
+  for (const driver::Event event : given_) (void)driver->EventDestroy(event);
   if (pinned_) (void)driver->MemHostUnregister(memory_->header());
 }
 
@@ -116,36 +124,51 @@ driver::Address EngineGpu::Board::AddressOf(const std::atomic<uint64_t>& word) c
 absl::Status EngineGpu::Board::Wait(driver::Stream stream, const std::atomic<uint64_t>& word, uint64_t value) {
   const driver::Driver& driver = *gpu_->driver_;
   const Current current(driver, gpu_->context_);
-  return Passing(stream, driver.Check(driver->StreamWaitValue64(stream, AddressOf(word), value, driver::kWaitValueGeq),
-                                      "cuStreamWaitValue64"));
+  KVIST_RETURN_IF_ERROR(gpu_->NotCapturing(stream));
+  KVIST_RETURN_IF_ERROR(
+      driver.Check(driver->StreamWaitValue64(stream, AddressOf(word), value, driver::kWaitValueGeq), "cuStreamWaitValue64"));
+  Given(stream);
+  return absl::OkStatus();
 }
 
 absl::Status EngineGpu::Board::Write(driver::Stream stream, std::atomic<uint64_t>* word, uint64_t value) {
   const driver::Driver& driver = *gpu_->driver_;
   const Current current(driver, gpu_->context_);
-  return Passing(stream,
-                 driver.Check(driver->StreamWriteValue64(stream, AddressOf(*word), value, 0), "cuStreamWriteValue64"));
+  KVIST_RETURN_IF_ERROR(gpu_->NotCapturing(stream));
+  KVIST_RETURN_IF_ERROR(
+      driver.Check(driver->StreamWriteValue64(stream, AddressOf(*word), value, 0), "cuStreamWriteValue64"));
+  Given(stream);
+  return absl::OkStatus();
 }
 
-// The context is current.
-absl::Status EngineGpu::Board::Passing(driver::Stream stream, absl::Status status) {
-  KVIST_RETURN_IF_ERROR(status);
+// The context is current. An event for each: streams come and go, and their handles are given again.
+void EngineGpu::Board::Given(driver::Stream stream) {
   const driver::Driver& driver = *gpu_->driver_;
   MutexLock lock(&mutex_);
-  driver::Event& event = last_[stream];
-  if (event == nullptr)
-    KVIST_RETURN_IF_ERROR(driver.Check(driver->EventCreate(&event, driver::kEventDisableTiming), "cuEventCreate"));
-  return driver.Check(driver->EventRecord(event, stream), "cuEventRecord");
+  ForgetPassed();
+  driver::Event event = nullptr;
+  bool followed = driver->EventCreate(&event, driver::kEventDisableTiming) == driver::Result::kSuccess;
+  if (followed) {
+    given_.push_back(event);
+    followed = driver->EventRecord(event, stream) == driver::Result::kSuccess;
+  }
+  unknown_ |= !followed;
+}
+
+void EngineGpu::Board::ForgetPassed() {
+  const driver::Driver& driver = *gpu_->driver_;
+  std::erase_if(given_, [&](driver::Event event) {
+    if (driver->EventQuery(event) == driver::Result::kNotReady) return false;
+    (void)driver->EventDestroy(event);
+    return true;
+  });
 }
 
 bool EngineGpu::Board::Passed() {
-  const driver::Driver& driver = *gpu_->driver_;
-  const Current current(driver, gpu_->context_);
+  const Current current(*gpu_->driver_, gpu_->context_);
   MutexLock lock(&mutex_);
-  for (const auto& [stream, event] : last_) {
-    if (event != nullptr && driver->EventQuery(event) == driver::Result::kNotReady) return false;
-  }
-  return true;
+  ForgetPassed();
+  return given_.empty() && !unknown_;
 }
 
 void EngineGpu::Board::Retire(std::shared_ptr<Board> board) {

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -48,6 +48,8 @@ class EngineGpu {
 
  private:
   EngineGpu() = default;
+  // Errors: FailedPrecondition  it is being captured. The context is current.
+  absl::Status NotCapturing(cuda::driver::Stream stream) const;
 
   std::shared_ptr<const cuda::driver::Driver> driver_;
   cuda::driver::Device device_ = 0;
@@ -68,7 +70,9 @@ class EngineGpu::Board {
  private:
   friend class EngineGpu;
   Board() = default;
-  absl::Status Passing(cuda::driver::Stream stream, absl::Status status);
+  // Notes that a stream was given something.
+  void Given(cuda::driver::Stream stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetPassed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Passed();
   cuda::driver::Address AddressOf(const std::atomic<uint64_t>& word) const;
 
@@ -77,8 +81,9 @@ class EngineGpu::Board {
   bool pinned_ = false;
   cuda::driver::Address address_ = 0;  // of its first byte, for the GPU
   Mutex mutex_;
-  // The last that each stream was given. A stream that the engine destroys has passed by then.
-  std::map<cuda::driver::Stream, cuda::driver::Event> last_ ABSL_GUARDED_BY(mutex_);
+  std::vector<cuda::driver::Event> given_
+      ABSL_GUARDED_BY(mutex_);                    // behind each thing that a stream was given and may not have passed
+  bool unknown_ ABSL_GUARDED_BY(mutex_) = false;  // something was given that no event follows: it may never go
 };
 
 }  // namespace kvist::connector

@@ -24,6 +24,7 @@ namespace {
 // As long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us): spinning so long never costs more than it may save.
 constexpr int64_t kSpinNanos = 50'000;
 constexpr uint32_t kSpinPaysMax = 8;
+constexpr int64_t kGpuHandshakeNanos = 20'000'000'000;
 // So many entries lie in the ring unheard at most: the rest is for those who want an answer now.
 constexpr uint32_t kUnheardMax = shm::kEntries / 8;
 
@@ -86,6 +87,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   KVIST_ASSIGN_OR_RETURN(link->socket_, ConnectTo(registration->socket()));
   const int socket = link->socket_.get();
   if (registration->has_process_regions()) Allow(socket);
+  // Somebody is there; the first engine on a GPU has it open a context, for all workers one after the other.
+  if (registration->gpu() != nullptr) deadline_nanos = std::max(deadline_nanos, MonotonicNanos() + kGpuHandshakeNanos);
   session::v1::ClientFrame hello;
   registration->FillHello(hello.mutable_hello());
   KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, hello.SerializeAsString(), registration->fds()));
@@ -194,7 +197,9 @@ void Link::Tell(shm::Entry entry, std::span<const std::span<const std::byte>> ar
   MutexLock lock(&mutex_);
   if (failed() || SubmitLocked(&entry, arguments)) return;
   // What is given back must get there: an allocation that the daemon never hears of again stays until the session ends.
-  if (entry.opcode == shm::Opcode::kFree || entry.opcode == shm::Opcode::kRelease) unsent_.push_back(entry);
+  // And a copy that waits for a stream ends by being cancelled.
+  if (entry.opcode == shm::Opcode::kFree || entry.opcode == shm::Opcode::kRelease || entry.opcode == shm::Opcode::kCancel)
+    unsent_.push_back(entry);
 }
 
 // ---- Waiting ----------------------------------------------------------------------------------------------------------------
@@ -258,22 +263,26 @@ absl::Status Link::WaitOnStream(Ticket ticket, uint32_t layers, void* stream) {
 absl::Status Link::PagesReady(Ticket ticket, uint32_t layers, void* stream) {
   KVIST_RETURN_IF_ERROR(HasStreams());
   const uint64_t value = shm::PackReady(ticket.sequence, layers);
-  {
-    MutexLock lock(&mutex_);
-    to_be_written_[ticket.cell] = value;
-  }
-  absl::Status status = board_->Write(static_cast<cuda::driver::Stream>(stream), &memory_->cell(ticket.cell)->ready, value);
-  if (!status.ok()) {
-    MutexLock lock(&mutex_);
-    to_be_written_[ticket.cell] = 0;
-  }
-  return status;
+  MutexLock lock(&mutex_);  // until it is given: the cell stays this operation's so long
+  if (!busy_[ticket.cell] || sequences_[ticket.cell] != ticket.sequence) return absl::OkStatus();  // it is over
+  if (to_be_written_[ticket.cell] != 0 && shm::HasReached(to_be_written_[ticket.cell], value))
+    return absl::InvalidArgumentError("pages are ready for growing numbers of layers");
+  // Before it is tried: what fails may have been given all the same, and then the cell is never used again.
+  to_be_written_[ticket.cell] = value;
+  return board_->Write(static_cast<cuda::driver::Stream>(stream), &memory_->cell(ticket.cell)->ready, value);
 }
 
 void Link::ReleaseStreams(Ticket ticket) {
   if (board_ == nullptr) return;
   shm::Raise(&memory_->cell(ticket.cell)->stream_progress,
              shm::PackProgress(ticket.sequence, shm::Phase::kEnded, static_cast<uint32_t>(shm::kLayersOfAll)));
+}
+
+void Link::ReleaseAllStreams() {
+  MutexLock lock(&mutex_);
+  for (uint32_t index = 0; index < shm::kCells; ++index) {
+    if (busy_[index]) ReleaseStreams({index, sequences_[index]});
+  }
 }
 
 bool Link::StreamsAreThrough(uint32_t cell) {

@@ -48,7 +48,7 @@ class Link {
   // Errors: ResourceExhausted  all cells are in use, or no room now.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
   absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
                                Room room);
-  // Submits a request that has no answer; without room a free or a release waits for Sweep, others are dropped: they are kindnesses.
+  // Submits a request that has no answer; without room a free, release or cancel waits for Sweep, others are dropped: they are kindnesses.
   // Releases, hints and reports have time: they wake nobody, and are heard with the next request, or the next Sweep.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
@@ -71,6 +71,7 @@ class Link {
   absl::Status PagesReady(Ticket ticket, uint32_t layers, void* stream);
   // Nothing of this operation is worth a stream's waiting any more.
   void ReleaseStreams(Ticket ticket);
+  void ReleaseAllStreams();  // nor of any
 
   void Finish(Ticket ticket);  // the operation has ended and its answer was read
   // It hasn't ended and nobody will ask any more.
@@ -119,7 +120,7 @@ class Link {
     shm::Opcode opcode;
   };
   std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
-  std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees and releases
+  std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees, releases, cancels
   uint32_t unheard_ ABSL_GUARDED_BY(mutex_) = 0;            // entries left in the ring since the daemon was last woken
 };
 

@@ -103,6 +103,7 @@ absl::Status Client::WaitOnStream(kvist_op handle, uint32_t layers, void* stream
 
 absl::Status Client::PagesReady(kvist_op handle, uint32_t layers, void* stream) {
   KVIST_ASSIGN_OR_RETURN(const Op op, CopyUnderWay(handle));
+  if (!op.by_layers) return absl::InvalidArgumentError("the copy doesn't wait for layers: begin it with KVIST_AFTER_LAYERS");
   return op.link->PagesReady(op.ticket, layers, stream);
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 constexpr uint64_t kSegmentsMax = 4096;
 constexpr size_t kNameMax = 255;
+constexpr size_t kCudaRegionsMax = 512;
 constexpr size_t kOtherRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
 
 absl::Status Text(const char* field, const char* value, bool required, std::string* out) {
@@ -187,10 +188,9 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
 }
 
 absl::Status Registration::TakeCudaRegions(const kvist_memory& memory) {
-  if ((memory.cuda_regions == nullptr) != (memory.cuda_region_count == 0) || memory.cuda_region_count > kOtherRegionsMax) {
+  if ((memory.cuda_regions == nullptr) != (memory.cuda_region_count == 0) || memory.cuda_region_count > kCudaRegionsMax) {
     return absl::InvalidArgumentError(absl::StrCat("memory.cuda_region_count is ", memory.cuda_region_count,
-                                                   ", allowed are 1 to ", kOtherRegionsMax,
-                                                   " with cuda_regions, 0 without"));
+                                                   ", allowed are 1 to ", kCudaRegionsMax, " with cuda_regions, 0 without"));
   }
   if (memory.cuda_region_count == 0) return absl::OkStatus();
   if (memory.memfd_count + memory.process_region_count > 0)

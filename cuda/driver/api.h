@@ -70,6 +70,7 @@ inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr int kPointerAttributeIsLegacyIpcCapable = 10;
 inline constexpr int kPointerAttributeDeviceOrdinal = 9;
 inline constexpr int kDeviceAttributeHostPointerForRegistered = 91;
+inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr int kVersionWanted = 12000;     // of the calls below
 inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync
 
@@ -87,6 +88,8 @@ inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync
   X(DevicePrimaryCtxRelease, (Device device))                                                                  \
   X(CtxPushCurrent, (Context context))                                                                         \
   X(CtxPopCurrent, (Context * context))                                                                        \
+  X(ThreadExchangeStreamCaptureMode, (int* mode))                                                              \
+  X(StreamIsCapturing, (Stream stream, int* status))                                                           \
   X(CtxGetStreamPriorityRange, (int* least, int* greatest))                                                    \
   X(MemGetInfo, (size_t * free, size_t * total))                                                               \
   X(MemAlloc, (Address * address, size_t size))                                                                \

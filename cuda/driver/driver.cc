@@ -8,7 +8,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "storage/base/check.h"
 #include "storage/base/status.h"
 
 namespace kvist::cuda::driver {
@@ -90,12 +89,14 @@ absl::StatusOr<Device> Driver::Find(const Uuid& uuid) const {
 }
 
 Current::Current(const Driver& driver, Context context) : driver_(driver) {
-  KVIST_CHECK(driver_->CtxPushCurrent(context) == Result::kSuccess);
+  pushed_ = driver_->CtxPushCurrent(context) == Result::kSuccess;
+  (void)driver_->ThreadExchangeStreamCaptureMode(&capture_mode_);
 }
 
 Current::~Current() {
+  (void)driver_->ThreadExchangeStreamCaptureMode(&capture_mode_);
   Context context = nullptr;
-  (void)driver_->CtxPopCurrent(&context);
+  if (pushed_) (void)driver_->CtxPopCurrent(&context);
 }
 
 std::string ToText(const Uuid& uuid) {

@@ -45,7 +45,8 @@ class Driver {
   int version_ = 0;
 };
 
-// Makes a context current on this thread, for as long as it lives.
+// Makes a context current on this thread, for as long as it lives, and lets it do what a capture of a CUDA graph on another thread would forbid.
+// Where the driver won't (it has ended before this process, the device is lost) the calls that follow say so.
 class Current {
  public:
   Current(const Driver& driver, Context context);
@@ -55,6 +56,8 @@ class Current {
 
  private:
   const Driver& driver_;
+  bool pushed_ = false;
+  int capture_mode_ = kCaptureModeRelaxed;  // the one before
 };
 
 // GPU-6a6f1c..., as nvidia-smi shows it.

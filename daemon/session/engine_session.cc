@@ -23,6 +23,9 @@ static_assert(shm::kCells <= core::Sessions::kOpsPerSession, "a cell is an opera
 constexpr uint32_t kKeysPerWork = 32;
 constexpr uint32_t kPagesPerWork = 16;
 
+// A stream may keep a copy waiting for so long at most, whatever the deadline.
+constexpr int64_t kReadyWithinNanos = 60'000'000'000;
+
 core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} << 32 | sequence}; }
 uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
 uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
@@ -283,8 +286,10 @@ absl::Status EngineSession::ReadPages(const shm::Entry& entry, uint64_t chunks, 
     return absl::InvalidArgumentError(absl::StrCat("cache group ", entry.group, " of ", memory->layouts.size()));
   const cuda::KvLayout& layout = memory->layouts[entry.group];
   pending->group = GroupId{entry.group};
-  pending->after_stream = (entry.flags & shm::kAfterStream) != 0;
-  if (pending->after_stream && memory->gpu == nullptr)
+  const bool after_stream = (entry.flags & shm::kAfterStream) != 0;
+  // The client gives it up by itself when it is late; one that doesn't must not keep slots for it.
+  pending->ready_by_nanos = after_stream ? std::min(entry.deadline_nanos, pending->taken_nanos + kReadyWithinNanos) : 0;
+  if (after_stream && memory->gpu == nullptr)
     return absl::InvalidArgumentError("a copy is to wait for a stream, but the session's KV memory is no GPU's");
   if (chunks > shm::kKeysMax || entry.pages != chunks * layout.pages_per_chunk) {
     return absl::InvalidArgumentError(
@@ -318,7 +323,10 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
   copy.first_layer = pending.first_layer;
   copy.layer_count = pending.layers;
   copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence, on_gpu());
-  if (pending.after_stream) copy.pages_ready = std::make_shared<BoardReady>(memory_, CellOf(effect.tag), pending.sequence);
+  if (pending.ready_by_nanos != 0) {
+    copy.pages_ready = std::make_shared<BoardReady>(memory_, CellOf(effect.tag), pending.sequence);
+    copy.ready_by_nanos = pending.ready_by_nanos;
+  }
   const uint32_t per_chunk = copy.layout().pages_per_chunk;
   if (effect.chunk_of.size() * per_chunk == pending.pages.size()) {
     copy.page_table = std::move(pending.pages);

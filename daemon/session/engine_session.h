@@ -90,9 +90,9 @@ class EngineSession {
     uint32_t first_layer = 0;
     uint32_t layers = 0;
     shm::Opcode opcode{};
-    uint32_t keys = 0;        // that a lookup asks for
-    int64_t taken_nanos = 0;  // when it left the ring
-    bool after_stream = false;
+    uint32_t keys = 0;           // that a lookup asks for
+    int64_t taken_nanos = 0;     // when it left the ring
+    int64_t ready_by_nanos = 0;  // after a stream: what it may have to do before; 0: nothing
   };
 
   absl::Status HandleEntry(const shm::Entry& entry, int64_t now_nanos, core::Core* core, core::Effects* out);

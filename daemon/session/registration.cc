@@ -28,6 +28,8 @@ constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
 constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
+constexpr uint64_t kDeviceRegionsMax = 512;
+constexpr Bytes kDeviceSegmentMin{256};
 constexpr uint64_t kOtherRegionsMax = 1024;  // that are no memfds
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
@@ -208,7 +210,7 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
         "the KV memory is partly a GPU's and partly the host's: a worker's is one or the other");
   if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory");
   KVIST_RETURN_IF_ERROR(
-      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kOtherRegionsMax));
+      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kDeviceRegionsMax));
   for (const v1::KvMemory::DeviceRegion& region : described.device_regions()) {
     cuda::driver::Uuid uuid;
     cuda::DeviceAllocation allocation;
@@ -271,6 +273,12 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
     layout.pages_per_chunk = PagesPerChunk(space, group);
     KVIST_ASSIGN_OR_RETURN(layout.segment_offsets, SegmentOffsets(pages, group.segments()));
     KVIST_RETURN_IF_ERROR(layout.Validate(lengths));
+    // A GPU copies each by itself, and everybody's in turn.
+    if (memory->gpu != nullptr && layout.segment_bytes < kDeviceSegmentMin) {
+      return absl::InvalidArgumentError(absl::StrCat("segment_bytes is ", layout.segment_bytes.value, ", on a GPU at least ",
+                                                     kDeviceSegmentMin.value,
+                                                     ": describe longer contiguous pieces, or another order of the pages"));
+    }
   }
   return memory;
 }

@@ -190,6 +190,15 @@ Result CtxPopCurrent(Context* context) {
   current.pop_back();
   return Result::kSuccess;
 }
+thread_local int capture_mode = 0;
+Result ThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return Result::kSuccess;
+}
+Result StreamIsCapturing(Stream, int* status) {
+  *status = 0;
+  return Result::kSuccess;
+}
 Result CtxGetStreamPriorityRange(int* least, int* greatest) {
   FAKE_NEEDS_CONTEXT();
   *least = 0;

@@ -38,6 +38,7 @@ static_assert(sizeof(MemcpyAttributes) == sizeof(CUmemcpyAttributes) &&
               offsetof(MemcpyAttributes, src_hint) == offsetof(CUmemcpyAttributes, srcLocHint));
 static_assert(MemcpyAttributes{}.src_access_order == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
 static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING && kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(kCaptureModeRelaxed == CU_STREAM_CAPTURE_MODE_RELAXED && CU_STREAM_CAPTURE_STATUS_NONE == 0);
 static_assert(kWaitValueGeq == CU_STREAM_WAIT_VALUE_GEQ);
 static_assert(kIpcMemLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE &&
@@ -70,6 +71,8 @@ SAME_CALL(DevicePrimaryCtxRelease, 11000);
 SAME_CALL(CtxPushCurrent, 4000);
 SAME_CALL(CtxPopCurrent, 4000);
 SAME_CALL(CtxGetStreamPriorityRange, 5050);
+SAME_CALL(ThreadExchangeStreamCaptureMode, 10010);
+SAME_CALL(StreamIsCapturing, 10000);
 SAME_CALL(MemGetInfo, 3020);
 SAME_CALL(MemAlloc, 3020);
 SAME_CALL(MemFree, 3020);

@@ -13,6 +13,7 @@
 #include "cuda/kernels/kernels.h"
 #include "cuda/slot_arrival.h"
 #include "cuda/slot_checksums.h"
+#include "storage/base/clock.h"
 #include "tests/unit/cuda/gpu_under_test.h"
 #include "tests/unit/cuda/kv_world.h"
 #include "tests/unit/cuda/round_trip.h"
@@ -254,6 +255,24 @@ TEST_CASE("A store whose pages are never written ends when it is cancelled, and 
   CHECK(ends.order().size() == 29);
   engine->Cancel({1, 1});
   CHECK(absl::IsCancelled(ends.Wait({1, 1})));
+}
+
+TEST_CASE("A copy whose pages aren't ready in time ends by itself") {
+  Planned planned({});
+  KvWorld world(KnownLayouts()[0], Seal::kDevice, 2, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  for (const Direction direction : {Direction::kLoad, Direction::kStore}) {
+    const OpId op{direction == Direction::kLoad ? 1u : 2u, 1};
+    Copy never = world.MakeCopy(op, direction, {0, 1}, rng);
+    never.pages_ready = std::make_shared<Source>();
+    never.ready_by_nanos = MonotonicNanos() + 20'000'000;
+    const KvWorld::Image before = world.Snapshot();
+    engine->Submit(std::move(never));
+    CHECK(absl::IsDeadlineExceeded(ends.Wait(op)));
+    CHECK(world.Snapshot() == before);
+  }
 }
 
 TEST_CASE("A load to a GPU from slots that are being read copies what is there, and ends with the read's error") {

@@ -90,7 +90,13 @@ TEST_CASE("An engine's allocation is mapped once for all who import it, and clos
   CHECK(ByteAt(*gpu, second->address) == std::byte{7});
   second.reset();
   CHECK(Soon([&] { return FakeDriver::Get().figures().imported_bytes == 0; }));
-  auto third = gpu->Import(engine.allocation, engine.pidfd.get()).value();
+  CHECK(Soon([&] { return gpu->imported() == Bytes{}; }));
+  std::shared_ptr<const ImportedMemory> third;
+  REQUIRE(Soon([&] {
+    auto again = gpu->Import(engine.allocation, engine.pidfd.get());
+    if (again.ok()) third = *again;
+    return again.ok();
+  }));
   CHECK(ByteAt(*gpu, third->address) == std::byte{7});
 }
 
@@ -103,7 +109,12 @@ TEST_CASE("Allocations come and go from several threads at once") {
     threads.emplace_back([&, t] {
       for (int round = 0; round < 200; ++round) {
         const Exporter& engine = (round + t) % 2 == 0 ? a : b;
-        const auto memory = gpu->Import(engine.allocation, engine.pidfd.get());
+        auto memory = gpu->Import(engine.allocation, engine.pidfd.get());
+        // While the last one's mapping is being closed: a while later.
+        for (int i = 0; i < 2000 && absl::IsUnavailable(memory.status()); ++i) {
+          std::this_thread::sleep_for(std::chrono::microseconds(100));
+          memory = gpu->Import(engine.allocation, engine.pidfd.get());
+        }
         std::byte byte{};
         if (!memory.ok() || !gpu->Read((*memory)->address, &byte, Bytes{1}).ok()) ++wrong;
         if (byte != std::byte{static_cast<unsigned char>((round + t) % 2 == 0 ? 1 : 2)}) ++wrong;
@@ -122,12 +133,13 @@ TEST_CASE("A mapping outlives its engine while it is held, and its handle opens 
   engine.Kill();
   CHECK(ByteAt(*gpu, memory->address) == std::byte{9});
   // The name may be another process's by now: the old mapping isn't given out for it.
-  std::thread lets_go([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    memory.reset();
-  });
-  const absl::Status status = gpu->Import(engine.allocation, engine.pidfd.get()).status();
-  lets_go.join();
+  CHECK(absl::IsUnavailable(gpu->Import(engine.allocation, engine.pidfd.get()).status()));
+  memory.reset();
+  absl::Status status;
+  REQUIRE(Soon([&] {
+    status = gpu->Import(engine.allocation, engine.pidfd.get()).status();
+    return !absl::IsUnavailable(status);
+  }));
   CHECK(absl::IsFailedPrecondition(status));
   CHECK_THAT(std::string(status.message()), Catch::Contains("cuIpcOpenMemHandle"));
   CHECK(Soon([&] { return FakeDriver::Get().figures().imported_bytes == 0; }));

@@ -164,7 +164,8 @@ Copy KvWorld::MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>
             .layer_count = layers(),
             .progress = nullptr,
             .arrivals = {},
-            .pages_ready = nullptr};
+            .pages_ready = nullptr,
+            .ready_by_nanos = INT64_MAX};
   std::vector<uint32_t> pages(layout().pages);
   std::iota(pages.begin(), pages.end(), 0);
   // Half the time in order, so that neighbours are joined.
