@@ -315,8 +315,7 @@ class StoreWorld final : public StoreOwner {
   const Options options;
   uint64_t versions_max = 1;
   std::function<void(const ChunkId&)> on_written, on_freed;  // under the mutex
-  std::unique_ptr<Store> store;
-  Store* for_callbacks = nullptr;  // while it is closed, too
+  Store* for_callbacks = nullptr;                            // while it is closed, too
   void Wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     KVIST_CHECK(!changed.WaitWithTimeout(&mutex, kLong));
   }                   // a signal comes sooner, unless it hangs
@@ -334,6 +333,7 @@ class StoreWorld final : public StoreOwner {
   std::optional<Recovery> recovery;
   std::optional<bool> can_write;
   std::string why_not;
+  std::unique_ptr<Store> store;  // last: its threads call this
 };
 
 }  // namespace kvist::ssd::test
