@@ -62,11 +62,12 @@ class GpuEngine final : public CopyEngine {
   }
 
   void LoadKernel() {
-    if (options_.kernel_below == Bytes{}) return;
+    if (!options_.kernel.has_value()) return;
     absl::StatusOr<std::unique_ptr<CopyKernel>> kernel = CopyKernel::Load(gpu_);
     if (!kernel.ok()) return options_.no_kernel(kernel.status());
     kernel_ = *std::move(kernel);
-    for (GpuLane* lane : {&loads_, &stores_}) lane->UseKernel(kernel_.get(), options_.kernel_below, options_.slots_pinned);
+    for (GpuLane* lane : {&loads_, &stores_})
+      lane->UseKernel({kernel_.get(), *options_.kernel, options_.slots_pinned, options_.found});
   }
 
   // Takes what comes next, as much as has room; sleeps before when there is nothing.

@@ -3,14 +3,15 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "cuda/copy_engine.h"
 #include "cuda/gpu.h"
-#include "storage/base/units.h"
+#include "cuda/path_choice.h"
 
 namespace kvist::cuda {
 
-// The copy engine of one GPU: batches of DMA (or, for small pages, of a kernel where that is asked for) on two streams, one a direction, so that both of the bus's directions are in use; loads have the
+// The copy engine of one GPU: batches of DMA (or, for small pages, of a kernel where that has been faster) on two streams, one a direction, so that both of the bus's directions are in use; loads have the
 // higher priority. A thread claims units, hands them to the driver as batches, and asks for their end: the driver never calls back, nothing
 // waits on the device, and what an engine's stream isn't through with yet holds up nobody else (PagesReady is asked here, no stream waits for it).
 //
@@ -22,13 +23,14 @@ namespace kvist::cuda {
 // `gpu` outlives the engine.
 struct GpuEngineOptions {
   Verify verify = Verify::kNever;
-  // Batches whose pieces are smaller than this, on average, are copied by kvist's kernel instead of DMA; 0: none. Where there is no kernel, or
-  // more pieces than one launch takes, all go by DMA.
-  Bytes kernel_below{};
+  // How to choose between DMA and kvist's kernel; nothing: DMA for all. Where there is no kernel, or a batch has more pieces than one launch
+  // takes, it is DMA, too.
+  std::optional<PathChoice::Options> kernel = {};
   // Whether all slots are pinned: a kernel may touch nothing else.
   std::function<bool()> slots_pinned = nullptr;
-  // Hears, on the engine's thread, why there is no kernel although one is asked for; DMA does it all then.
+  // Hear, on the engine's thread, why there is no kernel although one is asked for (DMA does it all then); and which way was found to be faster.
   std::function<void(const absl::Status&)> no_kernel = [](const absl::Status&) {};
+  std::function<void(Direction, const PathChoice::Found&)> found = [](Direction, const PathChoice::Found&) {};
 };
 std::unique_ptr<CopyEngine> MakeGpuEngine(Gpu* gpu, GpuEngineOptions options, CopyEngine::Done done);
 

@@ -35,10 +35,9 @@ absl::Status GpuLane::Open(Gpu* gpu, Direction direction) {
                       "cuStreamCreateWithPriority");
 }
 
-void GpuLane::UseKernel(const CopyKernel* kernel, Bytes below, std::function<bool()> slots_pinned) {
-  kernel_ = kernel;
-  kernel_below_ = below;
-  slots_pinned_ = std::move(slots_pinned);
+void GpuLane::UseKernel(SmallPieces small) {
+  small_ = std::move(small);
+  choice_.emplace(small_.choice);
 }
 
 void GpuLane::Close() {
@@ -99,7 +98,9 @@ absl::Status GpuLane::HandOver() {
     free_events_.push_back(event);
   }
   // Without entries all of its pages are absent.
-  const absl::Status status = entries_.sizes.empty() ? absl::OkStatus() : SuitsKernel() ? Launch() : Dma();
+  const absl::Status status = entries_.sizes.empty()                  ? absl::OkStatus()
+                              : Choose() == PathChoice::Path::kKernel ? Launch()
+                                                                      : Dma();
   // Also after an error: some of it may be under way.
   if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
     const absl::Status why = driver.Check(result, "cuEventRecord");
@@ -128,21 +129,29 @@ absl::Status GpuLane::Dma() {
   return absl::OkStatus();
 }
 
-bool GpuLane::SuitsKernel() const {
-  return kernel_ != nullptr && entries_.sizes.size() <= CopyKernel::kExtentsMax &&
-         open_.bytes / entries_.sizes.size() < kernel_below_.value && slots_pinned_();
+PathChoice::Path GpuLane::Choose() {
+  if (!choice_ || entries_.sizes.size() > CopyKernel::kExtentsMax || !small_.slots_pinned()) return PathChoice::Path::kDma;
+  open_.piece = Bytes{open_.bytes / entries_.sizes.size()};
+  open_.path = choice_->Next(open_.piece, Bytes{open_.bytes});
+  return *open_.path;
+}
+
+void GpuLane::Learn(const Batch& batch, absl::Duration took) {
+  if (!batch.path) return;
+  if (const auto found = choice_->Learn(*batch.path, batch.piece, Bytes{batch.bytes}, took))
+    small_.found(direction_, *found);
 }
 
 absl::Status GpuLane::Launch() {
   if (free_extents_.empty()) {
-    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> extents, kernel_->MakeExtents());
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> extents, small_.kernel->MakeExtents());
     free_extents_.push_back(std::move(extents));
   }
   open_.extents = std::move(free_extents_.back());
   free_extents_.pop_back();
   for (size_t i = 0; i < entries_.sizes.size(); ++i)
     open_.extents->data()[i] = {entries_.to[i], entries_.from[i], entries_.sizes[i]};
-  return kernel_->Launch(stream_, *open_.extents, static_cast<uint32_t>(entries_.sizes.size()));
+  return small_.kernel->Launch(stream_, *open_.extents, static_cast<uint32_t>(entries_.sizes.size()));
 }
 
 bool GpuLane::Collect(Ended* ended) {
@@ -159,8 +168,10 @@ bool GpuLane::Collect(Ended* ended) {
   }
   if (front.extents != nullptr) free_extents_.push_back(std::move(front.extents));
   const int64_t now = MonotonicNanos();
-  if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0)
+  if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0) {
     bytes_per_nano_ = 0.9 * bytes_per_nano_ + 0.1 * static_cast<double>(front.bytes) / static_cast<double>(took);
+    Learn(front, absl::Nanoseconds(took));
+  }
   last_end_nanos_ = now;
   bytes_ -= front.bytes;
   *ended = {std::move(front.units), std::move(front.status)};

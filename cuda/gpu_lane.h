@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "cuda/copy_kernel.h"
 #include "cuda/gpu.h"
+#include "cuda/path_choice.h"
 #include "cuda/running_copy.h"
 #include "storage/base/units.h"
 
@@ -51,8 +53,14 @@ class GpuLane {
 
   // Errors: those of the driver.
   absl::Status Open(Gpu* gpu, Direction direction);
-  // Small pieces are copied by this kernel, which outlives the lane's last batch (GpuEngineOptions).
-  void UseKernel(const CopyKernel* kernel, Bytes below, std::function<bool()> slots_pinned);
+  // As GpuEngineOptions has them; the kernel outlives the lane's last batch.
+  struct SmallPieces {
+    const CopyKernel* kernel = nullptr;
+    PathChoice::Options choice;
+    std::function<bool()> slots_pinned;
+    std::function<void(Direction, const PathChoice::Found&)> found;
+  };
+  void UseKernel(SmallPieces small);
   void Close();  // nothing is in flight
 
   // Adds a unit to the batch that is being made; sends that first when the unit had better not wait for it, or after when it is full.
@@ -71,22 +79,24 @@ class GpuLane {
     std::vector<UnitOfCopy> units;
     uint64_t bytes = 0;
     driver::Event event = nullptr;
+    std::optional<PathChoice::Path> path;          // that was chosen; nothing: there was no choice
+    Bytes piece;                                   // on average
     std::unique_ptr<CopyKernel::Extents> extents;  // of a kernel
     absl::Status status;                           // of handing it over
     int64_t sent_nanos = 0;
   };
   void Expand(const UnitOfCopy& unit);
   absl::Status HandOver();
-  bool SuitsKernel() const;
+  PathChoice::Path Choose();
   absl::Status Dma();
   absl::Status Launch();
+  void Learn(const Batch& batch, absl::Duration took);
 
   Gpu* gpu_ = nullptr;
   Direction direction_ = Direction::kLoad;
   driver::Stream stream_ = nullptr;
-  const CopyKernel* kernel_ = nullptr;
-  Bytes kernel_below_{};
-  std::function<bool()> slots_pinned_;
+  SmallPieces small_;                 // without a kernel there is none
+  std::optional<PathChoice> choice_;  // with one
   std::vector<driver::Event> free_events_;
   std::vector<std::unique_ptr<CopyKernel::Extents>> free_extents_;
   Batch open_;

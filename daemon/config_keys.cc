@@ -147,10 +147,10 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "Threads that copy for engines on CPUs. More copy faster until memory is the limit, and take cores from engines.",
           Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256)),
       AtStart("Pins those threads; for benchmarks.", CpuList(KVIST_FIELD(copy, cpus))),
-      AtStart("GPU pages below this size are copied by a kernel of kvistd's on a few SMs instead of DMA; 0 for none. "
-              "Larger: small pages "
-              "are copied faster, and the engine's kernels share the GPU with more of these.",
-              Size(KVIST_FIELD(copy, gpu_kernel_below), {.min = Bytes{}, .max = MiB(1)})),
+      AtStart("Small pages of GPUs may be copied by a kernel of kvistd's on a few multiprocessors, where kvistd finds that "
+              "faster than DMA; "
+              "false: never, and no kernel of an engine ever waits for it.",
+              Flag(KVIST_FIELD(copy, gpu_kernel))),
 
       Live("A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer. Those that were "
            "granted before a change stay.",

@@ -67,8 +67,8 @@ struct Options {
     // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
     uint32_t threads = 2;
     std::vector<int> cpus;  // pins them; for benchmarks
-    // GPU pages below this go by a kernel instead of DMA. None until a GPU has said from where on it pays (cuda/README.md).
-    Bytes gpu_kernel_below{};
+    bool gpu_kernel =
+        true;  // small pages go to and from GPUs by a kernel where that is found to be faster (cuda/path_choice.h)
     bool operator==(const Copy&) const = default;
   } copy;
 

@@ -316,12 +316,21 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
     s.copy_engine = cuda::JoinCopyEngines(
         cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done),
-        [&s, verify, copy_done, kernel_below = options.copy.gpu_kernel_below](cuda::Gpu* gpu) {
+        [&s, verify, copy_done, kernel = options.copy.gpu_kernel](cuda::Gpu* gpu) {
           const auto slots_pinned = [&s] { return s.gpus->HasPinned(s.slots->capacity()); };
-          const auto no_kernel = [](const absl::Status& why) {
-            spdlog::warn("copy.gpu_kernel_below has no effect, small pages go by DMA: {}", std::string(why.message()));
+          cuda::GpuEngineOptions of_gpu{verify, {}, slots_pinned};
+          if (kernel) of_gpu.kernel.emplace();
+          of_gpu.no_kernel = [](const absl::Status& why) {
+            spdlog::warn("copy.gpu_kernel has no effect, small pages go by DMA: {}", std::string(why.message()));
           };
-          return cuda::MakeGpuEngine(gpu, {verify, kernel_below, slots_pinned, no_kernel}, copy_done);
+          of_gpu.found = [gpu](cuda::Direction direction, const cuda::PathChoice::Found& found) {
+            spdlog::log(found.again ? spdlog::level::debug : spdlog::level::info,
+                        "{}: {} of pages of {} to {} bytes go by {} now: DMA copied {:.1f} GB/s, the kernel {:.1f}",
+                        gpu->name(), direction == cuda::Direction::kLoad ? "loads" : "stores", found.piece.value,
+                        2 * found.piece.value - 1, found.path == cuda::PathChoice::Path::kDma ? "DMA" : "the kernel",
+                        found.dma_gb_per_second, found.kernel_gb_per_second);
+          };
+          return cuda::MakeGpuEngine(gpu, std::move(of_gpu), copy_done);
         });
     s.gpus = std::make_unique<cuda::Gpus>(cuda::driver::kLibrary, [](bool warning, const std::string& text) {
       spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);

@@ -45,11 +45,11 @@ else
   skip copy_paths "no nvcc"
 fi
 for round in 1 2 3; do step "bench_$round" ./bin/kvist-bench copy --device cuda; done
-step bench_kernel ./bin/kvist-bench copy --device cuda --set copy.gpu_kernel_below=64KiB
+step bench_dma ./bin/kvist-bench copy --device cuda --set copy.gpu_kernel=false
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2> /dev/null; then
   [ ! -x "$out/copy_paths" ] || step copy_paths_beside_gemm python3 gemm_beside.py "$out/copy_paths"
   step bench_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 10
-  step bench_kernel_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 10 --set copy.gpu_kernel_below=64KiB
+  step bench_dma_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 10 --set copy.gpu_kernel=false
 else
   skip gemm "no PyTorch with CUDA"
 fi

@@ -62,6 +62,8 @@ FakeCudaPlan PlanOfEnvironment() {
   number("no_batches", &plan.no_batches);
   number("no_register", &plan.no_register);
   number("no_open", &plan.no_open);
+  number("entry_us", &plan.entry_us);
+  number("launch_us", &plan.launch_us);
   return plan;
 }
 
@@ -305,7 +307,9 @@ Result Enqueue(std::vector<Entry> entries, Stream on) {
     seed = w.random();
   }
   FakeDevice* device = Current();
-  stream->Push([entries = std::move(entries), seed, device]() mutable {
+  const uint64_t takes = entries.size() * w.plan.entry_us;
+  stream->Push([entries = std::move(entries), seed, device, takes]() mutable {
+    if (takes > 0) std::this_thread::sleep_for(std::chrono::microseconds(takes));
     std::mt19937_64 random(seed);
     std::shuffle(entries.begin(), entries.end(), random);  // nothing says in which order a batch's copies come
     for (const Entry& entry : entries) {
@@ -430,7 +434,10 @@ Result LaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, u
   const std::shared_ptr<FakeStream> stream = Find(on);
   if (stream == nullptr) return Result::kInvalidHandle;
   ++TheWorld().kernels;
-  stream->Push(reinterpret_cast<const KernelOnHost*>(function)->bind(parameters));
+  stream->Push([run = reinterpret_cast<const KernelOnHost*>(function)->bind(parameters), takes = TheWorld().plan.launch_us] {
+    if (takes > 0) std::this_thread::sleep_for(std::chrono::microseconds(takes));
+    run();
+  });
   return Result::kSuccess;
 }
 

@@ -25,6 +25,8 @@ struct FakeCudaPlan {
   uint32_t no_batches = 0;    // 1: a driver of before CUDA 12.8
   uint32_t no_register = 0;   // 1: host memory can't be registered
   uint32_t no_open = 0;       // 1: handles of other processes can't be opened
+  uint32_t entry_us = 0;      // each copy of a batch takes so long
+  uint32_t launch_us = 0;     // each kernel takes so long
 };
 
 struct FakeCudaFigures {

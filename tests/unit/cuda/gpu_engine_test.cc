@@ -31,9 +31,9 @@ struct Planned {
     gpu.reset();
     FakeDriver::Get().Plan({});
   }
-  std::unique_ptr<CopyEngine> Make(CopyEngine::Done done, Verify verify = Verify::kNever, Bytes kernel_below = {}) {
-    return MakeGpuEngine(gpu.get(), {verify, kernel_below, [] { return true; }, [](const absl::Status&) {}},
-                         std::move(done));
+  std::unique_ptr<CopyEngine> Make(CopyEngine::Done done, GpuEngineOptions options = {}) {
+    options.slots_pinned = [] { return true; };
+    return MakeGpuEngine(gpu.get(), std::move(options), std::move(done));
   }
   std::unique_ptr<Gpu> gpu;
 };
@@ -77,26 +77,75 @@ TEST_CASE("GpuEngine copies random layouts like plain loops do, however slow the
   }
 }
 
-TEST_CASE("GpuEngine copies small pages by its kernel like plain loops do, and large ones by DMA, in one engine") {
+TEST_CASE("GpuEngine copies by its kernel and by DMA in turns like plain loops do, and large pages by DMA") {
   const uint64_t seed = std::random_device()();
   for (uint64_t round = 0; round < 20; ++round) {
     Rng rng(seed + round);
     Planned planned({.seed = seed + round, .delay_us = static_cast<uint32_t>(rng() % 100)});
     const FakeCudaFigures before = FakeDriver::Get().figures();
     const NamedLayout named = RandomLayout(rng);
-    const Bytes below{round % 2 == 0 ? uint64_t{1} << 20 : 512};
+    GpuEngineOptions options;
+    options.kernel = {.below = Bytes{round % 2 == 0 ? uint64_t{1} << 20 : 512}, .batch_least = {}, .try_every = 2};
     CheckRoundTrip(
-        named, Seal::kDevice, seed + round,
-        [&](CopyEngine::Done done) { return planned.Make(std::move(done), Verify::kNever, below); }, planned.gpu.get());
+        named, Seal::kDevice, seed + round, [&](CopyEngine::Done done) { return planned.Make(std::move(done), options); },
+        planned.gpu.get());
     const FakeCudaFigures after = FakeDriver::Get().figures();
-    if (KernelImage().empty()) {
+    if (KernelImage().empty() || named.layout.segment_bytes >= options.kernel->below) {
       CHECK(after.kernels == before.kernels);
-    } else if (round % 2 == 0) {
-      CHECK(after.kernels > before.kernels);
+      CHECK(after.copies > before.copies);
     }
-    if (KernelImage().empty() || named.layout.segment_bytes.value >= below.value) CHECK(after.copies > before.copies);
     CHECK(after.registered_bytes == before.registered_bytes);
   }
+}
+
+// Stores small pages, so many times over, on a device of that plan: what went which way.
+struct Went {
+  uint64_t kernels = 0;
+  uint64_t copy_calls = 0;
+  std::vector<PathChoice::Found> found = {};
+};
+Went StoreSmallPages(FakeCudaPlan plan, uint32_t times) {
+  Planned planned(plan);
+  KvWorld world(Named("a gap after each page"), Seal::kDevice, 2, 1, planned.gpu.get());  // so all pieces are of one size
+  REQUIRE(world.layout().segment_bytes < PathChoice::Options{}.below);
+  Rng rng(1);
+  Went went;
+  GpuEngineOptions options;
+  options.kernel = {.batch_least = {}};
+  options.found = [&](Direction, const PathChoice::Found& found) { went.found.push_back(found); };
+  const FakeCudaFigures before = FakeDriver::Get().figures();
+  {
+    Ends ends;
+    const std::unique_ptr<CopyEngine> engine = planned.Make(ends.Listener(), options);
+    for (uint32_t op = 1; op <= times; ++op) {
+      Copy copy = world.MakeCopy({op, 1}, Direction::kStore, AllSlots(world), rng);
+      const Copy same = copy;
+      engine->Submit(std::move(copy));
+      CHECK(ends.Wait({op, 1}) == absl::OkStatus());
+      CHECK(world.LayersAreEqual(same, world.layers()));
+    }
+  }
+  const FakeCudaFigures after = FakeDriver::Get().figures();
+  went.kernels = after.kernels - before.kernels;
+  went.copy_calls = after.copy_calls - before.copy_calls;
+  return went;
+}
+
+TEST_CASE("GpuEngine finds out which way is faster on its device, and takes that") {
+  if (KernelImage().empty()) {
+    WARN("built without nvcc: there is no kernel to choose");
+    return;
+  }
+  const Went by_kernel = StoreSmallPages({.entry_us = 100}, 60);
+  CHECK(by_kernel.kernels >= 50);
+  REQUIRE(by_kernel.found.size() == 1);
+  CHECK(by_kernel.found[0].path == PathChoice::Path::kKernel);
+  CHECK(by_kernel.found[0].kernel_gb_per_second > by_kernel.found[0].dma_gb_per_second);
+  const Went by_dma = StoreSmallPages({.launch_us = 5000}, 60);
+  CHECK(by_dma.kernels <= 5);
+  CHECK(by_dma.copy_calls >= 50);
+  REQUIRE(by_dma.found.size() == 1);
+  CHECK(by_dma.found[0].path == PathChoice::Path::kDma);
 }
 
 TEST_CASE("GpuEngine ends empty copies, and zeros what a store has no page for") {
@@ -305,7 +354,7 @@ TEST_CASE("GpuEngine that verifies gives nothing out of a chunk that isn't what 
   KvWorld world(KnownLayouts()[3], Seal::kDevice, 3, 1, planned.gpu.get());
   Rng rng(1);
   Ends ends;
-  const auto engine = planned.Make(ends.Listener(), Verify::kAlways);
+  const auto engine = planned.Make(ends.Listener(), {.verify = Verify::kAlways});
   engine->Submit(world.MakeCopy({1, 1}, Direction::kStore, {0, 1, 2}, rng));
   REQUIRE(ends.Wait({1, 1}) == absl::OkStatus());
   for (uint32_t slot = 0; slot < 3; ++slot) CHECK(ChecksumMatches(world.slot(slot), world.layout(), {0}));

@@ -53,11 +53,11 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "ssd.capacity") return "\"2TiB\"";
   if (name == "ssd.write_rate") return "\"300MiB\"";
   if (name == "ssd.gate") return "false";
+  if (name == "copy.gpu_kernel") return "false";
   if (name == "ssd.scrub_every") return "\"2h\"";
   if (name == "ssd.stop_flush") return "\"30s\"";
   if (name == "copy.threads") return "5";
   if (name == "copy.cpus") return "[1, 0]";
-  if (name == "copy.gpu_kernel_below") return "\"16KiB\"";
   if (name == "lease.max") return "\"1m30s\"";
   if (absl::EndsWith(name, ".share")) return "0.125";
   if (name == "lease.half_store") return "\"500ms\"";
