@@ -44,6 +44,14 @@ class PagesReady {
   virtual bool LayersReady(uint32_t layers) const = 0;
 };
 
+// What an engine says of the bus between its GPU and memory: that it needs it itself for a moment. Asked on the copy engine's threads; must not
+// block.
+class BusClaim {
+ public:
+  virtual ~BusClaim() = default;
+  virtual int64_t UntilNanos() const = 0;  // monotonic; what has passed is no claim
+};
+
 // One operation: chunk i of it is slots[i] and the pages page_table[i * pages_per_chunk, (i + 1) * pages_per_chunk).
 // The mover expands it into extents itself; they never exist as messages.
 struct Copy {
@@ -63,6 +71,8 @@ struct Copy {
   // Nothing is copied of layers that it doesn't call ready. Null: all are.
   std::shared_ptr<const PagesReady> pages_ready = nullptr;
   int64_t ready_by_nanos = INT64_MAX;  // monotonic: it ends with DeadlineExceeded when they aren't all ready by then
+  std::shared_ptr<const BusClaim> bus =
+      nullptr;  // the engine's, who keeps it; null: it claims nothing. For GPUs (bus_claims.h)
 
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };

@@ -75,11 +75,12 @@ void CopyQueue::Stop() {
   work_.SignalAll();
 }
 
-std::optional<CopyQueue::Claim> CopyQueue::Next(Wanted wanted, Patience patience) {
+std::optional<CopyQueue::Claim> CopyQueue::Next(WantedNow wanted_now, Patience patience) {
   absl::MutexLock lock(&mutex_);
   for (bool late = false;;) {
     if (to_sift_ > 0) Sift();
     if (!dropped_.empty()) return ClaimFrom(dropped_);
+    const Wanted wanted = wanted_now();
     if (wanted.loads && !loads_.empty()) return ClaimFrom(loads_);
     if (wanted.stores && !stores_.empty()) return ClaimFrom(stores_);
     if (to_sift_ > 0) {

@@ -49,12 +49,13 @@ class CopyQueue {
   // Nothing that isn't claimed will be copied.
   void Stop();
 
-  // The next claim of what is wanted. Sleeps for one, each time at most as long as `patience` then says (it is called under the mutex);
-  // nothing when that is over, and once it is stopped and nothing is left. What was cancelled is always wanted.
+  // The next claim of what is wanted. Sleeps for one, each time at most as long as `patience` then says; nothing when that is over, and once it
+  // is stopped and nothing is left. What was cancelled is always wanted. Both functions are called under the mutex, with each look.
+  using WantedNow = absl::FunctionRef<Wanted()>;
   using Patience = absl::FunctionRef<absl::Duration()>;
-  std::optional<Claim> Next(Wanted wanted, Patience patience);
+  std::optional<Claim> Next(WantedNow wanted_now, Patience patience);
   std::optional<Claim> Next() {
-    return Next({}, [] { return absl::InfiniteDuration(); });
+    return Next([] { return Wanted{}; }, [] { return absl::InfiniteDuration(); });
   }
   // Of a copy that is quiet: forgets it.
   void Forget(OpId op);

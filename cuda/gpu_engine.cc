@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "cuda/bus_claims.h"
 #include "cuda/copy_kernel.h"
 #include "cuda/copy_queue.h"
 #include "cuda/gpu_lane.h"
 #include "cuda/running_copy.h"
+#include "storage/base/clock.h"
 
 namespace kvist::cuda {
 namespace {
@@ -38,6 +40,7 @@ class GpuEngine final : public CopyEngine {
 
   void Submit(Copy copy) override {
     if (copy.pages_ready != nullptr) unready_.fetch_add(1, std::memory_order_relaxed);
+    if (copy.bus != nullptr) bus_.Add(copy.bus);
     queue_.Submit(std::make_shared<RunningCopy>(std::move(copy), options_.verify));
   }
   void Cancel(OpId op) override { queue_.Cancel(op); }
@@ -74,8 +77,9 @@ class GpuEngine final : public CopyEngine {
   void Claim() {
     if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
     bool claimed = false;
+    const auto room = [&] { return Room(); };
     const auto patience = [&] { return claimed ? absl::ZeroDuration() : Patience(); };
-    while (std::optional<CopyQueue::Claim> claim = queue_.Next(Room(), patience)) {
+    while (std::optional<CopyQueue::Claim> claim = queue_.Next(room, patience)) {
       claimed = true;
       Take(*claim);
     }
@@ -86,13 +90,15 @@ class GpuEngine final : public CopyEngine {
   }
 
   absl::Duration Patience() const {
-    const absl::Duration of_lanes = std::min(loads_.Patience(), stores_.Patience());
+    const absl::Duration of_lanes = std::min({loads_.Patience(), stores_.Patience(), stores_wait_});
     return unready_.load(std::memory_order_relaxed) > 0 ? std::min(of_lanes, ask_again_) : of_lanes;
   }
 
-  CopyQueue::Wanted Room() const {
+  CopyQueue::Wanted Room() {
     const uint64_t of_stores = loads_.idle() ? kWindow : kWindowOfStoresBesideLoads;
-    return {loads_.bytes() < kWindow, stores_.bytes() < of_stores};
+    const absl::Duration wait = bus_.StoresWait(MonotonicNanos());
+    stores_wait_ = wait > absl::ZeroDuration() ? wait : absl::InfiniteDuration();
+    return {loads_.bytes() < kWindow, stores_.bytes() < of_stores && wait == absl::ZeroDuration()};
   }
 
   void Take(const CopyQueue::Claim& claim) {
@@ -136,11 +142,13 @@ class GpuEngine final : public CopyEngine {
   const GpuEngineOptions options_;
   const Done done_;
   CopyQueue queue_;
+  BusClaims bus_;
   std::atomic<uint32_t> unready_{0};  // copies with a PagesReady: it tells nobody when it is
 
   // The thread's.
   std::unique_ptr<CopyKernel> kernel_;  // null: none
   GpuLane loads_, stores_;
+  absl::Duration stores_wait_ = absl::InfiniteDuration();  // until they may go on; infinite: they may
   absl::Duration ask_again_ = kAskFirst;
 
   std::thread thread_;  // last: it uses all of the above

@@ -242,6 +242,11 @@ kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layer
   return Report(client->impl->PagesReady(op, layers, stream));
 }
 
+kvist_status kvist_bus_busy(kvist_client* client, int64_t for_us) {
+  if (client == nullptr) return Missing("client");
+  return Report(client->impl->BusBusy(for_us));
+}
+
 kvist_status kvist_cancel(kvist_client* client, kvist_op op) {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Cancel(op));

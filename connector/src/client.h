@@ -54,6 +54,7 @@ class Client {
   absl::Status Cancel(kvist_op op);
   absl::Status WaitOnStream(kvist_op op, uint32_t layers, void* stream);
   absl::Status PagesReady(kvist_op op, uint32_t layers, void* stream);
+  absl::Status BusBusy(int64_t for_us);
 
   kvist_connection connection(uint8_t* space_digest) const;
   absl::Status WaitConnected(int64_t timeout_us) const;

@@ -272,6 +272,10 @@ absl::Status Link::PagesReady(Ticket ticket, uint32_t layers, void* stream) {
   return board_->Write(static_cast<cuda::driver::Stream>(stream), &memory_->cell(ticket.cell)->ready, value);
 }
 
+void Link::ClaimBus(int64_t until_nanos) {
+  memory_->header()->bus_claimed_until_nanos.store(until_nanos, std::memory_order_relaxed);
+}
+
 void Link::ReleaseStreams(Ticket ticket) {
   if (board_ == nullptr) return;
   shm::Raise(&memory_->cell(ticket.cell)->stream_progress,

@@ -69,6 +69,8 @@ class Link {
   absl::Status WaitOnStream(Ticket ticket, uint32_t layers, void* stream);
   // The pages of the first `layers` layers are ready when `stream` comes to this. Errors: the same.
   absl::Status PagesReady(Ticket ticket, uint32_t layers, void* stream);
+  // The engine needs the bus until then.
+  void ClaimBus(int64_t until_nanos);
   // Nothing of this operation is worth a stream's waiting any more.
   void ReleaseStreams(Ticket ticket);
   void ReleaseAllStreams();  // nor of any

@@ -7,12 +7,19 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "connector/src/client.h"
 #include "connector/src/error.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 
 namespace kvist::connector {
+namespace {
+
+// An engine that died or forgot must not hold stores back for longer than this, even where kvistd wouldn't stop it sooner.
+constexpr int64_t kBusBusyUsMax = 1'000'000;
+
+}  // namespace
 
 kvist_op Client::Remember(Op op) {
   MutexLock lock(&mutex_);
@@ -105,6 +112,14 @@ absl::Status Client::PagesReady(kvist_op handle, uint32_t layers, void* stream) 
   KVIST_ASSIGN_OR_RETURN(const Op op, CopyUnderWay(handle));
   if (!op.by_layers) return absl::InvalidArgumentError("the copy doesn't wait for layers: begin it with KVIST_AFTER_LAYERS");
   return op.link->PagesReady(op.ticket, layers, stream);
+}
+
+absl::Status Client::BusBusy(int64_t for_us) {
+  if (for_us < 0 || for_us > kBusBusyUsMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("for_us is ", for_us, ": say 0 to ", kBusBusyUsMax, ", and again when it takes longer"));
+  if (const std::shared_ptr<Link> current = link(); current != nullptr) current->ClaimBus(MonotonicNanos() + for_us * 1000);
+  return absl::OkStatus();
 }
 
 bool Client::GiveUpLate() {

@@ -96,6 +96,15 @@ class BoardReady : public cuda::PagesReady {
   const uint32_t sequence_;
 };
 
+class BoardBusClaim : public cuda::BusClaim {
+ public:
+  explicit BoardBusClaim(std::shared_ptr<const shm::SessionMemory> memory) : memory_(std::move(memory)) {}
+  int64_t UntilNanos() const override { return memory_->header()->bus_claimed_until_nanos.load(std::memory_order_relaxed); }
+
+ private:
+  std::shared_ptr<const shm::SessionMemory> memory_;
+};
+
 }  // namespace
 
 EngineSession::EngineSession(Identity identity, Registration registration, shm::SessionMemory memory, UniqueFd doorbell)
@@ -104,6 +113,7 @@ EngineSession::EngineSession(Identity identity, Registration registration, shm::
       memory_(std::make_shared<const shm::SessionMemory>(std::move(memory))),
       doorbell_(std::move(doorbell)),
       ring_(memory_.get()),
+      bus_claim_(on_gpu() ? std::make_shared<const BoardBusClaim>(memory_) : nullptr),
       pending_(shm::kCells),
       opened_nanos_(MonotonicNanos()) {}
 
@@ -323,6 +333,7 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
   copy.first_layer = pending.first_layer;
   copy.layer_count = pending.layers;
   copy.progress = std::make_shared<BoardProgress>(memory_, CellOf(effect.tag), pending.sequence, on_gpu());
+  copy.bus = bus_claim_;
   if (pending.ready_by_nanos != 0) {
     copy.pages_ready = std::make_shared<BoardReady>(memory_, CellOf(effect.tag), pending.sequence);
     copy.ready_by_nanos = pending.ready_by_nanos;

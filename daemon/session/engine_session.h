@@ -116,11 +116,12 @@ class EngineSession {
   std::shared_ptr<const shm::SessionMemory> memory_;
   UniqueFd doorbell_;
   shm::RingConsumer ring_;
-  std::vector<Pending> pending_;         // [cell]
-  std::vector<ChunkKey> keys_;           // scratch of one entry
-  core::Hint hint_;                      // of the entry that is at the ring's end while hint_left_ isn't empty
-  std::span<const ChunkKey> hint_left_;  // keys_ that it hasn't been told of
-  const int64_t opened_nanos_;           // nothing was asked before
+  std::shared_ptr<const cuda::BusClaim> bus_claim_;  // null: the session has no GPU memory
+  std::vector<Pending> pending_;                     // [cell]
+  std::vector<ChunkKey> keys_;                       // scratch of one entry
+  core::Hint hint_;                                  // of the entry that is at the ring's end while hint_left_ isn't empty
+  std::span<const ChunkKey> hint_left_;              // keys_ that it hasn't been told of
+  const int64_t opened_nanos_;                       // nothing was asked before
   uint64_t requests_ = 0;
   uint64_t ops_in_flight_ = 0;
   Traffic traffic_;

@@ -210,6 +210,34 @@ TEST_CASE("A store waits for the stream that writes the pages, and for nothing e
   CHECK(wrong == "");
 }
 
+TEST_CASE("An engine that needs the bus has it: its stores wait, its loads don't") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kSmall);
+  FakeEngine engine(OnGpu(daemon));
+  REQUIRE(engine.status.message == "");
+  kvist::Client& client = engine.worker(0);
+  const auto keys = engine.Keys(1, 4), more = engine.Keys(2000, 4);
+  const auto others = engine.Pages(0, 1);
+  REQUIRE(engine.StoreAll(keys, 0, kTimeoutUs, 4).status == KVIST_OK);
+  engine.Fill(0, more[0], others);
+  std::string wrong;
+  const auto start = std::chrono::steady_clock::now();
+  REQUIRE(client.BusBusy(1'000'000).code == KVIST_OK);
+  const kvist_op op = client.Store({more.data(), 1}, 0, others, 0);
+  REQUIRE(op != 0);
+  CHECK(engine.LoadAll(keys, &wrong, kTimeoutUs, 4) == 4);
+  const kvist_result held = client.Wait(op, kTimeoutUs);
+  CHECK(held.status == KVIST_OK);  // not for ever
+
+  CHECK(held.chunks_copied == 1);
+  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(100));
+  REQUIRE(client.BusBusy(0).code == KVIST_OK);
+  CHECK(engine.LoadAll({more.data(), 1}, &wrong) == 1);
+  CHECK(wrong == "");
+  CHECK(client.BusBusy(-1).code == KVIST_INVALID_ARGUMENT);
+  CHECK(client.BusBusy(1'000'001).code == KVIST_INVALID_ARGUMENT);
+}
+
 TEST_CASE("A store follows a forward pass layer by layer") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kSmall);

@@ -221,6 +221,7 @@ class Client {
   Status PagesReady(kvist_op op, uint32_t layers, void* stream) {
     return Status::Of(kvist_pages_ready(client_.get(), op, layers, stream));
   }
+  Status BusBusy(int64_t for_us) { return Status::Of(kvist_bus_busy(client_.get(), for_us)); }
   kvist_result Poll(kvist_op op) {
     kvist_result result{};
     result.struct_size = sizeof result;

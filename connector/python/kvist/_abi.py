@@ -205,6 +205,7 @@ _PROMPT = {  # never block: called with the interpreter's lock held, because giv
     "kvist_cancel": (c_int, [c_void_p, c_uint64]),
     "kvist_wait_on_stream": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
     "kvist_pages_ready": (c_int, [c_void_p, c_uint64, c_uint32, c_void_p]),
+    "kvist_bus_busy": (c_int, [c_void_p, c_int64]),
     "kvist_hint": (c_int, [c_void_p, c_void_p, c_size_t, POINTER(HintArgs)]),
     "kvist_report_prefill": (c_int, [c_void_p, c_uint32, c_uint32, c_int64]),
     "kvist_free": (c_int, [c_void_p, c_uint64]),

@@ -298,6 +298,10 @@ class Client:
         """GPU memory, of an op after LAYERS: the pages of the first `layers` layers are ready once `stream` has done what it was given."""
         check(self._lib.pages_ready(self._client, op, layers, stream))
 
+    def bus_busy(self, for_s: float) -> None:
+        """GPU memory: the engine needs the bus to its GPU for so long (0: no more); stores wait, 100 ms in a row at most, loads don't."""
+        check(self._lib.bus_busy(self._client, round(for_s * 1e6)))
+
     # ---- pins, hints, private allocations ----
 
     def flush(self, *, deadline_s: float) -> int:

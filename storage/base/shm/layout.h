@@ -152,12 +152,15 @@ struct Header {
   uint8_t pad0[56];
   // Written by the connector: where the submitting thread ran. The daemon doesn't spin on a core that the client needs.
   std::atomic<uint32_t> client_cpu;
-  uint8_t pad1[60];
+  uint8_t pad1[4];
+  // Written by the connector: until when the engine needs its GPU's bus itself (monotonic); 0 from connectors that don't say.
+  std::atomic<int64_t> bus_claimed_until_nanos;
+  uint8_t pad2[48];
   // Written by the daemon (and asleep also by the connector, to kNo, when it wakes the daemon).
   std::atomic<uint64_t> head;    // entries consumed; their arena bytes are free
   std::atomic<uint32_t> asleep;  // an Asleep
   std::atomic<uint32_t> daemon_cpu;
-  uint8_t pad2[3952];
+  uint8_t pad3[3952];
 };
 static_assert(sizeof(Header) == 4096);
 

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/bus_claims.h"
 #include "cuda/kernels/kernels.h"
 #include "cuda/slot_arrival.h"
 #include "cuda/slot_checksums.h"
@@ -322,6 +323,46 @@ TEST_CASE("A copy whose pages aren't ready in time ends by itself") {
     CHECK(absl::IsDeadlineExceeded(ends.Wait(op)));
     CHECK(world.Snapshot() == before);
   }
+}
+
+class Claim final : public BusClaim {
+ public:
+  int64_t UntilNanos() const override { return until.load(); }
+  std::atomic<int64_t> until{0};
+};
+
+TEST_CASE("GpuEngine leaves the bus to an engine that claims it: stores wait for a while, loads don't") {
+  Planned planned({});
+  KvWorld world(KnownLayouts()[0], Seal::kDevice, 2, 1, planned.gpu.get());
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  const auto claim = std::make_shared<Claim>();
+  const auto begin = [&](uint32_t op, Direction direction) {
+    Copy copy = world.MakeCopy({op, 1}, direction, {op % 2}, rng);
+    copy.bus = claim;
+    engine->Submit(std::move(copy));
+  };
+  claim->until = MonotonicNanos() + 50'000'000;
+  begin(1, Direction::kStore);
+  begin(2, Direction::kLoad);
+  CHECK(ends.WaitForEnd({2, 1}).began_nanos < claim->until);
+  CHECK(ends.WaitForEnd({1, 1}).began_nanos >= claim->until);
+  // For ever: stores go on all the same.
+  const int64_t start = MonotonicNanos();
+  claim->until = INT64_MAX;
+  begin(3, Direction::kStore);
+  const CopyEnd end = ends.WaitForEnd({3, 1});
+  CHECK(end.status.ok());
+  CHECK(end.began_nanos >= start + absl::ToInt64Nanoseconds(BusClaims::kMost));
+  // And what is held back ends when it is cancelled.
+  claim->until = 0;
+  begin(4, Direction::kStore);
+  CHECK(ends.Wait({4, 1}).ok());
+  claim->until = INT64_MAX;
+  begin(5, Direction::kStore);
+  engine->Cancel({5, 1});
+  CHECK(absl::IsCancelled(ends.Wait({5, 1})));
 }
 
 TEST_CASE("A load to a GPU from slots that are being read copies what is there, and ends with the read's error") {

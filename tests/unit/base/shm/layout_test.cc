@@ -33,6 +33,7 @@ TEST_CASE("The layout is what connectors of this version were built against") {
   CHECK(shm::kArenaOffset == 331776);
   CHECK(shm::kSessionBytes.value == 4526080);
   CHECK(offsetof(shm::Header, client_cpu) == 64);
+  CHECK(offsetof(shm::Header, bus_claimed_until_nanos) == 72);
   CHECK(offsetof(shm::Header, head) == 128);
   CHECK(offsetof(shm::Header, asleep) == 136);
   CHECK(offsetof(shm::Entry, flags) == 1);
