@@ -19,9 +19,16 @@ int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, s
   return 0;
 }
 
+// The same, of pages on a GPU: through the engine's own way there, which its stores take, too.
+int WriteDevicePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size) {
+  auto& device = *static_cast<DevicePages*>(context);
+  const int result = WritePage(const_cast<PagedMemory*>(&device.host()), layer, page, bytes, size);
+  return result == 0 && device.Write({&page, 1}) && device.Synchronize() ? 0 : -1;
+}
+
 }  // namespace
 
-KvistDescription::KvistDescription(const ModelConfig& config, const PagedMemory& memory)
+KvistDescription::KvistDescription(const ModelConfig& config, const PagedMemory& memory, DevicePages* device)
     : revision_(config.Revision()), fd_(memory.fd()), dims_{{{.count = 2, .stride = memory.segment_bytes()}}} {  // K, then V
   for (int layer = 0; layer < memory.layers(); ++layer) {
     layers_.push_back({.region = 0, .offset = static_cast<size_t>(layer) * memory.layer_bytes()});
@@ -39,16 +46,24 @@ KvistDescription::KvistDescription(const ModelConfig& config, const PagedMemory&
   space_.slot_order = KVIST_LAYER_MAJOR;
 
   memory_.struct_size = sizeof memory_;
-  memory_.memfds = &fd_;
-  memory_.memfd_count = 1;
   memory_.layers = layers_.data();
   memory_.layer_count = layers_.size();
   memory_.pages = memory.pages();
   memory_.page_stride = memory.page_bytes();
   memory_.dims = dims_.data();
   memory_.dim_count = dims_.size();
-  memory_.write_page = WritePage;
-  memory_.context = const_cast<PagedMemory*>(&memory);
+  if (device != nullptr) {
+    cuda_region_ = device->region();
+    memory_.cuda_regions = &cuda_region_;
+    memory_.cuda_region_count = 1;
+    memory_.write_page = WriteDevicePage;
+    memory_.context = device;
+  } else {
+    memory_.memfds = &fd_;
+    memory_.memfd_count = 1;
+    memory_.write_page = WritePage;
+    memory_.context = const_cast<PagedMemory*>(&memory);
+  }
 }
 
 }  // namespace tinyllm

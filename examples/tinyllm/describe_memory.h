@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/tinyllm/device_pages.h"
 #include "examples/tinyllm/paged_memory.h"
 
 namespace tinyllm {
@@ -15,7 +16,8 @@ namespace tinyllm {
 // memory). The C structs point into this object: keep it where it is until kvist_connect has returned.
 class KvistDescription {
  public:
-  KvistDescription(const ModelConfig& config, const PagedMemory& memory);
+  // `device`: where the pages lie, if not in `memory` itself.
+  KvistDescription(const ModelConfig& config, const PagedMemory& memory, DevicePages* device);
   KvistDescription(const KvistDescription&) = delete;
   KvistDescription& operator=(const KvistDescription&) = delete;
 
@@ -25,6 +27,7 @@ class KvistDescription {
  private:
   std::string revision_;
   int fd_;
+  kvist_cuda_region cuda_region_{};
   std::vector<kvist_layer> layers_;
   std::array<kvist_dim, 1> dims_;
   kvist_space space_{};

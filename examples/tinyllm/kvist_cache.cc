@@ -21,9 +21,10 @@ constexpr size_t kCopiesMax = 64;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& options, const ModelConfig& config,
-                                                               const PagedMemory& memory, PagePool& pool) {
-  const KvistDescription description(config, memory);
-  std::unique_ptr<KvistCache> cache(new KvistCache(options, description.space().chunk_tokens, pool));
+                                                               const PagedMemory& memory, DevicePages* device,
+                                                               PagePool& pool) {
+  const KvistDescription description(config, memory, device);
+  std::unique_ptr<KvistCache> cache(new KvistCache(options, description.space().chunk_tokens, device, pool));
 
   kvist_options session{};
   session.struct_size = sizeof session;
@@ -80,7 +81,7 @@ absl::StatusOr<uint32_t> KvistCache::MakeDurable(absl::Duration timeout) {
 
 bool KvistCache::StartLoad(Sequence& sequence, uint32_t first_chunk, std::span<const PageId> pages) {
   const uint32_t count = sequence.hit_.chunks - first_chunk;
-  sequence.load_ = worker_.Load(sequence.hit_.lease, first_chunk, count, pages);
+  sequence.load_ = worker_.Load(sequence.hit_.lease, first_chunk, count, pages, 0, AfterStream());
   if (sequence.load_ == 0) {
     ++stats_.loads_failed;
     DropHit(sequence);
@@ -98,13 +99,14 @@ KvistCache::LoadState KvistCache::PollCopy(kvist_op op, absl::Duration timeout) 
   if (result.status == KVIST_PENDING) return LoadState::kPending;
 
   const auto copy = std::ranges::find(copies_, op, &Copy::op);
+  const bool loaded = result.status == KVIST_OK && (device_ == nullptr || device_->Read(copy->pages));
   CountEnd(*copy, result);
   copy->awaited = false;  // if it still touches its pages, Poll follows it to its end
   if (result.pages_released != 0) {
     GiveUpPages(*copy);
     copies_.erase(copy);
   }
-  return result.status == KVIST_OK ? LoadState::kLoaded : LoadState::kFailed;
+  return loaded ? LoadState::kLoaded : LoadState::kFailed;
 }
 
 KvistCache::LoadState KvistCache::PollLoad(Sequence& sequence, absl::Duration timeout) {
@@ -132,7 +134,8 @@ bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl
   if (!sequence.swapped_) return false;
   std::vector<PageId> table(pages.begin(), pages.end());
   table.resize(pages_per_chunk(), KVIST_NO_PAGE);
-  const kvist_op op = worker_.SwapOut(sequence.swapped_, 0, 1, table);
+  const std::optional<kvist::After> after = AfterWritten(pages);
+  const kvist_op op = after ? worker_.SwapOut(sequence.swapped_, 0, 1, table, 0, 0, *after) : 0;
   if (op == 0) {
     DropSwapped(sequence);
     return false;
@@ -155,7 +158,7 @@ bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl
 bool KvistCache::StartSwapIn(Sequence& sequence, std::span<const PageId> pages) {
   std::vector<PageId> table(pages.begin(), pages.end());
   table.resize(pages_per_chunk(), KVIST_NO_PAGE);
-  sequence.swap_in_ = sequence.swapped_ ? worker_.SwapIn(sequence.swapped_, 0, 1, table) : 0;
+  sequence.swap_in_ = sequence.swapped_ ? worker_.SwapIn(sequence.swapped_, 0, 1, table, 0, 0, AfterStream()) : 0;
   if (sequence.swap_in_ == 0) {
     DropSwapped(sequence);
     return false;
@@ -181,11 +184,21 @@ void KvistCache::StoreFilled(Sequence& sequence, std::span<const Token> tokens, 
   }
   const uint32_t first = sequence.offered_chunks_;
   const std::span<const PageId> source = pages.subspan(first * pages_per_chunk(), (filled - first) * pages_per_chunk());
-  const kvist_op op = worker_.Store(sequence.chain_.keys().first(filled), first, source);
+  const std::optional<kvist::After> after = AfterWritten(source);
+  const kvist_op op = after ? worker_.Store(sequence.chain_.keys().first(filled), first, source, 0, *after) : 0;
   if (op == 0) return;  // kvistd is away or busy: offered again with the next chunk
   ++stats_.stores;
   sequence.offered_chunks_ = filled;
   Hold({.op = op, .kind = Copy::Kind::kStore, .awaited = false, .pages = {source.begin(), source.end()}});
+}
+
+std::optional<kvist::After> KvistCache::AfterWritten(std::span<const PageId> pages) {
+  if (device_ != nullptr && !device_->Write(pages)) return std::nullopt;
+  return AfterStream();
+}
+
+kvist::After KvistCache::AfterStream() const {
+  return device_ == nullptr ? kvist::After{} : kvist::After::Stream(device_->stream());
 }
 
 void KvistCache::Poll() {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "examples/tinyllm/device_pages.h"
 #include "examples/tinyllm/page_pool.h"
 #include "examples/tinyllm/paged_memory.h"
 
@@ -67,9 +69,9 @@ class KvistCache {
   };
 
   // Opens a session as scheduler and one as worker 0. Succeeds also while kvistd is away: then everything is a miss until it
-  // comes. Errors: those of kvist_connect, e.g. a kvistd that refuses this space.
+  // comes. `device`: where the pages lie, if not in `memory`; outlives this. Errors: those of kvist_connect, e.g. a kvistd that refuses this space.
   static absl::StatusOr<std::unique_ptr<KvistCache>> Create(const Options& options, const ModelConfig& config,
-                                                            const PagedMemory& memory, PagePool& pool);
+                                                            const PagedMemory& memory, DevicePages* device, PagePool& pool);
 
   Sequence NewSequence() const;
 
@@ -129,8 +131,12 @@ class KvistCache {
     std::vector<PageId> pages;  // referenced; empty once given up
   };
 
-  KvistCache(const Options& options, uint32_t chunk_tokens, PagePool& pool)
-      : options_(options), chunk_tokens_(chunk_tokens), pool_(pool) {}
+  KvistCache(const Options& options, uint32_t chunk_tokens, DevicePages* device, PagePool& pool)
+      : options_(options), chunk_tokens_(chunk_tokens), device_(device), pool_(pool) {}
+  // What a copy out of pages waits for: on a GPU, that they are there. Nothing: they can't get there.
+  std::optional<kvist::After> AfterWritten(std::span<const PageId> pages);
+  // What any copy waits for: on a GPU, what was done to its pages before, e.g. for a store that was given up.
+  kvist::After AfterStream() const;
   void Hold(Copy copy);
   LoadState PollCopy(kvist_op op, absl::Duration timeout);
   void GiveUpPages(Copy& copy);
@@ -139,6 +145,7 @@ class KvistCache {
 
   const Options options_;
   const uint32_t chunk_tokens_;
+  DevicePages* const device_;  // null: the pages are the CPU's
   PagePool& pool_;
   std::vector<Copy> copies_;  // under way
   absl::Duration swapping_;   // what swapping out has taken

@@ -36,6 +36,10 @@ int Main(int argc, char** argv) {
   demo->add_option("--answer-tokens", options.workload.answer_tokens, "Tokens of an answer")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  std::string device = "cpu";
+  demo->add_option("--device", device, "Where the pages lie: in this process's memory, or on the first GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   demo->add_option("--kv-tokens", options.engine.kv_tokens, "Tokens for which there is KV memory")->capture_default_str();
   demo->add_option("--batch-tokens", options.engine.batch_tokens, "Tokens of prompts in one step")->capture_default_str();
   demo->add_option("--threads", options.engine.threads, "Threads; 0 is one for each core")->capture_default_str();
@@ -53,6 +57,7 @@ int Main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
 
   if (!without_kvist) options.engine.kvist = kvist;
+  options.engine.on_gpu = device == "cuda";
   return static_cast<int>(tinyllm::RunDemo(options));
 }
 
