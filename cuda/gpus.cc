@@ -48,8 +48,8 @@ absl::StatusOr<Gpu*> Gpus::Use(const driver::Uuid& uuid) {
 
 Gpus::Figures Gpus::figures() const {
   absl::MutexLock lock(&mutex_);
-  Figures figures{static_cast<uint32_t>(gpus_.size()), {}, pins_.pinned()};
-  for (const std::unique_ptr<Gpu>& gpu : gpus_) figures.imported += gpu->imported();
+  Figures figures{{}, pins_.pinned()};
+  for (const std::unique_ptr<Gpu>& gpu : gpus_) figures.gpus.push_back({gpu->name(), gpu->imported(), gpu->lost()});
   return figures;
 }
 

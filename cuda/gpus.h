@@ -38,9 +38,13 @@ class Gpus {
   bool HasPinned(Bytes bytes) const { return pins_.pinned() >= bytes; }
 
   struct Figures {
-    uint32_t open = 0;  // GPUs
-    Bytes imported;     // of engines' memory that is mapped here
-    Bytes pinned;       // of the pool
+    struct OfGpu {
+      std::string name;
+      Bytes imported;     // of engines' memory that is mapped here
+      absl::Status lost;  // OK: it isn't
+    };
+    std::vector<OfGpu> gpus;  // in the order in which engines came
+    Bytes pinned;             // of the pool
   };
   Figures figures() const;  // waits for nobody
 

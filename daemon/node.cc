@@ -28,12 +28,13 @@ std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatu
 }  // namespace
 
 Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
-           std::string why_no_ssd, const Options& options, ReloadCall reload)
+           std::string why_no_ssd, const cuda::Gpus* gpus, const Options& options, ReloadCall reload)
     : reactor_(*reactor),
       slots_(*slots),
       regions_(*regions),
       ssd_(ssd),
       why_no_ssd_(std::move(why_no_ssd)),
+      gpus_(gpus),
       options_(options),
       reload_(std::move(reload)) {}
 
@@ -151,6 +152,11 @@ rpc::NodeStatus Node::StatusNow() const {
   status.ops = core.ops;
   status.filling = core.filling;
   status.index = core.index_bytes;
+  if (gpus_ != nullptr) {
+    const cuda::Gpus::Figures gpus = gpus_->figures();
+    status.pool_pinned = gpus.pinned;
+    for (const auto& gpu : gpus.gpus) status.gpus.push_back({gpu.name, gpu.imported, std::string(gpu.lost.message())});
+  }
   status.ssd = ShortRowOf(ssd_, why_no_ssd_, core);
   status.lookups = core.lookups;
   status.chunks_asked = core.lookup_chunks_asked;

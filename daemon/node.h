@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cuda/gpus.h"
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/session/reactor.h"
@@ -31,9 +32,9 @@ class Node final : public rpc::NodeControl {
  public:
   using Regions = std::vector<std::unique_ptr<pool::PinnedRegion>>;
 
-  // `ssd` may be null: then `why_no_ssd` says why. An empty `reload`: Unimplemented.
+  // `ssd` may be null: then `why_no_ssd` says why; so may `gpus`: none is served. An empty `reload`: Unimplemented.
   Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
-       std::string why_no_ssd, const Options& options, ReloadCall reload);
+       std::string why_no_ssd, const cuda::Gpus* gpus, const Options& options, ReloadCall reload);
 
   // The tenants and quotas of `options` are in force from now on, and no others.
   void Configure(const Options& options);
@@ -70,6 +71,7 @@ class Node final : public rpc::NodeControl {
   const Regions& regions_;
   const SsdTier* const ssd_;
   const std::string why_no_ssd_;
+  const cuda::Gpus* const gpus_;
   const Options options_;
   const ReloadCall reload_;
   const absl::Time started_ = MonotonicNow();

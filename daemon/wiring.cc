@@ -344,7 +344,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.ssd->SpeakTo(s.reactor.get());
     s.reactor->SetDiskTier(s.ssd);
   }
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(no_ssd), options,
+  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(no_ssd), s.gpus.get(), options,
                                   std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
@@ -385,8 +385,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     for (const auto& region : s.regions) figures->pool_touched += region->touched();
     if (s.gpus != nullptr) {
       const cuda::Gpus::Figures gpus = s.gpus->figures();
-      figures->gpus = gpus.open;
-      figures->gpu_imported = gpus.imported;
+      figures->gpus = gpus.gpus.size();
+      for (const auto& gpu : gpus.gpus) figures->gpu_imported += gpu.imported;
       figures->gpu_pool_pinned = gpus.pinned;
     }
     figures->uptime = MonotonicNow() - started;

@@ -201,6 +201,24 @@ Finding Disk(const Patient& patient) {
   return free < kDiskLow ? Warn(text, mend) : Ok(text);
 }
 
+Finding Gpus(const Patient& patient) {
+  const bool driver = ::access((patient.root + "/proc/driver/nvidia/version").c_str(), F_OK) == 0;
+  if (!patient.status.has_value() || patient.status->gpus().empty()) {
+    if (!driver) return Ok("no NVIDIA driver here: engines on CPUs are served");
+    return Ok("an NVIDIA driver is here; kvistd opens it when the first engine on a GPU comes");
+  }
+  const auto& pool = patient.status->pool();
+  for (const auto& gpu : patient.status->gpus()) {
+    if (!gpu.lost().empty())
+      return Fail(absl::StrCat(gpu.name(), " is lost to the running kvistd: ", gpu.lost()), "systemctl restart kvistd");
+  }
+  const std::string text = absl::StrFormat("%d served, %s of the pool's %s pinned for them", patient.status->gpus_size(),
+                                           HumanBytes({pool.pinned_bytes()}), HumanBytes({pool.capacity_bytes()}));
+  if (pool.pinned_bytes() >= pool.capacity_bytes()) return Ok(text);
+  return Warn(absl::StrCat(text, ": copies of the rest are slow; it takes some seconds after the first engine"),
+              "systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity, if it stays so");
+}
+
 Finding Versions(const Patient& patient) {
   if (!patient.status.has_value()) return Ok("kvistctl " KVIST_VERSION "; no kvistd to compare with");
   if (patient.status->version() == KVIST_VERSION) return Ok("kvistd and kvistctl are " KVIST_VERSION);
@@ -224,6 +242,7 @@ const std::vector<Check>& Checks() {
       {"kvistd", Daemon},
       {"admin socket", AdminSocket},
       {"engine socket", EngineSocket},
+      {"GPUs", Gpus},
       {"versions", Versions},
   };
   return *checks;

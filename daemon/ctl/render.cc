@@ -78,6 +78,25 @@ std::string SsdPart(const node::v1::SsdTier& ssd, size_t columns) {
   return text + "\n";
 }
 
+// The GPUs that are served; nothing where there are none.
+std::string GpuPart(const node::v1::StatusReply& status, size_t columns) {
+  if (status.gpus().empty()) return "";
+  Table table({{"GPU"}, {"STATE"}, {"ENGINES' MEMORY", kRight}, {"POOL PINNED", kRight, 1}});
+  std::string lost;
+  for (const auto& gpu : status.gpus()) {
+    table.Add({Printable(gpu.name()), gpu.lost().empty() ? "serving" : "lost", HumanBytes({gpu.imported_bytes()}),
+               HumanShare(status.pool().pinned_bytes(), status.pool().capacity_bytes())});
+    if (!gpu.lost().empty()) {
+      absl::StrAppend(&lost,
+                      Wrap(absl::StrCat("warning: ", Printable(gpu.name()), ": ", Printable(gpu.lost()),
+                                        ": its engines go on without kvist until kvistd is started again"),
+                           columns, 2),
+                      "\n");
+    }
+  }
+  return table.Render(columns) + lost + "\n";
+}
+
 }  // namespace
 
 std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
@@ -103,7 +122,7 @@ std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
                   HumanShare(pool.touched_bytes(), pool.capacity_bytes()), pool.locked() ? "yes" : "no",
                   HumanBytes({pool.page_bytes()}), HumanBytes({pool.slab_bytes()}), HumanCount(pool.regions()),
                   HumanBytes({status.index_bytes()})});
-  absl::StrAppend(&text, pool_table.Render(columns), "\n", SsdPart(status.ssd(), columns));
+  absl::StrAppend(&text, pool_table.Render(columns), "\n", SsdPart(status.ssd(), columns), GpuPart(status, columns));
 
   Table now({{"INSTANCES", kRight},
              {"SESSIONS", kRight},

@@ -37,6 +37,12 @@ struct NodeStatus {
     Bytes bytes{};
     Traffic traffic{};
   };
+  // One on which engines have registered since the start.
+  struct Gpu {
+    std::string name;
+    Bytes imported{};  // of engines' memory that is mapped here
+    std::string lost;  // why nothing works on it any more; "" while it does
+  };
   struct Latency {
     std::string name;
     LatencyHistogram durations;
@@ -47,6 +53,8 @@ struct NodeStatus {
   uint64_t pool_slots = 0;
   uint32_t pool_regions = 0;
   bool pool_locked = false;
+  Bytes pool_pinned{};  // for GPUs
+  std::vector<Gpu> gpus;
   std::vector<Space> spaces;
   uint64_t sessions = 0, instances = 0, leases = 0, pins = 0, allocations = 0, ops = 0, filling = 0;
   Bytes index{};

@@ -118,7 +118,14 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   pool.set_slab_bytes(status.slab.value);
   pool.set_regions(status.pool_regions);
   pool.set_private_bytes(status.pool_private.value);
+  pool.set_pinned_bytes(status.pool_pinned.value);
 
+  for (const NodeStatus::Gpu& from : status.gpus) {
+    node::v1::StatusReply::Gpu& gpu = *reply.add_gpus();
+    gpu.set_name(Text(from.name));
+    gpu.set_imported_bytes(from.imported.value);
+    gpu.set_lost(Text(from.lost));
+  }
   for (const NodeStatus::Space& from : status.spaces) {
     node::v1::StatusReply::Space& space = *reply.add_spaces();
     space.set_digest(from.digest.substr(0, kShownDigits));

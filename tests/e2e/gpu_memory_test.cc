@@ -471,6 +471,7 @@ TEST_CASE("A GPU that is lost ends its copies with a typed error; other engines 
   CHECK(late.status.ok());
   CHECK(late.worker(0).connection() == KVIST_RECONNECTING);
   CHECK_FALSE(daemon.Ended().has_value());
+  CHECK(StatusOf(daemon)["gpus"][0]["lost"] != "");
 }
 
 TEST_CASE("Copies that the driver refuses fail by themselves, and what they would have stored is no hit", "[fake]") {

@@ -198,7 +198,8 @@ TEST_CASE("Gpus opens a context on the GPUs that are used, once, and on no other
   Gpu* gpu = gpus.Use(FakeDriver::Get().uuid(1)).value();
   CHECK(gpus.Use(FakeDriver::Get().uuid(1)).value() == gpu);
   CHECK(FakeDriver::Get().figures().contexts == 1);
-  CHECK(gpus.figures().open == 1);
+  CHECK(gpus.figures().gpus.size() == 1);
+  CHECK(gpus.figures().gpus[0].lost.ok());
   CHECK(absl::IsNotFound(gpus.Use(driver::Uuid{}).status()));
 }
 

@@ -84,7 +84,8 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
                                           "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "ssd",           "traffic",        "latencies",     "waits"});
+                                          "allocations",   "ssd",           "gpus",           "traffic",       "latencies",
+                                          "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);
@@ -172,6 +173,24 @@ TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever th
   CHECK_THAT(out.str(), Contains("\nrecovery: what was there at the start is still being found\n"));
   CHECK_THAT(Ctl({"status", "--socket", served.socket}).out,
              Contains("\nwarning: the SSD tier: it takes no writes: /mnt/a"));
+}
+
+TEST_CASE("kvistctl status says which GPUs are served, and what became of the others") {
+  Served served;
+  CHECK(Ctl({"status", "--socket", served.socket}).out.find("GPU") == std::string::npos);
+  served.node.SetGpus({{"Some GPU GPU-1", GiB(70), ""},
+                       {"Some GPU GPU-2 \033[2J", Bytes{}, "cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)"}},
+                      GiB(1));
+  const std::string out = Ctl({"status", "--socket", served.socket}).out;
+  INFO(out);
+  CHECK_THAT(out, Contains("GPU                  STATE    ENGINES' MEMORY  POOL PINNED\n"
+                           "Some GPU GPU-1       serving           70 GiB       25.0 %\n"));
+  CHECK_THAT(out, Contains("\nwarning: Some GPU GPU-2 ") && Contains("(214): its engines go on"));
+  CHECK(out.find('\033') == std::string::npos);
+  const auto json = nlohmann::json::parse(Ctl({"status", "-o", "json", "--socket", served.socket}).out);
+  CHECK(json["gpus"][0]["imported_bytes"] == 70ull << 30);
+  CHECK(json["gpus"][1]["lost"] == "cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)");
+  CHECK(json["pool"]["pinned_bytes"] == 1ull << 30);
 }
 
 TEST_CASE("kvistctl ssd says that there is no tier, and why") {

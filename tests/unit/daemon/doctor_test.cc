@@ -135,5 +135,23 @@ TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does
   }
 }
 
+TEST_CASE("doctor sees a driver, the GPUs that are served, and those that are lost") {
+  Machine machine;
+  CHECK(machine.Find("GPUs").text == "no NVIDIA driver here: engines on CPUs are served");
+  machine.Write("/proc/driver/nvidia/version", "NVRM version: ...");
+  CHECK_THAT(machine.Find("GPUs").text, Contains("when the first engine on a GPU comes"));
+  node::v1::StatusReply& status = machine.patient.status.emplace();
+  status.mutable_pool()->set_capacity_bytes(4ull << 30);
+  CHECK(machine.Find("GPUs").level == Level::kOk);
+  status.add_gpus()->set_name("a GPU");
+  CHECK(machine.Find("GPUs").level == Level::kWarn);
+  CHECK_THAT(machine.Find("GPUs").mend, Contains("LimitMEMLOCK=infinity"));
+  status.mutable_pool()->set_pinned_bytes(4ull << 30);
+  CHECK(machine.Find("GPUs").level == Level::kOk);
+  status.mutable_gpus(0)->set_lost("it fell off the bus");
+  CHECK(machine.Find("GPUs").level == Level::kFail);
+  CHECK_THAT(machine.Find("GPUs").text, Contains("a GPU is lost") && Contains("it fell off the bus"));
+}
+
 }  // namespace
 }  // namespace kvist::ctl

@@ -155,6 +155,10 @@ class FakeNode : public rpc::NodeControl {
     ssd_ = std::move(ssd);
   }
   const rpc::SsdStatus& ssd() const { return ssd_; }
+  void SetGpus(std::vector<rpc::NodeStatus::Gpu> gpus, Bytes pinned) {
+    status_.gpus = std::move(gpus);
+    status_.pool_pinned = pinned;
+  }
   // Before it is asked: so many of each, their names as long as may be.
   void Crowd(uint64_t rows) {
     pins_.resize(1);
