@@ -139,7 +139,8 @@ void Core::On(const LookupAsked& event, Effects* out) {
 
   answer.chunks = position;
   if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, *session, position)) {
-    Lease lease = LeaseOn(*session, position, event.have);
+    Lease lease = LeaseOn(session->space, position, event.have);
+    lease.instance = session->instance;
     lease.session = event.session;
     lease.by_layer = event.by_layer;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
@@ -151,6 +152,23 @@ void Core::On(const LookupAsked& event, Effects* out) {
   }
   out->push_back(answer);
   if (weighed) ReadLeft(out);  // not into what the lease keeps
+}
+
+Core::Located Core::Locate(SpaceId id, std::span<const ChunkKey> keys) {
+  KVIST_CHECK(keys.size() <= kKeysMax);
+  const Space& space = spaces_[id];
+  Located located{usable_.Find(id, space.epoch, space.spec.groups, keys)};
+  if (located.chunks == 0) return located;
+  std::vector<bool> on_disk(located.chunks);
+  for (uint16_t group = 0; group < space.spec.groups.size(); ++group) {
+    const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
+    chunks_.Charge(needed.size());
+    for (size_t i = 0; i < needed.size(); ++i) {
+      if (!chunks_[needed[i]].has_slots()) on_disk[located.chunks - needed.size() + i] = true;
+    }
+  }
+  located.on_disk = static_cast<uint32_t>(std::count(on_disk.begin(), on_disk.end(), true));
+  return located;
 }
 
 Bytes Core::LeaseBytes(SpaceId id, uint32_t position, uint32_t have) const {
@@ -179,12 +197,11 @@ bool Core::FitsBehind(uint32_t have, const Session& session, uint32_t position) 
   return slots <= std::min(tenants_[space.tenant].quota, slots_.capacity());
 }
 
-Lease Core::LeaseOn(const Session& session, uint32_t position, uint32_t have) const {
-  const Space& space = spaces_[session.space];
+Lease Core::LeaseOn(SpaceId id, uint32_t position, uint32_t have) const {
+  const Space& space = spaces_[id];
   Lease lease;
-  lease.bytes = LeaseBytes(session.space, position, have);
+  lease.bytes = LeaseBytes(id, position, have);
   lease.have = have;
-  lease.instance = session.instance;
   lease.chunks = position;
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t group = 0; group < groups; ++group) {

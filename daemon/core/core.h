@@ -16,6 +16,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/core/allocations.h"
 #include "daemon/core/chunk_table.h"
@@ -156,6 +157,7 @@ struct PinRow {
   Bytes bytes{};
   uint64_t count = 0;
   absl::Duration age;
+  absl::Duration lasts;  // until it ends by itself; infinite: it doesn't
 };
 
 struct PinPage {
@@ -217,12 +219,14 @@ class Core {
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const {
     return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
-           !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
+           pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
            !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
            (more_reads_ && WaitsForSlots()) || CanFlush();
   }
-  // Whether time alone may bring work: leases or half stores that will expire.
-  bool waits_for_clock() const { return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0; }
+  // Whether time alone may bring work: leases, half stores or pins that will expire.
+  bool waits_for_clock() const {
+    return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires();
+  }
 
   const CoreOptions& options() const { return options_; }
   CoreStatus status() const;
@@ -233,9 +237,17 @@ class Core {
     return spaces_[space].spec.groups[group.value].slot_bytes;
   }
   std::vector<PinRow> pins() const;  // all
+  std::optional<PinRow> FindPin(SpaceId space, const PinName& name);
   // Those whose numbers are above `number`, the lowest first: of the next `looks` numbers, some of which may have been cleared lately.
   PinPage PinsAfter(uint64_t number, size_t looks) const;
   const Jobs& jobs() const { return jobs_; }
+  // How far `keys`, kKeysMax at most, can be resumed in a space that was met, and where that lies: chunks of which all that is needed is in
+  // DRAM, and those of which some is on disk only. Nobody has used them for it. Costs what a lookup does.
+  struct Located {
+    uint32_t chunks = 0;
+    uint32_t on_disk = 0;  // of them
+  };
+  Located Locate(SpaceId space, std::span<const ChunkKey> keys);
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -266,6 +278,7 @@ class Core {
   void On(const LoadAsked& event, Effects* out);
   void On(const StoreAsked& event, Effects* out);
   void On(const PinAsked& event, Effects* out);
+  void On(const OperatorPinAsked& event, Effects* out);
   void On(const UnpinAsked& event, Effects* out);
   void On(const PinRemoved& event, Effects* out);
   void On(const HintAsked& event, Effects* out);
@@ -368,7 +381,13 @@ class Core {
   // Whether the chunks of a lease have room beside those before `have` that cannot leave as long as it lives.
   bool FitsBehind(uint32_t have, const Session& session, uint32_t position) const;
   // What a lease on the position that usable_ has found keeps; the rest of it is the caller's.
-  Lease LeaseOn(const Session& session, uint32_t position, uint32_t have) const;
+  Lease LeaseOn(SpaceId id, uint32_t position, uint32_t have) const;
+  // The position of `keys` is kept by a pin of this name from now on; how many chunks that are. Errors: ResourceExhausted  the tenant's budget.
+  struct PinWish {
+    absl::Time until = absl::InfiniteFuture();
+    bool counts = true;  // how often it is said
+  };
+  absl::StatusOr<uint32_t> PinPosition(SpaceId space, std::string owner, std::span<const ChunkKey> keys, PinWish wish);
   // How many chunks of a load, those of its `slots`, were dropped now.
   uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
   void Keep(std::span<const ChunkIndex> chunks);

@@ -131,6 +131,16 @@ struct PinAsked {
   std::span<const ChunkKey> keys;
 };
 
+// As PinAsked, by an operator for `owner`, in a space that was met; it ends by itself after `lasts`. Asked again it is pinned once all the same,
+// and lasts as was said then. Answer: PinAnswered.
+struct OperatorPinAsked {
+  SpaceId space;
+  RequestTag tag;
+  std::string owner;
+  std::span<const ChunkKey> keys;
+  absl::Duration lasts = absl::InfiniteDuration();
+};
+
 // Takes one of the owner's pins of `keys` back; the last one ends it. Unknown ones are ignored. Answer: Answered.
 struct UnpinAsked {
   SessionId session;
@@ -416,6 +426,12 @@ struct Answered {
   uint32_t chunks = 0;
   AllocationId allocation;
 };
+// To an operator's pin, as Answered.
+struct PinAnswered {
+  RequestTag tag;
+  absl::Status status;
+  uint32_t chunks = 0;
+};
 struct JobEnded {
   JobId job;
   JobState how = JobState::kDone;
@@ -429,8 +445,8 @@ struct CorruptionFound {
 };
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
-                            CopyCancelled, OpEnded, Answered, JobEnded, CorruptionFound, WriteStarted, ReadStarted,
-                            PlacesFreed, SpaceCleared, Flushed>;
+                            CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
+                            ReadStarted, PlacesFreed, SpaceCleared, Flushed>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

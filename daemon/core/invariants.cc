@@ -36,6 +36,7 @@ void Core::CheckInvariants() {
       for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
     }
   }
+  KVIST_CHECK(pins_.CountsExpiring());
   KVIST_CHECK(numbers == pins_.numbers() && PinsAfter(0, SIZE_MAX).rows.size() == pins_.size());
   Bytes private_bytes{};
   allocations_.ForEach([&](AllocationId, const Allocation& allocation) {

@@ -11,44 +11,55 @@ namespace kvist::core {
 
 Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_[tenant].quota, options_.pin_share); }
 
-void Core::On(const PinAsked& event, Effects* out) {
-  Session* session = sessions_.Find(event.session);
-  if (session == nullptr || session->closed) return;
-  KVIST_CHECK(event.keys.size() <= kKeysMax);
-  const auto answer = [&](absl::Status status, uint32_t chunks) {
-    out->push_back(Answered{event.session, event.tag, std::move(status), chunks, {}});
-  };
-  const SpaceId space = session->space;
+absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std::span<const ChunkKey> keys, PinWish wish) {
+  KVIST_CHECK(keys.size() <= kKeysMax);
   const TenantId tenant = spaces_[space].tenant;
-  const uint32_t position = usable_.Find(space, spaces_[space].epoch, spaces_[space].spec.groups, event.keys);
-  if (position == 0) return answer(absl::OkStatus(), 0);
-  const PinName name{sessions_.NameOf(session->instance), event.keys.back(), static_cast<uint32_t>(event.keys.size())};
+  const uint32_t position = usable_.Find(space, spaces_[space].epoch, spaces_[space].spec.groups, keys);
+  if (position == 0) return 0;
+  const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size())};
 
   Pin* known = pins_.Find(space, name);
-  Lease needed = LeaseOn(*session, position, 0);
-  if (known != nullptr && known->chunks == position && known->kept == needed.kept) {
-    ++known->count;
-    return answer(absl::OkStatus(), position);
+  Lease needed = LeaseOn(space, position, 0);
+  if (known != nullptr && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
+    known->count += wish.counts ? 1 : 0;
+    return position;
   }
   const Bytes others = pins_.used(tenant) - (known == nullptr ? Bytes{} : known->bytes);
   if (others + needed.bytes > PinBudget(tenant) || (known == nullptr && pins_.Full(space))) {
-    return answer(
-        absl::ResourceExhaustedError(absl::StrCat("pinning ", position, " chunks takes ", needed.bytes.value,
-                                                  " bytes, and the tenant's other pins keep ", others.value, " of the ",
-                                                  PinBudget(tenant).value, " they may: unpin others first")),
-        0);
+    return absl::ResourceExhaustedError(absl::StrCat("pinning ", position, " chunks takes ", needed.bytes.value,
+                                                     " bytes, and the tenant's other pins keep ", others.value, " of the ",
+                                                     PinBudget(tenant).value, " they may: unpin others first"));
   }
-  Pin pin{.chunks = position, .bytes = needed.bytes, .count = 1, .since = now_, .kept = std::move(needed.kept)};
+  Pin pin{.chunks = position,
+          .bytes = needed.bytes,
+          .count = 1,
+          .since = now_,
+          .until = wish.until,
+          .kept = std::move(needed.kept)};
   Keep(pin.kept);
-  if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again
+  if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again; or it is to last otherwise
     Pin before = pins_.Take(space, tenant, name);
     pin.number = before.number;
-    pin.count += before.count;
+    pin.count = before.count + (wish.counts ? 1 : 0);
     pin.since = before.since;
     KeepNoLonger(before.kept);
   }
   pins_.Add(space, tenant, name, std::move(pin));
-  answer(absl::OkStatus(), position);
+  return position;
+}
+
+void Core::On(const PinAsked& event, Effects* out) {
+  Session* session = sessions_.Find(event.session);
+  if (session == nullptr || session->closed) return;
+  const absl::StatusOr<uint32_t> chunks = PinPosition(session->space, sessions_.NameOf(session->instance), event.keys, {});
+  out->push_back(Answered{event.session, event.tag, chunks.status(), chunks.value_or(0), {}});
+}
+
+void Core::On(const OperatorPinAsked& event, Effects* out) {
+  KVIST_CHECK(spaces_.Has(event.space));
+  const absl::StatusOr<uint32_t> chunks =
+      PinPosition(event.space, event.owner, event.keys, {.until = now_ + event.lasts, .counts = false});
+  out->push_back(PinAnswered{event.tag, chunks.status(), chunks.value_or(0)});
 }
 
 void Core::On(const UnpinAsked& event, Effects* out) {
@@ -72,7 +83,12 @@ void Core::On(const PinRemoved& event, Effects*) {
 
 PinRow Core::RowOf(SpaceId space, const Pins::Named& named) const {
   const auto& [name, pin] = named;
-  return {pin.number, space, name, pin.chunks, pin.bytes, pin.count, now_ - pin.since};
+  return {pin.number, space, name, pin.chunks, pin.bytes, pin.count, now_ - pin.since, pin.until - now_};
+}
+
+std::optional<PinRow> Core::FindPin(SpaceId space, const PinName& name) {
+  const Pins::Named* pin = pins_.FindNamed(space, name);
+  return pin == nullptr ? std::nullopt : std::optional(RowOf(space, *pin));
 }
 
 std::vector<PinRow> Core::pins() const {

@@ -9,10 +9,15 @@ Pins::Space& Pins::At(SpaceId space) {
   return spaces_[space.value];
 }
 
-Pin* Pins::Find(SpaceId space, const PinName& name) {
+Pins::Named* Pins::FindNamed(SpaceId space, const PinName& name) {
   if (space.value >= spaces_.size()) return nullptr;
   const auto found = spaces_[space.value].pins.find(name);
-  return found == spaces_[space.value].pins.end() ? nullptr : &found->second;
+  return found == spaces_[space.value].pins.end() ? nullptr : &*found;
+}
+
+Pin* Pins::Find(SpaceId space, const PinName& name) {
+  Named* named = FindNamed(space, name);
+  return named == nullptr ? nullptr : &named->second;
 }
 
 bool Pins::Full(SpaceId space) const {
@@ -25,6 +30,7 @@ void Pins::Add(SpaceId space, TenantId tenant, PinName name, Pin pin) {
   used_[tenant.value] += pin.bytes;
   of.bytes += pin.bytes;
   if (pin.number == 0) pin.number = ++last_number_;
+  if (pin.until != absl::InfiniteFuture()) expiring_.emplace(pin.until, pin.number);
   const auto [at, fresh] = of.pins.emplace(std::move(name), std::move(pin));
   KVIST_CHECK(fresh && by_number_.emplace(at->second.number, Place{space, of.taken, &*at}).second);
   ++size_;
@@ -34,7 +40,7 @@ Pin Pins::Take(SpaceId space, TenantId tenant, const PinName& name) {
   Space& of = At(space);
   const auto node = of.pins.extract(name);
   KVIST_CHECK(!node.empty());
-  Forget(node.mapped().number);
+  Forget(node.mapped());
   used_[tenant.value] -= node.mapped().bytes;
   of.bytes -= node.mapped().bytes;
   --size_;
@@ -51,6 +57,17 @@ Pins::OfSpace Pins::TakeAll(SpaceId space, TenantId tenant) {
   return std::exchange(of.pins, {});
 }
 
+std::optional<Pins::Expired> Pins::NextDue() {
+  const Place& place = by_number_.at(expiring_.extract(expiring_.begin()).value().second);
+  if (place.taken != spaces_[place.space.value].taken) return std::nullopt;
+  return Expired{place.space, place.pin->first};
+}
+
+void Pins::Forget(const Pin& pin) {
+  by_number_.erase(pin.number);
+  expiring_.erase({pin.until, pin.number});
+}
+
 Pins::Page Pins::After(uint64_t after, size_t looks) const {
   Page page;
   auto at = by_number_.upper_bound(after);
@@ -61,6 +78,17 @@ Pins::Page Pins::After(uint64_t after, size_t looks) const {
   }
   if (at == by_number_.end()) page.next = 0;
   return page;
+}
+
+bool Pins::CountsExpiring() const {
+  size_t live = 0;
+  for (const auto& [until, number] : expiring_) {
+    const auto at = by_number_.find(number);
+    if (at == by_number_.end()) return false;
+    live += at->second.taken == spaces_[at->second.space.value].taken ? 1 : 0;
+  }
+  ForEach([&](SpaceId, const Named& named) { live -= named.second.until != absl::InfiniteFuture() ? 1 : 0; });
+  return live == 0;
 }
 
 Bytes Pins::used(TenantId tenant) const { return tenant.value < used_.size() ? used_[tenant.value] : Bytes{}; }

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,6 +26,7 @@ struct Pin {
   Bytes bytes{};        // what it counts in the tenant's budget: all its chunks, shared or not
   uint64_t count = 0;   // how often it was pinned and not unpinned
   absl::Time since;
+  absl::Time until = absl::InfiniteFuture();  // it ends by itself then
   absl::InlinedVector<ChunkIndex, 1> kept;
 };
 
@@ -37,22 +40,36 @@ class Pins {
 
   using OfSpace = std::map<PinName, Pin>;  // ordered, so that a simulated run replays exactly
 
+  using Named = OfSpace::value_type;  // a pin and its name
+
   Pin* Find(SpaceId space, const PinName& name);
+  Named* FindNamed(SpaceId space, const PinName& name);
   // Room for one more in the space?
   bool Full(SpaceId space) const;
   void Add(SpaceId space, TenantId tenant, PinName name, Pin pin);
   Pin Take(SpaceId space, TenantId tenant, const PinName& name);
-  // All of a space, at a stroke; they count no longer. The caller ends them in slices, and has each one's number forgotten before.
+  // All of a space, at a stroke; they count no longer. The caller ends them in slices, and has each one forgotten before.
   OfSpace TakeAll(SpaceId space, TenantId tenant);
-  void Forget(uint64_t number) { by_number_.erase(number); }
+  void Forget(const Pin& pin);
 
-  using Named = OfSpace::value_type;  // a pin and its name
   struct Page {
     std::vector<std::pair<SpaceId, const Named*>> pins;  // borrowed until anything changes here
     uint64_t next = 0;                                   // look for the rest after this number; 0: there is none
   };
   // Pins whose numbers are above `after`, the lowest first: those among the next `looks` numbers, some of which may have been taken.
   Page After(uint64_t after, size_t looks) const;
+
+  // Pins that end by themselves.
+  bool expires() const { return !expiring_.empty(); }  // any, some day
+  bool Due(absl::Time now) const { return expires() && expiring_.begin()->first <= now; }
+  struct Expired {
+    SpaceId space;
+    PinName name;
+  };
+  // One that is due, which the caller has to take out; nothing: it went with its space. Each is told of once.
+  std::optional<Expired> NextDue();
+
+  bool CountsExpiring() const;  // whether all that end by themselves are known as such; for tests
 
   Bytes used(TenantId tenant) const;
   size_t size() const { return size_; }
@@ -81,6 +98,7 @@ class Pins {
 
   std::vector<Space> spaces_;
   std::map<uint64_t, Place> by_number_;
+  std::set<std::pair<absl::Time, uint64_t>> expiring_;  // numbers, by when they end by themselves
   uint64_t last_number_ = 0;
   std::vector<Bytes> used_;  // [tenant]
   size_t size_ = 0;

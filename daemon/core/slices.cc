@@ -102,6 +102,11 @@ void Core::EndWhatIsOver(uint64_t until) {
     if (!doubt_until_.has_value()) doubt_until_ = now_ + options_.doubt;
     while (more() && placement_.in_doubt() > 0 && now_ >= *doubt_until_) placement_.EndDoubt();
   }
+  while (more() && pins_.Due(now_)) {
+    chunks_.Charge(1);
+    if (const auto over = pins_.NextDue())
+      KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
+  }
   while (more() && allocations_.OfClosed()) {
     chunks_.Charge(1);
     EndAllocation(allocations_.OfClosed());
@@ -110,7 +115,7 @@ void Core::EndWhatIsOver(uint64_t until) {
     Pins::OfSpace& pins = cleared_pins_.front();
     chunks_.Charge(1);
     const Pins::OfSpace::node_type ended = pins.extract(pins.begin());
-    pins_.Forget(ended.mapped().number);
+    pins_.Forget(ended.mapped());
     KeepNoLonger(ended.mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }

@@ -39,11 +39,11 @@ void PrintTotals(const Totals& t) {
               " expired\n",
               c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.too_many_ghosts, c.stores_lost, c.fills_failed,
               c.fills_expired);
-  std::printf("pins: %" PRIu64 " pinned, %" PRIu64 " past the budget, %" PRIu64 " cleared; allocations: %" PRIu64
-              " given, %" PRIu64 " refused; swaps: %" PRIu64 " out, %" PRIu64 " in, %" PRIu64 " refused, %" PRIu64
-              " freed under a copy\n",
-              c.pins, c.pins_refused, c.pins_cleared, c.allocations, c.allocations_refused, c.swaps_out, c.swaps_in,
-              c.swaps_refused, c.swaps_freed_under);
+  std::printf("pins: %" PRIu64 " pinned, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64
+              " cleared; allocations: %" PRIu64 " given, %" PRIu64 " refused; swaps: %" PRIu64 " out, %" PRIu64
+              " in, %" PRIu64 " refused, %" PRIu64 " freed under a copy\n",
+              c.pins, c.pins_refused, c.pins_expired, c.pins_cleared, c.allocations, c.allocations_refused, c.swaps_out,
+              c.swaps_in, c.swaps_refused, c.swaps_freed_under);
   std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears, %" PRIu64
               " cancelled\n",
               c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled);

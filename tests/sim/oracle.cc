@@ -139,19 +139,19 @@ uint32_t Oracle::FirstNeeded(const core::GroupSpec& group, uint32_t position) {
   return 0;
 }
 
-void Oracle::CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
+void Oracle::CheckHit(SpaceId space, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
                       std::vector<ShardId>* shards) {
-  const core::GroupSpec& spec = GroupOf(session.space, group);
+  const core::GroupSpec& spec = GroupOf(space, group);
   for (uint16_t rank = 0; rank < spec.slot_bytes.size(); ++rank) {
-    const auto found = newest_.find({{session.space.value, group.value, keys[k]}, rank});
+    const auto found = newest_.find({{space.value, group.value, keys[k]}, rank});
     const auto where = [&] {
-      return absl::StrCat("chunk ", k, " of a hit (space ", session.space.value, ", group ", group.value, ", key ",
+      return absl::StrCat("chunk ", k, " of a hit (space ", space.value, ", group ", group.value, ", key ",
                           absl::Hex(keys[k].word(0)), ")");
     };
     if (found == newest_.end())
       return verdict_.Break(kNothingHalfDone, absl::StrCat(where(), ": shard ", rank, " was never stored completely"));
     const Shard& shard = memory_[found->second];
-    if (shard.clears != clears_[session.space.value])
+    if (shard.clears != clears_[space.value])
       return verdict_.Break(kClearedIsGone, absl::StrCat(where(), ": its newest bytes are older than the last clear"));
     if (!slots_.IsLive(shard.slot))
       return verdict_.Break(kNothingHalfDone,
@@ -196,7 +196,7 @@ void Oracle::Judge(const core::LookupAsked& event, const Effects& effects) {
     if (first > 0) ++coverage_.hits_without_prefix;
     for (const Bytes slot : spec.slot_bytes) lease.bytes += slot * (answer->chunks - first);
     for (uint32_t k = first; k < answer->chunks && verdict_.kept(); ++k)
-      CheckHit(*session, GroupId{group}, event.keys, k, &chunks[k]);
+      CheckHit(session->space, GroupId{group}, event.keys, k, &chunks[k]);
   }
   if (!verdict_.kept()) return;
 
@@ -538,6 +538,7 @@ void Oracle::Judge(const core::Tick& event, const Effects& effects) {
     lease.expired = true;
     ++coverage_.leases_expired;
   }
+  EndExpiredPins();
   for (const FillId fill : open_fills_) {
     if (fills_[fill].expired || fills_[fill].deadline > now_) continue;
     fills_[fill].expired = true;

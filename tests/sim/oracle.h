@@ -35,6 +35,7 @@ class Oracle {
   void Judge(const core::LoadAsked& event, const core::Effects& effects);
   void Judge(const core::StoreAsked& event, const core::Effects& effects);
   void Judge(const core::PinAsked& event, const core::Effects& effects);
+  void Judge(const core::OperatorPinAsked& event, const core::Effects& effects);
   void Judge(const core::UnpinAsked& event, const core::Effects& effects);
   void Judge(const core::PinRemoved& event, const core::Effects& effects);
   void Judge(const core::HintAsked& event, const core::Effects& effects);
@@ -63,8 +64,8 @@ class Oracle {
     uint64_t chunks_refused = 0, chunks_skipped = 0, stale_leases = 0, sealed = 0, fills_failed = 0, fills_expired = 0;
     uint64_t late_completions = 0, late_ok = 0, sessions_refused = 0, deaths_in_flight = 0, clears = 0, hits_after_clear = 0,
              hits_without_prefix = 0, clears_cancelled = 0, stores_lost = 0, too_many_ghosts = 0;
-    uint64_t pins = 0, pins_refused = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0, swaps_out = 0,
-             swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
+    uint64_t pins = 0, pins_refused = 0, pins_expired = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0,
+             swaps_out = 0, swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
     uint64_t new_cores = 0, chunks_kept = 0, slots_in_doubt = 0, hits_kept = 0;
   };
   const Coverage& coverage() const { return coverage_; }
@@ -140,6 +141,7 @@ class Oracle {
     uint32_t chunks = 0;
     Bytes bytes{};
     uint64_t count = 0;
+    absl::Time until;
     std::vector<ShardId> shards;  // of what its position needs
   };
   using PinPlace = std::pair<uint32_t, core::PinName>;  // space, name
@@ -159,7 +161,16 @@ class Oracle {
   };
 
   // What the position needs: its shards, and how many bytes of slots they have.
-  Bytes Needed(const Session& session, std::span<const ChunkKey> keys, uint32_t position, std::vector<ShardId>* shards);
+  struct PinWish {
+    SpaceId space;
+    std::string owner;
+    std::span<const ChunkKey> keys;
+    absl::Time until;
+    uint64_t counts;  // pinned before: so much more
+  };
+  void JudgePin(const PinWish& wish, const absl::Status& status, uint32_t chunks);
+  void EndExpiredPins();
+  Bytes Needed(SpaceId space, std::span<const ChunkKey> keys, uint32_t position, std::vector<ShardId>* shards);
   void EndPin(std::map<PinPlace, Pin>::iterator pin);
   void EndAllocation(std::map<uint64_t, Allocation>::iterator allocation);
   // Whether a copy that runs would tear, or be torn by, one of that direction.
@@ -181,8 +192,7 @@ class Oracle {
                                    core::Direction direction);
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
   // Checks that chunk k of a hit is whole in all shards; adds them to `shards`.
-  void CheckHit(const Session& session, GroupId group, std::span<const ChunkKey> keys, uint32_t k,
-                std::vector<ShardId>* shards);
+  void CheckHit(SpaceId space, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards);
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
   // Whether the answer says of a store that was copied well what is kept of it.

@@ -15,14 +15,13 @@ using core::Effects;
 
 // ---- Pins -------------------------------------------------------------------------------------------------------------------
 
-Bytes Oracle::Needed(const Session& session, std::span<const ChunkKey> keys, uint32_t position,
-                     std::vector<ShardId>* shards) {
+Bytes Oracle::Needed(SpaceId space, std::span<const ChunkKey> keys, uint32_t position, std::vector<ShardId>* shards) {
   Bytes bytes{};
-  const auto groups = static_cast<uint16_t>(specs_.at(session.space.value).groups.size());
+  const auto groups = static_cast<uint16_t>(specs_.at(space.value).groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
-    const core::GroupSpec& spec = GroupOf(session.space, GroupId{group});
+    const core::GroupSpec& spec = GroupOf(space, GroupId{group});
     for (uint32_t k = FirstNeeded(spec, position); k < position && verdict_.kept(); ++k) {
-      CheckHit(session, GroupId{group}, keys, k, shards);
+      CheckHit(space, GroupId{group}, keys, k, shards);
       for (const Bytes slot : spec.slot_bytes) bytes += slot;
     }
   }
@@ -42,36 +41,54 @@ void Oracle::Judge(const core::PinAsked& event, const Effects& effects) {
     return;
   }
   const auto* answer = Only<core::Answered>(effects);
-  if (!Expect(answer != nullptr && answer->session == event.session && answer->tag == event.tag &&
-                  answer->chunks <= event.keys.size() && !answer->allocation,
-              kOneAnswer, "a pin gets one answer, and no more chunks than it named")) {
+  if (!Expect(answer != nullptr && answer->session == event.session && answer->tag == event.tag && !answer->allocation,
+              kOneAnswer, "a pin gets one answer"))
     return;
-  }
-  if (!answer->status.ok()) {
+  JudgePin({session->space, session->name.second, event.keys, absl::InfiniteFuture(), 1}, answer->status, answer->chunks);
+}
+
+void Oracle::Judge(const core::OperatorPinAsked& event, const Effects& effects) {
+  const auto* answer = Only<core::PinAnswered>(effects);
+  if (!Expect(answer != nullptr && answer->tag == event.tag, kOneAnswer, "an operator's pin gets one answer")) return;
+  JudgePin({event.space, event.owner, event.keys, now_ + event.lasts, 0}, answer->status, answer->chunks);
+}
+
+void Oracle::JudgePin(const PinWish& wish, const absl::Status& status, uint32_t chunks) {
+  if (!Expect(chunks <= wish.keys.size(), kOneAnswer, "a pin has no more chunks than it named")) return;
+  if (!status.ok()) {
     ++coverage_.pins_refused;
-    Expect(answer->status.code() == absl::StatusCode::kResourceExhausted && answer->chunks == 0, kOneAnswer,
+    Expect(status.code() == absl::StatusCode::kResourceExhausted && chunks == 0, kOneAnswer,
            "a pin is refused for its budget only");
     return;
   }
-  if (answer->chunks == 0) return;
+  if (chunks == 0) return;
   ++coverage_.pins;
-  const PinPlace name{session->space.value,
-                      {session->name.second, event.keys.back(), static_cast<uint32_t>(event.keys.size())}};
+  const PinPlace name{wish.space.value, {wish.owner, wish.keys.back(), static_cast<uint32_t>(wish.keys.size())}};
   const auto known = pins_.find(name);
   Pin pin;
-  pin.chunks = answer->chunks;
-  pin.count = known == pins_.end() ? 1 : known->second.count + 1;
-  pin.bytes = Needed(*session, event.keys, pin.chunks, &pin.shards);
+  pin.chunks = chunks;
+  pin.count = known == pins_.end() ? 1 : known->second.count + wish.counts;
+  pin.until = wish.until;
+  pin.bytes = Needed(wish.space, wish.keys, pin.chunks, &pin.shards);
   if (!verdict_.kept()) return;
   for (const ShardId shard : pin.shards) memory_.Lease(shard);
   if (known != pins_.end()) EndPin(known);
-  const std::string& tenant = specs_.at(session->space.value).tenant;
+  const std::string& tenant = specs_.at(wish.space.value).tenant;
   pinned_[tenant] += pin.bytes;
   const auto quota = options_.quotas.find(tenant);
   const Bytes whole = quota == options_.quotas.end() ? slots_.capacity() : quota->second;
   Expect(static_cast<double>(pinned_[tenant].value) <= static_cast<double>(whole.value) * options_.pin_share, kBudgetsHold,
          "a tenant's pins keep more than their share");
   pins_.emplace(name, std::move(pin));
+}
+
+void Oracle::EndExpiredPins() {
+  for (auto at = pins_.begin(); at != pins_.end();) {
+    const auto pin = at++;
+    if (pin->second.until > now_) continue;
+    ++coverage_.pins_expired;
+    EndPin(pin);
+  }
 }
 
 void Oracle::Judge(const core::UnpinAsked& event, const Effects& effects) {

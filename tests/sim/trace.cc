@@ -30,6 +30,9 @@ struct Printer {
   std::string operator()(const core::SessionRefused& e) {
     return absl::StrCat("refused session ", e.session.value, ": ", e.why.ToString());
   }
+  std::string operator()(const core::PinAnswered& e) {
+    return absl::StrCat("pin tag ", e.tag.value, ": ", e.status.ToString(), ", ", e.chunks, " chunks");
+  }
   std::string operator()(const core::SessionDrained& e) { return absl::StrCat("drained session ", e.session.value); }
   std::string operator()(const core::LookupAnswered& e) {
     return absl::StrCat("answer session ", e.session.value, " tag ", e.tag.value, ": ", e.chunks, " chunks, lease ",
@@ -93,6 +96,10 @@ std::string Print(const core::StoreAsked& e) {
 }
 std::string Print(const core::PinAsked& e) {
   return absl::StrCat("pin session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys));
+}
+std::string Print(const core::OperatorPinAsked& e) {
+  return absl::StrCat("pin space ", e.space.value, " of ", e.owner, " for ", absl::FormatDuration(e.lasts), " tag ",
+                      e.tag.value, " ", Show(e.keys));
 }
 std::string Print(const core::UnpinAsked& e) {
   return absl::StrCat("unpin session ", e.session.value, " tag ", e.tag.value, " ", Show(e.keys));

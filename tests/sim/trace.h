@@ -15,6 +15,7 @@ std::string Print(const core::ReleaseAsked& e);
 std::string Print(const core::LoadAsked& e);
 std::string Print(const core::StoreAsked& e);
 std::string Print(const core::PinAsked& e);
+std::string Print(const core::OperatorPinAsked& e);
 std::string Print(const core::UnpinAsked& e);
 std::string Print(const core::PinRemoved& e);
 std::string Print(const core::HintAsked& e);

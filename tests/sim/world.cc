@@ -393,8 +393,13 @@ void World::Pin() {
   if (process == nullptr) return;
   const core::RequestTag tag{next_tag_++};
   const std::vector<ChunkKey> keys = prng_.Percent(1) ? std::vector<ChunkKey>{} : Prompt();
-  if (prng_.Percent(50)) {
+  if (prng_.Percent(40)) {
     Deliver(core::PinAsked{process->session, tag, keys});
+  } else if (prng_.Percent(30)) {
+    const auto space = static_cast<uint32_t>(prng_.Below(core_->status().spaces.size()));
+    const absl::Duration lasts =
+        prng_.Percent(20) ? absl::InfiniteDuration() : absl::Milliseconds(static_cast<int64_t>(prng_.Below(5000)));
+    Deliver(core::OperatorPinAsked{SpaceId{space}, tag, prng_.Percent(70) ? "operator" : "engine-0", keys, lasts});
   } else if (const std::vector<core::PinRow> rows = core_->pins(); rows.empty() || prng_.Percent(50)) {
     Deliver(core::UnpinAsked{process->session, tag, keys});
   } else {

@@ -149,6 +149,71 @@ TEST_CASE("An operator removes a pin, however often it was pinned") {
   CHECK(f.core->pins().empty());
 }
 
+PinAnswered PinByOperator(CoreFixture& f, const std::vector<ChunkKey>& keys, absl::Duration lasts,
+                          const char* owner = "ops") {
+  const Effects effects = f.Do(OperatorPinAsked{SpaceId{0}, RequestTag{f.next_tag++}, owner, keys, lasts});
+  REQUIRE(effects.size() == 1);
+  return std::get<PinAnswered>(effects[0]);
+}
+
+TEST_CASE("An operator's pin is one however often it is asked for, lasts as was said last, and ends by itself") {
+  CoreFixture f;  // 16 slots
+  const SessionId session = f.Worker("engine", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1, 2})) == 2);
+  CHECK(PinByOperator(f, KeysOf({7}), absl::Seconds(10)).chunks == 0);
+  CHECK(f.core->pins().empty());
+  CHECK(PinByOperator(f, KeysOf({1, 2, 3}), absl::Seconds(10)).chunks == 2);
+  CHECK(f.core->waits_for_clock());
+  REQUIRE(f.core->pins().size() == 1);
+  CHECK(f.core->pins()[0].name.owner == "ops");
+  CHECK(f.core->pins()[0].lasts == absl::Seconds(10));
+  CHECK(PinByOperator(f, KeysOf({1, 2, 3}), absl::Seconds(20)).chunks == 2);
+  CHECK(f.core->pins()[0].count == 1);
+  CHECK(f.core->pins()[0].number == 1);
+  CHECK(PinByOperator(f, KeysOf({1}), absl::Seconds(5), "others").chunks == 1);
+
+  f.PassTime(absl::Seconds(6));
+  CHECK(f.core->pins().size() == 1);
+  for (uint64_t n = 100; n < 150; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
+  CHECK(f.Lookup(session, KeysOf({1, 2})).chunks == 2);
+  f.PassTime(absl::Seconds(15));
+  CHECK(f.core->pins().empty());
+  CHECK_FALSE(f.core->waits_for_clock());
+  for (uint64_t n = 200; n < 250; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
+  CHECK(f.Lookup(session, KeysOf({1, 2})).chunks == 0);
+}
+
+TEST_CASE("A pin that would end by itself and is cleared, removed or unpinned before leaves nothing") {
+  CoreFixture f;
+  const SessionId session = f.Worker("ops", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1, 2, 3})) == 3);
+  PinByOperator(f, KeysOf({1}), absl::Seconds(5));
+  PinByOperator(f, KeysOf({1, 2}), absl::Seconds(6));
+  PinByOperator(f, KeysOf({1, 2, 3}), absl::Seconds(7));
+  Unpin(f, session, KeysOf({1}));  // the engine has the owner's name
+  f.Do(PinRemoved{SpaceId{0}, {"ops", KeyOf(2), 2}});
+  f.Do(ClearAsked{{1}, SpaceId{0}});
+  CHECK(f.core->pins().empty());
+  f.PassTime(absl::Seconds(30));
+  for (int slice = 0; slice < 100 && f.core->has_work(); ++slice) f.PassTime(absl::Milliseconds(1));
+  CHECK_FALSE(f.core->waits_for_clock());
+  CHECK_FALSE(f.core->has_work());
+}
+
+TEST_CASE("What is located was not used for that, and a space's chunks are told apart by where they lie") {
+  CoreFixture f;
+  const SessionId session = f.Worker("engine", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1, 2, 3})) == 3);
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).chunks == 3);
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).on_disk == 0);
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({2, 3})).chunks == 0);
+  CHECK(f.core->Locate(SpaceId{0}, {}).chunks == 0);
+  // As if nobody had asked: it goes first.
+  for (uint64_t n = 100; n < 113; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
+  f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3}));
+  CHECK(f.core->status().lookups == 0);
+}
+
 TEST_CASE("A pin is told from another one of the same last key by its length") {  // found by the simulator: seed 11
   CoreFixture f;
   const SessionId session = f.Worker("engine", kSpace);
