@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
@@ -37,23 +36,6 @@ Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Re
       gpus_(gpus),
       options_(options),
       reload_(std::move(reload)) {}
-
-// Has `question` answered on the reactor's thread, and waits for that; the answer may come after nobody waits any more.
-template <class T, class Question>
-absl::StatusOr<T> Node::Ask(absl::Time deadline, Question question) {
-  struct Waiting {
-    absl::Notification answered;
-    absl::StatusOr<T> answer = absl::UnavailableError("kvistd is stopping");
-  };
-  auto waiting = std::make_shared<Waiting>();
-  reactor_.Run([question = std::move(question), waiting] {
-    waiting->answer = question();
-    waiting->answered.Notify();
-  });
-  if (!waiting->answered.WaitForNotificationWithTimeout(deadline - MonotonicNow()))
-    return absl::DeadlineExceededError("the node didn't answer in time; what it was asked to do goes on");
-  return waiting->answer;
-}
 
 void Node::Configure(const Options& options) {
   configured_tenants_ = options.tenants;

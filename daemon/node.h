@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "cuda/gpus.h"
 #include "daemon/options.h"
@@ -49,12 +50,38 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::JobStatus> CancelJob(uint64_t id, absl::Time deadline) override;
   absl::StatusOr<std::vector<rpc::QuotaStatus>> Quotas(absl::Time deadline) override;
   absl::StatusOr<rpc::QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) override;
+  absl::StatusOr<std::vector<rpc::Found>> Lookup(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                                 absl::Time deadline) override;
+  absl::StatusOr<rpc::Pinned> Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
+                                  absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
   absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override;
 
  private:
+  // Has `question` answered on the reactor's thread, and waits for that; the answer may come after nobody waits any more.
   template <class T, class Question>
-  absl::StatusOr<T> Ask(absl::Time deadline, Question question);
+  absl::StatusOr<T> Ask(absl::Time deadline, Question question) {
+    struct Waiting {
+      absl::Notification answered;
+      absl::StatusOr<T> answer = absl::UnavailableError("kvistd is stopping");
+    };
+    auto waiting = std::make_shared<Waiting>();
+    reactor_.Run([question = std::move(question), waiting] {
+      waiting->answer = question();
+      waiting->answered.Notify();
+    });
+    if (!waiting->answered.WaitForNotificationWithTimeout(deadline - MonotonicNow()))
+      return absl::DeadlineExceededError("the node didn't answer in time; what it was asked to do goes on");
+    return waiting->answer;
+  }
+  struct FittingSpace {
+    SpaceId id;
+    std::string digest, tenant, model;
+    std::string description;
+    uint32_t chunk_tokens = 0;
+  };
+  // Errors: NotFound  none fits. InvalidArgument  more than can be asked at once.
+  absl::StatusOr<std::vector<FittingSpace>> Fitting(const rpc::SpaceFilter& filter, absl::Time deadline);
 
   // On the reactor's thread.
   rpc::NodeStatus StatusNow() const;

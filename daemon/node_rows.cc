@@ -69,7 +69,8 @@ rpc::PinStatus RowOf(const core::PinRow& pin, const core::Core& core) {
           .asked = pin.name.asked,
           .bytes = pin.bytes,
           .count = pin.count,
-          .age = pin.age};
+          .age = pin.age,
+          .lasts = pin.lasts};
 }
 
 }  // namespace kvist::daemon

@@ -17,6 +17,7 @@
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/node_client.h"
+#include "daemon/ctl/prompt_file.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
 #include "daemon/ctl/wrap.h"
@@ -29,6 +30,7 @@ namespace {
 constexpr absl::Duration kQuestionTime = absl::Seconds(5);
 constexpr absl::Duration kJobTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
+constexpr absl::Duration kPinTimeMax = absl::Hours(24 * 365);
 
 constexpr char kExitCodes[] =
     "exit status: 0 done; 1 the daemon refused, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, "
@@ -45,6 +47,11 @@ struct Arguments {
   std::string tenant;
   Bytes quota{};
   uint64_t pin = 0;
+  node::v1::SpaceFilter filter;
+  std::string tokens, keys;  // files
+  std::string salt, lora;
+  std::string owner;
+  absl::Duration lasts = absl::ZeroDuration();  // zero: until it is removed
   absl::Duration interval = absl::Seconds(1);
   bool once = false;
   std::string state_dir;
@@ -140,6 +147,24 @@ class Session {
   ExitCode WatchJob() {
     return WithNode([this](NodeClient& node) { return Watch(node, arguments_.job, Each::kJsonLine); });
   }
+  ExitCode Lookup() {
+    return WithPrompt([this](node::v1::Prompt prompt) {
+      node::v1::LookupRequest request;
+      *request.mutable_space() = arguments_.filter;
+      *request.mutable_prompt() = std::move(prompt);
+      return WithNode([&](NodeClient& node) { return Print(node.Lookup(request, Timeout(kQuestionTime)), kQuestionTime); });
+    });
+  }
+  ExitCode AddPin() {
+    return WithPrompt([this](node::v1::Prompt prompt) {
+      node::v1::AddPinRequest request;
+      *request.mutable_space() = arguments_.filter;
+      *request.mutable_prompt() = std::move(prompt);
+      request.set_owner(arguments_.owner);
+      request.set_seconds(absl::ToDoubleSeconds(arguments_.lasts));
+      return WithNode([&](NodeClient& node) { return Print(node.AddPin(request, Timeout(kQuestionTime)), kQuestionTime); });
+    });
+  }
   ExitCode ListPins() {
     return WithNode([this](NodeClient& node) { return Print(node.ListPins(Timeout(kQuestionTime)), kQuestionTime); });
   }
@@ -179,6 +204,20 @@ class Session {
     if (!job.ok()) return Print(job, kJobTime, absl::StrCat("; job ", id, " goes on in the daemon"));
     if (!json || each == Each::kNothing) Print(job, kJobTime);
     return job->state() == "cancelled" ? kRefused : kOk;
+  }
+
+  template <class Ask>
+  ExitCode WithPrompt(Ask ask) {
+    absl::StatusOr<node::v1::Prompt> prompt =
+        arguments_.keys.empty() ? ReadTokens(arguments_.tokens) : ReadKeys(arguments_.keys);
+    if (!prompt.ok()) {
+      terminal_.err << "kvistctl: " << (arguments_.keys.empty() ? "--tokens: " : "--keys: ") << prompt.status().message()
+                    << "\n";
+      return kUsage;
+    }
+    prompt->set_salt(arguments_.salt);
+    prompt->set_lora(arguments_.lora);
+    return ask(*std::move(prompt));
   }
 
   template <class Ask>
@@ -253,6 +292,44 @@ std::string CheckTimeout(const std::string& text, std::optional<absl::Duration>*
   return "";
 }
 
+// "" when a pin can last so long.
+std::string CheckLasts(const std::string& text, absl::Duration* lasts) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::Seconds(1) || duration > kPinTimeMax)
+    return absl::StrCat("\"", text, "\"; allowed: a duration with a unit such as 30m or 12h, from 1s to a year");
+  *lasts = duration;
+  return "";
+}
+
+// The options that name a prompt, and the spaces in which to look for it.
+void AddPromptOptions(CLI::App* command, Arguments* given) {
+  const auto text = [given](std::string* (node::v1::SpaceFilter::*field)()) {
+    return [given, field](const std::string& value) { *(given->filter.*field)() = value; };
+  };
+  CLI::Option* tokens =
+      command->add_option("--tokens", given->tokens, "File with its token ids (as text or a JSON list); - for stdin")
+          ->type_name("FILE");
+  CLI::Option* keys = command->add_option("--keys", given->keys, "Instead: file with the keys of its chunks, in hex")
+                          ->type_name("FILE")
+                          ->excludes(tokens);
+  command
+      ->add_option_function<std::string>("--space", text(&node::v1::SpaceFilter::mutable_digest),
+                                         "Only in spaces whose digest begins so (default: in all)")
+      ->type_name("DIGEST");
+  command->add_option_function<std::string>("--model", text(&node::v1::SpaceFilter::mutable_model), "Only in this model's")
+      ->type_name("NAME");
+  command
+      ->add_option_function<std::string>("--tenant", text(&node::v1::SpaceFilter::mutable_tenant), "Only in this tenant's")
+      ->type_name("NAME");
+  command->add_option("--salt", given->salt, "The request's salt, if it has one (vLLM: cache_salt)")
+      ->type_name("TEXT")
+      ->excludes(keys);
+  command->add_option("--lora", given->lora, "Its adapter, if it has one")->type_name("NAME")->excludes(keys);
+  command->callback([tokens, keys] {
+    if (tokens->count() + keys->count() == 0) throw CLI::RequiredError("--tokens or --keys");
+  });
+}
+
 }  // namespace
 
 ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal) {
@@ -294,6 +371,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->type_name("PATH[:PATH..]");
   fsck->add_option("--state-dir", given.state_dir, "State directory of the kvistd (default: this user's)")
       ->type_name("PATH");
+  CLI::App* lookup = app.add_subcommand("lookup", "How much of a prompt is there, and where; nothing is used or moved");
+  AddPromptOptions(lookup, &given);
   CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
@@ -329,9 +408,17 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->required()
       ->type_name("BYTES")
       ->check([&](const std::string& text) { return CheckQuota(text, &given.quota); });
-  CLI::App* pins = app.add_subcommand("pins", "Prompts that engines have pinned");
+  CLI::App* pins = app.add_subcommand("pins", "Prompts that engines or operators have pinned");
   pins->require_subcommand(0, 1);
   const CLI::App* list_pins = pins->add_subcommand("list", "List them and their owners; so does `pins` alone");
+  CLI::App* add_pin = pins->add_subcommand(
+      "add",
+      "Keep what is there of a prompt from eviction; again by the same owner: the same pin, which lasts as said last");
+  AddPromptOptions(add_pin, &given);
+  add_pin->add_option("--owner", given.owner, "Who wants it (default: operator)")->type_name("NAME");
+  add_pin->add_option("--for", "How long it lasts (default: until it is removed)")
+      ->type_name("DURATION")
+      ->check([&](const std::string& text) { return CheckLasts(text, &given.lasts); });
   CLI::App* remove_pin =
       pins->add_subcommand("remove", "End a pin, however often it was pinned: its chunks may go when room is needed");
   remove_pin->add_option("pin", "Which, by its number in `pins`")
@@ -371,6 +458,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (fsck->parsed()) return session.Fsck();
   if (cancel_job->parsed()) return session.CancelJob();
   if (watch_job->parsed()) return session.WatchJob();
+  if (lookup->parsed()) return session.Lookup();
+  if (add_pin->parsed()) return session.AddPin();
   if (remove_pin->parsed()) return session.RemovePin();
   if (list_pins->parsed() || pins->parsed()) return session.ListPins();
   if (set_quota->parsed()) return session.SetQuota(given.quota);

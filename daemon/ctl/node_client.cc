@@ -190,6 +190,14 @@ absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration 
   return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
 }
 
+absl::StatusOr<node::v1::LookupReply> NodeClient::Lookup(const node::v1::LookupRequest& request, absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Lookup, request, timeout);
+}
+
+absl::StatusOr<node::v1::AddPinReply> NodeClient::AddPin(const node::v1::AddPinRequest& request, absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::AddPin, request, timeout);
+}
+
 absl::StatusOr<node::v1::ListPinsReply> NodeClient::ListPins(absl::Duration timeout) {
   return state_->CallPages(&node::v1::Node::Stub::ListPins, timeout);
 }

@@ -41,6 +41,8 @@ class NodeClient {
   absl::StatusOr<node::v1::ListQuotasReply> ListQuotas(absl::Duration timeout);
   // 0 ends it.
   absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
+  absl::StatusOr<node::v1::LookupReply> Lookup(const node::v1::LookupRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::AddPinReply> AddPin(const node::v1::AddPinRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);  // all, as Sessions
   absl::StatusOr<node::v1::Pin> RemovePin(uint64_t id, absl::Duration timeout);
 

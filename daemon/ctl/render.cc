@@ -257,8 +257,26 @@ std::string ToJson(const Message& reply) {
   return Object(reply).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns) {
-  if (pins.pins().empty()) return "no pins: no engine has pinned a prompt\n";
+std::string ToTable(const node::v1::LookupReply& found, size_t columns) {
+  Table table({{"SPACE"},
+               {"TENANT", Table::Align::kLeft, 2},
+               {"MODEL", Table::Align::kLeft, 1},
+               {"ASKED", kRight},
+               {"HIT", kRight},
+               {"TOKENS", kRight},
+               {"IN DRAM", kRight},
+               {"ON SSD", kRight}});
+  for (const auto& space : found.spaces()) {
+    table.Add({space.digest().substr(0, 16), space.tenant(), space.model(), HumanCount(space.prompt_chunks()),
+               HumanCount(space.chunks()), HumanCount(space.tokens()), HumanCount(space.dram_tokens()),
+               HumanCount(space.ssd_tokens())});
+  }
+  return table.Render(columns);
+}
+
+namespace {
+
+std::string TableOf(const google::protobuf::RepeatedPtrField<node::v1::Pin>& pins, size_t columns) {
   Table table({{"PIN", kRight},
                {"OWNER"},
                {"TENANT", Table::Align::kLeft, 2},
@@ -267,13 +285,29 @@ std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns) {
                {"ASKED", kRight},
                {"BYTES", kRight},
                {"COUNT", kRight},
-               {"AGE", kRight}});
-  for (const auto& pin : pins.pins()) {
+               {"AGE", kRight},
+               {.title = "LASTS", .align = kRight, .if_any = true}});
+  for (const auto& pin : pins) {
     table.Add({absl::StrCat(pin.id()), pin.owner(), pin.tenant(), pin.model(), HumanCount(pin.chunks()),
                HumanCount(pin.asked()), HumanBytes({pin.bytes()}), HumanCount(pin.count()),
-               HumanDuration(absl::Seconds(pin.age_seconds()))});
+               HumanDuration(absl::Seconds(pin.age_seconds())),
+               pin.seconds_left() > 0 ? HumanDuration(absl::Seconds(pin.seconds_left())) : ""});
   }
   return table.Render(columns);
+}
+
+}  // namespace
+
+std::string ToTable(const node::v1::AddPinReply& pinned, size_t columns) {
+  const uint64_t without = pinned.spaces() - static_cast<uint64_t>(pinned.pins_size());
+  std::string text = pinned.pins().empty() ? "" : TableOf(pinned.pins(), columns);
+  if (without > 0)
+    absl::StrAppend(&text, "nothing of the prompt is there in ", Plural(without, "space"), ": nothing was pinned there\n");
+  return text;
+}
+
+std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns) {
+  return pins.pins().empty() ? "no pins: nobody has pinned a prompt\n" : TableOf(pins.pins(), columns);
 }
 
 std::string ToTable(const node::v1::Pin& pin, size_t) {

@@ -17,6 +17,8 @@ std::string ToTable(const node::v1::Job& job, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Quota& quota, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ListQuotasReply& quotas, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::LookupReply& found, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::AddPinReply& pinned, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Pin& pin, size_t columns = SIZE_MAX);  // that was removed
 

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/rpc/prompt.h"
 #include "storage/base/latency_histogram.h"
 #include "storage/base/units.h"
 
@@ -152,7 +153,29 @@ struct PinStatus {
   uint32_t chunks = 0, asked = 0;
   Bytes bytes{};
   uint64_t count = 0;
-  absl::Duration age;
+  absl::Duration age{};
+  absl::Duration lasts = absl::InfiniteDuration();  // until it ends by itself
+};
+
+// What of a prompt is there in a space.
+struct Found {
+  std::string digest;  // 64 hex digits
+  std::string tenant;
+  std::string model;
+  uint32_t chunk_tokens = 0;
+  uint32_t asked = 0;    // full chunks
+  uint32_t chunks = 0;   // of these, from the first on
+  uint32_t on_disk = 0;  // of these: something has to be read first
+};
+
+struct PinWish {
+  std::string owner;
+  absl::Duration lasts = absl::InfiniteDuration();
+};
+
+struct Pinned {
+  std::vector<PinStatus> pins;  // one for each space in which something is there
+  uint64_t spaces = 0;          // that fit
 };
 
 // A part of a list that may be long: so much costs the reactor about 100 us (tests/e2e/pins_test.cc prints it), and is far below
@@ -196,6 +219,13 @@ class NodeControl {
   // Sets a quota until the next reload, or ends it (0).
   // Errors also: InvalidArgument  no engine can be of that tenant, or a quota can't be so small or large.
   virtual absl::StatusOr<QuotaStatus> SetQuota(const std::string& tenant, Bytes bytes, absl::Time deadline) = 0;
+  // What of a prompt is there in each space that fits; uses and moves nothing.
+  // Errors of the two below also: NotFound  no space fits.  InvalidArgument  too many do.
+  virtual absl::StatusOr<std::vector<Found>> Lookup(const SpaceFilter& filter, const Prompt& prompt,
+                                                    absl::Time deadline) = 0;
+  // Pins it in each. Errors also: ResourceExhausted  a tenant's pins keep too much: from that space on nothing was pinned.
+  virtual absl::StatusOr<Pinned> Pin(const SpaceFilter& filter, const Prompt& prompt, const PinWish& wish,
+                                     absl::Time deadline) = 0;
   // The pins whose number is above `after`, kPageRows at most, perhaps none although more follow.
   virtual absl::StatusOr<Page<PinStatus>> Pins(uint64_t after, absl::Time deadline) = 0;
   // Ends a pin; what it was. Errors also: NotFound  no such pin.

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "daemon/rpc/grpc_status.h"
 #include "daemon/rpc/replies.h"
+#include "daemon/rpc/requests.h"
 #include "daemon/rpc/space_prefix.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"
@@ -32,6 +33,8 @@ constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr int kWatchersMax =
     8;  // each has one of the server's threads (kThreadsMax in admin_server.cc), and others want answers
 constexpr size_t kRequestNameMax = 64;
+constexpr size_t kOwnerMax = 255;            // as of an engine's instance
+constexpr double kPinSecondsMax = 31536000;  // a year
 
 // gRPC keeps deadlines on the wall clock; what is left of one is carried over to the monotonic clock.
 absl::Time DeadlineOf(const grpc::ServerContext& context, absl::Duration without_one) {
@@ -131,6 +134,40 @@ class NodeService final : public node::v1::Node::Service {
     spdlog::info("quota of tenant {} is {} now: asked for on the admin socket", quota->tenant,
                  request->bytes() == 0 ? "none" : std::to_string(request->bytes()) + " bytes");
     *reply = ToReply(*quota);
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Lookup(grpc::ServerContext* context, const node::v1::LookupRequest* request,
+                      node::v1::LookupReply* reply) override {
+    const absl::StatusOr<SpaceFilter> filter = ReadFilter(request->space());
+    if (!filter.ok()) return ToGrpc(filter.status());
+    const absl::StatusOr<Prompt> prompt = ReadPrompt(request->prompt());
+    if (!prompt.ok()) return ToGrpc(prompt.status());
+    const absl::StatusOr<std::vector<Found>> found = control_->Lookup(*filter, *prompt, DeadlineOf(*context, kQuestionTime));
+    if (found.ok()) *reply = ToReply(*found);
+    return ToGrpc(found.status());
+  }
+
+  grpc::Status AddPin(grpc::ServerContext* context, const node::v1::AddPinRequest* request,
+                      node::v1::AddPinReply* reply) override {
+    const absl::StatusOr<SpaceFilter> filter = ReadFilter(request->space());
+    if (!filter.ok()) return ToGrpc(filter.status());
+    const absl::StatusOr<Prompt> prompt = ReadPrompt(request->prompt());
+    if (!prompt.ok()) return ToGrpc(prompt.status());
+    if (request->owner().size() > kOwnerMax)
+      return ToGrpc(absl::InvalidArgumentError(absl::StrCat("owner: at most ", kOwnerMax, " bytes")));
+    if (!(request->seconds() >= 0 && request->seconds() <= kPinSecondsMax)) {
+      return ToGrpc(absl::InvalidArgumentError(
+          absl::StrCat("seconds: ", request->seconds(), "; allowed: 0 (until it is removed) to ", kPinSecondsMax)));
+    }
+    PinWish wish{request->owner().empty() ? "operator" : request->owner()};
+    if (request->seconds() > 0) wish.lasts = absl::Seconds(request->seconds());
+    const absl::StatusOr<Pinned> pinned = control_->Pin(*filter, *prompt, wish, DeadlineOf(*context, kQuestionTime));
+    if (!pinned.ok()) return ToGrpc(pinned.status());
+    *reply = ToReply(*pinned);
+    for (const node::v1::Pin& pin : reply->pins())
+      spdlog::info("pin {} of {}: {} chunks of {}, asked for on the admin socket", pin.id(), pin.owner(), pin.chunks(),
+                   pin.space());
     return grpc::Status::OK;
   }
 

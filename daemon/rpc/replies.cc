@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include <string>
 
 #include "absl/strings/escaping.h"
@@ -245,6 +247,31 @@ node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas) {
   return reply;
 }
 
+node::v1::LookupReply ToReply(const std::vector<Found>& found) {
+  node::v1::LookupReply reply;
+  for (const Found& from : found) {
+    node::v1::LookupReply::InSpace& space = *reply.add_spaces();
+    space.set_digest(from.digest);
+    space.set_tenant(Text(from.tenant));
+    space.set_model(Text(from.model));
+    space.set_chunk_tokens(from.chunk_tokens);
+    space.set_key_scheme(Prompt::kKeyScheme);
+    space.set_prompt_chunks(from.asked);
+    space.set_chunks(from.chunks);
+    space.set_tokens(uint64_t{from.chunks} * from.chunk_tokens);
+    space.set_dram_tokens(uint64_t{from.chunks - from.on_disk} * from.chunk_tokens);
+    space.set_ssd_tokens(uint64_t{from.on_disk} * from.chunk_tokens);
+  }
+  return reply;
+}
+
+node::v1::AddPinReply ToReply(const Pinned& pinned) {
+  node::v1::AddPinReply reply;
+  for (const PinStatus& pin : pinned.pins) *reply.add_pins() = ToReply(pin);
+  reply.set_spaces(pinned.spaces);
+  return reply;
+}
+
 node::v1::Pin ToReply(const PinStatus& pin) {
   node::v1::Pin reply;
   reply.set_id(pin.id);
@@ -257,6 +284,8 @@ node::v1::Pin ToReply(const PinStatus& pin) {
   reply.set_bytes(pin.bytes.value);
   reply.set_count(pin.count);
   reply.set_age_seconds(absl::ToDoubleSeconds(pin.age));
+  if (pin.lasts != absl::InfiniteDuration())
+    reply.set_seconds_left(absl::ToDoubleSeconds(std::max(pin.lasts, absl::ZeroDuration())));
   return reply;
 }
 

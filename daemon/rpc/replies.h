@@ -18,6 +18,8 @@ node::v1::Job ToReply(const JobStatus& job);
 node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs);
 node::v1::Quota ToReply(const QuotaStatus& quota);
 node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas);
+node::v1::LookupReply ToReply(const std::vector<Found>& found);
+node::v1::AddPinReply ToReply(const Pinned& pinned);
 node::v1::Pin ToReply(const PinStatus& pin);
 node::v1::ListPinsReply ToReply(const Page<PinStatus>& pins);
 

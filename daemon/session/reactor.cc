@@ -469,6 +469,19 @@ void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {
   CarryOut();
 }
 
+absl::StatusOr<uint32_t> Reactor::Pin(SpaceId space, std::string owner, std::span<const ChunkKey> keys,
+                                      absl::Duration lasts) {
+  core_.Handle(core::OperatorPinAsked{space, {}, std::move(owner), keys, lasts}, &effects_);
+  const auto answer = std::find_if(effects_.begin(), effects_.end(), [](const core::Effect& effect) {
+    return std::holds_alternative<core::PinAnswered>(effect);
+  });
+  KVIST_CHECK(answer != effects_.end());
+  const core::PinAnswered pinned = std::get<core::PinAnswered>(*answer);
+  CarryOut();
+  if (!pinned.status.ok()) return pinned.status;
+  return pinned.chunks;
+}
+
 void Reactor::RemovePin(SpaceId space, const core::PinName& pin) {
   core_.Handle(core::PinRemoved{space, pin}, &effects_);
   CarryOut();

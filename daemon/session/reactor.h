@@ -86,6 +86,8 @@ class Reactor : public DiskTier::Ear {
   void CancelJob(core::JobId job);
   // As core::QuotaSet says.
   void SetQuota(const std::string& tenant, std::optional<Bytes> quota);
+  // As core::OperatorPinAsked says; how many chunks are kept. Errors: ResourceExhausted  the tenant's budget for pins.
+  absl::StatusOr<uint32_t> Pin(SpaceId space, std::string owner, std::span<const ChunkKey> keys, absl::Duration lasts);
   void RemovePin(SpaceId space, const core::PinName& pin);
   template <class F>
   void ForEachSession(F f) const {
@@ -145,6 +147,7 @@ class Reactor : public DiskTier::Ear {
   void Carry(core::CopyCancelled& effect);
   void Carry(core::OpEnded& effect);
   void Carry(core::Answered& effect);
+  void Carry(core::PinAnswered&) {}  // Pin has it
   void Carry(core::JobEnded& effect);
   void Carry(core::CorruptionFound& effect);
   void Carry(core::WriteStarted& effect);

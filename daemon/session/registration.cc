@@ -321,6 +321,13 @@ absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description) {
   return SpecOf(kept.space(), kept.tenant());
 }
 
+absl::StatusOr<uint32_t> ChunkTokensOf(const std::string& description) {
+  v1::KeptSpace kept;
+  if (!kept.ParseFromString(description) || kept.space().chunk_tokens() == 0)
+    return absl::InvalidArgumentError("it is no description of a space");
+  return kept.space().chunk_tokens();
+}
+
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer, GpuService service) {
   if (hello.protocol_version() != shm::kVersion) {

@@ -49,6 +49,8 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
 // The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
 // Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.
 absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description);
+// What of it the core doesn't know. Errors: InvalidArgument  it is none.
+absl::StatusOr<uint32_t> ChunkTokensOf(const std::string& description);
 
 // Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
 // description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.

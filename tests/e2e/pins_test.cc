@@ -6,18 +6,23 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "tests/support/campaign.h"
+#include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/temp_dir.h"
 
+using kvist::test::Ctl;
+using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -110,4 +115,49 @@ TEST_CASE("Every one of very many pins is listed once, and any can be removed, w
   const nlohmann::json left = list();
   CHECK(left.size() == all.size() / 2 - 1);
   for (const auto& pin : left) REQUIRE(pin["owner"] == "blue");
+}
+
+TEST_CASE("An operator looks a prompt up by its tokens, pins it for a while, and finds it through a flood and a clear") {
+  TempDir dir;
+  const DaemonProcess daemon(dir.path(), {"pool.bytes=4MiB", "ssd.enabled=false"});
+  FakeEngine::Options options = FakeEngine::On(daemon.socket(), "engine");
+  FakeEngine engine(options);
+  REQUIRE(engine.status.message == "");
+  constexpr uint32_t kChunks = 4;
+  const std::vector<kvist_key> keys = engine.Keys(3000, kChunks);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const std::string file = dir.path() + "/tokens";
+  {
+    std::ofstream tokens(file);
+    for (const uint32_t token : FakeEngine::Tokens(3000, kChunks + 1)) tokens << token << ", ";
+  }
+  const nlohmann::json found = Ctl(daemon, {"lookup", "--tokens", file})["spaces"];
+  REQUIRE(found.size() == 1);
+  CHECK(found[0]["chunk_tokens"] == FakeEngine::kChunkTokens);
+  CHECK(found[0]["prompt_chunks"] == kChunks + 1);
+  CHECK(found[0]["chunks"] == kChunks);
+  CHECK(found[0]["dram_tokens"] == kChunks * FakeEngine::kChunkTokens);
+  CHECK(found[0]["ssd_tokens"] == 0);
+  CHECK(Ctl(daemon, {"lookup", "--tokens", file, "--salt", "another"})["spaces"][0]["chunks"] == 0);
+
+  const nlohmann::json pins = Ctl(daemon, {"pins", "add", "--tokens", file, "--for", "10m"})["pins"];
+  REQUIRE(pins.size() == 1);
+  CHECK(pins[0]["owner"] == "operator");
+  CHECK(pins[0]["chunks"] == kChunks);
+  CHECK(pins[0]["seconds_left"] > 500);
+  for (uint32_t prompt = 10; prompt < 300; ++prompt) engine.StoreAll(engine.Keys(prompt * 1000, 4));
+  CHECK(StatusOf(daemon)["evictions"] > 0);
+  CHECK(Ctl(daemon, {"lookup", "--tokens", file})["spaces"][0]["chunks"] == kChunks);
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == kChunks);
+  CHECK(wrong == "");
+
+  // One that ends by itself is gone then, and the other one when everything is cleared.
+  CHECK(Ctl(daemon, {"pins", "add", "--tokens", file, "--for", "1s", "--owner", "brief"})["pins"].size() == 1);
+  CHECK(kvist::test::Eventually([&] { return Ctl(daemon, {"pins"})["pins"].size() == 1; }));
+  Ctl(daemon, {"clear", "--yes"});
+  CHECK(Ctl(daemon, {"pins"})["pins"].empty());
+  CHECK(Ctl(daemon, {"lookup", "--tokens", file})["spaces"][0]["chunks"] == 0);
+  CHECK(CtlSays(daemon, {"lookup", "--tokens", file, "--model", "another"}).second.find("no space fits") !=
+        std::string::npos);
 }

@@ -170,12 +170,16 @@ std::byte* FakeEngine::Segment(uint32_t rank, uint32_t page, uint32_t layer, uin
   return memories_[rank].data + ((size_t{page} * options_.layers + layer) * 2 + segment) * options_.segment_bytes;
 }
 
-std::vector<kvist_key> FakeEngine::Keys(uint32_t prompt, uint32_t chunks) const {
-  Chain chain(kChunkTokens);
+std::vector<uint32_t> FakeEngine::Tokens(uint32_t prompt, uint32_t chunks) {
   std::vector<uint32_t> tokens(size_t{chunks} * kChunkTokens);
   for (size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = i < 2 * kChunkTokens ? prompt / 1000 : prompt * 131 + static_cast<uint32_t>(i);
-  chain.Append(tokens);
+  return tokens;
+}
+
+std::vector<kvist_key> FakeEngine::Keys(uint32_t prompt, uint32_t chunks) const {
+  Chain chain(kChunkTokens);
+  chain.Append(Tokens(prompt, chunks));
   return {chain.keys().begin(), chain.keys().end()};
 }
 

@@ -52,6 +52,8 @@ class FakeEngine {
   Status status;  // of connecting; everything below needs ok()
 
   // The keys of prompt `prompt`, `chunks` of them. Prompts with equal number / 1000 share their first two chunks.
+  // What Keys are made of.
+  static std::vector<uint32_t> Tokens(uint32_t prompt, uint32_t chunks);
   std::vector<kvist_key> Keys(uint32_t prompt, uint32_t chunks) const;
 
   // Writes what `key`'s chunk holds on `rank` into these pages; or returns "" when their first `layers` layers hold it, else what is wrong.

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -191,6 +192,45 @@ TEST_CASE("kvistctl status says which GPUs are served, and what became of the ot
   CHECK(json["gpus"][0]["imported_bytes"] == 70ull << 30);
   CHECK(json["gpus"][1]["lost"] == "cuEventQuery: CUDA_ERROR_ECC_UNCORRECTABLE (214)");
   CHECK(json["pool"]["pinned_bytes"] == 1ull << 30);
+}
+
+TEST_CASE("kvistctl lookup and pins add take a prompt, and say what of it is there, space by space") {
+  Served served;
+  const test::TempDir dir;
+  const std::string tokens = dir / "tokens";
+  {
+    std::ofstream file(tokens);
+    for (int i = 0; i < 130; ++i) file << i << " ";
+  }
+  const auto ctl = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--socket", served.socket});
+    return Ctl(arguments);
+  };
+  const Outcome found = ctl({"lookup", "--tokens", tokens});
+  CHECK(found.code == kOk);
+  CHECK_THAT(found.out, Contains("SPACE             TENANT    MODEL") && Contains("ASKED  HIT  TOKENS  IN DRAM  ON SSD\n"));
+  CHECK_THAT(found.out, Contains("aaaa111111111111  blue      llama") && Contains("8    4      64       32      32\n"));
+  const auto json = nlohmann::json::parse(ctl({"lookup", "--tokens", tokens, "--model", "llama", "-o", "json"}).out);
+  REQUIRE(json["spaces"].size() == 1);
+  CHECK(json["spaces"][0]["digest"] == FakeNode::kSpaceA);
+  CHECK(json["spaces"][0]["key_scheme"] == "kvist.chunk.1");
+  CHECK(json["spaces"][0]["chunk_tokens"] == 16);
+  CHECK(json["spaces"][0]["ssd_tokens"] == 32);
+
+  const Outcome pinned = ctl({"pins", "add", "--tokens", tokens, "--space", "AAAA", "--owner", "me", "--for", "90m"});
+  CHECK(pinned.code == kOk);
+  CHECK_THAT(pinned.out, Contains("LASTS\n") && Contains("me     blue    llama       4      8") && Contains("1 h 30 min\n"));
+
+  const Outcome nowhere = ctl({"lookup", "--tokens", tokens, "--tenant", "nobody"});
+  CHECK(nowhere.code == kRefused);
+  CHECK_THAT(nowhere.err, Contains("no space fits"));
+  CHECK(ctl({"lookup"}).code == kUsage);
+  CHECK(ctl({"lookup", "--tokens", tokens, "--keys", tokens}).code == kUsage);
+  CHECK(ctl({"lookup", "--keys", tokens}).code == kUsage);
+  CHECK_THAT(ctl({"lookup", "--keys", tokens}).err, Contains("--keys: word 1 is no chunk key"));
+  CHECK(ctl({"pins", "add", "--tokens", tokens, "--for", "1000y"}).code == kUsage);
+  CHECK_THAT(ctl({"lookup", "--tokens", tokens, "--space", "xyz"}).err, Contains("space.digest"));
+  CHECK_THAT(ctl({"pins", "add", "--tokens", tokens, "--owner", std::string(256, 'o')}).err, Contains("owner: at most 255"));
 }
 
 TEST_CASE("kvistctl ssd says that there is no tier, and why") {

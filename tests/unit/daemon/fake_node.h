@@ -141,6 +141,32 @@ class FakeNode : public rpc::NodeControl {
                                    .note = bytes > status_.pool_capacity ? "more than the pool" : ""},
                   deadline);
   }
+  absl::StatusOr<std::vector<rpc::Found>> Lookup(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                                 absl::Time deadline) override {
+    std::vector<rpc::Found> found;
+    for (const rpc::NodeStatus::Space& space : status_.spaces) {
+      if (!filter.Fits(space.digest, space.model, space.tenant)) continue;
+      const auto asked = static_cast<uint32_t>(prompt.KeysOf(16).size());
+      found.push_back({space.digest, space.tenant, space.model, 16, asked, asked / 2, asked / 4});
+    }
+    if (found.empty()) return absl::NotFoundError("space: no space fits");
+    return Answer(found, deadline);
+  }
+  absl::StatusOr<rpc::Pinned> Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
+                                  absl::Time deadline) override {
+    auto found = Lookup(filter, prompt, deadline);
+    if (!found.ok()) return found.status();
+    rpc::Pinned pinned{{}, found->size()};
+    for (const rpc::Found& of : *found) {
+      rpc::PinStatus pin{.id = 9, .owner = wish.owner, .tenant = of.tenant, .space = of.digest, .model = of.model};
+      pin.chunks = of.chunks;
+      pin.asked = of.asked;
+      pin.count = 1;
+      pin.lasts = wish.lasts;
+      if (of.chunks > 0) pinned.pins.push_back(pin);
+    }
+    return Answer(pinned, deadline);
+  }
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override {
     return Answer(PageOf(pins_, after), deadline);
   }

@@ -1,0 +1,79 @@
+// What the admin API asks about prompts. Keys are computed on the caller's thread: the reactor only looks at them, a space at a time.
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "daemon/node.h"
+#include "daemon/node_rows.h"
+#include "daemon/session/registration.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+// Each costs the reactor some 50 us.
+constexpr size_t kSpacesAtOnce = 256;
+
+}  // namespace
+
+absl::StatusOr<std::vector<Node::FittingSpace>> Node::Fitting(const rpc::SpaceFilter& filter, absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(
+      std::vector<FittingSpace> spaces, Ask<std::vector<FittingSpace>>(deadline, [this, filter] {
+        const core::Core& core = reactor_.core();
+        const std::vector<core::CoreStatus::SpaceRow> rows = core.status().spaces;
+        std::vector<FittingSpace> fit;
+        for (uint32_t i = 0; i < rows.size(); ++i) {
+          const std::string digest = Hex(rows[i].digest);
+          if (!filter.Fits(digest, rows[i].model, rows[i].tenant)) continue;
+          fit.push_back({SpaceId{i}, digest, rows[i].tenant, rows[i].model, core.spec(SpaceId{i}).description, 0});
+        }
+        return fit;
+      }));
+  if (spaces.empty()) return absl::NotFoundError("space: no space fits; `kvistctl status` lists them");
+  if (spaces.size() > kSpacesAtOnce)
+    return absl::InvalidArgumentError(
+        absl::StrCat("space: ", spaces.size(), " spaces fit; allowed: at most ", kSpacesAtOnce));
+  for (FittingSpace& space : spaces) {
+    KVIST_ASSIGN_OR_RETURN(space.chunk_tokens, session::ChunkTokensOf(space.description));
+  }
+  return spaces;
+}
+
+absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                                     absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
+  std::vector<rpc::Found> all;
+  for (const FittingSpace& space : spaces) {
+    const auto keys = std::make_shared<const std::vector<ChunkKey>>(prompt.KeysOf(space.chunk_tokens));
+    KVIST_ASSIGN_OR_RETURN(
+        const core::Core::Located located,
+        Ask<core::Core::Located>(deadline, [this, id = space.id, keys] { return reactor_.core().Locate(id, *keys); }));
+    all.push_back({space.digest, space.tenant, space.model, space.chunk_tokens, static_cast<uint32_t>(keys->size()),
+                   located.chunks, located.on_disk});
+  }
+  return all;
+}
+
+absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
+                                      absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
+  rpc::Pinned pinned{.pins = {}, .spaces = spaces.size()};
+  for (const FittingSpace& space : spaces) {
+    const auto keys = std::make_shared<const std::vector<ChunkKey>>(prompt.KeysOf(space.chunk_tokens));
+    if (keys->empty()) continue;
+    KVIST_ASSIGN_OR_RETURN(
+        const std::optional<rpc::PinStatus> pin,
+        (Ask<std::optional<rpc::PinStatus>>(
+            deadline, [this, id = space.id, keys, wish]() -> absl::StatusOr<std::optional<rpc::PinStatus>> {
+              KVIST_ASSIGN_OR_RETURN(const uint32_t chunks, reactor_.Pin(id, wish.owner, *keys, wish.lasts));
+              if (chunks == 0) return std::nullopt;
+              const core::PinName name{wish.owner, keys->back(), static_cast<uint32_t>(keys->size())};
+              return RowOf(*reactor_.core().FindPin(id, name), reactor_.core());
+            })));
+    if (pin.has_value()) pinned.pins.push_back(*pin);
+  }
+  return pinned;
+}
+
+}  // namespace kvist::daemon

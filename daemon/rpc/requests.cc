@@ -1,0 +1,47 @@
+#include "daemon/rpc/requests.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+
+namespace kvist::rpc {
+
+absl::StatusOr<SpaceFilter> ReadFilter(const node::v1::SpaceFilter& filter) {
+  constexpr size_t kDigits = 64;
+  const std::string& digest = filter.digest();
+  if (digest.size() > kDigits || !std::all_of(digest.begin(), digest.end(), absl::ascii_isxdigit)) {
+    return absl::InvalidArgumentError(absl::StrCat("space.digest: \"", digest.substr(0, kDigits),
+                                                   "\"; allowed: up to 64 hex digits, the beginning of a digest"));
+  }
+  return SpaceFilter{absl::AsciiStrToLower(digest), filter.model(), filter.tenant()};
+}
+
+absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt) {
+  if (prompt.tokens().empty() == prompt.keys().empty()) {
+    return absl::InvalidArgumentError(prompt.tokens().empty() ? "prompt: it has neither tokens nor keys"
+                                                              : "prompt: it has tokens and keys; allowed: one of them");
+  }
+  if (!prompt.keys().empty() && (!prompt.salt().empty() || !prompt.lora().empty()))
+    return absl::InvalidArgumentError("prompt.keys: salt and lora are in them already; allowed: without both");
+  if (prompt.salt().size() > Prompt::kNameMax || prompt.lora().size() > Prompt::kNameMax)
+    return absl::InvalidArgumentError(absl::StrCat("prompt.salt, prompt.lora: at most ", Prompt::kNameMax, " bytes each"));
+  if (static_cast<size_t>(prompt.keys_size()) > Prompt::kChunksMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt.keys: ", prompt.keys_size(), " keys; allowed: at most ", Prompt::kChunksMax));
+  }
+  Prompt read{{prompt.tokens().begin(), prompt.tokens().end()}, prompt.salt(), prompt.lora(), {}};
+  for (int i = 0; i < prompt.keys_size(); ++i) {
+    ChunkKey key;
+    if (prompt.keys(i).size() != sizeof key.bytes)
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt.keys[", i, "]: ", prompt.keys(i).size(), " bytes; a key has ", sizeof key.bytes));
+    std::memcpy(key.bytes.data(), prompt.keys(i).data(), sizeof key.bytes);
+    read.keys.push_back(key);
+  }
+  return read;
+}
+
+}  // namespace kvist::rpc
