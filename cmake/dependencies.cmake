@@ -21,5 +21,6 @@ pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HT
 pkg_check_modules(ROCKSDB REQUIRED IMPORTED_TARGET rocksdb)  # PkgConfig::ROCKSDB; its CMake files want packages that it doesn't depend on
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # PkgConfig::XXHASH; checksums only, never keys
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)  # PkgConfig::ZSTD; codecs
 pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)  # PkgConfig::URING
 pkg_check_modules(SYSTEMD REQUIRED IMPORTED_TARGET libsystemd)  # PkgConfig::SYSTEMD

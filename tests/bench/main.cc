@@ -27,6 +27,8 @@ constexpr Subcommand kSubcommands[] = {
      RunClear},
     {"roundtrip", "An empty request beside a futex ping-pong; what an idle daemon costs", RunRoundtrip},
     {"copy", "Stores and loads beside a hand-written copy loop", RunCopy},
+    {"codec", "Encoding and decoding a shard beside memcpy, and beside byte planes and zstd; what of its values is lost",
+     RunCodec},
     {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
     {"restart", "A killed kvistd with a million chunks on disk: until the first is loaded, until all are found", RunRestart},
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
@@ -57,6 +59,15 @@ int Main(int argc, char** argv) {
                       absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "4" : "13", " GiB there"))
           ->check(CLI::ExistingDirectory);
     sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
+    if (name == "codec") {
+      CLI::Option* kv =
+          sub->add_option("--kv", settings.kv.path, "A file of bf16 values, [layer][K or V][token][head][head_dim]")
+              ->check(CLI::ExistingFile);
+      kv->needs(sub->add_option("--layers", settings.kv.layers, "Layers of that file")->needs(kv));
+      kv->needs(sub->add_option("--tokens", settings.kv.tokens, "Tokens of that file")->needs(kv));
+      kv->needs(sub->add_option("--heads", settings.kv.heads, "KV heads of that file")->needs(kv));
+      sub->add_option("--head-dim", settings.kv.head_dim, "Values of a head's token")->capture_default_str()->needs(kv);
+    }
     if (subcommand.run != RunPolicy) continue;
     CLI::Option* trace =
         sub->add_option("--trace", settings.trace, "A trace (JSON lines, plain or gzip) instead of shared/traces");

@@ -1,6 +1,7 @@
 #ifndef KVIST_TESTS_BENCH_SETTINGS_H_
 #define KVIST_TESTS_BENCH_SETTINGS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,14 @@ struct Settings {
   std::string device = "cpu";
   // `copy --device cuda` alone: settings of the kvistd that is measured, "section.key=value".
   std::vector<std::string> kvistd = {};
+  // `codec` alone: a file of raw bf16 values, [layer][K or V][token][head][head_dim], instead of made ones; and how many of each it has.
+  struct Kv {
+    std::string path = {};
+    uint32_t layers = 0;
+    uint32_t tokens = 0;
+    uint32_t heads = 0;
+    uint32_t head_dim = 128;
+  } kv = {};
   // `policy` alone. A file to replay instead of conversation_dev; and whether to replay all traces of shared/traces.
   std::string trace = {};
   bool all = false;

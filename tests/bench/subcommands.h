@@ -9,6 +9,7 @@ namespace kvist::bench {
 
 // What kvist-bench can measure; each file says how. They start what they need, add their cases to the report and end it all.
 // Errors: something didn't work, so that a figure is missing or means nothing. A missed goal is no error.
+absl::Status RunCodec(const Settings& settings, Report* report);
 absl::Status RunClear(const Settings& settings, Report* report);
 absl::Status RunLookup(const Settings& settings, Report* report);
 absl::Status RunRoundtrip(const Settings& settings, Report* report);

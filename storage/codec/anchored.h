@@ -1,0 +1,61 @@
+#ifndef KVIST_STORAGE_CODEC_ANCHORED_H_
+#define KVIST_STORAGE_CODEC_ANCHORED_H_
+
+#include <vector>
+
+#include "storage/codec/entropy.h"
+#include "storage/codec/matrix_coder.h"
+
+namespace kvist::codec {
+
+// The strongest: values rounded to steps, as coarse as the layer may have them; what is left after a guess is coded by how often it comes.
+//
+//   | AnchoredPart 16 B | sides [3][channel]: step codes, centres, whether deltas | residuals [token][channel] |
+//
+//   code = value / step, rounded, 8 bits          residual = code - guess, modulo 256
+//   guess of an anchor (every Parameters::anchor tokens) and in channels without deltas: the channel's centre; else the code of the token before
+//
+// Steps: the error that Parameters::error names for the layer, as if it were even in a step. A channel's step goes by the square root of its
+//   size: equal steps would make the whole error least, steps by size each channel's; queries may dwell on small channels. No step is
+//   less than a 110th of its channel's largest magnitude, so that codes have 8 bits: with outliers the error is larger than named.
+// Deltas: where they are the smaller numbers, which is decided for each channel: keys mostly, values mostly not.
+class AnchoredCoder final : public MatrixCoder {
+ public:
+  AnchoredCoder(const Shape& shape, const Parameters& parameters, const Kernels& kernels);
+  static size_t Bound(const Shape& shape);
+  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
+
+ private:
+  float ChooseSteps(uint64_t matrix, const RawValue* rows);
+  void ChooseGuesses();
+  bool Unpack(std::span<const uint8_t> packed, std::vector<uint8_t>* bytes);
+
+  const Kernels& kernels_;
+  const Shape shape_;
+  const Parameters parameters_;
+  const size_t tokens_;
+  const size_t channels_;
+  std::vector<uint8_t> codes_;      // [token][channel]
+  std::vector<uint8_t> residuals_;  // [token][channel]
+  std::vector<uint8_t> sides_;      // [3][channel]
+  std::vector<uint8_t> guesses_;    // [channel]
+  std::vector<float> squares_;      // [channel], summed
+  std::vector<uint16_t> largest_;   // [channel], magnitudes
+  std::vector<float> scales_;       // [channel]: steps or their inverses
+  std::vector<int32_t> sums_, direct_, moved_;
+  Compressor compressor_{Compressor::How::kHuffman};
+  Decompressor decompressor_;
+};
+
+struct AnchoredPart {
+  float top;  // of the StepTable
+  uint32_t
+      side_bytes;     // 3 * channels: as they are; else compressed. Residuals have all that is behind them, in the same way
+  uint64_t reserved;  // zero
+};
+static_assert(sizeof(AnchoredPart) == 16);
+
+}  // namespace kvist::codec
+
+#endif  // KVIST_STORAGE_CODEC_ANCHORED_H_

@@ -1,0 +1,58 @@
+#ifndef KVIST_STORAGE_CODEC_CODEC_H_
+#define KVIST_STORAGE_CODEC_CODEC_H_
+
+#include <cstddef>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "storage/base/units.h"
+#include "storage/codec/method.h"
+#include "storage/codec/shape.h"
+
+// A shard's payload into fewer bytes that say of themselves how to get it back (format.h).
+//
+// Threads: any; nothing is kept from one call to the next. Scratch memory is some times a matrix's; it follows from the shape, never from
+//   bytes that are decoded.
+namespace kvist::codec {
+
+// The most bytes that a shard of this shape can take. `shape` and `parameters` are valid. Whatever the method, it covers kLossless, too.
+Bytes EncodedBound(Method method, const Parameters& parameters, const Shape& shape);
+
+struct Encoded {
+  Method method{};  // kLossless, whatever was asked, when a value is infinite or not a number
+  Bytes bytes{};    // from the beginning of `out`
+};
+
+// Encodes a shard.
+//
+// Shape:   payload as `shape` says. Alignment: any.
+// Values:  a lossy method takes finite values only. A shard with an infinity or a NaN is encoded lossless, and the result and the header say
+//   so: one such shard doesn't end the job of compressing a million. Values below 2^-126 of a step become 0.
+// Owns:    both areas are the caller's; they don't overlap.
+// Errors:  InvalidArgument  the shape or the parameters; a payload of another size; an `out` of less than EncodedBound; a lossy method for
+//   opaque bytes.
+absl::StatusOr<Encoded> Encode(Method method, const Parameters& parameters, const Shape& shape,
+                               std::span<const std::byte> payload, std::span<std::byte> out);
+
+// What encoded bytes say of themselves.
+struct Description {
+  Method method{};
+  Parameters parameters;
+  Shape shape;
+  Bytes encoded{};  // all of it, header and directory too
+};
+// `encoded`: its first kDescribed bytes at least. Errors: DataLoss  it is no header, or a damaged one.
+inline constexpr Bytes kDescribed{88};
+absl::StatusOr<Description> Describe(std::span<const std::byte> encoded);
+
+// Gives the shard back: bit for bit what it was when the method is lossless, else within the error that the method's header names.
+//
+// Shape:   `encoded` is all of it and nothing more; `shape` is what the caller knows the shard to be; out.size() == shape.bytes().
+// Errors:  InvalidArgument  the shape, or `out` isn't of its size.
+//   DataLoss  the bytes are damaged, or of a shard of another shape; `out` holds anything.
+absl::Status Decode(std::span<const std::byte> encoded, const Shape& shape, std::span<std::byte> out);
+
+}  // namespace kvist::codec
+
+#endif  // KVIST_STORAGE_CODEC_CODEC_H_

@@ -1,0 +1,59 @@
+#ifndef KVIST_STORAGE_CODEC_INT4_H_
+#define KVIST_STORAGE_CODEC_INT4_H_
+
+#include <vector>
+
+#include "storage/codec/matrix_coder.h"
+#include "storage/codec/scale_grid.h"
+
+namespace kvist::codec {
+
+// Four bits for each value, a step and a zero point for each group (ScaleGrid), and the worst outliers as they were.
+//
+//   | top, float | outliers, u32 | step codes [line][cell] | zeros, int8 [line][cell] | packed [token][(channels + 1) / 2]
+//   | positions of outliers, u32, ascending | outliers, u16 |                    position = token * channels + channel
+//
+//   value = (4 bits + zero) * step; steps: StepTable(top). Zero is always a value that can be said.
+//
+// Error of a value: at most half a step and the element's own rounding; step at most 2^(1/8) times a 15th of the group's range, or a 126th of its
+//   largest magnitude if that is more. A group whose range shrinks most without its most distant value has that kept exact, as many
+//   groups as Parameters::outliers allows.
+class Int4Coder final : public MatrixCoder {
+ public:
+  Int4Coder(const Shape& shape, const Parameters& parameters, const Kernels& kernels);
+  static size_t Bound(const Shape& shape, const Parameters& parameters);
+  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
+
+ private:
+  // The two smallest and the two largest of a group, as integers in the values' order.
+  struct Ends {
+    int16_t low, second_low, high, second_high;
+  };
+  struct Gain {
+    double gained;
+    size_t group;
+  };
+
+  float ValueOf(int16_t ordered) const;
+  void FindEnds(const ScaleGrid& grid, bool key, const RawValue* rows);
+  void TakeOutliers(const ScaleGrid& grid, const RawValue* rows);
+  void TakeOutlier(const ScaleGrid& grid, const RawValue* rows, size_t group);
+  float WantedStep(const Ends& ends) const;
+
+  const Kernels& kernels_;
+  const Shape shape_;
+  const ScaleGrid keys_;
+  const ScaleGrid others_;
+  const size_t outliers_max_;
+  std::vector<Ends> ends_;  // [line][cell]
+  std::vector<Gain> gains_;
+  std::vector<uint32_t> outliers_;                              // positions
+  std::vector<int16_t> low_, second_low_, high_, second_high_;  // [channel], of a line
+  std::vector<float> scales_;                                   // [channel]: a line's steps or their inverses
+  std::vector<int8_t> zeros_;                                   // [channel]
+};
+
+}  // namespace kvist::codec
+
+#endif  // KVIST_STORAGE_CODEC_INT4_H_

@@ -1,0 +1,38 @@
+#ifndef KVIST_STORAGE_CODEC_SCALED_H_
+#define KVIST_STORAGE_CODEC_SCALED_H_
+
+#include <vector>
+
+#include "storage/codec/matrix_coder.h"
+#include "storage/codec/scale_grid.h"
+
+namespace kvist::codec {
+
+// int8 and fp8: a byte for each value, a step for each group (ScaleGrid).
+//
+//   | top, float | step codes [line][cell] | bytes [token][channel] |         value = byte * step, in int8 or e4m3; steps: StepTable(top)
+//
+// Error of a value: int8 at most half a step, step at most 2^(1/8) / 127 of the group's largest magnitude, and the element's own rounding.
+//   fp8 at most a 16th of the value, or half of 2^-9 steps; step at most 2^(1/8) / 448 of the largest.
+class ScaledCoder final : public MatrixCoder {
+ public:
+  ScaledCoder(Method method, const Shape& shape, uint32_t group, const Kernels& kernels);
+  static size_t Bound(const Shape& shape, uint32_t group);
+  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
+
+ private:
+  const Kernels& kernels_;
+  const Shape shape_;
+  const ScaleGrid keys_;
+  const ScaleGrid others_;
+  const float range_;  // of a byte
+  decltype(Kernels::to_int8) const to_bytes_;
+  decltype(Kernels::from_int8) const from_bytes_;
+  std::vector<uint16_t> magnitudes_;  // [line][cell]
+  std::vector<float> scales_;         // [channel]: a line's steps or their inverses
+};
+
+}  // namespace kvist::codec
+
+#endif  // KVIST_STORAGE_CODEC_SCALED_H_

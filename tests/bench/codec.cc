@@ -1,0 +1,199 @@
+// What codecs take off a shard, what of its values they lose, and how long they take. Ratio and error depend on the values: those asked for
+// (kv_values.h), or a file's.
+#include "storage/codec/codec.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "storage/base/status.h"
+#include "storage/codec/distortion.h"
+#include "tests/bench/kv_values.h"
+#include "tests/bench/plane_split.h"
+#include "tests/bench/slices.h"
+#include "tests/bench/subcommands.h"
+
+namespace kvist::bench {
+namespace {
+
+constexpr KvSizes kSizes{16, 256, 8, 128};  // 16 MiB
+constexpr KvSizes kQuickSizes{3, 64, 2, 128};
+constexpr uint32_t kQueries = 4;  // for each layer and head
+constexpr int kTimed = 12;  // pairs that share the time: encode and decode of each method, and of the limit of lossless
+
+struct Asked {
+  codec::Method method;
+  std::optional<double> ratio, encode, decode;  // of 1 that is asked for; speeds beside their limit
+};
+constexpr Asked kAsked[] = {
+    {codec::Method::kLossless, 1.42, 0.9, 0.9}, {codec::Method::kInt8, 1.98, 0.1, 0.6},   {codec::Method::kFp8, {}, {}, {}},
+    {codec::Method::kInt4, 3.5, {}, {}},        {codec::Method::kStrongest, 4.0, {}, {}},
+};
+
+struct Lost {
+  codec::Distortion distortion;
+  double attention = 0;
+};
+
+// One method on one shard.
+class Trial {
+ public:
+  Trial(codec::Method method, const KvValues& values)
+      : method_(method),
+        parameters_(codec::Parameters::Of(method)),
+        values_(values),
+        encoded_(codec::EncodedBound(method, parameters_, values.shape).value),
+        decoded_(values.payload.size()) {}
+
+  // GB of values a second.
+  absl::StatusOr<double> Encode() {
+    const double start = Now();
+    KVIST_ASSIGN_OR_RETURN(const codec::Encoded made,
+                           codec::Encode(method_, parameters_, values_.shape, values_.payload, encoded_));
+    const double seconds = Now() - start;
+    bytes_ = made.bytes.value;
+    if (made.method != method_)
+      return absl::FailedPreconditionError("values that aren't finite: lossy methods can't be measured on them");
+    return Rate(seconds);
+  }
+  absl::StatusOr<double> Decode() {
+    const double start = Now();
+    KVIST_RETURN_IF_ERROR(codec::Decode(std::span(encoded_).first(bytes_), values_.shape, decoded_));
+    return Rate(Now() - start);
+  }
+  absl::StatusOr<double> Copy() {
+    const double start = Now();
+    std::memcpy(decoded_.data(), values_.payload.data(), decoded_.size());
+    asm volatile("" : : "r"(decoded_.data()) : "memory");
+    return Rate(Now() - start);
+  }
+  double Ratio() const { return static_cast<double>(values_.payload.size()) / static_cast<double>(bytes_); }
+  Lost WhatIsLost() const {
+    return {codec::Measure(values_.shape, values_.payload, decoded_), AttentionError(values_, decoded_, kQueries)};
+  }
+
+ private:
+  double Rate(double seconds) const { return static_cast<double>(values_.payload.size()) / seconds * 1e-9; }
+
+  const codec::Method method_;
+  const codec::Parameters parameters_;
+  const KvValues& values_;
+  std::vector<std::byte> encoded_, decoded_;
+  size_t bytes_ = 0;
+};
+
+Case Compared(std::string name, const Pair& pair, std::optional<double> goal) {
+  return {std::move(name), pair.product, "GB/s", pair.limit, Better::kHigher, goal};
+}
+
+absl::StatusOr<Pair> Median(absl::Duration time, const Slice& product, const Slice& limit) {
+  KVIST_ASSIGN_OR_RETURN(std::vector<Pair> pairs, Alternate(time, product, limit));
+  return MedianByRatio(std::move(pairs));
+}
+
+struct Row {
+  std::string name;
+  double ratio = 0, encode = 0, decode = 0;  // beside memcpy
+  Lost lost;
+};
+
+absl::StatusOr<Row> MeasureMethod(const Asked& asked, const KvValues& values, absl::Duration time, PlaneSplit* planes,
+                                  Report* report) {
+  Trial trial(asked.method, values);
+  const std::string name(codec::NameOf(asked.method));
+  const double gigabytes = static_cast<double>(values.payload.size()) * 1e-9;
+  std::vector<std::byte> joined(values.payload.size());
+  const Slice encode = [&] { return trial.Encode(); };
+  const Slice decode = [&] { return trial.Decode(); };
+  const Slice copy = [&] { return trial.Copy(); };
+  const Slice split = [&]() -> absl::StatusOr<double> {
+    const double start = Now();
+    planes->Encode(values.payload);
+    return gigabytes / (Now() - start);
+  };
+  const Slice join = [&]() -> absl::StatusOr<double> {
+    const double start = Now();
+    if (!planes->Decode(joined)) return absl::InternalError("planes that were split don't join");
+    return gigabytes / (Now() - start);
+  };
+
+  KVIST_RETURN_IF_ERROR(trial.Copy().status());  // memory that nobody has touched costs what isn't measured here
+  KVIST_RETURN_IF_ERROR(trial.Encode().status());
+  KVIST_RETURN_IF_ERROR(trial.Decode().status());
+  Row row{name, trial.Ratio(), 0, 0, trial.WhatIsLost()};
+  report->cases.push_back({absl::StrCat(name, " ratio"), row.ratio, "x", asked.ratio.value_or(1), Better::kHigher,
+                           asked.ratio.has_value() ? std::optional<double>(1) : std::nullopt});
+  const bool lossless = asked.method == codec::Method::kLossless;
+  if (lossless) {
+    if (row.lost.distortion.relative != 0) return absl::InternalError("lossless: what was decoded isn't what was encoded");
+    const double planes_ratio =
+        static_cast<double>(values.payload.size()) / static_cast<double>(planes->Encode(values.payload));
+    report->cases.push_back({"lossless ratio beside planes + zstd-1", row.ratio, "x", planes_ratio, Better::kHigher, {}});
+    KVIST_ASSIGN_OR_RETURN(const Pair encoding, Median(time, encode, split));
+    report->cases.push_back(Compared("lossless encode beside planes + zstd-1", encoding, asked.encode));
+    KVIST_ASSIGN_OR_RETURN(const Pair decoding, Median(time, decode, join));
+    report->cases.push_back(Compared("lossless decode beside planes + zstd-1", decoding, asked.decode));
+  }
+  KVIST_ASSIGN_OR_RETURN(const Pair encoding, Median(time, encode, copy));
+  report->cases.push_back(
+      Compared(absl::StrCat(name, " encode beside memcpy"), encoding, lossless ? std::nullopt : asked.encode));
+  // memcpy writes where decoding does: what it leaves there is decoded over.
+  KVIST_ASSIGN_OR_RETURN(const Pair decoding, Median(time, decode, copy));
+  report->cases.push_back(
+      Compared(absl::StrCat(name, " decode beside memcpy"), decoding, lossless ? std::nullopt : asked.decode));
+  row.encode = encoding.ratio();
+  row.decode = decoding.ratio();
+  return row;
+}
+
+std::string TableOf(const std::vector<Row>& rows) {
+  std::string out = absl::StrFormat("%-10s %7s %18s %18s %11s %12s %11s\n", "method", "ratio", "encode / memcpy",
+                                    "decode / memcpy", "rel. error", "worst layer", "attention");
+  for (const Row& row : rows) {
+    absl::StrAppendFormat(&out, "%-10s %7.3f %18.3f %18.3f %11.5f %12.5f %11.5f\n", row.name, row.ratio, row.encode,
+                          row.decode, row.lost.distortion.relative, row.lost.distortion.worst_layer, row.lost.attention);
+  }
+  return out;
+}
+
+void AddErrors(const std::vector<Row>& rows, Report* report) {
+  const auto int4 = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.name == "int4"; });
+  for (const Row& row : rows) {
+    if (row.name == "lossless") continue;
+    const std::optional<double> goal = row.name == "strongest" ? std::optional<double>(1) : std::nullopt;
+    const auto add = [&](const char* what, double value, double limit) {
+      report->cases.push_back({absl::StrCat(row.name, what), value, "", limit, Better::kLower, goal});
+    };
+    add(" error beside int4", row.lost.distortion.relative, int4->lost.distortion.relative);
+    add(" worst layer's error beside int4", row.lost.distortion.worst_layer, int4->lost.distortion.worst_layer);
+    add(" attention error beside int4", row.lost.attention, int4->lost.attention);
+  }
+}
+
+}  // namespace
+
+absl::Status RunCodec(const Settings& settings, Report* report) {
+  KvValues values;
+  if (settings.kv.path.empty()) {
+    values = MakeKvValues(settings.quick ? kQuickSizes : kSizes, 1);
+  } else {
+    KVIST_ASSIGN_OR_RETURN(values, ReadKvValues(settings.kv.path, {settings.kv.layers, settings.kv.tokens, settings.kv.heads,
+                                                                   settings.kv.head_dim}));
+  }
+  PlaneSplit planes(values.payload.size());
+  std::vector<Row> rows;
+  for (const Asked& asked : kAsked) {
+    KVIST_ASSIGN_OR_RETURN(Row row, MeasureMethod(asked, values, settings.time / kTimed, &planes, report));
+    rows.push_back(std::move(row));
+  }
+  AddErrors(rows, report);
+  report->notes = TableOf(rows);
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::bench
