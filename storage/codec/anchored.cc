@@ -170,7 +170,7 @@ bool AnchoredCoder::Decode(uint64_t /*matrix*/, std::span<const uint8_t> part, s
     const bool anchor = t % parameters_.anchor == 0;
     if (!anchor) Guess(before, centres, deltas, channels_, guesses_.data());
     Add(residuals_.data() + t * channels_, anchor ? centres : guesses_.data(), channels_, row);
-    kernels_.from_int8(row, scales_.data(), channels_, rows + t * channels_);
+    kernels_.from_any_int8(row, scales_.data(), channels_, rows + t * channels_);
   }
   return true;
 }

@@ -4,8 +4,9 @@
 #include <cstdint>
 
 // The 16-bit and 8-bit floats of KV caches to and from float, in integers and plain arithmetic: the same bits on every machine and with
-// every instruction set, and loops over them vectorise. Rounding is to the nearest, ties to even; what is too large becomes the largest
-// finite value. Never an infinity or NaN: From* are not for those.
+// every instruction set, and loops over them vectorise. Rounding is to the nearest, ties to even,
+// in Bf16 away from 0 (two instructions less). What is too large becomes the largest finite value: FromFloat gives no infinity or NaN.
+// FromBounded leaves that out, for what can't round to more than kMax.
 namespace kvist::codec {
 
 #define KVIST_CODEC_INLINE inline __attribute__((always_inline))
@@ -15,10 +16,7 @@ typedef uint16_t RawValue __attribute__((may_alias, aligned(1)));
 
 KVIST_CODEC_INLINE uint32_t BitsOf(float value) { return __builtin_bit_cast(uint32_t, value); }
 KVIST_CODEC_INLINE float FloatOf(uint32_t bits) { return __builtin_bit_cast(float, bits); }
-KVIST_CODEC_INLINE float Clamp(float value, float max) {
-  const float above = value > -max ? value : -max;
-  return above < max ? above : max;
-}
+KVIST_CODEC_INLINE uint32_t AtMost(uint32_t value, uint32_t max) { return value < max ? value : max; }
 
 // `Split` and `Join`: a value as what lossless codes (its exponent, from `base`, the largest of its channel, downwards) and what it keeps.
 struct Bf16 {
@@ -26,9 +24,13 @@ struct Bf16 {
   static constexpr float kMax = 3.38953139e38F;
 
   static KVIST_CODEC_INLINE float ToFloat(uint16_t value) { return FloatOf(static_cast<uint32_t>(value) << 16); }
+  static KVIST_CODEC_INLINE uint16_t FromBounded(float value) {
+    return static_cast<uint16_t>((BitsOf(value) + 0x8000) >> 16);
+  }
   static KVIST_CODEC_INLINE uint16_t FromFloat(float value) {
-    const uint32_t bits = BitsOf(Clamp(value, kMax));
-    return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+    const uint32_t bits = BitsOf(value);
+    const uint32_t magnitude = AtMost(bits & 0x7fffffff, 0x7f7f0000);
+    return static_cast<uint16_t>(((magnitude + 0x8000) >> 16) | ((bits >> 16) & 0x8000));
   }
   static KVIST_CODEC_INLINE uint8_t Exponent(uint16_t value) { return static_cast<uint8_t>(value >> 7); }
   static KVIST_CODEC_INLINE void Split(uint16_t value, uint8_t base, uint8_t* coded, uint8_t* kept) {
@@ -50,9 +52,10 @@ struct Fp16 {
     const float magnitude = FloatOf(static_cast<uint32_t>(value & 0x7fff) << 13) * 0x1p112F;
     return FloatOf(BitsOf(magnitude) | (static_cast<uint32_t>(value & 0x8000) << 16));
   }
+  static KVIST_CODEC_INLINE uint16_t FromBounded(float value) { return FromFloat(value); }
   static KVIST_CODEC_INLINE uint16_t FromFloat(float value) {
-    const uint32_t bits = BitsOf(Clamp(value, kMax));
-    const uint32_t magnitude = bits & 0x7fffffff;
+    const uint32_t bits = BitsOf(value);
+    const uint32_t magnitude = AtMost(bits & 0x7fffffff, BitsOf(kMax));
     const uint32_t normal = (magnitude - (112U << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     const uint32_t denormal = BitsOf(FloatOf(magnitude) + 0.5F) - BitsOf(0.5F);  // a float's last bit is 2^-24 there
     return static_cast<uint16_t>((magnitude < (113U << 23) ? denormal : normal) | ((bits >> 16) & 0x8000));
@@ -79,8 +82,8 @@ struct E4m3 {
     return FloatOf(BitsOf(magnitude) | (static_cast<uint32_t>(value & 0x80) << 24));
   }
   static KVIST_CODEC_INLINE uint8_t FromFloat(float value) {
-    const uint32_t bits = BitsOf(Clamp(value, kMax));
-    const uint32_t magnitude = bits & 0x7fffffff;
+    const uint32_t bits = BitsOf(value);
+    const uint32_t magnitude = AtMost(bits & 0x7fffffff, BitsOf(kMax));
     const uint32_t normal = (magnitude - (120U << 23) + 0x7ffff + ((magnitude >> 20) & 1)) >> 20;
     const uint32_t denormal = BitsOf(FloatOf(magnitude) + 16384.0F) - BitsOf(16384.0F);  // a float's last bit is 2^-9 there
     return static_cast<uint8_t>((magnitude < (121U << 23) ? denormal : normal) | ((bits >> 24) & 0x80));

@@ -64,10 +64,20 @@ KVIST_CODEC_BODY void ToInt8(const RawValue* __restrict row, const float* __rest
   for (size_t c = 0; c < channels; ++c) codes[c] = static_cast<uint8_t>(Rounded(Float::ToFloat(row[c]) * inverses[c]));
 }
 
+static KVIST_CODEC_INLINE float FromByte(uint8_t code) { return static_cast<float>(static_cast<int8_t>(code)); }
+
 KVIST_CODEC_BODY void FromInt8(const uint8_t* __restrict codes, const float* __restrict steps, size_t channels,
                                RawValue* __restrict row) {
-  for (size_t c = 0; c < channels; ++c)
-    row[c] = Float::FromFloat(static_cast<float>(static_cast<int8_t>(codes[c])) * steps[c]);
+  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromBounded(FromByte(codes[c]) * steps[c]);
+}
+
+KVIST_CODEC_BODY void FromEvenInt8(const uint8_t* __restrict codes, float step, size_t channels, RawValue* __restrict row) {
+  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromBounded(FromByte(codes[c]) * step);
+}
+
+KVIST_CODEC_BODY void FromAnyInt8(const uint8_t* __restrict codes, const float* __restrict steps, size_t channels,
+                                  RawValue* __restrict row) {
+  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromFloat(FromByte(codes[c]) * steps[c]);
 }
 
 KVIST_CODEC_BODY void ToFp8(const RawValue* __restrict row, const float* __restrict inverses, size_t channels,
@@ -77,7 +87,11 @@ KVIST_CODEC_BODY void ToFp8(const RawValue* __restrict row, const float* __restr
 
 KVIST_CODEC_BODY void FromFp8(const uint8_t* __restrict codes, const float* __restrict steps, size_t channels,
                               RawValue* __restrict row) {
-  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromFloat(E4m3::ToFloat(codes[c]) * steps[c]);
+  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromBounded(E4m3::ToFloat(codes[c]) * steps[c]);
+}
+
+KVIST_CODEC_BODY void FromEvenFp8(const uint8_t* __restrict codes, float step, size_t channels, RawValue* __restrict row) {
+  for (size_t c = 0; c < channels; ++c) row[c] = Float::FromBounded(E4m3::ToFloat(codes[c]) * step);
 }
 
 KVIST_CODEC_BODY uint32_t Int4Code(uint16_t value, float inverse, int8_t zero) {

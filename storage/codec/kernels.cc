@@ -31,11 +31,20 @@ namespace {
     TARGET static void FromInt8(const uint8_t* codes, const float* steps, size_t n, RawValue* row) {                        \
       bodies::FromInt8<Float>(codes, steps, n, row);                                                                        \
     }                                                                                                                       \
+    TARGET static void FromEvenInt8(const uint8_t* codes, float step, size_t n, RawValue* row) {                            \
+      bodies::FromEvenInt8<Float>(codes, step, n, row);                                                                     \
+    }                                                                                                                       \
+    TARGET static void FromAnyInt8(const uint8_t* codes, const float* steps, size_t n, RawValue* row) {                     \
+      bodies::FromAnyInt8<Float>(codes, steps, n, row);                                                                     \
+    }                                                                                                                       \
     TARGET static void ToFp8(const RawValue* row, const float* inverses, size_t n, uint8_t* codes) {                        \
       bodies::ToFp8<Float>(row, inverses, n, codes);                                                                        \
     }                                                                                                                       \
     TARGET static void FromFp8(const uint8_t* codes, const float* steps, size_t n, RawValue* row) {                         \
       bodies::FromFp8<Float>(codes, steps, n, row);                                                                         \
+    }                                                                                                                       \
+    TARGET static void FromEvenFp8(const uint8_t* codes, float step, size_t n, RawValue* row) {                             \
+      bodies::FromEvenFp8<Float>(codes, step, n, row);                                                                      \
     }                                                                                                                       \
     TARGET static void ToInt4(const RawValue* row, const float* inverses, const int8_t* zeros, size_t n, uint8_t* packed) { \
       bodies::ToInt4<Float>(row, inverses, zeros, n, packed);                                                               \
@@ -44,8 +53,8 @@ namespace {
       bodies::FromInt4<Float>(packed, steps, zeros, n, row);                                                                \
     }                                                                                                                       \
     static Kernels All() {                                                                                                  \
-      return {label,  MaxMagnitude, MaxMagnitudes, MaxExponents, AddSquares, Split,   Join,                                 \
-              ToInt8, FromInt8,     ToFp8,         FromFp8,      ToInt4,     FromInt4};                                     \
+      return {label,    MaxMagnitude, MaxMagnitudes, MaxExponents, AddSquares, Split,       Join,   ToInt8,                 \
+              FromInt8, FromEvenInt8, FromAnyInt8,   ToFp8,        FromFp8,    FromEvenFp8, ToInt4, FromInt4};              \
     }                                                                                                                       \
   }
 

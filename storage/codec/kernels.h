@@ -30,11 +30,15 @@ struct Kernels {
   void (*split)(const RawValue* row, const uint8_t* bases, size_t channels, uint8_t* coded, uint8_t* kept);
   void (*join)(const uint8_t* coded, const uint8_t* kept, const uint8_t* bases, size_t channels, RawValue* row);
 
-  // code = value / step, rounded. Steps are such that no code leaves its range.
+  // code = value / step, rounded. Steps are such that no code leaves its range. from_int8 and from_fp8 are for codes by which no value
+  // becomes too large for its element, `even` for a step that all channels share; from_any_int8 gives the largest value then.
   void (*to_int8)(const RawValue* row, const float* inverses, size_t channels, uint8_t* codes);
   void (*from_int8)(const uint8_t* codes, const float* steps, size_t channels, RawValue* row);
+  void (*from_even_int8)(const uint8_t* codes, float step, size_t channels, RawValue* row);
+  void (*from_any_int8)(const uint8_t* codes, const float* steps, size_t channels, RawValue* row);
   void (*to_fp8)(const RawValue* row, const float* inverses, size_t channels, uint8_t* codes);
   void (*from_fp8)(const uint8_t* codes, const float* steps, size_t channels, RawValue* row);
+  void (*from_even_fp8)(const uint8_t* codes, float step, size_t channels, RawValue* row);
 
   // Four bits: value = (code + zero) * step. Byte i has channel i below and channel i + (channels + 1) / 2 above.
   void (*to_int4)(const RawValue* row, const float* inverses, const int8_t* zeros, size_t channels, uint8_t* packed);

@@ -15,6 +15,7 @@ ScaledCoder::ScaledCoder(Method method, const Shape& shape, uint32_t group, cons
       range_(method == Method::kInt8 ? 127.0F : E4m3::kMax),
       to_bytes_(method == Method::kInt8 ? kernels.to_int8 : kernels.to_fp8),
       from_bytes_(method == Method::kInt8 ? kernels.from_int8 : kernels.from_fp8),
+      from_even_bytes_(method == Method::kInt8 ? kernels.from_even_int8 : kernels.from_even_fp8),
       scales_(shape.channels) {}
 
 size_t ScaledCoder::Bound(const Shape& shape, uint32_t group) {
@@ -62,7 +63,8 @@ size_t ScaledCoder::Encode(uint64_t matrix, const std::byte* values, uint8_t* pa
 }
 
 bool ScaledCoder::Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) {
-  const ScaleGrid& grid = shape_.IsKey(matrix) ? keys_ : others_;
+  const bool key = shape_.IsKey(matrix);
+  const ScaleGrid& grid = key ? keys_ : others_;
   float top = 0;
   if (part.size() != sizeof top + grid.scales() + shape_.matrix_values()) return false;
   std::memcpy(&top, part.data(), sizeof top);
@@ -72,9 +74,17 @@ bool ScaledCoder::Decode(uint64_t matrix, std::span<const uint8_t> part, std::by
   const uint8_t* in = codes + grid.scales();
   RawValue* const rows = ValuesAt(values);
   for (size_t line = 0; line < grid.lines(); ++line, codes += grid.cells()) {
-    grid.Spread(scales_.data(), [&](size_t cell) { return table.step(codes[cell]); });
+    if (key) grid.Spread(scales_.data(), [&](size_t cell) { return table.step(codes[cell]); });
     for (size_t t = grid.FirstToken(line); t < grid.EndToken(line); ++t, in += grid.channels) {
-      from_bytes_(in, scales_.data(), grid.channels, rows + t * grid.channels);
+      RawValue* const row = rows + t * grid.channels;
+      if (key) {
+        from_bytes_(in, scales_.data(), grid.channels, row);
+        continue;
+      }
+      for (size_t cell = 0; cell < grid.cells(); ++cell) {
+        const size_t first = grid.FirstChannel(cell);
+        from_even_bytes_(in + first, table.step(codes[cell]), grid.EndChannel(cell) - first, row + first);
+      }
     }
   }
   return true;

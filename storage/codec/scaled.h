@@ -29,6 +29,7 @@ class ScaledCoder final : public MatrixCoder {
   const float range_;  // of a byte
   decltype(Kernels::to_int8) const to_bytes_;
   decltype(Kernels::from_int8) const from_bytes_;
+  decltype(Kernels::from_even_int8) const from_even_bytes_;
   std::vector<uint16_t> magnitudes_;  // [line][cell]
   std::vector<float> scales_;         // [channel]: a line's steps or their inverses
 };

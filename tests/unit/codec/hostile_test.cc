@@ -1,0 +1,165 @@
+// Encoded shards that aren't as they were written: by accident, and by somebody who puts the checksums right.
+#include <catch2/catch.hpp>
+
+#include "storage/codec/codec.h"
+#include "storage/codec/format.h"
+#include "tests/support/codec_forgery.h"
+#include "tests/unit/codec/values.h"
+
+namespace kvist::codec {
+namespace {
+
+struct Written {
+  Shape shape;
+  Payload encoded;
+};
+
+// Small ones of each method, compressed and as they are.
+std::vector<Written> AllKinds() {
+  std::mt19937_64 random(12);
+  std::vector<Written> all;
+  for (const Method method : kMethods) {
+    for (const Element element : {Element::kBf16, Element::kFp16}) {
+      const Shape shape{.element = element, .layers = 2, .segments = 2, .keys = 1, .tokens = 70, .channels = 5};
+      all.push_back({shape, EncodeAll(method, shape, Gaussian(shape, &random))});
+    }
+  }
+  const Shape any{.element = Element::kBf16, .layers = 2, .tokens = 7, .channels = 9};
+  all.push_back({any, EncodeAll(Method::kLossless, any, AnyBytes(any, &random))});
+  const Shape opaque{.layers = 3, .channels = 100};
+  all.push_back({opaque, EncodeAll(Method::kLossless, opaque, AnyBytes(opaque, &random))});
+  all.push_back({opaque, EncodeAll(Method::kLossless, opaque, Payload(300, std::byte{4}))});
+  return all;
+}
+
+bool IsLost(const Payload& encoded, const Shape& shape) {
+  Payload out(shape.bytes().value);
+  return Decode(encoded, shape, out).code() == absl::StatusCode::kDataLoss;
+}
+
+TEST_CASE("Decode finds each changed byte") {
+  for (const Written& written : AllKinds()) {
+    REQUIRE(!IsLost(written.encoded, written.shape));
+    size_t missed = 0;
+    for (size_t at = 0; at < written.encoded.size(); ++at) {
+      for (const auto change : {std::byte{0x01}, std::byte{0x80}, std::byte{0xff}}) {
+        Payload changed = written.encoded;
+        changed[at] ^= change;
+        missed += IsLost(changed, written.shape) ? 0 : 1;
+      }
+    }
+    CHECK(missed == 0);
+  }
+}
+
+TEST_CASE("Decode finds each truncation and each byte too much") {
+  for (const Written& written : AllKinds()) {
+    size_t missed = 0;
+    for (size_t length = 0; length < written.encoded.size(); ++length) {
+      const Payload cut(written.encoded.begin(), written.encoded.begin() + static_cast<std::ptrdiff_t>(length));
+      missed += IsLost(cut, written.shape) ? 0 : 1;
+    }
+    CHECK(missed == 0);
+    Payload longer = written.encoded;
+    longer.push_back(std::byte{0});
+    CHECK(IsLost(longer, written.shape));
+  }
+}
+
+TEST_CASE("Decode refuses a shard of another shape") {
+  for (const Written& written : AllKinds()) {
+    Shape other = written.shape;
+    std::swap(other.tokens, other.channels);  // as many bytes
+    if (other != written.shape) CHECK(IsLost(written.encoded, other));
+    other = written.shape;
+    other.keys = 1 - other.keys;
+    CHECK(IsLost(written.encoded, other));
+  }
+}
+
+TEST_CASE("Decode refuses parts that have changed places") {
+  const Shape shape{.element = Element::kBf16, .layers = 2, .tokens = 16, .channels = 16};
+  std::mt19937_64 random(1);
+  Payload encoded = EncodeAll(Method::kInt8, shape, Gaussian(shape, &random));
+  const size_t part = (encoded.size() - PartsAt(2)) / 2;
+  std::byte* const parts = encoded.data() + PartsAt(2);
+  std::swap_ranges(parts, parts + part, parts + part);
+  std::byte* const entries = encoded.data() + sizeof(Header);
+  std::swap_ranges(entries, entries + sizeof(PartEntry), entries + sizeof(PartEntry));
+  Header header{};
+  std::memcpy(&header, encoded.data(), sizeof header);
+  header.directory = XXH3_64bits(entries, 2 * sizeof(PartEntry));
+  header.checksum = XXH3_64bits(&header, offsetof(Header, checksum));
+  std::memcpy(encoded.data(), &header, sizeof header);
+  CHECK(IsLost(encoded, shape));  // all checksums but the parts' own, which know their matrix, are right
+}
+
+// What a forger gets past the checksums is refused or gives some values; AddressSanitizer sees whether anything else is touched.
+TEST_CASE("Decode touches nothing outside when a forger has put the checksums right") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  size_t refused = 0, tried = 0;
+  for (const Written& written : AllKinds()) {
+    for (int round = 0; round < 2500; ++round, ++tried) {
+      Payload forged = written.encoded;
+      // Mostly where the lengths are: the header, the directory, the first part's head.
+      const size_t area = round % 2 == 0 ? std::min<size_t>(forged.size(), 88 + 16 * 4 + 64) : forged.size();
+      const size_t changes = 1 + random() % 3;
+      for (size_t i = 0; i < changes; ++i) forged[random() % area] = static_cast<std::byte>(random());
+      if (random() % 4 == 0) forged.resize(random() % (forged.size() + 1));
+      forged.shrink_to_fit();
+      ForgeChecksums(forged);
+      Payload out(written.shape.bytes().value);
+      const absl::Status status = Decode(forged, written.shape, out);
+      if (!status.ok() && status.code() != absl::StatusCode::kDataLoss) FAIL(status.ToString());
+      refused += status.ok() ? 0 : 1;
+    }
+  }
+  CHECK(refused > tried / 10);
+  CHECK(refused < tried);
+}
+
+TEST_CASE("Decode refuses forged lengths and shapes before it takes memory for them") {
+  const Shape shape{.element = Element::kBf16, .layers = 2, .segments = 2, .keys = 1, .tokens = 70, .channels = 5};
+  std::mt19937_64 random(1);
+  for (const Method method : kMethods) {
+    const Payload written = EncodeAll(method, shape, Gaussian(shape, &random));
+    for (const size_t at :
+         {offsetof(Header, pages), offsetof(Header, layers), offsetof(Header, segments), offsetof(Header, tiles),
+          offsetof(Header, tokens), offsetof(Header, channels), offsetof(Header, decoded), offsetof(Header, encoded),
+          sizeof(Header) + offsetof(PartEntry, bytes), sizeof(Header) + offsetof(PartEntry, reserved)}) {
+      for (const uint32_t value : {uint32_t{0}, uint32_t{1} << 20, uint32_t{1} << 31, UINT32_MAX}) {
+        Payload forged = written;
+        if (std::memcmp(forged.data() + at, &value, sizeof value) == 0) continue;
+        std::memcpy(forged.data() + at, &value, sizeof value);
+        ForgeChecksums(forged);
+        CHECK(IsLost(forged, shape));
+      }
+    }
+  }
+}
+
+TEST_CASE("Decode refuses outliers that lie outside or out of order") {
+  const Shape shape{.element = Element::kBf16, .tokens = 64, .channels = 64};
+  std::mt19937_64 random(8);
+  const Payload written = EncodeAll(Method::kInt4, shape, Gaussian(shape, &random));
+  const size_t outliers = 64 * 64 * 32 / 65536;
+  REQUIRE(outliers == 2);
+  const size_t positions = written.size() - outliers * 6;
+  const auto forged_with = [&](uint32_t first, uint32_t second) {
+    Payload forged = written;
+    std::memcpy(forged.data() + positions, &first, sizeof first);
+    std::memcpy(forged.data() + positions + 4, &second, sizeof second);
+    ForgeChecksums(forged);
+    return forged;
+  };
+  CHECK(!IsLost(forged_with(0, 4095), shape));
+  CHECK(IsLost(forged_with(4095, 0), shape));
+  CHECK(IsLost(forged_with(7, 7), shape));
+  CHECK(IsLost(forged_with(0, 4096), shape));
+  CHECK(IsLost(forged_with(0, UINT32_MAX), shape));
+}
+
+}  // namespace
+}  // namespace kvist::codec
