@@ -28,7 +28,7 @@ namespace {
 constexpr uint32_t kSizes[] = {64, 128, 256, 512};  // tokens
 constexpr uint32_t kLargest = 512;                  // the limit in each case: what a smaller one costs
 constexpr uint32_t kTokensOfPage = 16;
-constexpr uint64_t kQuickRequests = 300;
+constexpr uint64_t kQuickTraceRequests = 300;
 constexpr uint64_t kCoreTokens = 80'000'000;  // of a trace, through the core: some seconds at 64 tokens
 
 // A chunk's name in a trace of blocks: the part of a block; what is behind the last full block is the request's own.
@@ -186,7 +186,7 @@ absl::Status RunGranularity(const Settings& settings, Report* report) {
   KVIST_ASSIGN_OR_RETURN(const std::filesystem::path folder, TraceFolder());
   for (const char* name : {"conversation_dev", "weka_cc_dev"}) {
     KVIST_ASSIGN_OR_RETURN(const replay::Trace trace, replay::ReadTrace((folder / absl::StrCat(name, ".jsonl.gz")).string(),
-                                                                        settings.quick ? kQuickRequests : UINT64_MAX));
+                                                                        settings.quick ? kQuickTraceRequests : UINT64_MAX));
     KVIST_RETURN_IF_ERROR(MeasureTrace(name, trace, report));
   }
   return MeasureCopies(settings, report);

@@ -37,11 +37,11 @@ namespace fs = std::filesystem;
 constexpr uint32_t kChainChunks = 512;
 constexpr uint64_t kChunks = 1'000'000;  // that figures are asked for
 constexpr uint64_t kQuickChunks = 4 * kChainChunks;
-constexpr uint32_t kChainsAtOnce = 32;  // stored between two flushes: what the pool has room for
-constexpr uint64_t kPageBytes = 4096;   // a record of two units: header and page
+constexpr uint32_t kChainsAtOnce = 32;       // stored between two flushes: what the pool has room for
+constexpr uint64_t kRecordPageBytes = 4096;  // a record of two units: header and page
 constexpr uint8_t kStored = 7;
 constexpr double kAskedFirstSeconds = 1, kAskedAllSeconds = 5;  // from the issue
-constexpr double kPatience = 60;                                // seconds; nothing waits longer
+constexpr double kRestartPatience = 60;                         // seconds; nothing waits longer
 constexpr uint32_t kRawDepths[] = {16, 64, 256};
 
 class Restarting {
@@ -51,9 +51,9 @@ class Restarting {
 
   absl::Status Run(Report* report) {
     KVIST_RETURN_IF_ERROR(files_.Create());
-    KVIST_ASSIGN_OR_RETURN(memory_, EngineMemory::Create({.page_bytes = kPageBytes}));
+    KVIST_ASSIGN_OR_RETURN(memory_, EngineMemory::Create({.page_bytes = kRecordPageBytes}));
     // All of it fits while it is filled: nothing goes before it is written.
-    KVIST_RETURN_IF_ERROR(Start(chunks_ * 3 * kPageBytes));
+    KVIST_RETURN_IF_ERROR(Start(chunks_ * 3 * kRecordPageBytes));
     KVIST_RETURN_IF_ERROR(Fill());
     kvistd_->Kill();
     KVIST_ASSIGN_OR_RETURN(const Times with_catalog, Restart());
@@ -81,7 +81,7 @@ class Restarting {
         kvistd_,
         KvistdProcess::Start({absl::StrCat("pool.bytes=", std::max<uint64_t>(pool_bytes, 1 << 30)), "ssd.enabled=true",
                               absl::StrCat("ssd.path=", files_.path()),
-                              absl::StrCat("ssd.capacity=", std::max<uint64_t>(chunks_ * 3 * kPageBytes, 256 << 20)),
+                              absl::StrCat("ssd.capacity=", std::max<uint64_t>(chunks_ * 3 * kRecordPageBytes, 256 << 20)),
                               "ssd.scrub_every=0s"}));
     KVIST_ASSIGN_OR_RETURN(scheduler_, memory_->Connect(kvistd_->socket(), KVIST_SCHEDULER));
     KVIST_ASSIGN_OR_RETURN(worker_, memory_->Connect(kvistd_->socket(), KVIST_WORKER));
@@ -90,7 +90,7 @@ class Restarting {
 
   absl::Status Fill() {
     const std::vector<uint32_t> pages(kChainChunks, 0);
-    std::memset(memory_->Page(0, 0), kStored, kPageBytes);  // after the handshake, which has tried the page
+    std::memset(memory_->Page(0, 0), kStored, kRecordPageBytes);  // after the handshake, which has tried the page
     uint32_t durable = 0;
     while (chains_.size() * kChainChunks < chunks_) {
       const std::vector<kvist_key>& chain = chains_.emplace_back(RandomKeys(random_, kChainChunks));
@@ -114,23 +114,23 @@ class Restarting {
     const double start = Now();
     KVIST_RETURN_IF_ERROR(Start(0));
     Times times;
-    std::memset(memory_->Page(0, 0), 0, kPageBytes);
+    std::memset(memory_->Page(0, 0), 0, kRecordPageBytes);
     for (size_t chain = 0; times.first == 0; chain = (chain + 1) % chains_.size()) {
       const kvist::Hit hit = scheduler_.Lookup(chains_[chain], 1'000'000);
       if (hit.chunks > 0) {
         const std::vector<uint32_t> page(1, 0);
         const kvist_result loaded = worker_.Wait(worker_.Load(hit.lease, 0, 1, page), 10'000'000);
-        if (loaded.status != KVIST_OK || memory_->Page(0, 0)[kPageBytes - 1] != std::byte{kStored})
+        if (loaded.status != KVIST_OK || memory_->Page(0, 0)[kRecordPageBytes - 1] != std::byte{kStored})
           return absl::InternalError(
               absl::StrCat("the first hit wasn't loaded: status ", loaded.status, ", ", kvist_error()));
         times.first = Now() - start;
       }
-      if (Now() - start > kPatience) return absl::DeadlineExceededError("nothing was found");
+      if (Now() - start > kRestartPatience) return absl::DeadlineExceededError("nothing was found");
     }
     for (size_t i = 0; i < chains_.size(); ++i) {
       for (uint32_t found = 0; found < kChainChunks;) {
         found = scheduler_.Lookup(chains_[i], 0).chunks;
-        if (Now() - start > kPatience)
+        if (Now() - start > kRestartPatience)
           return absl::DeadlineExceededError(
               absl::StrCat("of chain ", i, " of ", chains_.size(), " only ", found, " chunks were found again"));
         if (found < kChainChunks) absl::SleepFor(absl::Milliseconds(1));
@@ -143,8 +143,8 @@ class Restarting {
   // The limit: every header, in the order in which they lie, by bare direct I/O at the best depth.
   absl::StatusOr<double> ReadHeaders() {
     const std::unique_ptr<std::byte, decltype(&std::free)> buffer(
-        static_cast<std::byte*>(std::aligned_alloc(kPageBytes, 256 * kPageBytes)), &std::free);
-    KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<RawDisk> disk, RawDisk::Create({buffer.get(), 256 * kPageBytes}));
+        static_cast<std::byte*>(std::aligned_alloc(kRecordPageBytes, 256 * kRecordPageBytes)), &std::free);
+    KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<RawDisk> disk, RawDisk::Create({buffer.get(), 256 * kRecordPageBytes}));
     double best = 0;
     for (const uint32_t depth : kRawDepths) {
       double seconds = 0;
@@ -154,8 +154,9 @@ class Restarting {
         const UniqueFd file(::open(entry.path().c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
         if (!file) return ErrnoStatus(absl::StrCat("opening ", entry.path().string()), errno);
         RawDisk::Job job{.fd = file.get(), .depth = depth};
-        for (uint64_t at = kPageBytes; at + 2 * kPageBytes < entry.file_size() && left > 0; at += 2 * kPageBytes, --left)
-          job.extents.push_back({at, kPageBytes});
+        for (uint64_t at = kRecordPageBytes; at + 2 * kRecordPageBytes < entry.file_size() && left > 0;
+             at += 2 * kRecordPageBytes, --left)
+          job.extents.push_back({at, kRecordPageBytes});
         KVIST_ASSIGN_OR_RETURN(const double took, disk->Run(job));
         seconds += took;
       }

@@ -28,7 +28,7 @@ namespace kvist::bench {
 namespace {
 
 constexpr uint32_t kFiles = 4;
-constexpr uint32_t kLayers = 64;
+constexpr uint32_t kShardLayers = 64;
 constexpr uint32_t kLayerChunks = 64;  // whose layer 0 is waited for
 constexpr size_t kPairsMin = 9;
 
@@ -109,8 +109,8 @@ ssd::RecordHeader SsdBench::HeaderOf(uint64_t n, Bytes payload) {
   header.order = ssd::SlotOrder::kLayerMajor;
   header.shards = 1;
   std::memcpy(header.key.bytes.data(), &n, sizeof n);
-  header.layers = header.runs = kLayers;
-  header.layer_bytes = payload.value / kLayers;
+  header.layers = header.runs = kShardLayers;
+  header.layer_bytes = payload.value / kShardLayers;
   header.payload_bytes = header.raw_bytes = payload.value;
   return header;
 }
@@ -244,7 +244,7 @@ absl::Status SsdBench::ReadSome(uint64_t count, Bytes payload, ssd::Reader::Orde
                       .slot = Slot(i, payload),
                       .place = of.place,
                       .identity = {header.space, header.key, {}, {}},
-                      .runs = kLayers,
+                      .runs = kShardLayers,
                       .run_bytes = {header.layer_bytes}});
   }
   drive_->reader().Read(shards, order);
@@ -289,7 +289,7 @@ absl::StatusOr<double> SsdBench::LayerZero() {
 absl::StatusOr<double> SsdBench::RawLayerZero() {
   RawDisk::Job job{.fd = fds_[next_file_++ % kFiles].get(), .depth = kLayerChunks};
   for (uint64_t i = 0; i < std::min<uint64_t>(kLayerChunks, slice_ / MiB(2)); ++i)
-    job.extents.push_back({half_.value + i * (MiB(2) + ssd::kUnit).value + ssd::kUnit.value, MiB(2).value / kLayers});
+    job.extents.push_back({half_.value + i * (MiB(2) + ssd::kUnit).value + ssd::kUnit.value, MiB(2).value / kShardLayers});
   return raw_->Run(job);
 }
 
@@ -310,7 +310,7 @@ Pair SsdBench::Seal() {
   uint64_t matching = 0;
   const double checksums = timed(rounds / 10, [&] {
     const std::byte* slot = Slot(i++ % (slice_ / MiB(2)), MiB(2));
-    for (uint32_t run = 0; run < kLayers; ++run) matching += ssd::RunMatches(slot, HeaderOf(1, MiB(2)), run);
+    for (uint32_t run = 0; run < kShardLayers; ++run) matching += ssd::RunMatches(slot, HeaderOf(1, MiB(2)), run);
   });
   KVIST_CHECK(matching > 0);  // those of the first slot, which was sealed
   return {seal, checksums};
@@ -327,7 +327,7 @@ absl::Status Compare(SsdBench* bench, bool write, Bytes payload, absl::Duration 
     return measured.bytes_per_second * 1e-9;
   };
   const auto raw = [&]() -> absl::StatusOr<double> {
-    KVIST_ASSIGN_OR_RETURN(const Measured with_checksums, bench->Raw(write, payload.value / kLayers));
+    KVIST_ASSIGN_OR_RETURN(const Measured with_checksums, bench->Raw(write, payload.value / kShardLayers));
     KVIST_ASSIGN_OR_RETURN(const Measured measured, bench->Raw(write, 0));
     limit_cpu.push_back(measured.cpu_per_gb + std::max(with_checksums.cpu_per_gb, measured.cpu_per_gb));
     return measured.bytes_per_second * 1e-9;

@@ -23,32 +23,32 @@
 namespace kvist::bench {
 namespace {
 
-constexpr uint32_t kChainChunks = 64;
-constexpr uint32_t kPagesPerChunk = 16;
-constexpr uint64_t kPageBytes = 64 << 10;
-constexpr uint32_t kChains = 8, kQuickChains = 1;  // 64 MiB each
-constexpr double kPatience = 60;                   // seconds
+constexpr uint32_t kWarmChainChunks = 64;
+constexpr uint32_t kWarmPagesPerChunk = 16;
+constexpr uint64_t kWarmPageBytes = 64 << 10;
+constexpr uint32_t kWarmChains = 8, kQuickChains = 1;  // 64 MiB each
+constexpr double kWarmPatience = 60;                   // seconds
 
 class WarmRestart {
  public:
   explicit WarmRestart(const Settings& settings)
-      : chains_(settings.quick ? kQuickChains : kChains),
+      : chains_(settings.quick ? kQuickChains : kWarmChains),
         files_(settings.directory),
         manager_(dir_.path()),
-        pages_(kChainChunks * kPagesPerChunk) {
+        pages_(kWarmChainChunks * kWarmPagesPerChunk) {
     std::iota(pages_.begin(), pages_.end(), 0);
   }
 
   absl::Status Run(Report* report) {
     KVIST_RETURN_IF_ERROR(files_.Create());
-    KVIST_ASSIGN_OR_RETURN(
-        memory_, EngineMemory::Create(
-                     {.pages = kChainChunks * kPagesPerChunk, .pages_per_chunk = kPagesPerChunk, .page_bytes = kPageBytes}));
+    KVIST_ASSIGN_OR_RETURN(memory_, EngineMemory::Create({.pages = kWarmChainChunks * kWarmPagesPerChunk,
+                                                          .pages_per_chunk = kWarmPagesPerChunk,
+                                                          .page_bytes = kWarmPageBytes}));
     KVIST_RETURN_IF_ERROR(Start());
     KVIST_RETURN_IF_ERROR(Fill());
     Kill();
     KVIST_ASSIGN_OR_RETURN(const Found kept, LoadAll());
-    const double all = static_cast<double>(keys_.size()) * kChainChunks;
+    const double all = static_cast<double>(keys_.size()) * kWarmChainChunks;
     report->cases.push_back(
         {"chunks of a pool kept over kill -9", 100 * kept.chunks / all, "%", 100, Better::kHigher, std::nullopt});
     uint32_t durable = 0;
@@ -87,11 +87,11 @@ class WarmRestart {
 
   absl::Status Fill() {
     for (uint32_t chain = 0; chain < chains_; ++chain) {
-      std::memset(memory_->Page(0, 0), static_cast<int>(chain + 1), pages_.size() * kPageBytes);
-      keys_.push_back(RandomKeys(random_, kChainChunks));
+      std::memset(memory_->Page(0, 0), static_cast<int>(chain + 1), pages_.size() * kWarmPageBytes);
+      keys_.push_back(RandomKeys(random_, kWarmChainChunks));
       const kvist_result stored = worker_.Wait(worker_.Store(keys_.back(), 0, pages_), 10'000'000);
-      if (stored.status != KVIST_OK || stored.chunks_copied != kChainChunks)
-        return absl::InternalError(absl::StrCat("a store of ", kChainChunks, " chunks: ", kvist_error()));
+      if (stored.status != KVIST_OK || stored.chunks_copied != kWarmChainChunks)
+        return absl::InternalError(absl::StrCat("a store of ", kWarmChainChunks, " chunks: ", kvist_error()));
     }
     return absl::OkStatus();
   }
@@ -103,16 +103,16 @@ class WarmRestart {
     Found found;
     for (uint32_t chain = 0; chain < chains_; ++chain) {
       kvist::Hit hit = scheduler_.Lookup(keys_[chain], 10'000'000);
-      while (hit.chunks < kChainChunks && Now() - start < kPatience) {
+      while (hit.chunks < kWarmChainChunks && Now() - start < kWarmPatience) {
         hit = {};
         absl::SleepFor(absl::Milliseconds(1));
         hit = scheduler_.Lookup(keys_[chain], 10'000'000);
       }
       found.chunks += hit.chunks;
-      std::memset(memory_->Page(0, 0), 0, pages_.size() * kPageBytes);
+      std::memset(memory_->Page(0, 0), 0, pages_.size() * kWarmPageBytes);
       const kvist_result loaded = worker_.Wait(worker_.Load(hit.lease, 0, hit.chunks, pages_), 30'000'000);
       const std::byte wanted{static_cast<uint8_t>(chain + 1)};
-      const size_t bytes = size_t{hit.chunks} * kPagesPerChunk * kPageBytes;
+      const size_t bytes = size_t{hit.chunks} * kWarmPagesPerChunk * kWarmPageBytes;
       if (loaded.status != KVIST_OK || memory_->Page(0, 0)[0] != wanted || memory_->Page(0, 0)[bytes - 1] != wanted)
         return absl::InternalError(absl::StrCat("a load after a kill: status ", loaded.status, ", ", kvist_error()));
     }
