@@ -21,16 +21,16 @@
 namespace kvist::bench {
 namespace {
 
-constexpr KvSizes kSizes{16, 256, 8, 128};  // 16 MiB
-constexpr KvSizes kQuickSizes{3, 64, 2, 128};
+constexpr KvSizes kShardSizes{16, 256, 8, 128};  // 16 MiB
+constexpr KvSizes kQuickShardSizes{3, 64, 2, 128};
 constexpr uint32_t kQueries = 4;  // for each layer and head
 constexpr int kTimed = 12;  // pairs that share the time: encode and decode of each method, and of the limit of lossless
 
-struct Asked {
+struct AskedOfMethod {
   codec::Method method;
   std::optional<double> ratio, encode, decode;  // of 1 that is asked for; speeds beside their limit
 };
-constexpr Asked kAsked[] = {
+constexpr AskedOfMethod kAskedOfMethods[] = {
     {codec::Method::kLossless, 1.42, 0.9, 0.9}, {codec::Method::kInt8, 1.98, 0.1, 0.6},   {codec::Method::kFp8, {}, {}, {}},
     {codec::Method::kInt4, 3.5, {}, {}},        {codec::Method::kStrongest, 4.0, {}, {}},
 };
@@ -96,14 +96,14 @@ absl::StatusOr<Pair> Median(absl::Duration time, const Slice& product, const Sli
   return MedianByRatio(std::move(pairs));
 }
 
-struct Row {
+struct MethodRow {
   std::string name;
   double ratio = 0, encode = 0, decode = 0;  // beside memcpy
   Lost lost;
 };
 
-absl::StatusOr<Row> MeasureMethod(const Asked& asked, const KvValues& values, absl::Duration time, PlaneSplit* planes,
-                                  Report* report) {
+absl::StatusOr<MethodRow> MeasureMethod(const AskedOfMethod& asked, const KvValues& values, absl::Duration time,
+                                        PlaneSplit* planes, Report* report) {
   Trial trial(asked.method, values);
   const std::string name(codec::NameOf(asked.method));
   const double gigabytes = static_cast<double>(values.payload.size()) * 1e-9;
@@ -125,7 +125,7 @@ absl::StatusOr<Row> MeasureMethod(const Asked& asked, const KvValues& values, ab
   KVIST_RETURN_IF_ERROR(trial.Copy().status());  // memory that nobody has touched costs what isn't measured here
   KVIST_RETURN_IF_ERROR(trial.Encode().status());
   KVIST_RETURN_IF_ERROR(trial.Decode().status());
-  Row row{name, trial.Ratio(), 0, 0, trial.WhatIsLost()};
+  MethodRow row{name, trial.Ratio(), 0, 0, trial.WhatIsLost()};
   report->cases.push_back({absl::StrCat(name, " ratio"), row.ratio, "x", asked.ratio.value_or(1), Better::kHigher,
                            asked.ratio.has_value() ? std::optional<double>(1) : std::nullopt});
   const bool lossless = asked.method == codec::Method::kLossless;
@@ -151,19 +151,19 @@ absl::StatusOr<Row> MeasureMethod(const Asked& asked, const KvValues& values, ab
   return row;
 }
 
-std::string TableOf(const std::vector<Row>& rows) {
+std::string TableOf(const std::vector<MethodRow>& rows) {
   std::string out = absl::StrFormat("%-10s %7s %18s %18s %11s %12s %11s\n", "method", "ratio", "encode / memcpy",
                                     "decode / memcpy", "rel. error", "worst layer", "attention");
-  for (const Row& row : rows) {
+  for (const MethodRow& row : rows) {
     absl::StrAppendFormat(&out, "%-10s %7.3f %18.3f %18.3f %11.5f %12.5f %11.5f\n", row.name, row.ratio, row.encode,
                           row.decode, row.lost.distortion.relative, row.lost.distortion.worst_layer, row.lost.attention);
   }
   return out;
 }
 
-void AddErrors(const std::vector<Row>& rows, Report* report) {
-  const auto int4 = std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.name == "int4"; });
-  for (const Row& row : rows) {
+void AddErrors(const std::vector<MethodRow>& rows, Report* report) {
+  const auto int4 = std::find_if(rows.begin(), rows.end(), [](const MethodRow& row) { return row.name == "int4"; });
+  for (const MethodRow& row : rows) {
     if (row.name == "lossless") continue;
     const std::optional<double> goal = row.name == "strongest" ? std::optional<double>(1) : std::nullopt;
     const auto add = [&](const char* what, double value, double limit) {
@@ -180,15 +180,15 @@ void AddErrors(const std::vector<Row>& rows, Report* report) {
 absl::Status RunCodec(const Settings& settings, Report* report) {
   KvValues values;
   if (settings.kv.path.empty()) {
-    values = MakeKvValues(settings.quick ? kQuickSizes : kSizes, 1);
+    values = MakeKvValues(settings.quick ? kQuickShardSizes : kShardSizes, 1);
   } else {
     KVIST_ASSIGN_OR_RETURN(values, ReadKvValues(settings.kv.path, {settings.kv.layers, settings.kv.tokens, settings.kv.heads,
                                                                    settings.kv.head_dim}));
   }
   PlaneSplit planes(values.payload.size());
-  std::vector<Row> rows;
-  for (const Asked& asked : kAsked) {
-    KVIST_ASSIGN_OR_RETURN(Row row, MeasureMethod(asked, values, settings.time / kTimed, &planes, report));
+  std::vector<MethodRow> rows;
+  for (const AskedOfMethod& asked : kAskedOfMethods) {
+    KVIST_ASSIGN_OR_RETURN(MethodRow row, MeasureMethod(asked, values, settings.time / kTimed, &planes, report));
     rows.push_back(std::move(row));
   }
   AddErrors(rows, report);
