@@ -72,8 +72,8 @@ float AnchoredCoder::ChooseSteps(uint64_t matrix, const RawValue* rows) {
     scales_[c] = static_cast<float>(std::sqrt(size));
   }
   // An even error in a step is its 12th, squared: the mean of step * step / 12 is to be error * error * the mean square.
-  const uint64_t third = uint64_t{shape_.LayerOf(matrix)} * parameters_.error.size() / shape_.layers;
-  const double error = parameters_.error[third] / 10000.0;
+  const uint64_t third = uint64_t{shape_.LayerOf(matrix)} * 3 / shape_.layers;
+  const double error = (shape_.IsKey(matrix) ? parameters_.key_error : parameters_.other_error)[third] / 10000.0;
   const double factor = sizes > 0 ? error * std::sqrt(12 * squares / sizes) : 0;
   float top = 0;
   for (size_t c = 0; c < channels_; ++c) {

@@ -15,7 +15,7 @@ namespace kvist::codec {
 //   code = value / step, rounded, 8 bits          residual = code - guess, modulo 256
 //   guess of an anchor (every Parameters::anchor tokens) and in channels without deltas: the channel's centre; else the code of the token before
 //
-// Steps: the error that Parameters::error names for the layer, as if it were even in a step. A channel's step goes by the square root of its
+// Steps: the error that Parameters names for the layer, as if it were even in a step. A channel's step goes by the square root of its
 //   size: equal steps would make the whole error least, steps by size each channel's; queries may dwell on small channels. No step is
 //   less than a 110th of its channel's largest magnitude, so that codes have 8 bits: with outliers the error is larger than named.
 // Deltas: where they are the smaller numbers, which is decided for each channel: keys mostly, values mostly not.

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -54,7 +55,8 @@ Header MakeHeader(Method method, const Parameters& parameters, const Shape& shap
   header.group = parameters.group;
   header.outliers = parameters.outliers;
   header.anchor = parameters.anchor;
-  std::copy(parameters.error.begin(), parameters.error.end(), header.error);
+  std::copy(parameters.key_error.begin(), parameters.key_error.end(), header.key_error);
+  std::copy(parameters.other_error.begin(), parameters.other_error.end(), header.other_error);
   header.decoded = shape.bytes().value;
   return header;
 }
@@ -65,7 +67,8 @@ Description DescriptionOf(const Header& header) {
   found.parameters = {.group = header.group,
                       .outliers = header.outliers,
                       .anchor = header.anchor,
-                      .error = {header.error[0], header.error[1], header.error[2]}};
+                      .key_error = std::to_array(header.key_error),
+                      .other_error = std::to_array(header.other_error)};
   found.shape = {.element = header.element,
                  .pages = header.pages,
                  .layers = header.layers,

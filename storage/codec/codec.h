@@ -43,7 +43,7 @@ struct Description {
   Bytes encoded{};  // all of it, header and directory too
 };
 // `encoded`: its first kDescribed bytes at least. Errors: DataLoss  it is no header, or a damaged one.
-inline constexpr Bytes kDescribed{88};
+inline constexpr Bytes kDescribed{96};
 absl::StatusOr<Description> Describe(std::span<const std::byte> encoded);
 
 // Gives the shard back: bit for bit what it was when the method is lossless, else within the error that the method's header names.

@@ -43,7 +43,7 @@ Parameters Parameters::Of(Method method) {
     case Method::kInt8:
     case Method::kFp8: return {.group = 128};
     case Method::kInt4: return {.group = 32, .outliers = 32};
-    case Method::kStrongest: return {.anchor = 64, .error = {500, 600, 700}};
+    case Method::kStrongest: return {.anchor = 64, .key_error = {500, 550, 600}, .other_error = {750, 800, 850}};
   }
   return {};
 }
@@ -54,8 +54,9 @@ absl::Status Parameters::Validate(Method method) const {
   absl::Status status = CheckRange("group", group, HasGroups(method), 8, kGroupMax);
   if (status.ok()) status = CheckRange("outliers", outliers, method == Method::kInt4, 0, kOutliersMax);
   if (status.ok()) status = CheckRange("anchor", anchor, strongest, 1, 65536);
-  for (const uint16_t third : error) {
-    if (status.ok()) status = CheckRange("error", third, strongest, 1, 10000);
+  for (size_t third = 0; third < key_error.size(); ++third) {
+    if (status.ok()) status = CheckRange("key_error", key_error[third], strongest, 1, 10000);
+    if (status.ok()) status = CheckRange("other_error", other_error[third], strongest, 1, 10000);
   }
   return status;
 }

@@ -34,8 +34,10 @@ struct Parameters {
   uint32_t outliers = 0;
   // Tokens from one anchor, which is encoded by itself, to the next. strongest.
   uint32_t anchor = 0;
-  // The relative error that is aimed at, in 10,000ths: of the first third of the layers, of the second, of the last. strongest.
-  std::array<uint16_t, 3> error = {};
+  // The relative errors that are aimed at, in 10,000ths: of the first third of the layers, of the second, of the last. Keys apart, because
+  // what a key has lost is multiplied by a query, and that is an exponent. strongest.
+  std::array<uint16_t, 3> key_error = {};
+  std::array<uint16_t, 3> other_error = {};
 
   bool operator==(const Parameters&) const = default;
   // The method's own. int8 and fp8: 128 is a head's channels, and 8 bits for 128 leave a ratio of 1.98. int4: 4.5 bits a value in groups of

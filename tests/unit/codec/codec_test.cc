@@ -190,17 +190,18 @@ TEST_CASE("Encode keeps to the error that strongest names for each third of the 
   std::mt19937_64 random(6);
   const Payload payload = Gaussian(shape, &random);
   Parameters parameters = Parameters::Of(Method::kStrongest);
-  parameters.error = {200, 600, 1500};
+  parameters.key_error = {150, 500, 1200};
+  parameters.other_error = {200, 600, 1500};
   const Payload decoded = DecodeAll(shape, EncodeAll(Method::kStrongest, parameters, shape, payload));
-  const size_t layer_bytes = payload.size() / shape.layers;
   Shape one = shape;
-  one.layers = 1;
-  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
-    const double named = parameters.error[layer / 2] / 10000.0;
-    const double found = Measure(one, std::span(payload).subspan(layer * layer_bytes, layer_bytes),
-                                 std::span(decoded).subspan(layer * layer_bytes, layer_bytes))
-                             .relative;
-    INFO("layer " << layer << " error " << found);
+  one.layers = one.segments = 1;
+  const size_t bytes = one.bytes().value;
+  for (uint64_t matrix = 0; matrix < shape.matrices(); ++matrix) {
+    const auto& errors = shape.IsKey(matrix) ? parameters.key_error : parameters.other_error;
+    const double named = errors[shape.LayerOf(matrix) / 2] / 10000.0;
+    const auto part = [&](const Payload& all) { return std::span(all).subspan(matrix * bytes, bytes); };
+    const double found = Measure(one, part(payload), part(decoded)).relative;
+    INFO("matrix " << matrix << " error " << found);
     CHECK(found < 1.05 * named);
     CHECK(found > 0.7 * named);
   }
@@ -236,8 +237,8 @@ TEST_CASE("Encode keeps near the error that strongest names when shapes and anch
     Parameters parameters = Parameters::Of(Method::kStrongest);
     parameters.anchor = 1 + static_cast<uint32_t>(random() % 40);
     const Payload decoded = DecodeAll(shape, EncodeAll(Method::kStrongest, parameters, shape, payload));
-    // 0.07 is named; few values may be unlucky.
-    CHECK(Measure(shape, payload, decoded).relative < 0.16);
+    // 0.085 is named; few values may be unlucky.
+    CHECK(Measure(shape, payload, decoded).relative < 0.17);
   }
 }
 

@@ -104,7 +104,7 @@ TEST_CASE("Decode touches nothing outside when a forger has put the checksums ri
     for (int round = 0; round < 2500; ++round, ++tried) {
       Payload forged = written.encoded;
       // Mostly where the lengths are: the header, the directory, the first part's head.
-      const size_t area = round % 2 == 0 ? std::min<size_t>(forged.size(), 88 + 16 * 4 + 64) : forged.size();
+      const size_t area = round % 2 == 0 ? std::min<size_t>(forged.size(), sizeof(Header) + 16 * 4 + 64) : forged.size();
       const size_t changes = 1 + random() % 3;
       for (size_t i = 0; i < changes; ++i) forged[random() % area] = static_cast<std::byte>(random());
       if (random() % 4 == 0) forged.resize(random() % (forged.size() + 1));
