@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "storage/codec/step_table.h"
@@ -15,6 +16,7 @@ struct Int4Part {
 };
 static_assert(sizeof(Int4Part) == 8);
 constexpr size_t kOutlierBytes = sizeof(uint32_t) + sizeof(uint16_t);
+constexpr size_t kWidestLookedAt = 8;  // groups for each outlier that there may be
 size_t OutliersMax(const Shape& shape, const Parameters& parameters) {
   return shape.matrix_values() * parameters.outliers / 65536;
 }
@@ -25,18 +27,23 @@ KVIST_CODEC_INLINE int16_t InOrder(uint16_t bits) {
   return static_cast<int16_t>(value ^ ((value >> 15) & 0x7fff));
 }
 
-// Loops over a row's channels, which compilers vectorise.
-void AddToEnds(const RawValue* __restrict row, size_t channels, int16_t* __restrict low, int16_t* __restrict second_low,
-               int16_t* __restrict high, int16_t* __restrict second_high) {
+// Loops that compilers vectorise: over the channels of a row, and over the values of a group.
+void AddToEnds(const RawValue* __restrict row, size_t channels, int16_t* __restrict low, int16_t* __restrict high) {
   for (size_t c = 0; c < channels; ++c) {
     const int16_t value = InOrder(row[c]);
-    const int16_t above = value > low[c] ? value : low[c];
     low[c] = value < low[c] ? value : low[c];
-    second_low[c] = above < second_low[c] ? above : second_low[c];
-    const int16_t below = value < high[c] ? value : high[c];
     high[c] = value > high[c] ? value : high[c];
-    second_high[c] = below > second_high[c] ? below : second_high[c];
   }
+}
+void EndsOf(const RawValue* __restrict values, size_t count, int16_t* low, int16_t* high) {
+  int16_t least = INT16_MAX, most = INT16_MIN;
+  for (size_t i = 0; i < count; ++i) {
+    const int16_t value = InOrder(values[i]);
+    least = value < least ? value : least;
+    most = value > most ? value : most;
+  }
+  *low = least;
+  *high = most;
 }
 
 }  // namespace
@@ -64,72 +71,83 @@ float Int4Coder::ValueOf(int16_t ordered) const {
 
 void Int4Coder::FindEnds(const ScaleGrid& grid, bool key, const RawValue* rows) {
   ends_.resize(grid.scales());
-  if (!key) {
-    for (size_t i = 0; i < ends_.size(); ++i) {
-      const size_t line = i / grid.cells(), cell = i % grid.cells();
-      Ends ends{INT16_MAX, INT16_MAX, INT16_MIN, INT16_MIN};
-      for (size_t c = grid.FirstChannel(cell); c < grid.EndChannel(cell); ++c) {
-        AddToEnds(rows + line * grid.channels + c, 1, &ends.low, &ends.second_low, &ends.high, &ends.second_high);
-      }
-      ends_[i] = ends;
-    }
-    return;
-  }
   for (size_t line = 0; line < grid.lines(); ++line) {
+    Ends* const found = ends_.data() + line * grid.cells();
+    if (!key) {
+      for (size_t cell = 0; cell < grid.cells(); ++cell) {
+        const size_t first = grid.FirstChannel(cell);
+        EndsOf(rows + line * grid.channels + first, grid.EndChannel(cell) - first, &found[cell].low, &found[cell].high);
+      }
+      continue;
+    }
     low_.assign(grid.channels, INT16_MAX);
-    second_low_.assign(grid.channels, INT16_MAX);
     high_.assign(grid.channels, INT16_MIN);
-    second_high_.assign(grid.channels, INT16_MIN);
     for (size_t t = grid.FirstToken(line); t < grid.EndToken(line); ++t) {
-      AddToEnds(rows + t * grid.channels, grid.channels, low_.data(), second_low_.data(), high_.data(), second_high_.data());
+      AddToEnds(rows + t * grid.channels, grid.channels, low_.data(), high_.data());
     }
-    for (size_t c = 0; c < grid.channels; ++c) {
-      ends_[line * grid.channels + c] = {low_[c], second_low_[c], high_[c], second_high_[c]};
-    }
+    for (size_t c = 0; c < grid.channels; ++c) found[c] = {low_[c], high_[c]};
   }
 }
 
-// Where the range shrinks most, squared because errors are: one value of a group, as many groups as there may be.
+// Where the range shrinks most, squared because errors are: one value of a group, as many groups as there may be. A group can't gain more than
+// its range, so only the widest are looked at.
 void Int4Coder::TakeOutliers(const ScaleGrid& grid, const RawValue* rows) {
   outliers_.clear();
   gains_.clear();
   if (outliers_max_ == 0) return;
   for (size_t i = 0; i < ends_.size(); ++i) {
-    const Ends& ends = ends_[i];
-    if (ends.second_low == INT16_MAX) continue;  // a single value
-    const double low = ValueOf(ends.low), high = ValueOf(ends.high);
-    const double range = high - low;
-    const double without = std::min(ValueOf(ends.second_high) - low, high - ValueOf(ends.second_low));
-    if (without < range) gains_.push_back({range * range - without * without, i});
+    const double range = double{ValueOf(ends_[i].high)} - ValueOf(ends_[i].low);
+    gains_.push_back({range, i, {}, 0});
   }
-  if (gains_.size() > outliers_max_) {
-    const auto more = [](const Gain& a, const Gain& b) {
-      return a.gained != b.gained ? a.gained > b.gained : a.group < b.group;
-    };
-    std::nth_element(gains_.begin(), gains_.begin() + static_cast<ptrdiff_t>(outliers_max_), gains_.end(), more);
-    gains_.resize(outliers_max_);
+  KeepLargest(kWidestLookedAt * outliers_max_);
+  for (Gain& gain : gains_) gain = GainOf(grid, rows, gain.group);
+  KeepLargest(outliers_max_);
+  for (const Gain& gain : gains_) {
+    if (gain.gained <= 0) continue;
+    ends_[gain.group] = gain.without;
+    outliers_.push_back(gain.position);
   }
-  for (const Gain& gain : gains_) TakeOutlier(grid, rows, gain.group);
   std::sort(outliers_.begin(), outliers_.end());
 }
 
-void Int4Coder::TakeOutlier(const ScaleGrid& grid, const RawValue* rows, size_t group) {
-  Ends& ends = ends_[group];
-  const bool highest = ValueOf(ends.second_high) - ValueOf(ends.low) < ValueOf(ends.high) - ValueOf(ends.second_low);
-  const int16_t taken = highest ? ends.high : ends.low;
-  if (highest) {
-    ends.high = ends.second_high;
-  } else {
-    ends.low = ends.second_low;
-  }
+void Int4Coder::KeepLargest(size_t count) {
+  if (gains_.size() <= count) return;
+  const auto more = [](const Gain& a, const Gain& b) {
+    return a.gained != b.gained ? a.gained > b.gained : a.group < b.group;
+  };
+  std::nth_element(gains_.begin(), gains_.begin() + static_cast<ptrdiff_t>(count), gains_.end(), more);
+  gains_.resize(count);
+}
+
+Int4Coder::Gain Int4Coder::GainOf(const ScaleGrid& grid, const RawValue* rows, size_t group) const {
+  const Ends ends = ends_[group];
+  int16_t second_low = ends.high, second_high = ends.low;  // without one smallest, without one largest
+  size_t low_at = 0, high_at = 0, lows = 0, highs = 0;
   const size_t line = group / grid.cells(), cell = group % grid.cells();
   for (size_t t = grid.FirstToken(line); t < grid.EndToken(line); ++t) {
     for (size_t c = grid.FirstChannel(cell); c < grid.EndChannel(cell); ++c) {
-      if (InOrder(rows[t * grid.channels + c]) != taken) continue;
-      outliers_.push_back(static_cast<uint32_t>(t * grid.channels + c));
-      return;
+      const size_t position = t * grid.channels + c;
+      const int16_t value = InOrder(rows[position]);
+      if (value == ends.low) {
+        low_at = position;
+        if (++lows > 1) second_low = value;
+      } else {
+        second_low = std::min(second_low, value);
+      }
+      if (value == ends.high) {
+        high_at = position;
+        if (++highs > 1) second_high = value;
+      } else {
+        second_high = std::max(second_high, value);
+      }
     }
   }
+  const double low = ValueOf(ends.low), high = ValueOf(ends.high);
+  const double without_low = high - ValueOf(second_low), without_high = ValueOf(second_high) - low;
+  const double without = std::min(without_low, without_high), range = high - low;
+  const double gained = range * range - without * without;
+  if (without_high < without_low) return {gained, group, {ends.low, second_high}, static_cast<uint32_t>(high_at)};
+  return {gained, group, {second_low, ends.high}, static_cast<uint32_t>(low_at)};
 }
 
 float Int4Coder::WantedStep(const Ends& ends) const {

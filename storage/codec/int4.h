@@ -16,8 +16,8 @@ namespace kvist::codec {
 //   value = (4 bits + zero) * step; steps: StepTable(top). Zero is always a value that can be said.
 //
 // Error of a value: at most half a step and the element's own rounding; step at most 2^(1/8) times a 15th of the group's range, or a 126th of its
-//   largest magnitude if that is more. A group whose range shrinks most without its most distant value has that kept exact, as many
-//   groups as Parameters::outliers allows.
+//   largest magnitude if that is more. Of the groups with the widest ranges those that shrink most without their most distant value have that
+//   kept exact, as many groups as Parameters::outliers allows.
 class Int4Coder final : public MatrixCoder {
  public:
   Int4Coder(const Shape& shape, const Parameters& parameters, const Kernels& kernels);
@@ -26,19 +26,22 @@ class Int4Coder final : public MatrixCoder {
   bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
 
  private:
-  // The two smallest and the two largest of a group, as integers in the values' order.
+  // The smallest and the largest of a group, as integers in the values' order.
   struct Ends {
-    int16_t low, second_low, high, second_high;
+    int16_t low, high;
   };
   struct Gain {
     double gained;
     size_t group;
+    Ends without;       // its ends, without
+    uint32_t position;  // the value there
   };
 
   float ValueOf(int16_t ordered) const;
   void FindEnds(const ScaleGrid& grid, bool key, const RawValue* rows);
   void TakeOutliers(const ScaleGrid& grid, const RawValue* rows);
-  void TakeOutlier(const ScaleGrid& grid, const RawValue* rows, size_t group);
+  void KeepLargest(size_t count);
+  Gain GainOf(const ScaleGrid& grid, const RawValue* rows, size_t group) const;
   float WantedStep(const Ends& ends) const;
 
   const Kernels& kernels_;
@@ -48,10 +51,10 @@ class Int4Coder final : public MatrixCoder {
   const size_t outliers_max_;
   std::vector<Ends> ends_;  // [line][cell]
   std::vector<Gain> gains_;
-  std::vector<uint32_t> outliers_;                              // positions
-  std::vector<int16_t> low_, second_low_, high_, second_high_;  // [channel], of a line
-  std::vector<float> scales_;                                   // [channel]: a line's steps or their inverses
-  std::vector<int8_t> zeros_;                                   // [channel]
+  std::vector<uint32_t> outliers_;   // positions
+  std::vector<int16_t> low_, high_;  // [channel], of a line
+  std::vector<float> scales_;        // [channel]: a line's steps or their inverses
+  std::vector<int8_t> zeros_;        // [channel]
 };
 
 }  // namespace kvist::codec
