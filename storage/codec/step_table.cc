@@ -4,7 +4,8 @@
 #include <cfloat>
 #include <cmath>
 #include <cstddef>
-#include <functional>
+
+#include "storage/codec/floats.h"
 
 namespace kvist::codec {
 namespace {
@@ -26,9 +27,13 @@ StepTable::StepTable(float top) {
 bool StepTable::IsTop(float top) { return std::isfinite(top) && top >= 0 && !std::signbit(top); }
 
 uint8_t StepTable::AtLeast(float wanted) const {
-  // Descending: the first that is less is behind the last that will do.
-  const auto less = std::partition_point(steps_.begin(), steps_.end(), [&](float step) { return step >= wanted; });
-  return static_cast<uint8_t>(less == steps_.begin() ? 0 : less - steps_.begin() - 1);
+  // The bits of floats rise nearly as their logarithms do, 2^20 an eighth of an octave: from there it is a step or two. A search by halves
+  // was a quarter of the time that int8 took to encode.
+  const int64_t eighths = (int64_t{BitsOf(steps_[0])} - BitsOf(wanted)) >> 20;
+  auto code = static_cast<size_t>(std::clamp<int64_t>(eighths, 0, 255));
+  while (code < 255 && steps_[code + 1] >= wanted) ++code;
+  while (code > 0 && steps_[code] < wanted) --code;
+  return static_cast<uint8_t>(code);
 }
 
 uint8_t StepTable::AtMost(float wanted) const {
