@@ -185,6 +185,8 @@ absl::Status RunCodec(const Settings& settings, Report* report) {
     KVIST_ASSIGN_OR_RETURN(values, ReadKvValues(settings.kv.path, {settings.kv.layers, settings.kv.tokens, settings.kv.heads,
                                                                    settings.kv.head_dim}));
   }
+  if (values.payload.size() % PlaneSplit::kUnit != 0)
+    return absl::InvalidArgumentError(absl::StrCat("--kv: a payload must be a multiple of ", PlaneSplit::kUnit, " bytes"));
   PlaneSplit planes(values.payload.size());
   std::vector<MethodRow> rows;
   for (const AskedOfMethod& asked : kAskedOfMethods) {

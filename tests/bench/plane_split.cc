@@ -23,7 +23,7 @@ struct PlaneSplit::Contexts {
 };
 
 PlaneSplit::PlaneSplit(size_t payload_bytes) : contexts_(std::make_unique<Contexts>()) {
-  KVIST_CHECK(payload_bytes % 32 == 0 && contexts_->compress != nullptr && contexts_->decompress != nullptr);
+  KVIST_CHECK(payload_bytes % kUnit == 0 && contexts_->compress != nullptr && contexts_->decompress != nullptr);
   for (auto& plane : planes_) plane.resize(payload_bytes / 2);
   for (auto& encoded : encoded_) encoded.resize(ZSTD_compressBound(payload_bytes / 2));
 }
@@ -32,7 +32,7 @@ PlaneSplit::~PlaneSplit() = default;
 
 size_t PlaneSplit::Encode(std::span<const std::byte> payload) {
   const __m128i low = _mm_set1_epi16(0xff);
-  for (size_t i = 0; i < payload.size(); i += 32) {
+  for (size_t i = 0; i < payload.size(); i += kUnit) {
     const __m128i a = Load(payload.data() + i), b = Load(payload.data() + i + 16);
     Store(planes_[0].data() + i / 2, _mm_packus_epi16(_mm_and_si128(a, low), _mm_and_si128(b, low)));
     Store(planes_[1].data() + i / 2, _mm_packus_epi16(_mm_srli_epi16(a, 8), _mm_srli_epi16(b, 8)));
@@ -51,7 +51,7 @@ bool PlaneSplit::Decode(std::span<std::byte> payload) {
                                               encoded_[plane].data(), lengths_[plane]);
     if (length != planes_[plane].size()) return false;
   }
-  for (size_t i = 0; i < payload.size(); i += 32) {
+  for (size_t i = 0; i < payload.size(); i += kUnit) {
     const __m128i a = Load(planes_[0].data() + i / 2), b = Load(planes_[1].data() + i / 2);
     Store(payload.data() + i, _mm_unpacklo_epi8(a, b));
     Store(payload.data() + i + 16, _mm_unpackhi_epi8(a, b));

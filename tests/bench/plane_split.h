@@ -12,7 +12,8 @@ namespace kvist::bench {
 // buffers are kept, planes are split and joined 16 values at a time.
 class PlaneSplit {
  public:
-  explicit PlaneSplit(size_t payload_bytes);  // a multiple of 32
+  static constexpr size_t kUnit = 32;         // bytes of 16 values
+  explicit PlaneSplit(size_t payload_bytes);  // a multiple of kUnit
   ~PlaneSplit();
   PlaneSplit(const PlaneSplit&) = delete;
   PlaneSplit& operator=(const PlaneSplit&) = delete;
