@@ -22,6 +22,9 @@ test_packages=(
   libclang-rt-14-dev                 # libFuzzer and the sanitizers of clang
   python3                            # the layering test
   systemd                            # its programs check deploy/systemd; none is started
+  redis-server                       # the remote tiers' tests start one
+  libhiredis-dev                     # the loop that kvist-bench measures the Redis tier against
+  openssl                            # certificates for tests
   prometheus                         # promtool, which judges /metrics; with systemd, apt starts its server, too
 )
 engines_packages=(

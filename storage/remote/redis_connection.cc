@@ -1,0 +1,395 @@
+#include "storage/remote/redis_connection.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/check.h"
+#include "storage/remote/redis_status.h"
+
+namespace kvist::remote {
+namespace {
+
+constexpr size_t kVectorMax = 64;       // pieces for a call of the kernel
+constexpr int kRoundsMax = 64;          // calls of the kernel before others have their turn
+constexpr uint32_t kRemovedMax = 8192;  // parts of one object, 16 GiB
+constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
+
+uint32_t PartsOf(uint64_t body, Bytes part) {
+  return static_cast<uint32_t>(std::max<uint64_t>(1, (body + part.value - 1) / part.value));
+}
+
+template <class Byte>
+std::span<Byte> PartOf(std::span<Byte> body, uint64_t part, Bytes part_bytes) {
+  const uint64_t begin = std::min<uint64_t>(body.size(), part * part_bytes.value);
+  return body.subspan(begin, std::min<uint64_t>(body.size() - begin, part_bytes.value));
+}
+
+void AppendWord(std::string* to, const std::string& word) { absl::StrAppend(to, "$", word.size(), "\r\n", word, "\r\n"); }
+
+}  // namespace
+
+RedisConnection::RedisConnection(const RedisOptions* options, std::shared_ptr<const TlsContext> tls,
+                                 std::function<void()> wake, Ended ended)
+    : options_(options),
+      tls_(std::move(tls)),
+      endpoint_(*Endpoint::Parse(options->address)),
+      ended_(std::move(ended)),
+      resolver_(endpoint_, std::move(wake)) {}
+
+void RedisConnection::Begin(absl::Time now) {
+  KVIST_CHECK(idle());
+  state_ = State::kResolving;
+  connect_until_ = now + options_->connect_timeout;
+  greeting_error_ = absl::OkStatus();
+  Turn(now);
+}
+
+std::string RedisConnection::Key(const std::string& name, uint64_t part) const {
+  return part == 0 ? absl::StrCat(options_->prefix, "{", name, "}") : absl::StrCat(options_->prefix, "{", name, "}:", part);
+}
+
+void RedisConnection::Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_t part) {
+  if (op != nullptr) ++op->replies_left;
+  expected_.push_back({std::move(op), awaits, part});
+}
+
+void RedisConnection::Say(std::shared_ptr<RedisOp> op, const std::vector<std::string>& words) {
+  std::string text = absl::StrCat("*", words.size(), "\r\n");
+  for (const std::string& word : words) AppendWord(&text, word);
+  out_.push_back({std::move(op), std::move(text)});
+}
+
+void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part) {
+  const Operation& operation = op->operation();
+  const auto bytes = PartOf(operation.body, part, options_->part);
+  const bool expires = options_->expire_after > absl::ZeroDuration();
+  const RedisPrefix prefix{kRedisMagic, static_cast<uint32_t>(options_->part.value), operation.body.size()};
+  const uint64_t length = part == 0 ? sizeof prefix + operation.head.size() + bytes.size() : bytes.size();
+  std::string text = expires ? "*5\r\n" : "*3\r\n";
+  AppendWord(&text, "SET");
+  AppendWord(&text, Key(operation.name, part));
+  absl::StrAppend(&text, "$", length, "\r\n");
+  if (part == 0) {
+    text.append(reinterpret_cast<const char*>(&prefix), sizeof prefix);
+    text.append(reinterpret_cast<const char*>(operation.head.data()), operation.head.size());
+  }
+  out_.push_back({op, std::move(text), bytes});
+  std::string end = "\r\n";
+  if (expires) {
+    AppendWord(&end, "PX");
+    AppendWord(&end, absl::StrCat(absl::ToInt64Milliseconds(options_->expire_after)));
+  }
+  out_.push_back({op, std::move(end)});
+}
+
+void RedisConnection::Issue(std::shared_ptr<RedisOp> op) {
+  const Operation& operation = op->operation();
+  outstanding_ += op->bytes;
+  switch (op->kind()) {
+    case Kind::kPut:
+      for (uint32_t part = PartsOf(operation.body.size(), options_->part) - 1; part > 0; --part) {
+        SayStore(op, part);
+        Expect(op, Awaits::kStored);
+      }
+      SayStore(op, 0);
+      Expect(op, Awaits::kFirstStored);
+      break;
+    case Kind::kGet: {
+      const uint32_t parts = PartsOf(operation.body_into.size(), options_->part);
+      op->part_bytes.resize(parts);
+      for (uint32_t part = 0; part < parts; ++part) {
+        Say(op, {"GET", Key(operation.name, part)});
+        Expect(op, part == 0 ? Awaits::kFirst : Awaits::kPart, part);
+      }
+      break;
+    }
+    case Kind::kExists:
+      Say(op, {"EXISTS", Key(operation.name, 0)});
+      Expect(op, Awaits::kCount);
+      break;
+    case Kind::kRemove: {
+      std::vector<std::string> words{"UNLINK"};
+      const uint32_t parts = std::min(PartsOf(operation.body_max.value, options_->part), kRemovedMax);
+      for (uint32_t part = 0; part < parts; ++part) words.push_back(Key(operation.name, part));
+      Say(op, words);
+      Expect(op, Awaits::kCount);
+      break;
+    }
+  }
+}
+
+bool RedisConnection::Has(const RedisOp* op) const {
+  return std::any_of(expected_.begin(), expected_.end(), [op](const Expected& one) { return one.op.get() == op; });
+}
+
+void RedisConnection::GiveUp(RedisOp* op, absl::Time now) {
+  op->given_up = true;
+  outstanding_ -= op->bytes;
+  const auto is_of_op = [op](const auto& of) { return of.op.get() == op; };
+  if (!op->begun) {
+    out_.erase(std::remove_if(out_.begin(), out_.end(), is_of_op), out_.end());
+    expected_.erase(std::remove_if(expected_.begin(), expected_.end(), is_of_op), expected_.end());
+    return;
+  }
+  given_up_ += op->replies_left;
+  linger_until_ = std::min(linger_until_, now + options_->linger);
+  if (!expected_.empty() && expected_.front().op.get() == op) reader_.Skip();
+  if (std::any_of(out_.begin(), out_.end(),
+                  [op](const Piece& piece) { return piece.op.get() == op && !piece.bytes.empty(); }))
+    Close(absl::UnavailableError("the connection was ended in the middle of an object whose deadline had passed"), now);
+}
+
+void RedisConnection::Turn(absl::Time now) {
+  if (idle()) return;
+  again_ = false;
+  if (const absl::Status status = Go(now); !status.ok()) {
+    Close(status, now);
+  } else if (state_ != State::kReady && now >= connect_until_) {
+    Close(absl::UnavailableError(absl::StrCat("no connection to ", options_->address, " within ",
+                                              absl::FormatDuration(options_->connect_timeout), " (connect_timeout)")),
+          now);
+  } else if (now >= linger_until_) {
+    Close(absl::UnavailableError(absl::StrCat(options_->address, " is too slow: it owes answers to what was given up")),
+          now);
+  }
+}
+
+absl::Status RedisConnection::Go(absl::Time now) {
+  if (state_ == State::kResolving || state_ == State::kConnecting) {
+    if (absl::Status status = Connecting(now); !status.ok()) return status;
+  }
+  if (state_ != State::kGreeting && state_ != State::kReady) return absl::OkStatus();
+  if (absl::Status status = Send(); !status.ok()) return status;
+  if (absl::Status status = Receive(); !status.ok()) return status;
+  return greeting_error_;
+}
+
+absl::Status RedisConnection::Connecting(absl::Time) {
+  if (state_ == State::kResolving) {
+    auto address = resolver_.Resolve();
+    if (!address.has_value()) return absl::OkStatus();
+    if (!address->ok()) return address->status();
+    const std::string& name = options_->tls.server_name.empty() ? endpoint_.host : options_->tls.server_name;
+    auto stream = NetStream::Connect(**address, tls_, name);
+    if (!stream.ok()) return stream.status();
+    stream_ = *std::move(stream);
+    state_ = State::kConnecting;
+  }
+  const auto progress = stream_->Establish();
+  if (!progress.ok()) return progress.status();
+  waits_ = progress->waits;
+  if (waits_ == Progress::Waits::kNothing) Greet();
+  return absl::OkStatus();
+}
+
+void RedisConnection::Greet() {
+  state_ = State::kGreeting;
+  if (!options_->password.empty()) {
+    Say(nullptr, options_->user.empty() ? std::vector<std::string>{"AUTH", options_->password}
+                                        : std::vector<std::string>{"AUTH", options_->user, options_->password});
+    Expect(nullptr, Awaits::kGreeting);
+  }
+  if (options_->database != 0) {
+    Say(nullptr, {"SELECT", absl::StrCat(options_->database)});
+    Expect(nullptr, Awaits::kGreeting);
+  }
+  if (expected_.empty()) state_ = State::kReady;
+}
+
+absl::Status RedisConnection::Send() {
+  for (int round = 0; round < kRoundsMax && !out_.empty(); ++round) {
+    std::array<iovec, kVectorMax> vector;
+    size_t n = 0;
+    for (const Piece& piece : out_) {
+      if (n + 2 > kVectorMax) break;
+      const size_t text_sent = std::min(piece.sent, piece.text.size());
+      if (text_sent < piece.text.size())
+        vector[n++] = {const_cast<char*>(piece.text.data()) + text_sent, piece.text.size() - text_sent};
+      const size_t bytes_sent = piece.sent - text_sent;
+      if (bytes_sent < piece.bytes.size())
+        vector[n++] = {const_cast<std::byte*>(piece.bytes.data()) + bytes_sent, piece.bytes.size() - bytes_sent};
+    }
+    const auto progress = stream_->Write(std::span(vector).first(n));
+    if (!progress.ok()) return progress.status();
+    for (size_t sent = progress->bytes; sent > 0;) {
+      Piece& piece = out_.front();
+      if (piece.op != nullptr) piece.op->begun = true;
+      const size_t take = std::min(sent, piece.size() - piece.sent);
+      piece.sent += take;
+      sent -= take;
+      if (piece.sent == piece.size()) out_.pop_front();
+    }
+    if (progress->waits != Progress::Waits::kNothing) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RedisConnection::Receive() {
+  for (int round = 0; round < kRoundsMax; ++round) {
+    const auto progress = stream_->Read(reader_.Room());
+    if (!progress.ok()) return progress.status();
+    if (progress->waits != Progress::Waits::kNothing) return absl::OkStatus();
+    if (absl::Status status = reader_.Filled(progress->bytes, this); !status.ok()) return status;
+  }
+  again_ = true;
+  return absl::OkStatus();
+}
+
+Scatter RedisConnection::BulkBegins(uint64_t length) {
+  if (expected_.empty() || expected_.front().op == nullptr || expected_.front().op->given_up) return {};
+  const Expected& expected = expected_.front();
+  RedisOp* const op = expected.op.get();
+  const Operation& operation = op->operation();
+  if (expected.awaits != Awaits::kFirst && expected.awaits != Awaits::kPart) return {};
+  const auto part = PartOf(operation.body_into, expected.part, options_->part);
+  if (expected.awaits == Awaits::kPart) return length <= part.size() ? Scatter{part} : Scatter{};
+  if (length > sizeof op->prefix + operation.head_into.size() + part.size()) return {};
+  return {std::as_writable_bytes(std::span(&op->prefix, 1)), operation.head_into, part};
+}
+
+void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
+  if (expected_.empty()) {
+    // It answers what nobody has asked: who knows whose answers the next ones are.
+    greeting_error_ = absl::UnavailableError("the server sends what wasn't asked for");
+    return;
+  }
+  const Expected expected = std::move(expected_.front());
+  expected_.pop_front();
+  if (expected.op == nullptr) {
+    if (expected.awaits != Awaits::kGreeting) return;
+    if (reply.type == ReplyReader::Type::kError) greeting_error_.Update(RedisStatus(reply.text));
+    if (state_ == State::kGreeting && expected_.empty() && greeting_error_.ok()) state_ = State::kReady;
+    return;
+  }
+  RedisOp* const op = expected.op.get();
+  --op->replies_left;
+  if (op->given_up) {
+    if (--given_up_ == 0) linger_until_ = absl::InfiniteFuture();
+    return;
+  }
+  Heard(op, expected, reply);
+  if (op->replies_left > 0) return;
+  outstanding_ -= op->bytes;
+  if (op->kind() == Kind::kPut && !op->status.ok() && op->is_there) {
+    Say(nullptr, {"UNLINK", Key(op->operation().name, 0)});  // parts of it are missing
+    Expect(nullptr, Awaits::kNothing);
+  }
+  ended_(expected.op, OutcomeOf(*op));
+}
+
+void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply) {
+  using Type = ReplyReader::Type;
+  if (reply.type == Type::kError) {
+    if (op->kind() == Kind::kGet && IsWrongType(reply.text)) {
+      op->not_ours = true;
+    } else {
+      op->status.Update(RedisStatus(reply.text));
+    }
+    return;
+  }
+  const auto unexpected = [op] { op->status.Update(absl::UnavailableError("redis: an answer to something else")); };
+  switch (expected.awaits) {
+    case Awaits::kFirst:
+    case Awaits::kPart:
+      if (reply.type == Type::kNil) return;
+      if (reply.type != Type::kBulk) return unexpected();
+      if (expected.awaits == Awaits::kPart) {
+        op->part_bytes[expected.part] = reply.length;
+        return;
+      }
+      op->is_there = true;
+      op->first_bytes = reply.length;
+      op->too_long = reply.length > sizeof op->prefix + op->operation().head_into.size() +
+                                        PartOf(op->operation().body_into, 0, options_->part).size();
+      return;
+    case Awaits::kStored:
+    case Awaits::kFirstStored:
+      if (reply.type != Type::kText) return unexpected();
+      op->is_there = op->is_there || expected.awaits == Awaits::kFirstStored;
+      return;
+    case Awaits::kCount:
+      if (reply.type != Type::kInteger) return unexpected();
+      op->is_there = reply.integer > 0;
+      return;
+    case Awaits::kGreeting:
+    case Awaits::kNothing: return;
+  }
+}
+
+Outcome RedisConnection::OutcomeOf(const RedisOp& op) const {
+  Outcome outcome;
+  outcome.status = op.status;
+  if (!op.status.ok() || op.kind() == Kind::kPut || op.kind() == Kind::kRemove) return outcome;
+  outcome.found = op.is_there ? Found::kYes : Found::kNo;
+  if (op.kind() == Kind::kExists) return outcome;
+  const Operation& operation = op.operation();
+  if (op.not_ours) {
+    outcome.found = Found::kNotOurs;
+  } else if (op.is_there && op.too_long) {
+    outcome.found = Found::kTooLong;
+  } else if (op.is_there && (op.first_bytes < sizeof op.prefix || op.prefix.magic != kRedisMagic)) {
+    outcome.found = Found::kNotOurs;
+  } else if (op.is_there) {
+    const uint64_t behind = op.first_bytes - sizeof op.prefix;
+    outcome.head = {std::min<uint64_t>(behind, operation.head_into.size())};
+    outcome.body = {op.prefix.body_bytes};
+    if (op.prefix.body_bytes > operation.body_into.size()) {
+      outcome.found = Found::kTooLong;
+      outcome.body = {0};
+      return outcome;
+    }
+    const auto body = operation.body_into.first(op.prefix.body_bytes);
+    bool whole = op.prefix.part_bytes == options_->part.value &&
+                 behind - outcome.head.value == PartOf(body, 0, options_->part).size();
+    for (uint32_t part = 1; part < PartsOf(body.size(), options_->part); ++part)
+      whole = whole && op.part_bytes[part] == PartOf(body, part, options_->part).size();
+    if (!whole) outcome.found = Found::kInParts;
+  }
+  return outcome;
+}
+
+void RedisConnection::Close(const absl::Status& error, absl::Time now) {
+  if (idle()) return;
+  retry_at_ = state_ == State::kReady ? now : now + kRetryPause;
+  state_ = State::kIdle;
+  error_ = error;
+  stream_ = nullptr;
+  reader_.Reset();
+  out_.clear();
+  outstanding_ = {};
+  given_up_ = 0;
+  linger_until_ = absl::InfiniteFuture();
+  again_ = false;
+  const std::deque<Expected> expected = std::exchange(expected_, {});
+  const std::shared_ptr<RedisOp>* last = nullptr;  // an operation's replies lie together
+  for (const Expected& one : expected) {
+    if (one.op == nullptr || one.op->given_up || (last != nullptr && *last == one.op)) continue;
+    last = &one.op;
+    if (one.op->begun) {
+      ended_(one.op, {error});
+    } else {
+      one.op->replies_left = 0;
+      unsent_.push_back(one.op);
+    }
+  }
+}
+
+pollfd RedisConnection::Poll() const {
+  if (stream_ == nullptr) return {-1, 0, 0};
+  short events = POLLIN;
+  if (state_ == State::kConnecting)
+    events = waits_ == Progress::Waits::kToRead ? POLLIN : POLLOUT;
+  else if (!out_.empty())
+    events |= POLLOUT;
+  return {stream_->fd(), events, 0};
+}
+
+absl::Time RedisConnection::wake() const {
+  if (idle()) return absl::InfiniteFuture();
+  if (again_) return absl::InfinitePast();
+  return state_ == State::kReady ? linger_until_ : std::min(connect_until_, linger_until_);
+}
+
+}  // namespace kvist::remote

@@ -1,0 +1,148 @@
+#ifndef KVIST_STORAGE_REMOTE_REDIS_CONNECTION_H_
+#define KVIST_STORAGE_REMOTE_REDIS_CONNECTION_H_
+
+#include <poll.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "storage/remote/in_flight.h"
+#include "storage/remote/net_address.h"
+#include "storage/remote/net_stream.h"
+#include "storage/remote/redis_options.h"
+#include "storage/remote/redis_reply.h"
+
+namespace kvist::remote {
+
+// How an object lies in Redis. Its first key's value, which is written last, says how long it is; so a half-written one is none:
+//
+//   PREFIX{NAME}    | RedisPrefix 16 B | head | the body's first part |
+//   PREFIX{NAME}:1  | the second part |      PREFIX{NAME}:2 ..  the others, each of part_bytes but the last
+//
+// The braces keep an object's keys in one slot of a cluster.
+struct RedisPrefix {
+  uint32_t magic;
+  uint32_t part_bytes;
+  uint64_t body_bytes;
+};
+inline constexpr uint32_t kRedisMagic = 0x3152'564b;  // "KVR1"
+static_assert(sizeof(RedisPrefix) == 16 && offsetof(RedisPrefix, part_bytes) == 4 && offsetof(RedisPrefix, body_bytes) == 8);
+
+// One operation on its way through a connection.
+struct RedisOp {
+  std::shared_ptr<RunningBatch> batch;
+  size_t index = 0;
+  Bytes bytes{};          // what it counts for in a connection's window
+  bool begun = false;     // some of it was sent
+  bool given_up = false;  // nobody waits any more: its spans are the caller's again
+  uint32_t replies_left = 0;
+  // What the replies have said.
+  absl::Status status;
+  bool is_there = false;  // exists; put: the first key was written
+  bool too_long = false;
+  bool not_ours = false;
+  RedisPrefix prefix{};
+  uint64_t first_bytes = 0;            // of the first key's value
+  std::vector<uint64_t> part_bytes{};  // of the others, 0 where there is none
+
+  const Operation& operation() const { return batch->operation(index); }
+  Kind kind() const { return batch->batch().kind; }
+};
+
+// One connection to a server: commands out, replies in, in the same order.
+//
+// Lifecycle: idle -> Begin -> resolving, connecting, greeting (TLS, AUTH, SELECT) -> ready -> Issue, as often as wanted -> idle, after an
+//   error, with what it was in error().
+// Threads: the store's one; nothing blocks. Invariant: an operation that was given up, or has ended, has nothing here that leads to its spans.
+class RedisConnection final : private ReplyReader::Owner {
+ public:
+  using Ended = std::function<void(const std::shared_ptr<RedisOp>& op, Outcome outcome)>;
+
+  RedisConnection(const RedisOptions* options, std::shared_ptr<const TlsContext> tls, std::function<void()> wake,
+                  Ended ended);
+
+  bool idle() const { return state_ == State::kIdle; }
+  bool ready() const { return state_ == State::kReady; }
+  const absl::Status& error() const { return error_; }  // of the last end
+  absl::Time retry_at() const { return retry_at_; }     // before that it shouldn't Begin
+  Bytes outstanding() const { return outstanding_; }    // of operations that were issued and haven't ended
+
+  void Begin(absl::Time now);
+  void Issue(std::shared_ptr<RedisOp> op);
+  bool Has(const RedisOp* op) const;
+  // Its deadline has passed. It ends without `ended`. What was sent of it is answered some time; if that takes longer than options.linger, or
+  // if something of it is still to be sent from its spans, the connection is ended.
+  void GiveUp(RedisOp* op, absl::Time now);
+  // Goes on as far as it can.
+  void Turn(absl::Time now);
+  // Ends operations that were begun with `error`, Unavailable or what the server said. The others are to be taken.
+  void Close(const absl::Status& error, absl::Time now);
+  std::vector<std::shared_ptr<RedisOp>> TakeUnsent() { return std::exchange(unsent_, {}); }
+
+  // What to poll for, negative fd: nothing; and when to call Turn at the latest.
+  pollfd Poll() const;
+  absl::Time wake() const;
+
+ private:
+  enum class State : uint8_t { kIdle, kResolving, kConnecting, kGreeting, kReady };
+  struct Piece {  // of the stream: text, and then bytes of the caller's
+    std::shared_ptr<RedisOp> op;
+    std::string text;
+    std::span<const std::byte> bytes{};
+    size_t sent = 0;
+    size_t size() const { return text.size() + bytes.size(); }
+  };
+  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kStored, kFirstStored, kCount, kNothing };
+  struct Expected {
+    std::shared_ptr<RedisOp> op;  // none: nobody asked
+    Awaits awaits = Awaits::kNothing;
+    uint32_t part = 0;
+  };
+
+  Scatter BulkBegins(uint64_t length) override;
+  void ReplyEnds(const ReplyReader::Reply& reply) override;
+  void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
+  Outcome OutcomeOf(const RedisOp& op) const;
+
+  absl::Status Go(absl::Time now);
+  absl::Status Connecting(absl::Time now);
+  void Greet();
+  absl::Status Send();
+  absl::Status Receive();
+  std::string Key(const std::string& name, uint64_t part) const;
+  void Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_t part = 0);
+  void Say(std::shared_ptr<RedisOp> op, const std::vector<std::string>& words);
+  void SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part);
+
+  const RedisOptions* const options_;
+  const std::shared_ptr<const TlsContext> tls_;
+  const Endpoint endpoint_;
+  const Ended ended_;
+  Resolver resolver_;
+  State state_ = State::kIdle;
+  absl::Status error_;
+  absl::Time retry_at_ = absl::InfinitePast();
+  absl::Time connect_until_;
+  std::unique_ptr<NetStream> stream_;
+  ReplyReader reader_;
+  Progress::Waits waits_ = Progress::Waits::kNothing;  // of the handshake
+  bool again_ = false;                                 // there may be more to read without the socket saying so
+  std::deque<Piece> out_;
+  std::deque<Expected> expected_;
+  uint32_t given_up_ = 0;  // expected replies that nobody waits for
+  absl::Time linger_until_ = absl::InfiniteFuture();
+  absl::Status greeting_error_;
+  Bytes outstanding_{};
+  std::vector<std::shared_ptr<RedisOp>> unsent_;
+};
+
+}  // namespace kvist::remote
+
+#endif  // KVIST_STORAGE_REMOTE_REDIS_CONNECTION_H_

@@ -1,0 +1,203 @@
+#include "storage/remote/redis_store.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "storage/base/check.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+
+namespace kvist::remote {
+
+absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(const RedisOptions& options) {
+  KVIST_RETURN_IF_ERROR(options.Validate());
+  std::shared_ptr<const TlsContext> tls;
+  if (options.tls.enabled) { KVIST_ASSIGN_OR_RETURN(tls, TlsContext::Create(options.tls)); }
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return ErrnoStatus("eventfd", errno);
+  return absl::WrapUnique(new RedisStore(options, std::move(tls), std::move(event)));
+}
+
+RedisStore::RedisStore(const RedisOptions& options, std::shared_ptr<const TlsContext> tls, UniqueFd event)
+    : options_(options), tls_(std::move(tls)), event_(std::move(event)), in_flight_(options.limits) {
+  for (uint32_t i = 0; i < options_.connections; ++i)
+    connections_.push_back(std::make_unique<RedisConnection>(
+        &options_, tls_, [this] { Wake(); },
+        [this](const std::shared_ptr<RedisOp>& op, Outcome outcome) { End(op, std::move(outcome)); }));
+  thread_ = std::thread([this] { Run(); });
+}
+
+RedisStore::~RedisStore() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  Wake();
+  thread_.join();
+}
+
+void RedisStore::Wake() const {
+  const uint64_t one = 1;
+  KVIST_CHECK(::write(event_.get(), &one, sizeof one) == sizeof one || errno == EAGAIN);
+}
+
+absl::Status RedisStore::Submit(Batch batch, Done done) {
+  KVIST_RETURN_IF_ERROR(ValidateNames(batch));
+  KVIST_RETURN_IF_ERROR(in_flight_.Take(LoadOf(batch)));
+  auto running = std::make_shared<RunningBatch>(std::move(batch), std::move(done), &in_flight_);
+  bool first = false;
+  {
+    MutexLock lock(&mutex_);
+    first = submitted_.empty();
+    submitted_.push_back(std::move(running));
+  }
+  if (first) Wake();
+  return absl::OkStatus();
+}
+
+void RedisStore::Run() {
+  sigset_t pipe;
+  ::sigemptyset(&pipe);
+  ::sigaddset(&pipe, SIGPIPE);  // OpenSSL writes without MSG_NOSIGNAL
+  ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  while (TakeSubmitted()) {
+    const absl::Time now = MonotonicNow();
+    GiveUpLate(now);
+    for (const auto& connection : connections_) connection->Turn(now);
+    Pump(now);
+    Announce();
+    Poll(MonotonicNow());
+  }
+  const absl::Time now = MonotonicNow();
+  const absl::Status cancelled = absl::CancelledError("the remote store is being closed");
+  for (const auto& connection : connections_) connection->Close(cancelled, now);
+  TakeUnsent();
+  for (const auto& op : std::exchange(waiting_, {})) End(op, {cancelled});
+  Announce();
+  KVIST_CHECK(running_.empty());
+}
+
+bool RedisStore::TakeSubmitted() {
+  std::vector<std::shared_ptr<RunningBatch>> submitted;
+  bool stopping = false;
+  {
+    MutexLock lock(&mutex_);
+    submitted.swap(submitted_);
+    stopping = stopping_;
+  }
+  for (std::shared_ptr<RunningBatch>& batch : submitted) {
+    Running running{batch, {}};
+    for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
+      auto op = std::make_shared<RedisOp>();
+      op->batch = batch;
+      op->index = i;
+      op->bytes = batch->operation(i).bytes();
+      running.ops.push_back(op);
+      waiting_.push_back(std::move(op));
+    }
+    running_.emplace(batch->batch().deadline, std::move(running));
+  }
+  return !stopping;
+}
+
+void RedisStore::GiveUpLate(absl::Time now) {
+  while (!running_.empty() && running_.begin()->first <= now) {
+    const std::vector<std::shared_ptr<RedisOp>> ops = running_.begin()->second.ops;
+    for (const std::shared_ptr<RedisOp>& op : ops) {
+      if (op->batch->ended(op->index)) continue;
+      const auto waiting = std::find(waiting_.begin(), waiting_.end(), op);
+      if (waiting != waiting_.end()) {
+        waiting_.erase(waiting);
+      } else {
+        for (const auto& connection : connections_)
+          if (connection->Has(op.get())) connection->GiveUp(op.get(), now);
+      }
+      TakeUnsent();  // of a connection that was ended for its sake
+      End(op, {absl::DeadlineExceededError("redis didn't answer in time")});
+    }
+  }
+}
+
+void RedisStore::TakeUnsent() {
+  for (const auto& connection : connections_) {
+    auto unsent = connection->TakeUnsent();
+    waiting_.insert(waiting_.begin(), unsent.begin(), unsent.end());
+  }
+}
+
+void RedisStore::Pump(absl::Time now) {
+  while (true) {
+    TakeUnsent();
+    if (waiting_.empty()) return;
+    RedisConnection* best = nullptr;
+    RedisConnection* idle = nullptr;
+    bool connecting = false;
+    bool any_ready = false;
+    const absl::Status* error = nullptr;
+    for (const auto& connection : connections_) {
+      if (connection->ready()) {
+        any_ready = true;
+        if (best == nullptr || connection->outstanding() < best->outstanding()) best = connection.get();
+      } else if (!connection->idle()) {
+        connecting = true;
+      } else {
+        if (idle == nullptr || connection->retry_at() < idle->retry_at()) idle = connection.get();
+        if (!connection->error().ok()) error = &connection->error();
+      }
+    }
+    const Bytes wanted = waiting_.front()->bytes;
+    if (best != nullptr && (best->outstanding().value == 0 || best->outstanding() + wanted <= options_.window)) {
+      std::shared_ptr<RedisOp> op = std::move(waiting_.front());
+      waiting_.pop_front();
+      best->Issue(std::move(op));
+      best->Turn(now);
+      continue;
+    }
+    if (connecting) return;
+    if (idle != nullptr && idle->retry_at() <= now) {
+      idle->Begin(now);
+      if (!idle->idle() && !idle->ready()) return;
+      continue;
+    }
+    if (any_ready) return;
+    // Nobody can be asked now, and the next attempt isn't worth a wait: it would be a lookup's.
+    const absl::Status unavailable = *error;
+    for (const auto& op : std::exchange(waiting_, {})) End(op, {unavailable});
+  }
+}
+
+void RedisStore::End(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
+  if (!op->batch->End(op->index, std::move(outcome))) return;
+  const auto [begin, end] = running_.equal_range(op->batch->batch().deadline);
+  const auto at = std::find_if(begin, end, [&op](const auto& one) { return one.second.batch == op->batch; });
+  KVIST_CHECK(at != end);
+  finished_.push_back(op->batch);
+  running_.erase(at);
+}
+
+void RedisStore::Announce() {
+  for (const auto& batch : std::exchange(finished_, {})) batch->Announce();
+}
+
+void RedisStore::Poll(absl::Time now) {
+  std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
+  absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
+  for (const auto& connection : connections_) {
+    polled.push_back(connection->Poll());
+    wake = std::min(wake, connection->wake());
+  }
+  const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));
+  ::ppoll(polled.data(), polled.size(), &timeout, nullptr);
+  if (polled[0].revents != 0) {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t n = ::read(event_.get(), &count, sizeof count);
+  }
+}
+
+}  // namespace kvist::remote

@@ -1,0 +1,73 @@
+#ifndef KVIST_STORAGE_REMOTE_REDIS_STORE_H_
+#define KVIST_STORAGE_REMOTE_REDIS_STORE_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "storage/base/mutex.h"
+#include "storage/base/unique_fd.h"
+#include "storage/remote/in_flight.h"
+#include "storage/remote/redis_connection.h"
+#include "storage/remote/redis_options.h"
+#include "storage/remote/remote_store.h"
+
+namespace kvist::remote {
+
+// Objects in a Redis or Valkey server; redis_connection.h draws how they lie there.
+//
+// One thread with a few connections that never block, commands pipelined, values received where they belong. Not by hiredis: Debian 12's (0.14)
+//   has no TLS, looks names up while its caller waits, and copies a value twice, into its buffer and into a reply; with the sockets our own a
+//   deadline is exact, whatever the server does, and spans are safe without a copy: nobody but this thread ever touches them.
+// A server that can't be reached ends what waits at once, with Unavailable, and is tried again for the next; guarded_store.h asks less often.
+// Threads: Submit from any; `done` on the store's one.
+class RedisStore final : public RemoteStore {
+ public:
+  // Connects when there is something to do. Errors: InvalidArgument, of the options or the files that they name.
+  static absl::StatusOr<std::unique_ptr<RedisStore>> Create(const RedisOptions& options);
+  ~RedisStore() override;
+
+  absl::Status Submit(Batch batch, Done done) override ABSL_LOCKS_EXCLUDED(mutex_);
+  Load load() const override { return in_flight_.load(); }
+
+ private:
+  struct Running {
+    std::shared_ptr<RunningBatch> batch;
+    std::vector<std::shared_ptr<RedisOp>> ops;
+  };
+
+  RedisStore(const RedisOptions& options, std::shared_ptr<const TlsContext> tls, UniqueFd event);
+  void Wake() const;
+
+  // Of the thread.
+  void Run();
+  bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
+  void GiveUpLate(absl::Time now);
+  void Pump(absl::Time now);
+  void TakeUnsent();
+  void End(const std::shared_ptr<RedisOp>& op, Outcome outcome);
+  void Announce();
+  void Poll(absl::Time now);
+
+  const RedisOptions options_;
+  const std::shared_ptr<const TlsContext> tls_;
+  const UniqueFd event_;
+  InFlight in_flight_;
+  Mutex mutex_;
+  std::vector<std::shared_ptr<RunningBatch>> submitted_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+
+  std::vector<std::unique_ptr<RedisConnection>> connections_;
+  std::deque<std::shared_ptr<RedisOp>> waiting_;  // for a connection
+  std::multimap<absl::Time, Running> running_;    // by deadline
+  std::vector<std::shared_ptr<RunningBatch>> finished_;
+  std::thread thread_;
+};
+
+}  // namespace kvist::remote
+
+#endif  // KVIST_STORAGE_REMOTE_REDIS_STORE_H_

@@ -1,0 +1,100 @@
+#ifndef KVIST_TESTS_UNIT_REMOTE_ASKED_H_
+#define KVIST_TESTS_UNIT_REMOTE_ASKED_H_
+
+#include <catch2/catch.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "storage/base/clock.h"
+#include "storage/remote/remote_store.h"
+#include "storage/remote/sealed_store.h"
+
+// Asking stores and waiting for what comes of it.
+namespace kvist::remote {
+
+// What was answered, some time.
+template <class T>
+class Answer {
+ public:
+  std::function<void(std::vector<T>)> Done() const {
+    return [state = state_](std::vector<T> outcomes) {
+      state->outcomes = std::move(outcomes);
+      state->there.Notify();
+    };
+  }
+  bool there() const { return state_->there.HasBeenNotified(); }
+  // Fails the test when it takes half a minute.
+  std::vector<T> Wait() const {
+    REQUIRE(state_->there.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    return state_->outcomes;
+  }
+
+ private:
+  struct State {
+    absl::Notification there;
+    std::vector<T> outcomes;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+inline absl::Time In(absl::Duration time) { return MonotonicNow() + time; }
+
+inline std::vector<Outcome> Ask(RemoteStore* store, Kind kind, std::vector<Operation> operations,
+                                absl::Duration time = absl::Seconds(20)) {
+  Answer<Outcome> answer;
+  REQUIRE(store->Submit({kind, std::move(operations), In(time)}, answer.Done()).ok());
+  return answer.Wait();
+}
+
+inline std::vector<std::byte> Pattern(size_t size, uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  uint64_t x = seed * 2 + 1;
+  for (std::byte& byte : bytes) {
+    x = x * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::byte>(x >> 56);
+  }
+  return bytes;
+}
+
+inline Operation PutOf(std::string name, std::span<const std::byte> head, std::span<const std::byte> body) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.head = head;
+  operation.body = body;
+  return operation;
+}
+inline Operation GetOf(std::string name, std::span<std::byte> head, std::span<std::byte> body) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.head_into = head;
+  operation.body_into = body;
+  return operation;
+}
+inline Operation Named(std::string name, Bytes body_max = {}) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.body_max = body_max;
+  return operation;
+}
+
+inline Identity IdentityOf(uint8_t n) {
+  Identity identity;
+  identity.space.bytes.fill(0x11);
+  identity.key.bytes.fill(n);
+  identity.group = {2};
+  identity.shard = {3};
+  return identity;
+}
+inline Secret SecretOf(uint8_t n) {
+  Secret secret;
+  secret.fill(n);
+  return secret;
+}
+
+}  // namespace kvist::remote
+
+#endif  // KVIST_TESTS_UNIT_REMOTE_ASKED_H_
