@@ -21,10 +21,10 @@ void RedisServer::Start() {
   words.insert(words.end(), settings_.begin(), settings_.end());
   ::unlink(socket().c_str());
   const std::string log = folder_ / "redis.log";
+  std::vector<char*> argv;  // before the fork: a thread of the test may have a lock of malloc's
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
   process_ = std::make_unique<ChildProcess>([&] {
-    std::vector<char*> argv;
-    for (std::string& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
     const int out = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     ::dup2(out, STDOUT_FILENO);
     ::dup2(out, STDERR_FILENO);

@@ -1,0 +1,231 @@
+// Redis servers that are gone, hung, slow, full or lying: what is promised then is an answer in time, and spans that nobody touches after it.
+#include <poll.h>
+#include <signal.h>
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "storage/remote/guarded_store.h"
+#include "storage/remote/redis_store.h"
+#include "tests/support/redis_server.h"
+#include "tests/unit/remote/asked.h"
+#include "tests/unit/remote/scripted_server.h"
+
+namespace kvist::remote {
+namespace {
+
+constexpr absl::Duration kSoon = absl::Seconds(2);  // a bound for what should take moments, on a busy machine
+
+RedisOptions At(const std::string& address) {
+  RedisOptions options;
+  options.address = address;
+  options.linger = absl::Milliseconds(100);
+  return options;
+}
+
+struct Timed {
+  Outcome outcome;
+  absl::Duration took;
+};
+Timed Try(RemoteStore* store, Kind kind, Operation operation, absl::Duration time) {
+  const absl::Time start = MonotonicNow();
+  Outcome outcome = Ask(store, kind, {std::move(operation)}, time)[0];
+  return {std::move(outcome), MonotonicNow() - start};
+}
+
+bool Works(RemoteStore* store) { return Ask(store, Kind::kExists, {Named("anything")}, absl::Seconds(1))[0].status.ok(); }
+void WaitUntilItWorks(RemoteStore* store) {
+  const absl::Time until = In(absl::Seconds(20));
+  while (!Works(store)) REQUIRE(MonotonicNow() < until);
+}
+
+TEST_CASE("RedisStore says at once that a server refuses") {
+  test::TempDir folder;
+  const auto store = *RedisStore::Create(At("unix:" + (folder / "nobody")));
+  for (int i = 0; i < 3; ++i) {
+    const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(20));
+    CHECK(absl::IsUnavailable(tried.outcome.status));
+    CHECK(tried.took < kSoon);
+  }
+}
+
+TEST_CASE("RedisStore says that a host has no address") {
+  const auto store = *RedisStore::Create(At("no-such-host.invalid:6379"));
+  const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(20));
+  CHECK(absl::IsUnavailable(tried.outcome.status));
+}
+
+TEST_CASE("RedisStore ends what is on its way when the server is killed, and goes on with the next server") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(At(server.address()));
+  const auto body = Pattern(4 << 20, 1);
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("a", {}, body)})[0].status.ok());
+  server.process().Signal(SIGSTOP);
+  std::vector<Answer<Outcome>> answers(20);
+  std::vector<std::vector<std::byte>> rooms(answers.size(), std::vector<std::byte>(body.size()));
+  for (size_t i = 0; i < answers.size(); ++i) {
+    Operation operation = i % 2 == 0 ? GetOf("a", {}, rooms[i]) : PutOf("b", {}, body);
+    REQUIRE(
+        store->Submit({i % 2 == 0 ? Kind::kGet : Kind::kPut, {operation}, In(absl::Seconds(60))}, answers[i].Done()).ok());
+  }
+  const absl::Time start = MonotonicNow();
+  server.process().Kill();
+  for (const auto& answer : answers) CHECK(absl::IsUnavailable(answer.Wait()[0].status));
+  CHECK(MonotonicNow() - start < kSoon);
+  CHECK(store->load().bytes == 0);
+  server.Start();
+  WaitUntilItWorks(store.get());
+}
+
+TEST_CASE("RedisStore keeps deadlines when the server hangs, and touches nothing after them") {
+  test::RedisServer server;
+  RedisOptions options = At(server.address());
+  options.linger = GENERATE(absl::Milliseconds(1), absl::Seconds(60));
+  const auto store = *RedisStore::Create(options);
+  auto body = Pattern(8 << 20, 1);
+  const auto whole = body;
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("a", {}, body)})[0].status.ok());
+  server.process().Signal(SIGSTOP);
+  std::vector<std::byte> room(body.size());
+  for (const Kind kind : {Kind::kGet, Kind::kPut, Kind::kExists, Kind::kRemove, Kind::kGet}) {
+    Operation operation = Named("other");
+    if (kind == Kind::kGet) operation = GetOf("a", {}, room);
+    if (kind == Kind::kPut) operation = PutOf("b", {}, body);
+    const Timed tried = Try(store.get(), kind, operation, absl::Milliseconds(100));
+    CHECK((absl::IsDeadlineExceeded(tried.outcome.status) || absl::IsUnavailable(tried.outcome.status)));
+    CHECK(tried.took < kSoon);
+  }
+  CHECK(store->load().bytes == 0);
+  // What the server says and takes now is nobody's.
+  std::fill(room.begin(), room.end(), std::byte{7});
+  std::fill(body.begin(), body.end(), std::byte{8});
+  server.process().Signal(SIGCONT);
+  WaitUntilItWorks(store.get());
+  std::vector<std::byte> read(whole.size());
+  REQUIRE(Ask(store.get(), Kind::kGet, {GetOf("a", {}, read)})[0].found == Found::kYes);
+  CHECK(read == whole);
+  CHECK(room == std::vector<std::byte>(room.size(), std::byte{7}));
+  // A put that was given up is there as it was, or not at all.
+  const Outcome half = Ask(store.get(), Kind::kGet, {GetOf("b", {}, read)})[0];
+  CHECK((half.found != Found::kYes || read == whole));
+}
+
+TEST_CASE("RedisStore refuses what is beyond its limits while the server hangs, and ends with it") {
+  test::RedisServer server;
+  RedisOptions options = At(server.address());
+  options.limits = {16, MiB(4)};
+  auto store = *RedisStore::Create(options);
+  WaitUntilItWorks(store.get());
+  server.process().Signal(SIGSTOP);
+  const auto body = Pattern(1 << 20, 1);
+  std::vector<Answer<Outcome>> answers(5);
+  for (size_t i = 0; i < 4; ++i)
+    REQUIRE(store->Submit({Kind::kPut, {PutOf("a", {}, body)}, In(absl::Seconds(60))}, answers[i].Done()).ok());
+  const absl::Time start = MonotonicNow();
+  CHECK(absl::IsResourceExhausted(
+      store->Submit({Kind::kPut, {PutOf("a", {}, body)}, In(absl::Seconds(60))}, answers[4].Done())));
+  CHECK(store->load().bytes == MiB(4).value);
+  store = nullptr;
+  CHECK(MonotonicNow() - start < kSoon);
+  for (size_t i = 0; i < 4; ++i) CHECK(absl::IsCancelled(answers[i].Wait()[0].status));
+}
+
+TEST_CASE("RedisStore keeps deadlines when bytes come one a second") {
+  test::RedisServer server;
+  const std::string path = server.socket();
+  ScriptedServer slow([path](int client) {
+    const int upstream = ConnectTo(path);
+    char buffer[4096];
+    while (true) {
+      pollfd ready[2] = {{client, POLLIN, 0}, {upstream, POLLIN, 0}};
+      ::poll(ready, 2, -1);
+      if (ready[0].revents != 0) {
+        const ssize_t n = ::recv(client, buffer, sizeof buffer, 0);
+        if (n <= 0 || ::send(upstream, buffer, static_cast<size_t>(n), MSG_NOSIGNAL) != n) break;
+      } else if (ready[1].revents != 0) {
+        if (::recv(upstream, buffer, 1, 0) != 1 || ::send(client, buffer, 1, MSG_NOSIGNAL) != 1) break;
+        pollfd hangup{client, POLLRDHUP, 0};
+        ::poll(&hangup, 1, 1000);
+      }
+    }
+    ::close(upstream);
+  });
+  const auto direct = *RedisStore::Create(At(server.address()));
+  const auto body = Pattern(100'000, 1);
+  REQUIRE(Ask(direct.get(), Kind::kPut, {PutOf("a", {}, body)})[0].status.ok());
+  auto store = *RedisStore::Create(At(slow.address()));
+  std::vector<std::byte> room(body.size());
+  for (int i = 0; i < 3; ++i) {
+    const Timed tried = Try(store.get(), Kind::kGet, GetOf("a", {}, room), absl::Milliseconds(200));
+    CHECK((absl::IsDeadlineExceeded(tried.outcome.status) || absl::IsUnavailable(tried.outcome.status)));
+    CHECK(tried.took < kSoon);
+    CHECK(store->load().bytes == 0);
+  }
+  store = nullptr;
+}
+
+TEST_CASE("RedisStore believes no liar") {
+  const std::string lie =
+      GENERATE(as<std::string>(), "HTTP/1.1 400 Bad Request\r\n\r\n", "$-1\r\n$-1\r\n$-1\r\n$-1\r\n", "+OK\r\n", ":1\r\n",
+               "*2\r\n+a\r\n+b\r\n", "$5\r\nabcdefgh", "-NOPERM no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "",
+               "$1000000000\r\nabc", "$40\r\n0123456789012345678901234567890123456789\r\n");
+  INFO(lie);
+  ScriptedServer liar([lie](int client) {
+    char buffer[4096];
+    if (::recv(client, buffer, sizeof buffer, 0) <= 0) return;
+    ::send(client, lie.data(), lie.size(), MSG_NOSIGNAL);
+    if (lie.empty()) return;
+    while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
+  });
+  const auto store = *RedisStore::Create(At(liar.address()));
+  std::vector<std::byte> head(8);
+  std::vector<std::byte> room(10);
+  const Timed tried = Try(store.get(), Kind::kGet, GetOf("a", head, room), absl::Milliseconds(200));
+  CHECK((!tried.outcome.status.ok() || tried.outcome.found != Found::kYes));
+  CHECK(tried.took < kSoon);
+  const auto body = Pattern(100, 1);
+  const Timed put = Try(store.get(), Kind::kPut, PutOf("a", {}, body), absl::Milliseconds(200));
+  CHECK((!put.outcome.status.ok() || lie == "+OK\r\n"));
+  CHECK(store->load().bytes == 0);
+}
+
+TEST_CASE("RedisStore doesn't spin on a server that ends each connection") {
+  std::atomic<int> connections = 0;
+  ScriptedServer closing([&connections](int) { ++connections; });
+  const auto store = *RedisStore::Create(At(closing.address()));
+  for (int i = 0; i < 5; ++i) {
+    const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(5));
+    CHECK(absl::IsUnavailable(tried.outcome.status));
+    CHECK(tried.took < kSoon);
+  }
+  CHECK(connections <= 20);
+}
+
+TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when that answers again") {
+  test::RedisServer server;
+  GuardOptions options;
+  options.breaker = {3, absl::Milliseconds(50), absl::Milliseconds(100)};
+  const auto guard = *GuardedStore::Create(*RedisStore::Create(At(server.address())), options);
+  WaitUntilItWorks(guard.get());
+  server.process().Signal(SIGSTOP);
+  absl::Time until = In(absl::Seconds(20));
+  while (guard->figures().opened == 0) {
+    REQUIRE(MonotonicNow() < until);
+    Answer<Outcome> answer;
+    if (guard->Submit({Kind::kExists, {Named("a")}, In(absl::Milliseconds(110))}, answer.Done()).ok()) answer.Wait();
+  }
+  CHECK(absl::IsUnavailable(guard->Submit({Kind::kExists, {Named("a")}, In(absl::Seconds(1))}, [](const auto&) {})));
+  CHECK(guard->load().operations == 0);
+  server.process().Signal(SIGCONT);
+  until = In(absl::Seconds(20));
+  while (guard->figures().breaker != Breaker::State::kClosed) {
+    REQUIRE(MonotonicNow() < until);
+    Answer<Outcome> answer;
+    if (guard->Submit({Kind::kExists, {Named("a")}, In(absl::Milliseconds(500))}, answer.Done()).ok()) answer.Wait();
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  CHECK(Works(guard.get()));
+}
+
+}  // namespace
+}  // namespace kvist::remote

@@ -1,0 +1,218 @@
+#include "storage/remote/redis_store.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/redis_server.h"
+#include "tests/unit/remote/asked.h"
+
+namespace kvist::remote {
+namespace {
+
+constexpr uint64_t kPart = 64 << 10;
+
+RedisOptions OptionsOf(const test::RedisServer& server) {
+  RedisOptions options;
+  options.address = server.address();
+  options.part = {kPart};
+  return options;
+}
+
+struct Read {
+  Outcome outcome;
+  std::vector<std::byte> head = std::vector<std::byte>(8);
+  std::vector<std::byte> body;
+};
+Read GetFrom(RemoteStore* store, const std::string& name, size_t room) {
+  Read read;
+  read.body.resize(room);
+  read.outcome = Ask(store, Kind::kGet, {GetOf(name, read.head, read.body)})[0];
+  return read;
+}
+
+TEST_CASE("RedisStore gives back what was put, of any length") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(OptionsOf(server));
+  const auto head = Pattern(8, 9);
+  size_t before = 0;
+  // A shorter one over a longer one, too: what is left of that isn't its.
+  for (const size_t size :
+       {size_t{0}, size_t{1}, kPart - 1, kPart, kPart + 1, 5 * kPart, 3 * kPart + 5, 2 * kPart, kPart, size_t{100}}) {
+    INFO(size);
+    const auto body = Pattern(size, size);
+    CHECK(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
+    for (const size_t room : {size, size + 1, size + 7 * kPart}) {
+      Read read = GetFrom(store.get(), "object", room);
+      REQUIRE(read.outcome.status.ok());
+      CHECK(read.outcome.found == Found::kYes);
+      CHECK(read.outcome.body.value == size);
+      read.body.resize(size);
+      CHECK((read.head == head && read.body == body));
+    }
+    if (size > 0) CHECK(GetFrom(store.get(), "object", size - 1).outcome.found == Found::kTooLong);
+    before = std::max(before, size);
+  }
+  CHECK(Ask(store.get(), Kind::kExists, {Named("object"), Named("other")})[0].found == Found::kYes);
+  CHECK(Ask(store.get(), Kind::kExists, {Named("object"), Named("other")})[1].found == Found::kNo);
+  CHECK(GetFrom(store.get(), "other", 10).outcome.found == Found::kNo);
+  CHECK(Ask(store.get(), Kind::kRemove, {Named("object", {before}), Named("other")})[0].status.ok());
+  CHECK(Ask(store.get(), Kind::kExists, {Named("object")})[0].found == Found::kNo);
+  CHECK(server.Command({"DBSIZE"}) == ":0\r\n");
+  CHECK(store->load().operations == 0);
+  CHECK(store->load().bytes == 0);
+}
+
+TEST_CASE("RedisStore takes nothing for an object that isn't a whole one") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(OptionsOf(server));
+  const auto head = Pattern(8, 9);
+  const auto body = Pattern(3 * kPart, 1);
+  const auto found = [&] { return GetFrom(store.get(), "object", body.size()).outcome; };
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
+  SECTION("a part is missing") {
+    server.Command({"DEL", "kvist:{object}:1"});
+    CHECK(found().found == Found::kInParts);
+  }
+  SECTION("a part is shorter, or longer") {
+    server.Command({"SET", "kvist:{object}:2", "short"});
+    CHECK(found().found == Found::kInParts);
+    server.Command({"SET", "kvist:{object}:2", std::string(kPart + 1, 'x')});
+    CHECK(found().found == Found::kInParts);
+  }
+  SECTION("it was put in other parts") {
+    RedisOptions options = OptionsOf(server);
+    options.part = {2 * kPart};
+    CHECK(GetFrom(RedisStore::Create(options)->get(), "object", body.size()).outcome.found != Found::kYes);
+  }
+  SECTION("something else, of any length, or type") {
+    for (const size_t size : {0, 1, 15, 16, 24, 100}) {
+      server.Command({"SET", "kvist:{object}", std::string(size, 'x')});
+      CHECK(found().found == Found::kNotOurs);
+    }
+    server.Command({"SET", "kvist:{object}", std::string(kPart + 25, 'x')});
+    CHECK(found().found == Found::kTooLong);
+    server.Command({"DEL", "kvist:{object}"});
+    server.Command({"LPUSH", "kvist:{object}", "x"});
+    CHECK(found().status.ok());
+    CHECK(found().found == Found::kNotOurs);
+  }
+  SECTION("its first value is cut off anywhere in the head") {
+    for (int length = 0; length < 24; ++length) {
+      REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
+      server.Command({"EVAL", "return redis.call('SET',KEYS[1],redis.call('GETRANGE',KEYS[1],0,ARGV[1]))", "1",
+                      "kvist:{object}", absl::StrCat(length)});
+      CHECK(found().found == (length < 15 ? Found::kNotOurs : Found::kInParts));
+    }
+  }
+  // And goes on.
+  REQUIRE(Ask(store.get(), Kind::kRemove, {Named("object")})[0].status.ok());
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
+  CHECK(found().found == Found::kYes);
+}
+
+TEST_CASE("RedisStore logs in, and says when it may not") {
+  test::RedisServer server({"--requirepass", "secret", "--user", "kvist", "on", ">pass", "~kvist:*", "+@all"});
+  RedisOptions options = OptionsOf(server);
+  const auto put = [&] {
+    const auto store = RedisStore::Create(options);
+    REQUIRE(store.ok());
+    const auto body = Pattern(10, 1);
+    return Ask(store->get(), Kind::kPut, {PutOf("object", {}, body)})[0].status;
+  };
+  CHECK(absl::IsPermissionDenied(put()));
+  options.password = "wrong";
+  CHECK(absl::IsPermissionDenied(put()));
+  options.password = "secret";
+  CHECK(put().ok());
+  options.user = "kvist";
+  CHECK(absl::IsPermissionDenied(put()));
+  options.password = "pass";
+  CHECK(put().ok());
+  options.database = 3;
+  CHECK(put().ok());
+  options.database = 99;  // it has 16
+  CHECK(absl::IsFailedPrecondition(put()));
+  options.database = 0;
+  options.prefix = "other:";
+  CHECK(absl::IsPermissionDenied(put()));
+}
+
+TEST_CASE("RedisStore says that a server is full, and leaves no half of an object") {
+  test::RedisServer server({"--maxmemory", "8mb", "--maxmemory-policy", "noeviction"});
+  RedisOptions options = OptionsOf(server);
+  options.part = MiB(1);
+  const auto store = *RedisStore::Create(options);
+  const auto body = Pattern(12 << 20, 1);
+  CHECK(absl::IsResourceExhausted(Ask(store.get(), Kind::kPut, {PutOf("object", {}, body)})[0].status));
+  const absl::Time until = In(absl::Seconds(10));
+  while (Ask(store.get(), Kind::kExists, {Named("object")})[0].found != Found::kNo) REQUIRE(MonotonicNow() < until);
+}
+
+TEST_CASE("RedisStore's objects go away after their time when that is asked for") {
+  test::RedisServer server;
+  RedisOptions options = OptionsOf(server);
+  const auto body = Pattern(2 * kPart, 1);
+  options.expire_after = absl::Minutes(1);
+  const auto store = *RedisStore::Create(options);
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", body, body)})[0].status.ok());
+  for (const std::string key : {"kvist:{object}", "kvist:{object}:1"}) {
+    const std::string left = server.Command({"PTTL", key});
+    CHECK((left > ":50000\r\n" && left <= ":60000\r\n" && left.size() == 8));
+  }
+}
+
+TEST_CASE("RedisStore serves many threads and batches at once") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(OptionsOf(server));
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int round = 0; round < 10; ++round) {
+        std::vector<std::vector<std::byte>> bodies;
+        std::vector<std::vector<std::byte>> read;
+        std::vector<Operation> puts;
+        std::vector<Operation> gets;
+        for (size_t i = 0; i < 10; ++i)
+          bodies.push_back(Pattern((i * 20'011) % (3 * kPart), i + 100 * static_cast<size_t>(t)));
+        for (size_t i = 0; i < 10; ++i) read.emplace_back(bodies[i].size());
+        for (size_t i = 0; i < 10; ++i) {
+          const std::string name = absl::StrCat("object-", t, "-", i);
+          puts.push_back(PutOf(name, {}, bodies[i]));
+          gets.push_back(GetOf(name, {}, read[i]));
+        }
+        Answer<Outcome> put;
+        if (!store->Submit({Kind::kPut, std::move(puts), In(absl::Seconds(20))}, put.Done()).ok()) ++wrong;
+        for (const Outcome& outcome : put.Wait()) wrong += !outcome.status.ok();
+        Answer<Outcome> get;
+        if (!store->Submit({Kind::kGet, std::move(gets), In(absl::Seconds(20))}, get.Done()).ok()) ++wrong;
+        for (const Outcome& outcome : get.Wait()) wrong += outcome.found != Found::kYes;
+        wrong += read != bodies;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(store->load().bytes == 0);
+}
+
+TEST_CASE("RedisStore refuses options that make no sense") {
+  const auto refused = [](const auto& change) {
+    RedisOptions options;
+    change(options);
+    return absl::IsInvalidArgument(RedisStore::Create(options).status());
+  };
+  for (const std::string address : {"", "host", "host:", "host:0", "host:65536", ":1", "unix:", "host:x"})
+    CHECK(refused([&](RedisOptions& options) { options.address = address; }));
+  CHECK(refused([](RedisOptions& options) { options.address = "unix:/" + std::string(200, 'a'); }));
+  CHECK(refused([](RedisOptions& options) { options.user = "u"; }));
+  CHECK(refused([](RedisOptions& options) { options.prefix = "a{b"; }));
+  CHECK(refused([](RedisOptions& options) { options.part = {1}; }));
+  CHECK(refused([](RedisOptions& options) { options.connections = 0; }));
+  CHECK(refused([](RedisOptions& options) { options.tls = {true, "/no/such/file", "", "", ""}; }));
+  CHECK(!refused([](RedisOptions& options) { options.address = "[::1]:6379"; }));
+}
+
+}  // namespace
+}  // namespace kvist::remote
