@@ -30,6 +30,7 @@ constexpr Subcommand kSubcommands[] = {
     {"codec", "Encoding and decoding a shard beside memcpy, and beside byte planes and zstd; what of its values is lost",
      RunCodec},
     {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
+    {"remote", "Shards to and from a Redis server beside a bare hiredis loop with the same server", RunRemote},
     {"restart", "A killed kvistd with a million chunks on disk: until the first is loaded, until all are found", RunRestart},
     {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
     {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",

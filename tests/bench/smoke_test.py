@@ -59,6 +59,10 @@ CASES = {
         "wait for layer 0 of 64 chunks": 2,
         "seal of a header, 64 layers": None,
     },
+    "remote": {
+        **{f"{way} {size}": 0.8 for way in ("put", "get") for size in ("256 KiB", "2 MiB", "8 MiB")},
+        **{f"{way} 2 MiB, encrypted": None for way in ("put", "get")},
+    },
     "restart": {
         "first hit after kill -9": 1,
         "all found after kill -9": 1,

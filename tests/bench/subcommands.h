@@ -18,6 +18,7 @@ absl::Status RunGpuCopy(const Settings& settings, Report* report);  // copy --de
 absl::Status RunOverhead(const Settings& settings, Report* report);
 absl::Status RunRestart(const Settings& settings, Report* report);
 absl::Status RunSsd(const Settings& settings, Report* report);
+absl::Status RunRemote(const Settings& settings, Report* report);
 absl::Status RunGranularity(const Settings& settings, Report* report);
 absl::Status RunPolicy(const Settings& settings, Report* report);
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/remote/remote_store.h"
 #include "storage/remote/sealed_store.h"
@@ -27,9 +28,9 @@ class Answer {
     };
   }
   bool there() const { return state_->there.HasBeenNotified(); }
-  // Fails the test when it takes half a minute.
+  // Stops the process when it takes half a minute. Any thread may wait: Catch isn't asked.
   std::vector<T> Wait() const {
-    REQUIRE(state_->there.WaitForNotificationWithTimeout(absl::Seconds(30)));
+    KVIST_CHECK(state_->there.WaitForNotificationWithTimeout(absl::Seconds(30)));
     return state_->outcomes;
   }
 

@@ -1,0 +1,164 @@
+// What the Redis tier costs beside a bare hiredis loop: the same server, the same object sizes, as many objects on their way. The product names,
+// seals and checks what it moves and puts it into the caller's memory; the loop sends from memory that is there and throws away what it gets.
+#include <hiredis/hiredis.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+#include "storage/remote/guarded_store.h"
+#include "storage/remote/redis_store.h"
+#include "storage/remote/sealed_store.h"
+#include "tests/bench/slices.h"
+#include "tests/bench/subcommands.h"
+#include "tests/support/redis_server.h"
+
+namespace kvist::bench {
+namespace {
+
+constexpr size_t kObjects = 8;   // that lie there
+constexpr size_t kOnTheWay = 4;  // at a time
+constexpr size_t kRemotePairsMin = 9;
+
+remote::Identity IdentityOfObject(size_t n) {
+  remote::Identity identity;
+  identity.key.bytes[0] = static_cast<uint8_t>(n);
+  return identity;
+}
+
+class RemoteBench {
+ public:
+  RemoteBench(Bytes object, Bytes slice, bool encrypt) : object_(object), count_(std::max(kObjects, slice / object)) {
+    for (auto& buffer : buffers_) buffer.resize(object.value, std::byte{0x5a});
+    remote::RedisOptions redis;
+    redis.address = server_.address();
+    store_ = std::make_unique<remote::SealedStore>(*remote::GuardedStore::Create(*remote::RedisStore::Create(redis), {}),
+                                                   remote::ObjectSealer::Options{{}, encrypt});
+  }
+  ~RemoteBench() {
+    if (bare_ != nullptr) redisFree(bare_);
+  }
+
+  absl::Status Open() {
+    bare_ = redisConnectUnix(server_.socket().c_str());
+    if (bare_ == nullptr || bare_->err != 0) return absl::UnavailableError("the bare client doesn't connect");
+    for (const bool put : {true, false}) {
+      KVIST_RETURN_IF_ERROR(Product(put).status());
+      KVIST_RETURN_IF_ERROR(Bare(put).status());
+    }
+    return absl::OkStatus();
+  }
+
+  // Bytes a second.
+  absl::StatusOr<double> Product(bool put) {
+    failed_ = absl::OkStatus();
+    const double start = Now();
+    for (size_t i = 0; i < count_; ++i) {
+      {
+        absl::MutexLock lock(&mutex_);
+        mutex_.Await(absl::Condition(
+            +[](RemoteBench* bench) { return bench->running_ < kOnTheWay; }, this));
+        ++running_;
+      }
+      const absl::Status status = put ? SubmitPut(i) : SubmitGet(i);
+      if (!status.ok()) Ended(status);
+    }
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](RemoteBench* bench) { return bench->running_ == 0; }, this));
+    if (!failed_.ok()) return failed_;
+    return Rate(start);
+  }
+
+  absl::StatusOr<double> Bare(bool put) {
+    const double start = Now();
+    size_t asked = 0;
+    for (size_t i = 0; i < count_; ++i) {
+      for (; asked < count_ && asked < i + kOnTheWay; ++asked) {
+        const std::string key = absl::StrCat("bare:", asked % kObjects);
+        const char* words[] = {put ? "SET" : "GET", key.c_str(), reinterpret_cast<const char*>(Buffer(asked).data())};
+        const size_t lengths[] = {3, key.size(), object_.value};
+        redisAppendCommandArgv(bare_, put ? 3 : 2, words, lengths);
+      }
+      void* raw = nullptr;
+      if (redisGetReply(bare_, &raw) != REDIS_OK) return absl::UnavailableError(bare_->errstr);
+      auto* const reply = static_cast<redisReply*>(raw);
+      const bool good =
+          put ? reply->type == REDIS_REPLY_STATUS : reply->type == REDIS_REPLY_STRING && reply->len == object_.value;
+      freeReplyObject(raw);
+      if (!good) return absl::DataLossError("the bare client got something else");
+    }
+    return Rate(start);
+  }
+
+ private:
+  std::span<std::byte> Buffer(size_t i) { return buffers_[i % buffers_.size()]; }
+  double Rate(double start) const { return static_cast<double>(count_ * object_.value) / (Now() - start); }
+
+  absl::Status SubmitPut(size_t i) {
+    const remote::SealedStore::Put put{IdentityOfObject(i % kObjects), {}, Buffer(i)};
+    return store_->Submit(std::span(&put, 1), MonotonicNow() + absl::Seconds(20),
+                          [this](const std::vector<absl::Status>& statuses) { Ended(statuses[0]); });
+  }
+  absl::Status SubmitGet(size_t i) {
+    const remote::SealedStore::Get get{IdentityOfObject(i % kObjects), 0, Buffer(i)};
+    return store_->Submit(std::span(&get, 1), MonotonicNow() + absl::Seconds(20),
+                          [this](const std::vector<remote::SealedStore::Got>& got) {
+                            const bool good = got[0].verdict == remote::Verdict::kGood;
+                            Ended(got[0].status.ok() && !good ? absl::DataLossError(NameOf(got[0].verdict)) : got[0].status);
+                          });
+  }
+  void Ended(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    failed_.Update(status);
+    --running_;
+  }
+
+  const Bytes object_;
+  const size_t count_;
+  test::RedisServer server_;
+  std::array<std::vector<std::byte>, kObjects> buffers_;
+  redisContext* bare_ = nullptr;
+  absl::Mutex mutex_;
+  size_t running_ = 0;
+  absl::Status failed_;
+  std::unique_ptr<remote::SealedStore> store_;
+};
+
+}  // namespace
+
+absl::Status RunRemote(const Settings& settings, Report* report) {
+  // On both sides: memory of hundreds of KiB comes back from the heap, not from the kernel with a fault a page.
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  struct Size {
+    const char* name;
+    Bytes bytes;
+    bool encrypt;
+  };
+  const Size sizes[] = {
+      {"256 KiB", KiB(256), false}, {"2 MiB", MiB(2), false}, {"8 MiB", MiB(8), false}, {"2 MiB, encrypted", MiB(2), true}};
+  for (const Size& size : sizes) {
+    RemoteBench bench(size.bytes, settings.quick ? size.bytes : MiB(256), size.encrypt);
+    KVIST_RETURN_IF_ERROR(bench.Open());
+    for (const bool put : {true, false}) {
+      KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs,
+                             Alternate(
+                                 settings.time / 8, [&] { return bench.Product(put); }, [&] { return bench.Bare(put); },
+                                 settings.quick ? 1 : kRemotePairsMin));
+      const Pair pair = MedianByRatio(pairs);
+      report->cases.push_back({absl::StrCat(put ? "put " : "get ", size.name), pair.product / 1e9, "GB/s", pair.limit / 1e9,
+                               Better::kHigher, size.encrypt ? std::nullopt : std::optional(0.8)});
+    }
+  }
+  report->notes = absl::StrCat("the limit: hiredis, one value an object, ", kOnTheWay,
+                               " on their way; without checksums, and its replies thrown away");
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::bench
