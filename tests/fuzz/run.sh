@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 [[ ${1:-} =~ ^[0-9]+$ ]] || { sed -n '2,7p' "$0"; exit 2; }
 
-targets=(handshake ring config ssd codec)
+targets=(handshake ring config ssd codec remote)
 share=$(($1 / ${#targets[@]}))
 [ $share -gt 0 ] || share=1
 build=build/fuzz
