@@ -8,6 +8,7 @@ if(KVIST_CONNECTOR_ONLY)
 endif()
 
 find_package(ZLIB REQUIRED)             # ZLIB::ZLIB, for traces
+find_package(CURL REQUIRED)             # CURL::libcurl, for S3
 find_package(spdlog REQUIRED)           # spdlog::spdlog
 find_package(tomlplusplus REQUIRED)     # tomlplusplus::tomlplusplus
 find_package(CLI11 REQUIRED)            # CLI11::CLI11

@@ -13,7 +13,7 @@ build_packages=(
   g++ cmake ninja-build ccache pkg-config
   libabsl-dev libprotobuf-dev protobuf-compiler libgrpc++-dev protobuf-compiler-grpc
   libssl-dev zlib1g-dev libspdlog-dev libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libnuma-dev libsystemd-dev
-  prometheus-cpp-dev libcpp-httplib-dev libxxhash-dev libzstd-dev liburing-dev librocksdb-dev
+  prometheus-cpp-dev libcpp-httplib-dev libxxhash-dev libzstd-dev liburing-dev librocksdb-dev libcurl4-openssl-dev
 )
 test_packages=(
   catch2                             # every test

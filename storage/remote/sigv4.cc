@@ -20,8 +20,8 @@ namespace {
 std::string HmacOf(const std::string& key, const std::string& text) {
   std::array<unsigned char, 32> digest;
   unsigned int length = 0;
-  KVIST_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()),
-                   text.size(), digest.data(), &length) != nullptr);
+  KVIST_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                   reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), &length) != nullptr);
   return {reinterpret_cast<const char*>(digest.data()), length};
 }
 
@@ -88,7 +88,8 @@ void Sign(const S3Credentials& credentials, const S3Scope& scope, const std::str
   if (!credentials.session_token.empty()) request->headers["x-amz-security-token"] = credentials.session_token;
   const std::string day = time.substr(0, 8);
   const std::string where = absl::StrCat(day, "/", scope.region, "/", scope.service, "/aws4_request");
-  const std::string text = absl::StrCat("AWS4-HMAC-SHA256\n", time, "\n", where, "\n", Sha256Hex(CanonicalRequest(*request, scope)));
+  const std::string text =
+      absl::StrCat("AWS4-HMAC-SHA256\n", time, "\n", where, "\n", Sha256Hex(CanonicalRequest(*request, scope)));
   std::string key = absl::StrCat("AWS4", credentials.secret_key);
   for (const std::string& part : {day, scope.region, scope.service, std::string("aws4_request")}) key = HmacOf(key, part);
   const std::string signature = absl::BytesToHexString(HmacOf(key, text));

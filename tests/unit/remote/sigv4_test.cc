@@ -39,7 +39,12 @@ std::string S3Signature(S3Request request, const std::string& body) {
 TEST_CASE("Sign signs as S3's documentation says") {
   CHECK(S3Signature({"GET", "", "/test.txt", {}, {{"range", "bytes=0-9"}}, ""}, "") ==
         "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
-  CHECK(S3Signature({"PUT", "", "/test$file.text", {}, {{"date", "Fri, 24 May 2013 00:00:00 GMT"}, {"x-amz-storage-class", "REDUCED_REDUNDANCY"}}, ""},
+  CHECK(S3Signature({"PUT",
+                     "",
+                     "/test$file.text",
+                     {},
+                     {{"date", "Fri, 24 May 2013 00:00:00 GMT"}, {"x-amz-storage-class", "REDUCED_REDUNDANCY"}},
+                     ""},
                     "Welcome to Amazon S3.") == "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd");
   CHECK(S3Signature({"GET", "", "/", {{"lifecycle", ""}}, {}, ""}, "") ==
         "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
