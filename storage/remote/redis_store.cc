@@ -69,8 +69,13 @@ void RedisStore::Run() {
   while (TakeSubmitted()) {
     const absl::Time now = MonotonicNow();
     GiveUpLate(now);
-    for (const auto& connection : connections_) connection->Turn(now);
+    for (const auto& connection : connections_)
+      if (!connection->ready()) connection->Turn(now);
     Pump(now);
+    // What was issued goes together: a call of the kernel for many commands.
+    for (const auto& connection : connections_)
+      if (connection->ready()) connection->Turn(now);
+    TakeUnsent();
     Announce();
     Poll(MonotonicNow());
   }
@@ -156,7 +161,6 @@ void RedisStore::Pump(absl::Time now) {
       std::shared_ptr<RedisOp> op = std::move(waiting_.front());
       waiting_.pop_front();
       best->Issue(std::move(op));
-      best->Turn(now);
       continue;
     }
     if (connecting) return;
@@ -191,6 +195,7 @@ void RedisStore::Poll(absl::Time now) {
   for (const auto& connection : connections_) {
     polled.push_back(connection->Poll());
     wake = std::min(wake, connection->wake());
+    if (!waiting_.empty() && connection->idle()) wake = std::min(wake, connection->retry_at());
   }
   const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));
   ::ppoll(polled.data(), polled.size(), &timeout, nullptr);

@@ -22,7 +22,8 @@ namespace kvist::bench {
 namespace {
 
 constexpr size_t kObjects = 8;   // that lie there
-constexpr size_t kOnTheWay = 4;  // at a time
+constexpr size_t kOnTheWay = 8;  // at a time
+constexpr size_t kBatch = 4;     // of the product: how a prompt's chunks are asked for
 constexpr size_t kRemotePairsMin = 9;
 
 remote::Identity IdentityOfObject(size_t n) {
@@ -33,7 +34,8 @@ remote::Identity IdentityOfObject(size_t n) {
 
 class RemoteBench {
  public:
-  RemoteBench(Bytes object, Bytes slice, bool encrypt) : object_(object), count_(std::max(kObjects, slice / object)) {
+  RemoteBench(Bytes object, Bytes slice, bool encrypt)
+      : object_(object), count_(std::max<size_t>(kObjects, slice / object / kBatch * kBatch)) {
     for (auto& buffer : buffers_) buffer.resize(object.value, std::byte{0x5a});
     remote::RedisOptions redis;
     redis.address = server_.address();
@@ -58,11 +60,11 @@ class RemoteBench {
   absl::StatusOr<double> Product(bool put) {
     failed_ = absl::OkStatus();
     const double start = Now();
-    for (size_t i = 0; i < count_; ++i) {
+    for (size_t i = 0; i < count_; i += kBatch) {
       {
         absl::MutexLock lock(&mutex_);
         mutex_.Await(absl::Condition(
-            +[](RemoteBench* bench) { return bench->running_ < kOnTheWay; }, this));
+            +[](RemoteBench* bench) { return bench->running_ < kOnTheWay / kBatch; }, this));
         ++running_;
       }
       const absl::Status status = put ? SubmitPut(i) : SubmitGet(i);
@@ -100,17 +102,27 @@ class RemoteBench {
   std::span<std::byte> Buffer(size_t i) { return buffers_[i % buffers_.size()]; }
   double Rate(double start) const { return static_cast<double>(count_ * object_.value) / (Now() - start); }
 
-  absl::Status SubmitPut(size_t i) {
-    const remote::SealedStore::Put put{IdentityOfObject(i % kObjects), {}, Buffer(i)};
-    return store_->Submit(std::span(&put, 1), MonotonicNow() + absl::Seconds(20),
-                          [this](const std::vector<absl::Status>& statuses) { Ended(statuses[0]); });
+  absl::Status SubmitPut(size_t first) {
+    std::vector<remote::SealedStore::Put> puts;
+    for (size_t i = first; i < first + kBatch; ++i) puts.push_back({IdentityOfObject(i % kObjects), {}, Buffer(i)});
+    return store_->Submit(puts, MonotonicNow() + absl::Seconds(20), [this](const std::vector<absl::Status>& statuses) {
+      absl::Status all;
+      for (const absl::Status& status : statuses) all.Update(status);
+      Ended(all);
+    });
   }
-  absl::Status SubmitGet(size_t i) {
-    const remote::SealedStore::Get get{IdentityOfObject(i % kObjects), 0, Buffer(i)};
-    return store_->Submit(std::span(&get, 1), MonotonicNow() + absl::Seconds(20),
+  absl::Status SubmitGet(size_t first) {
+    std::vector<remote::SealedStore::Get> gets;
+    for (size_t i = first; i < first + kBatch; ++i) gets.push_back({IdentityOfObject(i % kObjects), 0, Buffer(i)});
+    return store_->Submit(gets, MonotonicNow() + absl::Seconds(20),
                           [this](const std::vector<remote::SealedStore::Got>& got) {
-                            const bool good = got[0].verdict == remote::Verdict::kGood;
-                            Ended(got[0].status.ok() && !good ? absl::DataLossError(NameOf(got[0].verdict)) : got[0].status);
+                            absl::Status all;
+                            for (const remote::SealedStore::Got& one : got) {
+                              all.Update(one.status);
+                              if (one.status.ok() && one.verdict != remote::Verdict::kGood)
+                                all.Update(absl::DataLossError(NameOf(one.verdict)));
+                            }
+                            Ended(all);
                           });
   }
   void Ended(const absl::Status& status) {
@@ -125,7 +137,7 @@ class RemoteBench {
   std::array<std::vector<std::byte>, kObjects> buffers_;
   redisContext* bare_ = nullptr;
   absl::Mutex mutex_;
-  size_t running_ = 0;
+  size_t running_ = 0;  // batches
   absl::Status failed_;
   std::unique_ptr<remote::SealedStore> store_;
 };
