@@ -86,6 +86,8 @@ class RedisConnection final : private ReplyReader::Owner {
   void Close(const absl::Status& error, absl::Time now);
   std::vector<std::shared_ptr<RedisOp>> TakeUnsent() { return std::exchange(unsent_, {}); }
 
+  bool has_output() const { return ready() && !out_.empty(); }
+
   // What to poll for, negative fd: nothing; and when to call Turn at the latest.
   pollfd Poll() const;
   absl::Time wake() const;

@@ -69,12 +69,11 @@ void RedisStore::Run() {
   while (TakeSubmitted()) {
     const absl::Time now = MonotonicNow();
     GiveUpLate(now);
-    for (const auto& connection : connections_)
-      if (!connection->ready()) connection->Turn(now);
+    for (const auto& connection : connections_) connection->Turn(now);
     Pump(now);
     // What was issued goes together: a call of the kernel for many commands.
     for (const auto& connection : connections_)
-      if (connection->ready()) connection->Turn(now);
+      if (connection->has_output()) connection->Turn(now);
     TakeUnsent();
     Announce();
     Poll(MonotonicNow());
@@ -136,6 +135,10 @@ void RedisStore::TakeUnsent() {
   }
 }
 
+bool RedisStore::HasRoom(const RedisConnection& connection, Bytes wanted) const {
+  return connection.outstanding().value == 0 || connection.outstanding() + wanted <= options_.window;
+}
+
 void RedisStore::Pump(absl::Time now) {
   while (true) {
     TakeUnsent();
@@ -157,7 +160,7 @@ void RedisStore::Pump(absl::Time now) {
       }
     }
     const Bytes wanted = waiting_.front()->bytes;
-    if (best != nullptr && (best->outstanding().value == 0 || best->outstanding() + wanted <= options_.window)) {
+    if (best != nullptr && HasRoom(*best, wanted)) {
       std::shared_ptr<RedisOp> op = std::move(waiting_.front());
       waiting_.pop_front();
       best->Issue(std::move(op));
@@ -195,7 +198,9 @@ void RedisStore::Poll(absl::Time now) {
   for (const auto& connection : connections_) {
     polled.push_back(connection->Poll());
     wake = std::min(wake, connection->wake());
-    if (!waiting_.empty() && connection->idle()) wake = std::min(wake, connection->retry_at());
+    if (waiting_.empty()) continue;
+    if (connection->idle()) wake = std::min(wake, connection->retry_at());
+    if (connection->ready() && HasRoom(*connection, waiting_.front()->bytes)) wake = absl::InfinitePast();
   }
   const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));
   ::ppoll(polled.data(), polled.size(), &timeout, nullptr);

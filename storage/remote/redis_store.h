@@ -48,6 +48,7 @@ class RedisStore final : public RemoteStore {
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void GiveUpLate(absl::Time now);
   void Pump(absl::Time now);
+  bool HasRoom(const RedisConnection& connection, Bytes wanted) const;
   void TakeUnsent();
   void End(const std::shared_ptr<RedisOp>& op, Outcome outcome);
   void Announce();

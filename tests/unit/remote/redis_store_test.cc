@@ -197,6 +197,19 @@ TEST_CASE("RedisStore serves many threads and batches at once") {
   CHECK(store->load().bytes == 0);
 }
 
+TEST_CASE("RedisStore goes on with what waits for its window") {
+  test::RedisServer server;
+  RedisOptions options = OptionsOf(server);
+  options.window = KiB(64);
+  options.connections = GENERATE(1u, 2u);
+  const auto store = *RedisStore::Create(options);
+  const auto body = Pattern(kPart, 1);
+  std::vector<Operation> puts(200, PutOf("object", {}, body));
+  const absl::Time start = MonotonicNow();
+  for (const Outcome& outcome : Ask(store.get(), Kind::kPut, puts)) CHECK(outcome.status.ok());
+  CHECK(MonotonicNow() - start < absl::Seconds(10));  // by its answers, not by its deadline
+}
+
 TEST_CASE("RedisStore refuses options that make no sense") {
   const auto refused = [](const auto& change) {
     RedisOptions options;
