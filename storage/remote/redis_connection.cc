@@ -43,6 +43,7 @@ void RedisConnection::Begin(absl::Time now) {
   state_ = State::kResolving;
   connect_until_ = now + options_->connect_timeout;
   greeting_error_ = absl::OkStatus();
+  has_answered_ = false;
   Turn(now);
 }
 
@@ -263,6 +264,7 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
     if (state_ == State::kGreeting && expected_.empty() && greeting_error_.ok()) state_ = State::kReady;
     return;
   }
+  has_answered_ = true;
   RedisOp* const op = expected.op.get();
   --op->replies_left;
   if (op->given_up) {
@@ -325,12 +327,11 @@ Outcome RedisConnection::OutcomeOf(const RedisOp& op) const {
   outcome.found = op.is_there ? Found::kYes : Found::kNo;
   if (op.kind() == Kind::kExists) return outcome;
   const Operation& operation = op.operation();
-  if (op.not_ours) {
+  const bool no_prefix = op.first_bytes < sizeof op.prefix || op.prefix.magic != kRedisMagic;
+  if (op.not_ours || (op.is_there && !op.too_long && no_prefix)) {
     outcome.found = Found::kNotOurs;
   } else if (op.is_there && op.too_long) {
     outcome.found = Found::kTooLong;
-  } else if (op.is_there && (op.first_bytes < sizeof op.prefix || op.prefix.magic != kRedisMagic)) {
-    outcome.found = Found::kNotOurs;
   } else if (op.is_there) {
     const uint64_t behind = op.first_bytes - sizeof op.prefix;
     outcome.head = {std::min<uint64_t>(behind, operation.head_into.size())};
@@ -352,7 +353,8 @@ Outcome RedisConnection::OutcomeOf(const RedisOp& op) const {
 
 void RedisConnection::Close(const absl::Status& error, absl::Time now) {
   if (idle()) return;
-  retry_at_ = state_ == State::kReady ? now : now + kRetryPause;
+  // One that ends before it has answered anything would be made again and again.
+  retry_at_ = has_answered_ ? now : now + kRetryPause;
   state_ = State::kIdle;
   error_ = error;
   stream_ = nullptr;

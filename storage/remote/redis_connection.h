@@ -135,6 +135,7 @@ class RedisConnection final : private ReplyReader::Owner {
   std::unique_ptr<NetStream> stream_;
   ReplyReader reader_;
   Progress::Waits waits_ = Progress::Waits::kNothing;  // of the handshake
+  bool has_answered_ = false;                          // an operation, since Begin
   bool again_ = false;                                 // there may be more to read without the socket saying so
   std::deque<Piece> out_;
   std::deque<Expected> expected_;
