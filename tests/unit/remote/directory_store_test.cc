@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 
-#include "absl/synchronization/mutex.h"
 #include "storage/remote/object_file.h"
 #include "storage/remote/sealed_store.h"
 #include "tests/support/temp_dir.h"
@@ -18,48 +20,43 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Steps of a file system that hangs when it is told to, until it is told to go on. Condition variables: ThreadSanitizer knows of no other
-// wait of Debian's Abseil.
+// Steps of a file system that hangs when it is told to, until it is told to go on. A condition variable of the standard library: ThreadSanitizer
+// knows all of it.
 class Hanging {
  public:
   std::function<void(std::string_view)> Hook() {
     return [state = state_](std::string_view step) {
-      absl::MutexLock lock(&state->mutex);
+      std::unique_lock lock(state->mutex);
       if (state->step.empty() || step != state->step) return;
       ++state->hanging;
-      state->mutex.Await(absl::Condition(
-          +[](State* s) { return s->step.empty(); }, state.get()));
+      state->changed.notify_all();
+      state->changed.wait(lock, [&] { return state->step.empty(); });
       --state->hanging;
+      state->changed.notify_all();
     };
   }
-  void Hang(std::string step) { Set(std::move(step)); }
+  void Hang(const std::string& step) {
+    const std::lock_guard lock(state_->mutex);
+    state_->step = step;
+  }
   void GoOn() {
-    Set("");
-    absl::MutexLock lock(&state_->mutex);
-    state_->mutex.Await(absl::Condition(
-        +[](State* s) { return s->hanging == 0; }, state_.get()));
+    std::unique_lock lock(state_->mutex);
+    state_->step.clear();
+    state_->changed.notify_all();
+    state_->changed.wait(lock, [&] { return state_->hanging == 0; });
   }
   void WaitForHanging(int threads) {
-    absl::MutexLock lock(&state_->mutex);
-    const absl::Time until = In(absl::Seconds(20));
-    while (state_->hanging < threads) {
-      REQUIRE(MonotonicNow() < until);
-      state_->changed.WaitWithTimeout(&state_->mutex, absl::Seconds(1));
-    }
+    std::unique_lock lock(state_->mutex);
+    REQUIRE(state_->changed.wait_for(lock, std::chrono::seconds(20), [&] { return state_->hanging >= threads; }));
   }
 
  private:
   struct State {
-    absl::Mutex mutex;
+    std::mutex mutex;
+    std::condition_variable changed;
     std::string step;
     int hanging = 0;
-    absl::CondVar changed;
   };
-  void Set(std::string step) {
-    absl::MutexLock lock(&state_->mutex);
-    state_->step = std::move(step);
-    state_->changed.SignalAll();
-  }
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
