@@ -263,8 +263,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   State& s = *daemon->state_;
   KVIST_ASSIGN_OR_RETURN(s.observation, Observation::Start(options));
 
-  KVIST_ASSIGN_OR_RETURN(session::MemoryProofs proofs, OpenProofs(options));
-  s.memory_proofs.emplace(std::move(proofs));
+  KVIST_ASSIGN_OR_RETURN(const session::MemoryProofs proofs, OpenProofs(options));
+  s.memory_proofs.emplace(proofs);
 
   pool::SlotAllocator::Options slots;
   slots.slab_bytes = options.pool.slab_bytes;

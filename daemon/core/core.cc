@@ -160,7 +160,8 @@ Core::Located Core::Locate(SpaceId id, std::span<const ChunkKey> keys) {
   Located located{usable_.Find(id, space.epoch, space.spec.groups, keys)};
   if (located.chunks == 0) return located;
   std::vector<bool> on_disk(located.chunks);
-  for (uint16_t group = 0; group < space.spec.groups.size(); ++group) {
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  for (uint16_t group = 0; group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());
     for (size_t i = 0; i < needed.size(); ++i) {

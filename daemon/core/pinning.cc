@@ -19,6 +19,10 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size())};
 
   Pin* known = pins_.Find(space, name);
+  if (known != nullptr && known->until <= now_) {  // over, though no Tick has ended it yet
+    KeepNoLonger(pins_.Take(space, tenant, name).kept);
+    known = nullptr;
+  }
   Lease needed = LeaseOn(space, position, 0);
   if (known != nullptr && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
     known->count += wish.counts ? 1 : 0;

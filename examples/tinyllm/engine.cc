@@ -28,14 +28,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Mod
       PagedMemory::Create(model->config(), options.kv_tokens / kPageTokens);
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Engine> engine(new Engine(std::move(model), options, *std::move(memory)));
-  if (options.on_gpu) {
-    auto device = DevicePages::Create(*engine->memory_);
-    if (!device.ok()) return device.status();
-    engine->device_ = *std::move(device);
-  }
   if (options.kvist) {
-    auto kvist =
-        KvistCache::Create(*options.kvist, engine->model_->config(), *engine->memory_, engine->device_.get(), engine->pool_);
+    auto kvist = KvistCache::Create(*options.kvist, engine->model_->config(), *engine->memory_, engine->pool_);
     if (!kvist.ok()) return kvist.status();
     engine->kvist_ = *std::move(kvist);
   }

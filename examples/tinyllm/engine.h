@@ -54,7 +54,6 @@ class Engine {
     int sequences_max = 16;  // running at once
     int threads = 0;         // 0: one for each core
     std::optional<KvistCache::Options> kvist = std::nullopt;  // without, the engine keeps to itself
-    bool on_gpu = false;                                      // for kvist the pages are a GPU's (device_pages.h)
     // Of a preempted request what is in no full chunk: swapped out when that is judged cheaper than computing it again, or always
     // (for tests: the judgement goes by the clock).
     enum class Swap { kWhenCheaper, kAlways } swap = Swap::kWhenCheaper;
@@ -62,7 +61,7 @@ class Engine {
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;
   };
 
-  // Errors: InvalidArgument: no memory for a single page; those of PagedMemory, DevicePages and KvistCache.
+  // Errors: InvalidArgument: no memory for a single page; those of PagedMemory and KvistCache.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model, const Options& options);
 
   // Errors: InvalidArgument: no prompt, nothing to answer, or more tokens than context_max or the KV memory has room for.
@@ -140,7 +139,6 @@ class Engine {
   ThreadPool threads_;
   Model::Workspace workspace_;
   const std::unique_ptr<PagedMemory> memory_;
-  std::unique_ptr<DevicePages> device_;  // null: the pages are the CPU's
   PagePool pool_;
   std::unique_ptr<KvistCache> kvist_;  // null: without kvist
 

@@ -21,10 +21,15 @@ constexpr size_t kCopiesMax = 64;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& options, const ModelConfig& config,
-                                                               const PagedMemory& memory, DevicePages* device,
-                                                               PagePool& pool) {
-  const KvistDescription description(config, memory, device);
-  std::unique_ptr<KvistCache> cache(new KvistCache(options, description.space().chunk_tokens, device, pool));
+                                                               const PagedMemory& memory, PagePool& pool) {
+  std::unique_ptr<DevicePages> device;
+  if (options.on_gpu) {
+    absl::StatusOr<std::unique_ptr<DevicePages>> created = DevicePages::Create(memory);
+    if (!created.ok()) return created.status();
+    device = *std::move(created);
+  }
+  const KvistDescription description(config, memory, device.get());
+  std::unique_ptr<KvistCache> cache(new KvistCache(options, description.space().chunk_tokens, std::move(device), pool));
 
   kvist_options session{};
   session.struct_size = sizeof session;

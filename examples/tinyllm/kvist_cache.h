@@ -38,6 +38,7 @@ class KvistCache {
  public:
   struct Options {
     std::string socket;                // empty: kvist's default
+    bool on_gpu = false;               // for kvist the pages are a GPU's (device_pages.h)
     std::string instance = "tinyllm";  // names this engine; another running one needs another name
     absl::Duration lookup_deadline =
         absl::Milliseconds(20);                         // a lookup is answered from memory; later than that it is a miss
@@ -69,9 +70,9 @@ class KvistCache {
   };
 
   // Opens a session as scheduler and one as worker 0. Succeeds also while kvistd is away: then everything is a miss until it
-  // comes. `device`: where the pages lie, if not in `memory`; outlives this. Errors: those of kvist_connect, e.g. a kvistd that refuses this space.
+  // comes. Errors: those of DevicePages, where it is asked for, and of kvist_connect, e.g. a kvistd that refuses this space.
   static absl::StatusOr<std::unique_ptr<KvistCache>> Create(const Options& options, const ModelConfig& config,
-                                                            const PagedMemory& memory, DevicePages* device, PagePool& pool);
+                                                            const PagedMemory& memory, PagePool& pool);
 
   Sequence NewSequence() const;
 
@@ -131,8 +132,8 @@ class KvistCache {
     std::vector<PageId> pages;  // referenced; empty once given up
   };
 
-  KvistCache(const Options& options, uint32_t chunk_tokens, DevicePages* device, PagePool& pool)
-      : options_(options), chunk_tokens_(chunk_tokens), device_(device), pool_(pool) {}
+  KvistCache(const Options& options, uint32_t chunk_tokens, std::unique_ptr<DevicePages> device, PagePool& pool)
+      : options_(options), chunk_tokens_(chunk_tokens), device_(std::move(device)), pool_(pool) {}
   // What a copy out of pages waits for: on a GPU, that they are there. Nothing: they can't get there.
   std::optional<kvist::After> AfterWritten(std::span<const PageId> pages);
   // What any copy waits for: on a GPU, what was done to its pages before, e.g. for a store that was given up.
@@ -145,7 +146,7 @@ class KvistCache {
 
   const Options options_;
   const uint32_t chunk_tokens_;
-  DevicePages* const device_;  // null: the pages are the CPU's
+  const std::unique_ptr<DevicePages> device_;  // null: the pages are the CPU's
   PagePool& pool_;
   std::vector<Copy> copies_;  // under way
   absl::Duration swapping_;   // what swapping out has taken

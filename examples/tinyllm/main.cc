@@ -56,8 +56,8 @@ int Main(int argc, char** argv) {
                  "Negative control: spoil one loaded page in the last phase; the exit status must be 2");
   CLI11_PARSE(app, argc, argv);
 
+  kvist.on_gpu = device == "cuda";
   if (!without_kvist) options.engine.kvist = kvist;
-  options.engine.on_gpu = device == "cuda";
   return static_cast<int>(tinyllm::RunDemo(options));
 }
 
