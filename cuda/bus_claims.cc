@@ -24,13 +24,21 @@ int64_t BusClaims::ClaimedUntil() {
 absl::Duration BusClaims::StoresWait(int64_t now_nanos) {
   const int64_t until = ClaimedUntil();
   if (until <= now_nanos) {
-    held_since_nanos_ = 0;
+    claimed_until_nanos_ = std::min(claimed_until_nanos_, now_nanos);
     return absl::ZeroDuration();
   }
-  if (held_since_nanos_ == 0 || now_nanos >= claimed_until_nanos_) held_since_nanos_ = now_nanos;
+  if (now_nanos < stores_until_nanos_) return absl::ZeroDuration();
+  // One row goes on over gaps that are shorter than what was held before.
+  const int64_t gap = now_nanos - claimed_until_nanos_;
+  if (held_since_nanos_ == 0 || gap > claimed_until_nanos_ - held_since_nanos_) held_since_nanos_ = now_nanos;
   claimed_until_nanos_ = until;
-  const int64_t end = std::min(until, held_since_nanos_ + absl::ToInt64Nanoseconds(kMost));
-  return absl::Nanoseconds(std::max<int64_t>(end - now_nanos, 0));
+  const int64_t end = held_since_nanos_ + absl::ToInt64Nanoseconds(kMost);
+  if (now_nanos >= end) {
+    held_since_nanos_ = 0;
+    stores_until_nanos_ = now_nanos + absl::ToInt64Nanoseconds(kMost);
+    return absl::ZeroDuration();
+  }
+  return absl::Nanoseconds(std::min(until, end) - now_nanos);
 }
 
 }  // namespace kvist::cuda

@@ -18,8 +18,8 @@ namespace kvist::cuda {
 // Pure: times are passed in. Threads: Add from any, StoresWait from one.
 class BusClaims {
  public:
-  // Stores are held back for so long in a row at most, then go on until all claims have ended once: an engine that claims the bus always must not
-  // keep others' (and its own) chunks out of the cache. Some layers of a forward pass; not measured.
+  // Stores are held back for so long in a row at most, and have the bus as long then: an engine that claims it always, or again before each claim
+  // ends, must not keep others' (and its own) chunks out of the cache. Some layers of a forward pass; not measured.
   static constexpr absl::Duration kMost = absl::Milliseconds(100);
 
   // Who may claim the bus, from its first copy on; kept while somebody else keeps it.
@@ -32,8 +32,9 @@ class BusClaims {
 
   absl::Mutex mutex_;
   std::vector<std::weak_ptr<const BusClaim>> claims_ ABSL_GUARDED_BY(mutex_);
-  int64_t held_since_nanos_ = 0;     // 0: they aren't
-  int64_t claimed_until_nanos_ = 0;  // by then, as it was said last
+  int64_t held_since_nanos_ = 0;     // the row began then; 0: there is none
+  int64_t claimed_until_nanos_ = 0;  // as it was said or seen last
+  int64_t stores_until_nanos_ = 0;   // it is their turn
 };
 
 }  // namespace kvist::cuda

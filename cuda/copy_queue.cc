@@ -80,7 +80,7 @@ std::optional<CopyQueue::Claim> CopyQueue::Next(WantedNow wanted_now, Patience p
   for (bool late = false;;) {
     if (to_sift_ > 0) Sift();
     if (!dropped_.empty()) return ClaimFrom(dropped_);
-    const Wanted wanted = wanted_now();
+    const Wanted wanted = stopping_ ? Wanted{} : wanted_now();  // what is stopped has only to end
     if (wanted.loads && !loads_.empty()) return ClaimFrom(loads_);
     if (wanted.stores && !stores_.empty()) return ClaimFrom(stores_);
     if (to_sift_ > 0) {

@@ -97,7 +97,8 @@ class GpuEngine final : public CopyEngine {
   CopyQueue::Wanted Room() {
     const uint64_t of_stores = loads_.idle() ? kWindow : kWindowOfStoresBesideLoads;
     const absl::Duration wait = bus_.StoresWait(MonotonicNanos());
-    stores_wait_ = wait > absl::ZeroDuration() ? wait : absl::InfiniteDuration();
+    // Soon again: a claim may end before it said.
+    stores_wait_ = wait > absl::ZeroDuration() ? std::min(wait, kAskMost) : absl::InfiniteDuration();
     return {loads_.bytes() < kWindow, stores_.bytes() < of_stores && wait == absl::ZeroDuration()};
   }
 

@@ -1,6 +1,7 @@
 #include "cuda/gpu_lane.h"
 
 #include <algorithm>
+#include <iterator>
 #include <variant>
 
 #include "cuda/extents.h"
@@ -23,6 +24,14 @@ uint64_t BytesOf(const RunningCopy& running, const Unit& unit) {
 }
 
 }  // namespace
+
+BatchEntries BatchEntries::TakeFrom(size_t first) {
+  BatchEntries taken;
+  for (size_t i = first; i < sizes.size(); ++i) taken.Add(to[i], from[i], sizes[i]);
+  to.resize(first), from.resize(first), sizes.resize(first);
+  bytes -= taken.bytes;
+  return taken;
+}
 
 absl::Status GpuLane::Open(Gpu* gpu, Direction direction) {
   gpu_ = gpu;
@@ -55,7 +64,13 @@ void GpuLane::Put(UnitOfCopy unit) {
     if (last.copy != unit.copy || unit.copy->StepOf(last.unit) != unit.copy->StepOf(unit.unit)) Send();
   }
   const uint64_t bytes = BytesOf(*unit.copy, unit.copy->UnitAt(unit.unit));
+  const size_t before = entries_.sizes.size();
   Expand(unit);
+  if (before > 0 && entries_.sizes.size() > kBatchEntries) {
+    BatchEntries own = entries_.TakeFrom(before);
+    Send();
+    entries_ = std::move(own);
+  }
   open_.units.push_back(std::move(unit));
   open_.bytes += bytes;
   bytes_ += bytes;
@@ -98,9 +113,7 @@ absl::Status GpuLane::HandOver() {
     free_events_.push_back(event);
   }
   // Without entries all of its pages are absent.
-  const absl::Status status = entries_.sizes.empty()                  ? absl::OkStatus()
-                              : Choose() == PathChoice::Path::kKernel ? Launch()
-                                                                      : Dma();
+  const absl::Status status = entries_.sizes.empty() ? absl::OkStatus() : CopyEntries();
   // Also after an error: some of it may be under way.
   if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
     const absl::Status why = driver.Check(result, "cuEventRecord");
@@ -111,6 +124,14 @@ absl::Status GpuLane::HandOver() {
   open_.event = free_events_.back();
   free_events_.pop_back();
   return status;
+}
+
+absl::Status GpuLane::CopyEntries() {
+  if (Choose() == PathChoice::Path::kDma) return Dma();
+  const absl::Status status = Launch();
+  if (status.ok()) return status;
+  open_.path.reset();  // it tells nothing of the kernel's speed; what is under way of it copies the same bytes
+  return Dma();
 }
 
 absl::Status GpuLane::Dma() {
@@ -130,28 +151,34 @@ absl::Status GpuLane::Dma() {
 }
 
 PathChoice::Path GpuLane::Choose() {
-  if (!choice_ || entries_.sizes.size() > CopyKernel::kExtentsMax || !small_.slots_pinned()) return PathChoice::Path::kDma;
-  open_.piece = Bytes{open_.bytes / entries_.sizes.size()};
-  open_.path = choice_->Next(open_.piece, Bytes{open_.bytes});
+  if (!choice_ || !small_.slots_pinned()) return PathChoice::Path::kDma;
+  open_.moved = Bytes{entries_.bytes};
+  open_.piece = Bytes{entries_.bytes / entries_.sizes.size()};
+  open_.path = choice_->Next(open_.piece, open_.moved);
   return *open_.path;
 }
 
 void GpuLane::Learn(const Batch& batch, absl::Duration took) {
-  if (!batch.path) return;
-  if (const auto found = choice_->Learn(*batch.path, batch.piece, Bytes{batch.bytes}, took))
-    small_.found(direction_, *found);
+  // One that was over before anybody looked at it tells nothing of how long it took.
+  if (!batch.path || (!batch.seen_running && batch.sent_nanos < last_end_nanos_)) return;
+  if (const auto found = choice_->Learn(*batch.path, batch.piece, batch.moved, took)) small_.found(direction_, *found);
 }
 
 absl::Status GpuLane::Launch() {
-  if (free_extents_.empty()) {
-    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> extents, small_.kernel->MakeExtents());
-    free_extents_.push_back(std::move(extents));
+  for (size_t first = 0; first < entries_.sizes.size(); first += CopyKernel::kExtentsMax) {
+    if (free_extents_.empty()) {
+      KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> made, small_.kernel->MakeExtents());
+      free_extents_.push_back(std::move(made));
+    }
+    open_.extents.push_back(std::move(free_extents_.back()));
+    free_extents_.pop_back();
+    CopyKernel::Extents& extents = *open_.extents.back();
+    const size_t count = std::min(entries_.sizes.size() - first, CopyKernel::kExtentsMax);
+    for (size_t i = 0; i < count; ++i)
+      extents.data()[i] = {entries_.to[first + i], entries_.from[first + i], entries_.sizes[first + i]};
+    KVIST_RETURN_IF_ERROR(small_.kernel->Launch(stream_, extents, static_cast<uint32_t>(count)));
   }
-  open_.extents = std::move(free_extents_.back());
-  free_extents_.pop_back();
-  for (size_t i = 0; i < entries_.sizes.size(); ++i)
-    open_.extents->data()[i] = {entries_.to[i], entries_.from[i], entries_.sizes[i]};
-  return small_.kernel->Launch(stream_, *open_.extents, static_cast<uint32_t>(entries_.sizes.size()));
+  return absl::OkStatus();
 }
 
 bool GpuLane::Collect(Ended* ended) {
@@ -159,14 +186,17 @@ bool GpuLane::Collect(Ended* ended) {
   Batch& front = in_flight_.front();
   if (front.event != nullptr) {
     const Result result = gpu_->driver()->EventQuery(front.event);
-    if (result == Result::kNotReady) return false;
+    if (result == Result::kNotReady) {
+      front.seen_running = true;
+      return false;
+    }
     if (result != Result::kSuccess) {
       front.status = gpu_->driver().Check(result, "cuEventQuery");
       gpu_->Lose(front.status);
     }
     free_events_.push_back(front.event);
   }
-  if (front.extents != nullptr) free_extents_.push_back(std::move(front.extents));
+  std::move(front.extents.begin(), front.extents.end(), std::back_inserter(free_extents_));
   const int64_t now = MonotonicNanos();
   if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0) {
     bytes_per_nano_ = 0.9 * bytes_per_nano_ + 0.1 * static_cast<double>(front.bytes) / static_cast<double>(took);

@@ -24,13 +24,17 @@ namespace kvist::cuda {
 struct BatchEntries {
   std::vector<driver::Address> to, from;
   std::vector<size_t> sizes;
+  uint64_t bytes = 0;
 
   void Add(driver::Address to_address, driver::Address from_address, size_t size) {
     to.push_back(to_address);
     from.push_back(from_address);
     sizes.push_back(size);
+    bytes += size;
   }
-  void Clear() { to.clear(), from.clear(), sizes.clear(); }
+  // Those from `first` on, which are no longer here.
+  BatchEntries TakeFrom(size_t first);
+  void Clear() { *this = {}; }
 };
 
 // One direction of a GPU's copies: a stream, and the batches on it that haven't ended, in their order.
@@ -40,7 +44,7 @@ struct BatchEntries {
 class GpuLane {
  public:
   static constexpr uint64_t kBatchBytes = uint64_t{8} << 20;
-  static constexpr size_t kBatchEntries = 4096;
+  static constexpr size_t kBatchEntries = CopyKernel::kExtentsMax;
 
   struct UnitOfCopy {
     std::shared_ptr<RunningCopy> copy;
@@ -79,14 +83,17 @@ class GpuLane {
     std::vector<UnitOfCopy> units;
     uint64_t bytes = 0;
     driver::Event event = nullptr;
-    std::optional<PathChoice::Path> path;          // that was chosen; nothing: there was no choice
-    Bytes piece;                                   // on average
-    std::unique_ptr<CopyKernel::Extents> extents;  // of a kernel
-    absl::Status status;                           // of handing it over
+    std::optional<PathChoice::Path> path;                       // that was chosen; nothing: there was no choice
+    Bytes piece;                                                // on average
+    Bytes moved;                                                // without what is absent
+    std::vector<std::unique_ptr<CopyKernel::Extents>> extents;  // of a kernel's launches
+    bool seen_running = false;                                  // after the one before it had ended
+    absl::Status status;                                        // of handing it over
     int64_t sent_nanos = 0;
   };
   void Expand(const UnitOfCopy& unit);
   absl::Status HandOver();
+  absl::Status CopyEntries();
   PathChoice::Path Choose();
   absl::Status Dma();
   absl::Status Launch();

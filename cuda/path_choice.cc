@@ -10,6 +10,7 @@ namespace {
 // Batches that each way gets at first; one for warming up, and the best of the others counts, for whatever else happened then only slows.
 constexpr uint32_t kFirstTries = 4;
 constexpr double kWeightOfNew = 0.25;
+constexpr double kOutlier = 1.5;
 
 }  // namespace
 
@@ -43,7 +44,9 @@ std::optional<PathChoice::Found> PathChoice::Learn(Path path, Bytes piece, Bytes
   } else if (speed.learned <= kFirstTries) {
     speed.nanos_per_byte = std::min(speed.nanos_per_byte, now);
   } else {
-    speed.nanos_per_byte += kWeightOfNew * (now - speed.nanos_per_byte);
+    // Whoever measured may have been late by much.
+    const double known = speed.nanos_per_byte;
+    speed.nanos_per_byte += kWeightOfNew * (std::clamp(now, known / kOutlier, known * kOutlier) - known);
   }
 
   const Speed& dma = of.speeds[static_cast<size_t>(Path::kDma)];

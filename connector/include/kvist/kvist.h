@@ -345,8 +345,8 @@ KVIST_API kvist_status kvist_wait_on_stream(kvist_client* client, kvist_op op, u
  * be said for growing numbers, of one stream at a time. Errors: as kvist_wait_on_stream. */
 KVIST_API kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layers, void* stream);
 /* GPU memory: the engine itself needs the bus to its GPU for the next for_us microseconds (an all-reduce over PCIe); 0: it doesn't any more.
- * kvistd leaves it the bus: stores to and from this GPU, by whichever engine, wait, but not longer than 100 ms in a row; loads never do. Costs a
- * write to shared memory; a hint, so without kvistd it does nothing. Errors: INVALID_ARGUMENT  for_us is negative or above a second. */
+ * kvistd leaves it the bus: stores to and from this GPU, by whichever engine, wait, 100 ms in a row at most, and have the bus as long then; loads never
+ * wait. Costs a write to shared memory; a hint, so without kvistd it does nothing. Errors: INVALID_ARGUMENT  for_us is negative or above a second. */
 KVIST_API kvist_status kvist_bus_busy(kvist_client* client, int64_t for_us);
 
 /* Waits until everything that is stored of the client's space (by whichever engine) is on disk and survives kill -9 and a power cut, or the

@@ -64,6 +64,7 @@ FakeCudaPlan PlanOfEnvironment() {
   number("no_open", &plan.no_open);
   number("entry_us", &plan.entry_us);
   number("launch_us", &plan.launch_us);
+  number("no_launch", &plan.no_launch);
   return plan;
 }
 
@@ -433,6 +434,7 @@ Result LaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, u
   FAKE_NEEDS_CONTEXT();
   const std::shared_ptr<FakeStream> stream = Find(on);
   if (stream == nullptr) return Result::kInvalidHandle;
+  if (TheWorld().plan.no_launch != 0) return Result::kOutOfMemory;
   ++TheWorld().kernels;
   stream->Push([run = reinterpret_cast<const KernelOnHost*>(function)->bind(parameters), takes = TheWorld().plan.launch_us] {
     if (takes > 0) std::this_thread::sleep_for(std::chrono::microseconds(takes));

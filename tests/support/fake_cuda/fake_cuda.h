@@ -27,6 +27,7 @@ struct FakeCudaPlan {
   uint32_t no_open = 0;       // 1: handles of other processes can't be opened
   uint32_t entry_us = 0;      // each copy of a batch takes so long
   uint32_t launch_us = 0;     // each kernel takes so long
+  uint32_t no_launch = 0;     // 1: no kernel can be launched
 };
 
 struct FakeCudaFigures {
