@@ -385,7 +385,7 @@ class Core {
   // The position of `keys` is kept by a pin of this name from now on; how many chunks that are. Errors: ResourceExhausted  the tenant's budget.
   struct PinWish {
     absl::Time until = absl::InfiniteFuture();
-    bool counts = true;  // how often it is said
+    bool by_operator = false;  // then it doesn't count how often it is said
   };
   absl::StatusOr<uint32_t> PinPosition(SpaceId space, std::string owner, std::span<const ChunkKey> keys, PinWish wish);
   // How many chunks of a load, those of its `slots`, were dropped now.

@@ -116,8 +116,9 @@ struct StoreAsked {
 // Names a pin in its space. Honest keys are told by the last alone; opaque ones may be the last of several chains.
 struct PinName {
   std::string owner;
-  ChunkKey key;        // the last that was asked for
-  uint32_t asked = 0;  // keys
+  ChunkKey key;              // the last that was asked for
+  uint32_t asked = 0;        // keys
+  bool by_operator = false;  // else `owner` is an engine's instance: the two never meet
 
   auto operator<=>(const PinName&) const = default;
 };

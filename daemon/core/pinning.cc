@@ -16,7 +16,7 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   const TenantId tenant = spaces_[space].tenant;
   const uint32_t position = usable_.Find(space, spaces_[space].epoch, spaces_[space].spec.groups, keys);
   if (position == 0) return 0;
-  const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size())};
+  const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size()), wish.by_operator};
 
   Pin* known = pins_.Find(space, name);
   if (known != nullptr && known->until <= now_) {  // over, though no Tick has ended it yet
@@ -25,7 +25,7 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   }
   Lease needed = LeaseOn(space, position, 0);
   if (known != nullptr && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
-    known->count += wish.counts ? 1 : 0;
+    known->count += wish.by_operator ? 0 : 1;
     return position;
   }
   const Bytes others = pins_.used(tenant) - (known == nullptr ? Bytes{} : known->bytes);
@@ -44,7 +44,7 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again; or it is to last otherwise
     Pin before = pins_.Take(space, tenant, name);
     pin.number = before.number;
-    pin.count = before.count + (wish.counts ? 1 : 0);
+    pin.count = before.count + (wish.by_operator ? 0 : 1);
     pin.since = before.since;
     KeepNoLonger(before.kept);
   }
@@ -62,7 +62,7 @@ void Core::On(const PinAsked& event, Effects* out) {
 void Core::On(const OperatorPinAsked& event, Effects* out) {
   KVIST_CHECK(spaces_.Has(event.space));
   const absl::StatusOr<uint32_t> chunks =
-      PinPosition(event.space, event.owner, event.keys, {.until = now_ + event.lasts, .counts = false});
+      PinPosition(event.space, event.owner, event.keys, {.until = now_ + event.lasts, .by_operator = true});
   out->push_back(PinAnswered{event.tag, chunks.status(), chunks.value_or(0)});
 }
 

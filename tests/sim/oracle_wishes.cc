@@ -63,7 +63,8 @@ void Oracle::JudgePin(const PinWish& wish, const absl::Status& status, uint32_t 
   }
   if (chunks == 0) return;
   ++coverage_.pins;
-  const PinPlace name{wish.space.value, {wish.owner, wish.keys.back(), static_cast<uint32_t>(wish.keys.size())}};
+  const PinPlace name{wish.space.value,
+                      {wish.owner, wish.keys.back(), static_cast<uint32_t>(wish.keys.size()), wish.counts == 0}};
   const auto known = pins_.find(name);
   Pin pin;
   pin.chunks = chunks;

@@ -190,8 +190,10 @@ TEST_CASE("A pin that would end by itself and is cleared, removed or unpinned be
   PinByOperator(f, KeysOf({1}), absl::Seconds(5));
   PinByOperator(f, KeysOf({1, 2}), absl::Seconds(6));
   PinByOperator(f, KeysOf({1, 2, 3}), absl::Seconds(7));
-  Unpin(f, session, KeysOf({1}));  // the engine has the owner's name
-  f.Do(PinRemoved{SpaceId{0}, {"ops", KeyOf(2), 2}});
+  Unpin(f, session, KeysOf({1}));  // the engine has the owner's name, and no pin
+  CHECK(f.core->pins().size() == 3);
+  f.Do(PinRemoved{SpaceId{0}, {"ops", KeyOf(2), 2, true}});
+  CHECK(f.core->pins().size() == 2);
   f.Do(ClearAsked{{1}, SpaceId{0}});
   CHECK(f.core->pins().empty());
   f.PassTime(absl::Seconds(30));
@@ -200,18 +202,40 @@ TEST_CASE("A pin that would end by itself and is cleared, removed or unpinned be
   CHECK_FALSE(f.core->has_work());
 }
 
-TEST_CASE("What is located was not used for that, and a space's chunks are told apart by where they lie") {
+TEST_CASE("An operator's pin and an engine's of the same name are two") {
   CoreFixture f;
+  const SessionId session = f.Worker("ops", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1, 2})) == 2);
+  Pin(f, session, KeysOf({1, 2}));
+  Pin(f, session, KeysOf({1, 2}));
+  PinByOperator(f, KeysOf({1, 2}), absl::Seconds(5));
+  REQUIRE(f.core->pins().size() == 2);
+  f.PassTime(absl::Seconds(6));
+  REQUIRE(f.core->pins().size() == 1);
+  CHECK(f.core->pins()[0].count == 2);
+  CHECK(f.core->pins()[0].lasts == absl::InfiniteDuration());
+  PinByOperator(f, KeysOf({1, 2}), absl::InfiniteDuration());
+  Unpin(f, session, KeysOf({1, 2}));
+  Unpin(f, session, KeysOf({1, 2}));
+  Unpin(f, session, KeysOf({1, 2}));
+  REQUIRE(f.core->pins().size() == 1);
+  CHECK(f.core->pins()[0].name.by_operator);
+}
+
+TEST_CASE("What is located was not used for that") {
+  CoreFixture f;  // 16 slots
   const SessionId session = f.Worker("engine", kSpace);
   REQUIRE(f.Keep(session, KeysOf({1, 2, 3})) == 3);
   CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).chunks == 3);
   CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).on_disk == 0);
   CHECK(f.core->Locate(SpaceId{0}, KeysOf({2, 3})).chunks == 0);
   CHECK(f.core->Locate(SpaceId{0}, {}).chunks == 0);
-  // As if nobody had asked: it goes first.
   for (uint64_t n = 100; n < 113; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
-  f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3}));
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3})).chunks == 3);
   CHECK(f.core->status().lookups == 0);
+  // As if nobody had asked: the oldest leaf goes first.
+  REQUIRE(f.Keep(session, {KeyOf(113)}) == 1);
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3})).chunks == 2);
 }
 
 TEST_CASE("A pin is told from another one of the same last key by its length") {  // found by the simulator: seed 11
