@@ -1,19 +1,42 @@
 // What the admin API asks about prompts. Keys are computed on the caller's thread: the reactor only looks at them, a space at a time.
 
+#include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
+#include "daemon/rpc/space_prefix.h"
 #include "daemon/session/registration.h"
+#include "spdlog/spdlog.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
 namespace {
 
+static_assert(rpc::Prompt::kChunksMax == core::Core::kKeysMax, "a prompt's keys are one question to the core");
+
 // Each costs the reactor some 50 us.
 constexpr size_t kSpacesAtOnce = 256;
+
+// A prompt's keys for each size of chunk, computed once.
+class KeysBySize {
+ public:
+  explicit KeysBySize(const rpc::Prompt& prompt) : prompt_(prompt) {}
+  std::shared_ptr<const std::vector<ChunkKey>> Of(uint32_t chunk_tokens) {
+    std::shared_ptr<const std::vector<ChunkKey>>& keys = known_[chunk_tokens];
+    if (keys == nullptr) keys = std::make_shared<const std::vector<ChunkKey>>(prompt_.KeysOf(chunk_tokens));
+    return keys;
+  }
+
+ private:
+  const rpc::Prompt& prompt_;
+  std::map<uint32_t, std::shared_ptr<const std::vector<ChunkKey>>> known_;
+};
 
 }  // namespace
 
@@ -25,15 +48,14 @@ absl::StatusOr<std::vector<Node::FittingSpace>> Node::Fitting(const rpc::SpaceFi
         std::vector<FittingSpace> fit;
         for (uint32_t i = 0; i < rows.size(); ++i) {
           const std::string digest = Hex(rows[i].digest);
-          if (!filter.Fits(digest, rows[i].model, rows[i].tenant)) continue;
+          if (fit.size() > kSpacesAtOnce || !filter.Fits(digest, rows[i].model, rows[i].tenant)) continue;
           fit.push_back({SpaceId{i}, digest, rows[i].tenant, rows[i].model, core.spec(SpaceId{i}).description, 0});
         }
         return fit;
       }));
   if (spaces.empty()) return absl::NotFoundError("space: no space fits; `kvistctl status` lists them");
   if (spaces.size() > kSpacesAtOnce)
-    return absl::InvalidArgumentError(
-        absl::StrCat("space: ", spaces.size(), " spaces fit; allowed: at most ", kSpacesAtOnce));
+    return absl::InvalidArgumentError(absl::StrCat("space: more than ", kSpacesAtOnce, " spaces fit; say more of which"));
   for (FittingSpace& space : spaces) {
     KVIST_ASSIGN_OR_RETURN(space.chunk_tokens, session::ChunkTokensOf(space.description));
   }
@@ -44,8 +66,9 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
                                                      absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
   std::vector<rpc::Found> all;
+  KeysBySize all_keys(prompt);
   for (const FittingSpace& space : spaces) {
-    const auto keys = std::make_shared<const std::vector<ChunkKey>>(prompt.KeysOf(space.chunk_tokens));
+    const auto keys = all_keys.Of(space.chunk_tokens);
     KVIST_ASSIGN_OR_RETURN(
         const core::Core::Located located,
         Ask<core::Core::Located>(deadline, [this, id = space.id, keys] { return reactor_.core().Locate(id, *keys); }));
@@ -59,8 +82,9 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
                                       absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
   rpc::Pinned pinned{.pins = {}, .spaces = spaces.size()};
+  KeysBySize all_keys(prompt);
   for (const FittingSpace& space : spaces) {
-    const auto keys = std::make_shared<const std::vector<ChunkKey>>(prompt.KeysOf(space.chunk_tokens));
+    const auto keys = all_keys.Of(space.chunk_tokens);
     if (keys->empty()) continue;
     KVIST_ASSIGN_OR_RETURN(
         const std::optional<rpc::PinStatus> pin,
@@ -68,10 +92,13 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
             deadline, [this, id = space.id, keys, wish]() -> absl::StatusOr<std::optional<rpc::PinStatus>> {
               KVIST_ASSIGN_OR_RETURN(const uint32_t chunks, reactor_.Pin(id, wish.owner, *keys, wish.lasts));
               if (chunks == 0) return std::nullopt;
-              const core::PinName name{wish.owner, keys->back(), static_cast<uint32_t>(keys->size())};
+              const core::PinName name{wish.owner, keys->back(), static_cast<uint32_t>(keys->size()), /*by_operator=*/true};
               return RowOf(*reactor_.core().FindPin(id, name), reactor_.core());
             })));
-    if (pin.has_value()) pinned.pins.push_back(*pin);
+    if (!pin.has_value()) continue;
+    spdlog::info("pin {} of {}: {} chunks of space {}, asked for on the admin socket", pin->id, absl::CHexEscape(pin->owner),
+                 pin->chunks, space.digest.substr(0, rpc::kShownDigits));
+    pinned.pins.push_back(*pin);
   }
   return pinned;
 }

@@ -4,9 +4,11 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <sstream>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -20,17 +22,21 @@ namespace {
 constexpr size_t kShown = 40;      // of a word that is none
 constexpr size_t kKeyDigits = 64;  // of a SHA-256 digest
 
+absl::StatusOr<std::string> ReadAll(std::istream& from, const std::string& name) {
+  std::string text;
+  for (char part[65536]; from.read(part, sizeof part) || from.gcount() > 0;)
+    text.append(part, static_cast<size_t>(from.gcount()));
+  if (from.bad()) return absl::UnavailableError(absl::StrCat(name, ": ", std::strerror(errno)));
+  return text;
+}
+
 absl::StatusOr<std::string> Contents(const std::string& path) {
-  std::ostringstream text;
-  if (path == "-") {
-    text << std::cin.rdbuf();
-    return text.str();
-  }
+  if (path == "-") return ReadAll(std::cin, "stdin");
+  if (std::error_code none; std::filesystem::is_directory(path, none))
+    return absl::InvalidArgumentError(absl::StrCat(path, " is a directory"));
   std::ifstream file(path);
   if (!file.is_open()) return absl::NotFoundError(absl::StrCat(path, ": ", std::strerror(errno)));
-  text << file.rdbuf();
-  if (file.bad()) return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
-  return text.str();
+  return ReadAll(file, path);
 }
 
 std::vector<absl::string_view> Words(absl::string_view text) {

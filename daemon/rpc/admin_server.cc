@@ -20,8 +20,9 @@
 namespace kvist::rpc {
 namespace {
 
-constexpr int kRequestBytesMax = 64 << 10;  // a request is a digest at most
-constexpr int kThreadsMax = 16;             // calls at a time, gRPC's own pollers included; a few operators and a scraper
+// A prompt of a million tokens, which most requests are far below.
+constexpr int kRequestBytesMax = 4 << 20;
+constexpr int kThreadsMax = 16;  // calls at a time, gRPC's own pollers included; a few operators and a scraper
 constexpr std::chrono::seconds kGrace(1);
 
 class NarrowUmask {

@@ -33,7 +33,8 @@ constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr int kWatchersMax =
     8;  // each has one of the server's threads (kThreadsMax in admin_server.cc), and others want answers
 constexpr size_t kRequestNameMax = 64;
-constexpr size_t kOwnerMax = 255;            // as of an engine's instance
+constexpr size_t kOwnerMax = 255;  // as of an engine's instance
+constexpr double kPinSecondsMin = 0.001;
 constexpr double kPinSecondsMax = 31536000;  // a year
 
 // gRPC keeps deadlines on the wall clock; what is left of one is carried over to the monotonic clock.
@@ -156,18 +157,16 @@ class NodeService final : public node::v1::Node::Service {
     if (!prompt.ok()) return ToGrpc(prompt.status());
     if (request->owner().size() > kOwnerMax)
       return ToGrpc(absl::InvalidArgumentError(absl::StrCat("owner: at most ", kOwnerMax, " bytes")));
-    if (!(request->seconds() >= 0 && request->seconds() <= kPinSecondsMax)) {
-      return ToGrpc(absl::InvalidArgumentError(
-          absl::StrCat("seconds: ", request->seconds(), "; allowed: 0 (until it is removed) to ", kPinSecondsMax)));
+    const double seconds = request->seconds();
+    if (seconds != 0 && !(seconds >= kPinSecondsMin && seconds <= kPinSecondsMax)) {
+      return ToGrpc(absl::InvalidArgumentError(absl::StrCat("seconds: ", seconds, "; allowed: 0 (until it is removed), or ",
+                                                            kPinSecondsMin, " to ", kPinSecondsMax)));
     }
     PinWish wish{request->owner().empty() ? "operator" : request->owner()};
-    if (request->seconds() > 0) wish.lasts = absl::Seconds(request->seconds());
+    if (seconds > 0) wish.lasts = absl::Seconds(seconds);
     const absl::StatusOr<Pinned> pinned = control_->Pin(*filter, *prompt, wish, DeadlineOf(*context, kQuestionTime));
     if (!pinned.ok()) return ToGrpc(pinned.status());
     *reply = ToReply(*pinned);
-    for (const node::v1::Pin& pin : reply->pins())
-      spdlog::info("pin {} of {}: {} chunks of {}, asked for on the admin socket", pin.id(), pin.owner(), pin.chunks(),
-                   pin.space());
     return grpc::Status::OK;
   }
 

@@ -285,7 +285,7 @@ node::v1::Pin ToReply(const PinStatus& pin) {
   reply.set_count(pin.count);
   reply.set_age_seconds(absl::ToDoubleSeconds(pin.age));
   if (pin.lasts != absl::InfiniteDuration())
-    reply.set_seconds_left(absl::ToDoubleSeconds(std::max(pin.lasts, absl::ZeroDuration())));
+    reply.set_seconds_left(std::max(absl::ToDoubleSeconds(pin.lasts), 1e-9));  // 0 is none
   return reply;
 }
 

@@ -217,6 +217,21 @@ TEST_CASE("kvistctl lookup and pins add take a prompt, and say what of it is the
   CHECK(json["spaces"][0]["chunk_tokens"] == 16);
   CHECK(json["spaces"][0]["ssd_tokens"] == 32);
 
+  // As large as may be: 4,096 chunks, tokens of a large vocabulary.
+  const std::string vast = dir / "vast", keys = dir / "keys";
+  {
+    std::ofstream file(vast), key_file(keys);
+    for (int i = 0; i < 4096 * 16 + 5; ++i) file << 200'000 + i << ",";
+    for (int i = 0; i < 4096; ++i) key_file << std::string(64, "0123456789abcdef"[i % 16]) << "\n";
+  }
+  for (const auto& prompt : {std::vector<std::string>{"--tokens", vast}, {"--keys", keys}}) {
+    std::vector<std::string> arguments{"lookup", "-o", "json", "--model", "llama"};
+    arguments.insert(arguments.end(), prompt.begin(), prompt.end());
+    const Outcome whole = ctl(arguments);
+    REQUIRE(whole.code == kOk);
+    CHECK(nlohmann::json::parse(whole.out)["spaces"][0]["prompt_chunks"] == 4096);
+  }
+
   const Outcome pinned = ctl({"pins", "add", "--tokens", tokens, "--space", "AAAA", "--owner", "me", "--for", "90m"});
   CHECK(pinned.code == kOk);
   CHECK_THAT(pinned.out, Contains("LASTS\n") && Contains("me     blue    llama       4      8") && Contains("1 h 30 min\n"));

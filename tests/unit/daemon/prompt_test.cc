@@ -99,6 +99,7 @@ TEST_CASE("A file of tokens or keys is read as people and programs write it, or 
   CHECK_THAT(why(ParseKeys(key + " " + key + "0")), Contains("word 2 is no chunk key"));
   CHECK_THAT(why(ParseKeys(std::string(64, 'g'))), Contains("word 1"));
   CHECK_THAT(why(ParseKeys("")), Contains("no keys"));
+  CHECK_THAT(why(ctl::ReadTokens("/tmp")), Contains("is a directory"));
   CHECK(ctl::ReadTokens("/nowhere/at/all").status().code() == absl::StatusCode::kNotFound);
 }
 
