@@ -14,9 +14,10 @@ namespace kvist::codec::bodies {
   template <class Float> \
   static KVIST_CODEC_INLINE
 
-// value * inverse, rounded to the nearest integer, ties to even: 1.5 * 2^23 has the integers as its last bits.
+// value * inverse, rounded to the nearest integer, ties to even: 1.5 * 2^23 has the integers as its last bits. Within +-2^22; beyond it is
+// some number, without overflow of a signed one.
 static KVIST_CODEC_INLINE int32_t Rounded(float value) {
-  return static_cast<int32_t>(BitsOf(value + 12582912.0F)) - 0x4b400000;
+  return static_cast<int32_t>(BitsOf(value + 12582912.0F) - 0x4b400000);
 }
 
 KVIST_CODEC_BODY uint16_t MaxMagnitude(const RawValue* __restrict row, size_t channels) {
@@ -95,7 +96,10 @@ KVIST_CODEC_BODY void FromEvenFp8(const uint8_t* __restrict codes, float step, s
 }
 
 KVIST_CODEC_BODY uint32_t Int4Code(uint16_t value, float inverse, int8_t zero) {
-  const int32_t code = Rounded(Float::ToFloat(value) * inverse) - zero;
+  // Outliers that are kept exact are beyond their group's codes, however far: they are brought to where Rounded knows their side.
+  const float wanted = Float::ToFloat(value) * inverse;
+  const float least = wanted > -1e6F ? wanted : -1e6F;
+  const int32_t code = Rounded(least < 1e6F ? least : 1e6F) - zero;
   const int32_t above = code > 0 ? code : 0;
   return static_cast<uint32_t>(above < 15 ? above : 15);
 }

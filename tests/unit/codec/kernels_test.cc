@@ -112,6 +112,31 @@ TEST_CASE("Kernels give the same bits by every instruction set") {
   }
 }
 
+// A group's outlier is kept exact beside its codes, but has one: of the value that is nearest.
+TEST_CASE("Kernels to_int4 gives the nearest code when a value is far outside of the group's range") {
+  for (const Element element : {Element::kBf16, Element::kFp16}) {
+    for (const Kernels& variant : SupportedKernels(element)) {
+      for (const float inverse : {0x1p10F, 0x1p13F, 0x1p14F, 0x1p15F, 0x1p20F, 0x1p126F}) {
+        INFO("variant " << variant.name << " inverse " << inverse);
+        constexpr size_t kChannels = 40;
+        std::vector<uint16_t> values(kChannels);
+        for (size_t i = 0; i < kChannels; ++i) {
+          const float value = i % 2 == 0 ? -1200.0F : 1200.0F;
+          values[i] = element == Element::kBf16 ? Bf16::FromFloat(value) : Fp16::FromFloat(value);
+        }
+        const std::vector<float> inverses(kChannels, inverse);
+        std::vector<int8_t> zeros(kChannels);
+        for (size_t i = 0; i < kChannels; ++i) zeros[i] = static_cast<int8_t>(i % 4 < 2 ? -126 : 126);
+        std::vector<uint8_t> packed(kChannels / 2), expected(kChannels / 2);
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] = i % 2 == 0 ? 0 : 0xff;
+        variant.to_int4(reinterpret_cast<const RawValue*>(values.data()), inverses.data(), zeros.data(), kChannels,
+                        packed.data());
+        CHECK(packed == expected);
+      }
+    }
+  }
+}
+
 TEST_CASE("KernelsFor takes the widest variant") {
   for (const Element element : {Element::kBf16, Element::kFp16})
     CHECK(KernelsFor(element).name == SupportedKernels(element).front().name);
