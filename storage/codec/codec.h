@@ -28,7 +28,8 @@ struct Encoded {
 //
 // Shape:   payload as `shape` says. Alignment: any.
 // Values:  a lossy method takes finite values only. A shard with an infinity or a NaN is encoded lossless, and the result and the header say
-//   so: one such shard doesn't end the job of compressing a million. Values below 2^-126 of a step become 0.
+//   so: one such shard doesn't end the job of compressing a million. Groups with steps below 2^-126 become 0, and those that are
+//   32 octaves below their matrix's largest are coarser than others (scaled.h, int4.h).
 // Owns:    both areas are the caller's; they don't overlap.
 // Errors:  InvalidArgument  the shape or the parameters; a payload of another size; an `out` of less than EncodedBound; a lossy method for
 //   opaque bytes.
@@ -46,7 +47,8 @@ struct Description {
 inline constexpr Bytes kDescribed{96};
 absl::StatusOr<Description> Describe(std::span<const std::byte> encoded);
 
-// Gives the shard back: bit for bit what it was when the method is lossless, else within the error that the method's header names.
+// Gives the shard back: bit for bit what it was when the method is lossless, else within the error that the method's header names (scaled.h,
+// int4.h; anchored.h aims at one and promises none).
 //
 // Shape:   `encoded` is all of it and nothing more; `shape` is what the caller knows the shard to be; out.size() == shape.bytes().
 // Errors:  InvalidArgument  the shape, or `out` isn't of its size.

@@ -13,10 +13,11 @@ namespace kvist::codec {
 //   | top, float | outliers, u32 | step codes [line][cell] | zeros, int8 [line][cell] | packed [token][(channels + 1) / 2]
 //   | positions of outliers, u32, ascending | outliers, u16 |                    position = token * channels + channel
 //
-//   value = (4 bits + zero) * step; steps: StepTable(top). Zero is always a value that can be said.
+//   value = (4 bits + zero) * step; steps: StepTable(top). Zero is a value that can be said where the group's range has it.
 //
 // Error of a value: at most half a step and the element's own rounding; step at most 2^(1/8) times a 15th of the group's range, or a 126th of its
-//   largest magnitude if that is more. Of the groups with the widest ranges those that shrink most without their most distant value have that
+//   largest magnitude if that is more, or top * 2^-(255/8) if that is still more. Groups with a step below 2^-126, so values below
+//   126 * 2^-126, become 0. Of the groups with the widest ranges those that shrink most without their most distant value have that
 //   kept exact, as many groups as Parameters::outliers allows.
 class Int4Coder final : public MatrixCoder {
  public:

@@ -12,8 +12,9 @@ namespace kvist::codec {
 //
 //   | top, float | step codes [line][cell] | bytes [token][channel] |         value = byte * step, in int8 or e4m3; steps: StepTable(top)
 //
-// Error of a value: int8 at most half a step, step at most 2^(1/8) / 127 of the group's largest magnitude, and the element's own rounding.
-//   fp8 at most a 16th of the value, or half of 2^-9 steps; step at most 2^(1/8) / 448 of the largest.
+// Error of a value: int8 at most half a step, fp8 at most a 16th of the value or half of 2^-9 steps, and the element's own rounding. The step is
+//   at most 2^(1/8) * the group's largest magnitude / range, range 127 or 448, or top * 2^-(255/8) if that is more: of groups 32 octaves below
+//   the matrix's largest and further nothing may be left. Groups with a step below 2^-126, so values below range * 2^-126, become 0.
 class ScaledCoder final : public MatrixCoder {
  public:
   ScaledCoder(Method method, const Shape& shape, uint32_t group, const Kernels& kernels);

@@ -6,7 +6,7 @@
 
 namespace kvist::codec {
 
-// The steps that a matrix's scales choose from by a byte: from the largest, `top`, downwards by eighths of an octave, 32 octaves in all.
+// The steps that a matrix's scales choose from by a byte: from the largest, `top`, downwards by eighths of an octave, to 2^-(255/8) of it.
 //
 // A scale of 16 bits would cost twice as much, and with half as many scales the error is larger than the 4 % that a coarser step adds.
 // The same bits on every machine: constants and powers of two, multiplied.
@@ -18,7 +18,7 @@ class StepTable {
 
   float top() const { return steps_[0]; }
   float step(uint8_t code) const { return steps_[code]; }
-  // By what values are multiplied; 0 where 1 / step is none: such values, below 2^-126 steps, become 0.
+  // By what values are multiplied. 0 for steps below 2^-126, where 1 / step may be none: all values of such a step become 0.
   float inverse(uint8_t code) const { return inverses_[code]; }
 
   // The code of the smallest step that is at least `wanted`; 0 when none is. / Of the largest that is at most `wanted`; 255 when none is.

@@ -17,35 +17,53 @@ double HalfUlp(Element element, double value) {
 }
 const double kCoarser = std::pow(2.0, 0.125) * 1.00001;  // a step of the table beside the one that would do
 
-// For each value the largest error that its method's header names, given its group's smallest and largest.
-double ErrorBound(Method method, double value, double low, double high) {
-  const double largest = std::max(std::abs(low), std::abs(high));
-  if (method == Method::kInt8) return kCoarser * largest / 127 / 2;
-  if (method == Method::kInt4) return kCoarser * std::max((high - low) / 15, largest / 126) / 2;
-  return std::abs(value) / 16 + kCoarser * largest / 448 / 1024;
+struct Ends {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  double largest() const { return std::max(std::abs(low), std::abs(high)); }
+};
+
+double RangeOf(Method method) { return method == Method::kInt8 ? 127 : method == Method::kInt4 ? 126 : 448; }
+
+// The step that would do for a group.
+double WantedStep(Method method, const Ends& ends) {
+  const double of_largest = ends.largest() / RangeOf(method);
+  return method == Method::kInt4 ? std::max((ends.high - ends.low) / 15, of_largest) : of_largest;
+}
+
+// For each value the largest error that its method's header names, given its group's ends and the largest step of the matrix.
+double ErrorBound(Method method, double value, const Ends& ends, double top) {
+  const double step = std::max(kCoarser * WantedStep(method, ends), top * std::pow(2.0, -255 / 8.0) * 1.00001);
+  const double becomes_zero = step < 0x1p-126 * kCoarser ? RangeOf(method) * 0x1p-126 : 0;
+  return std::max(method == Method::kFp8 ? std::abs(value) / 16 + step / 1024 : step / 2, becomes_zero);
 }
 
 // The largest error over what is allowed.
 double WorstOfAllowed(Method method, uint32_t group, const Shape& shape, const Payload& was, const Payload& is) {
   double worst = 0;
   const uint64_t count = shape.matrix_values();
+  std::vector<Ends> ends(count);  // of each value's group
   for (uint64_t matrix = 0; matrix < shape.matrices(); ++matrix) {
     const bool key = shape.IsKey(matrix);
+    double top = 0;
     for (uint32_t t = 0; t < shape.tokens; ++t) {
       for (uint32_t c = 0; c < shape.channels; ++c) {
-        double low = std::numeric_limits<double>::infinity(), high = -low;
+        Ends found;
         const uint32_t first = (key ? t : c) / group * group;
         const uint32_t end = std::min(first + group, key ? shape.tokens : shape.channels);
         for (uint32_t i = first; i < end; ++i) {
           const uint64_t at = matrix * count + (key ? uint64_t{i} * shape.channels + c : uint64_t{t} * shape.channels + i);
-          low = std::min(low, ValueAt(shape.element, was, at));
-          high = std::max(high, ValueAt(shape.element, was, at));
+          found.low = std::min(found.low, ValueAt(shape.element, was, at));
+          found.high = std::max(found.high, ValueAt(shape.element, was, at));
         }
-        const uint64_t at = matrix * count + uint64_t{t} * shape.channels + c;
-        const double before = ValueAt(shape.element, was, at), after = ValueAt(shape.element, is, at);
-        const double allowed = ErrorBound(method, before, low, high) + HalfUlp(shape.element, after);
-        worst = std::max(worst, std::abs(after - before) / allowed);
+        ends[uint64_t{t} * shape.channels + c] = found;
+        top = std::max(top, WantedStep(method, found));
       }
+    }
+    for (uint64_t i = 0; i < count; ++i) {
+      const double before = ValueAt(shape.element, was, matrix * count + i);
+      const double after = ValueAt(shape.element, is, matrix * count + i);
+      const double allowed = ErrorBound(method, before, ends[i], top) + HalfUlp(shape.element, after);
+      worst = std::max(worst, std::abs(after - before) / allowed);
     }
   }
   return worst;
@@ -100,6 +118,33 @@ TEST_CASE("Encode keeps each value within its method's bound when shapes and gro
       INFO("method " << NameOf(method) << " group " << parameters.group);
       const Payload decoded = DecodeAll(shape, EncodeAll(method, parameters, shape, payload));
       CHECK(WorstOfAllowed(method, parameters.group, shape, payload, decoded) <= 1);
+    }
+  }
+}
+
+// A step's byte reaches 255 eighths of an octave down from the matrix's largest, and a step's inverse to 2^-126.
+TEST_CASE(
+    "Encode keeps each value within its method's bound when groups are 40 octaves apart or smaller than steps can be") {
+  constexpr uint32_t kGroup = 8;
+  const Shape shape{.element = Element::kBf16, .segments = 2, .keys = 1, .tokens = 2 * kGroup, .channels = 2 * kGroup};
+  std::mt19937_64 random(14);
+  const Payload even = Gaussian(shape, &random);
+  const std::pair<int, int> cases[] = {{0, 20}, {0, 31}, {0, 33}, {0, 40}, {-80, 40}, {-110, 15}, {-120, 0}};
+  for (const auto& [first, apart] : cases) {
+    // In keys the later tokens' groups are smaller, in the others the later channels'.
+    Payload payload = even;
+    for (uint64_t i = 0; i < payload.size() / 2; ++i) {
+      const uint64_t within = i % shape.matrix_values();
+      const uint64_t line = shape.IsKey(i / shape.matrix_values()) ? within / shape.channels : within % shape.channels;
+      const int octaves = first - (line < kGroup ? 0 : apart);
+      PutValue(shape.element, &payload, i, static_cast<float>(std::ldexp(ValueAt(shape.element, even, i), octaves)));
+    }
+    for (const Method method : {Method::kInt8, Method::kInt4, Method::kFp8}) {
+      INFO("method " << NameOf(method) << " first group 2^" << first << " the others " << apart << " octaves below");
+      Parameters parameters = Parameters::Of(method);
+      parameters.group = kGroup;
+      const Payload decoded = DecodeAll(shape, EncodeAll(method, parameters, shape, payload));
+      CHECK(WorstOfAllowed(method, kGroup, shape, payload, decoded) <= 1);
     }
   }
 }
