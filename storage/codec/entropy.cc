@@ -5,10 +5,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "storage/base/check.h"
 
 namespace kvist::codec {
+namespace {
+
+// zstd's own functions take more than one frame, frames to be skipped and the forms of old versions, each with a decoder of its own.
+bool IsOneFrame(std::span<const uint8_t> input) {
+  uint32_t magic = 0;
+  if (input.size() < sizeof magic) return false;
+  std::memcpy(&magic, input.data(), sizeof magic);
+  return magic == ZSTD_MAGICNUMBER && ZSTD_findFrameCompressedSize(input.data(), input.size()) == input.size();
+}
+
+}  // namespace
 
 struct Compressor::Context {
   ZSTD_CCtx* zstd = ZSTD_createCCtx();
@@ -51,6 +63,7 @@ Decompressor::Decompressor() : context_(std::make_unique<Context>()) { KVIST_CHE
 Decompressor::~Decompressor() = default;
 
 bool Decompressor::Decompress(std::span<const uint8_t> input, std::span<uint8_t> out) {
+  if (!IsOneFrame(input)) return false;
   const size_t length = ZSTD_decompressDCtx(context_->zstd, out.data(), out.size(), input.data(), input.size());
   return ZSTD_isError(length) == 0 && length == out.size();
 }

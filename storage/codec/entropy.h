@@ -37,7 +37,7 @@ class Decompressor {
   Decompressor(const Decompressor&) = delete;
   Decompressor& operator=(const Decompressor&) = delete;
 
-  // Fills `out` to its last byte; false when the input doesn't, whatever it holds. Allocates nothing.
+  // Fills `out` to its last byte; false when the input doesn't, whatever it holds, or isn't one frame of today's zstd. Allocates nothing.
   bool Decompress(std::span<const uint8_t> input, std::span<uint8_t> out);
 
  private:

@@ -60,6 +60,32 @@ TEST_CASE("Decompressor refuses what fills less or more than its room") {
   CHECK(decompressor.Decompress(packed, back));  // and is none the worse for it
 }
 
+TEST_CASE("Decompressor refuses what zstd would take but no Compressor gives") {
+  const std::vector<uint8_t> text = {'k', 'v', 'i', 's', 't'};
+  // One block of bytes as they are, and a last one of none, in the forms that zstd had before its first version.
+  const std::vector<std::vector<uint8_t>> old = {
+      {0x25, 0xb5, 0x2f, 0xfd, 0x00, 0x40, 0, 5, 'k', 'v', 'i', 's', 't', 0xc0, 0, 0},
+      {0x26, 0xb5, 0x2f, 0xfd, 0x00, 0x40, 0, 5, 'k', 'v', 'i', 's', 't', 0xc0, 0, 0},
+      {0x27, 0xb5, 0x2f, 0xfd, 0x00, 0x00, 0x40, 0, 5, 'k', 'v', 'i', 's', 't', 0xc0, 0, 0}};
+  const std::vector<uint8_t> now = {0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x00, (5 << 3) | 1, 0, 0, 'k', 'v', 'i', 's', 't'};
+  const std::vector<uint8_t> skipped = {0x50, 0x2a, 0x4d, 0x18, 2, 0, 0, 0, 'n', 'o'};
+  const auto both = [](std::vector<uint8_t> first, const std::vector<uint8_t>& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  };
+
+  Decompressor decompressor;
+  std::vector<uint8_t> back(text.size()), twice(2 * text.size());
+  REQUIRE(decompressor.Decompress(now, back));
+  CHECK(back == text);
+  for (const auto& frame : old) CHECK(!decompressor.Decompress(frame, back));
+  CHECK(!decompressor.Decompress(both(skipped, now), back));
+  CHECK(!decompressor.Decompress(both(now, skipped), back));
+  CHECK(!decompressor.Decompress(skipped, {}));
+  CHECK(!decompressor.Decompress(both(now, now), twice));
+  CHECK(!decompressor.Decompress(both(now, {0}), back));
+}
+
 TEST_CASE("SeemsCompressible tells even bytes from others by a sample") {
   CHECK(!SeemsCompressible({}));
   CHECK(!SeemsCompressible(Bytes(300'000, 256, 1)));
