@@ -81,6 +81,13 @@ Description DescriptionOf(const Header& header) {
   return found;
 }
 
+// Of what Validate accepts.
+uint64_t BoundOf(Method method, const Parameters& parameters, const Shape& shape) {
+  const size_t lossless = MatrixCoder::Bound(Method::kLossless, shape, Parameters{});
+  const size_t asked = MatrixCoder::Bound(method, shape, parameters);
+  return PartsAt(shape.matrices()) + shape.matrices() * std::max(lossless, asked);
+}
+
 absl::StatusOr<Header> ReadHeader(std::span<const std::byte> encoded) {
   Header header{};
   if (encoded.size() < sizeof header) return absl::DataLossError("encoded shard: shorter than a header");
@@ -94,7 +101,8 @@ absl::StatusOr<Header> ReadHeader(std::span<const std::byte> encoded) {
   if (const absl::Status status = Validate(found.method, found.parameters, found.shape); !status.ok())
     return absl::DataLossError(absl::StrCat("encoded shard: ", status.message()));
   if (header.reserved != 0 || header.decoded != found.shape.bytes().value ||
-      header.encoded < PartsAt(found.shape.matrices()))
+      header.encoded < PartsAt(found.shape.matrices()) ||
+      header.encoded > BoundOf(found.method, found.parameters, found.shape))
     return absl::DataLossError("encoded shard: the header contradicts itself");
   return header;
 }
@@ -102,9 +110,7 @@ absl::StatusOr<Header> ReadHeader(std::span<const std::byte> encoded) {
 }  // namespace
 
 Bytes EncodedBound(Method method, const Parameters& parameters, const Shape& shape) {
-  const size_t lossless = MatrixCoder::Bound(Method::kLossless, shape, Parameters{});
-  const size_t asked = MatrixCoder::Bound(method, shape, parameters);
-  return Bytes{PartsAt(shape.matrices()) + shape.matrices() * std::max(lossless, asked)};
+  return Bytes{BoundOf(method, parameters, shape)};
 }
 
 absl::StatusOr<Encoded> Encode(Method method, const Parameters& parameters, const Shape& shape,

@@ -41,7 +41,7 @@ struct Description {
   Method method{};
   Parameters parameters;
   Shape shape;
-  Bytes encoded{};  // all of it, header and directory too
+  Bytes encoded{};  // all of it, header and directory too; at most EncodedBound
 };
 // `encoded`: its first kDescribed bytes at least. Errors: DataLoss  it is no header, or a damaged one.
 inline constexpr Bytes kDescribed{96};

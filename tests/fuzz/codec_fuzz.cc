@@ -6,7 +6,7 @@
 //   bit 4        the rest changes some of its bytes (offset, value); else the rest, behind four bytes of a shape, is what is decoded
 //   bit 5        the checksums are put right again: as by a forger
 // Holds: Decode fills what it is given or says DataLoss, and touches nothing outside of it (AddressSanitizer); what was changed and not
-// forged is DataLoss; what Describe accepts is valid.
+// forged is DataLoss; what Describe accepts is valid and at most EncodedBound.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -87,6 +87,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto found = codec::Describe(encoded);
   if (!found.ok()) return 0;
   KVIST_CHECK(found->shape.Validate().ok() && found->parameters.Validate(found->method).ok());
+  KVIST_CHECK(found->encoded <= codec::EncodedBound(found->method, found->parameters, found->shape));
   if (status.ok()) KVIST_CHECK(found->shape == shape && found->encoded.value == encoded.size());
   return 0;
 }

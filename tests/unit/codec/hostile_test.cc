@@ -140,6 +140,23 @@ TEST_CASE("Decode refuses forged lengths and shapes before it takes memory for t
   }
 }
 
+TEST_CASE("Describe refuses a forged length that no shard of the shape can have") {
+  const Shape shape{.element = Element::kBf16, .layers = 2, .segments = 2, .keys = 1, .tokens = 70, .channels = 5};
+  std::mt19937_64 random(2);
+  for (const Method method : kMethods) {
+    Payload forged = EncodeAll(method, shape, Gaussian(shape, &random));
+    const uint64_t bound = EncodedBound(method, Parameters::Of(method), shape).value;
+    for (const uint64_t length : {PartsAt(shape.matrices()), bound, bound + 1, PartsAt(shape.matrices()) - 1, UINT64_MAX}) {
+      std::memcpy(forged.data() + offsetof(Header, encoded), &length, sizeof length);
+      ForgeChecksums(forged);
+      const auto found = Describe(forged);
+      INFO("method " << NameOf(method) << " length " << length);
+      CHECK(found.ok() == (length >= PartsAt(shape.matrices()) && length <= bound));
+      CHECK((found.ok() || found.status().code() == absl::StatusCode::kDataLoss));
+    }
+  }
+}
+
 TEST_CASE("Decode refuses outliers that lie outside or out of order") {
   const Shape shape{.element = Element::kBf16, .tokens = 64, .channels = 64};
   std::mt19937_64 random(8);
