@@ -42,10 +42,17 @@ const std::vector<std::byte>& Made(uint8_t how) {
     const uint32_t byte = i % 2 == 0 ? state >> 24 : 0x3c + (state >> 31 << 7) + (state >> 29 & 3);  // finite, of like size
     payload[i] = static_cast<std::byte>(byte);
   }
-  const codec::Parameters parameters = codec::Parameters::Of(method);
+  codec::Parameters parameters = codec::Parameters::Of(method);
+  if (method == codec::Method::kInt4)
+    parameters.outliers = 4096;  // so that few values have some: positions say where decoding writes
   encoded.resize(codec::EncodedBound(method, parameters, shape).value);
   const auto written = codec::Encode(method, parameters, shape, payload, encoded);
   KVIST_CHECK(written.ok() && written->method == method);
+  if (method == codec::Method::kInt4) {
+    uint32_t outliers = 0;  // of the first matrix: behind the float of its part
+    std::memcpy(&outliers, encoded.data() + codec::PartsAt(shape.matrices()) + sizeof(float), sizeof outliers);
+    KVIST_CHECK(outliers > 0);
+  }
   encoded.resize(written->bytes.value);
   return encoded;
 }

@@ -14,6 +14,13 @@ struct Written {
   Payload encoded;
 };
 
+// Of the first matrix of a shard in int4: what is behind the float of its part.
+uint32_t OutliersIn(const Written& written) {
+  uint32_t outliers = 0;
+  std::memcpy(&outliers, written.encoded.data() + PartsAt(written.shape.matrices()) + sizeof(float), sizeof outliers);
+  return outliers;
+}
+
 // Small ones of each method, compressed and as they are.
 std::vector<Written> AllKinds() {
   std::mt19937_64 random(12);
@@ -21,7 +28,11 @@ std::vector<Written> AllKinds() {
   for (const Method method : kMethods) {
     for (const Element element : {Element::kBf16, Element::kFp16}) {
       const Shape shape{.element = element, .layers = 2, .segments = 2, .keys = 1, .tokens = 70, .channels = 5};
-      all.push_back({shape, EncodeAll(method, shape, Gaussian(shape, &random))});
+      Parameters parameters = Parameters::Of(method);
+      if (method == Method::kInt4)
+        parameters.outliers = 4096;  // so that few values have some: positions say where Decode writes
+      all.push_back({shape, EncodeAll(method, parameters, shape, Gaussian(shape, &random))});
+      if (method == Method::kInt4) REQUIRE(OutliersIn(all.back()) > 0);
     }
   }
   const Shape any{.element = Element::kBf16, .layers = 2, .tokens = 7, .channels = 9};
