@@ -109,7 +109,8 @@ absl::StatusOr<Header> ReadHeader(std::span<const std::byte> encoded) {
 
 }  // namespace
 
-Bytes EncodedBound(Method method, const Parameters& parameters, const Shape& shape) {
+absl::StatusOr<Bytes> EncodedBound(Method method, const Parameters& parameters, const Shape& shape) {
+  KVIST_RETURN_IF_ERROR(Validate(method, parameters, shape));
   return Bytes{BoundOf(method, parameters, shape)};
 }
 
@@ -119,8 +120,8 @@ absl::StatusOr<Encoded> Encode(Method method, const Parameters& parameters, cons
   if (payload.size() != shape.bytes().value)
     return absl::InvalidArgumentError(
         absl::StrCat("payload has ", payload.size(), " bytes, the shape ", shape.bytes().value));
-  if (const Bytes bound = EncodedBound(method, parameters, shape); out.size() < bound.value)
-    return absl::InvalidArgumentError(absl::StrCat("out has ", out.size(), " bytes, EncodedBound asks for ", bound.value));
+  if (const uint64_t bound = BoundOf(method, parameters, shape); out.size() < bound)
+    return absl::InvalidArgumentError(absl::StrCat("out has ", out.size(), " bytes, EncodedBound asks for ", bound));
   if (IsLossy(method) && !AllFinite(shape, payload))
     return Encode(Method::kLossless, Parameters::Of(Method::kLossless), shape, payload, out);
 

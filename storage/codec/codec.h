@@ -16,8 +16,9 @@
 //   bytes that are decoded.
 namespace kvist::codec {
 
-// The most bytes that a shard of this shape can take. `shape` and `parameters` are valid. Whatever the method, it covers kLossless, too.
-Bytes EncodedBound(Method method, const Parameters& parameters, const Shape& shape);
+// The most bytes that a shard of this shape can take. Whatever the method, it covers kLossless, too.
+// Errors: InvalidArgument  the shape or the parameters; a lossy method for opaque bytes.
+absl::StatusOr<Bytes> EncodedBound(Method method, const Parameters& parameters, const Shape& shape);
 
 struct Encoded {
   Method method{};  // kLossless, whatever was asked, when a value is infinite or not a number

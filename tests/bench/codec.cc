@@ -47,7 +47,7 @@ class Trial {
       : method_(method),
         parameters_(codec::Parameters::Of(method)),
         values_(values),
-        encoded_(codec::EncodedBound(method, parameters_, values.shape).value),
+        encoded_(codec::EncodedBound(method, parameters_, values.shape)->value),
         decoded_(values.payload.size()) {}
 
   // GB of values a second.

@@ -45,7 +45,7 @@ const std::vector<std::byte>& Made(uint8_t how) {
   codec::Parameters parameters = codec::Parameters::Of(method);
   if (method == codec::Method::kInt4)
     parameters.outliers = 4096;  // so that few values have some: positions say where decoding writes
-  encoded.resize(codec::EncodedBound(method, parameters, shape).value);
+  encoded.resize(codec::EncodedBound(method, parameters, shape)->value);
   const auto written = codec::Encode(method, parameters, shape, payload, encoded);
   KVIST_CHECK(written.ok() && written->method == method);
   if (method == codec::Method::kInt4) {
@@ -94,7 +94,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto found = codec::Describe(encoded);
   if (!found.ok()) return 0;
   KVIST_CHECK(found->shape.Validate().ok() && found->parameters.Validate(found->method).ok());
-  KVIST_CHECK(found->encoded <= codec::EncodedBound(found->method, found->parameters, found->shape));
+  KVIST_CHECK(found->encoded <= *codec::EncodedBound(found->method, found->parameters, found->shape));
   if (status.ok()) KVIST_CHECK(found->shape == shape && found->encoded.value == encoded.size());
   return 0;
 }

@@ -192,7 +192,7 @@ TEST_CASE("Encode falls back to lossless and says so when a value isn't finite")
       PutBits(&payload, random() % (payload.size() / 2), bits);
       for (const Method method : LossyMethods()) {
         const Parameters parameters = Parameters::Of(method);
-        Payload out(EncodedBound(method, parameters, shape).value);
+        Payload out(EncodedBound(method, parameters, shape)->value);
         const auto encoded = Encode(method, parameters, shape, payload, out);
         REQUIRE(encoded.ok());
         CHECK(encoded->method == Method::kLossless);
@@ -335,6 +335,27 @@ TEST_CASE("Encode refuses what it can't do and names it") {
         absl::StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("EncodedBound refuses what Encode refuses") {
+  const Shape shape{.element = Element::kBf16, .tokens = 4, .channels = 8};
+  Shape opaque = shape, empty = shape, huge = shape;
+  opaque.element = Element::kOpaque;
+  empty.tokens = 0;
+  huge.tokens = huge.channels = UINT32_MAX;
+  const auto code = [](Method method, const Parameters& parameters, const Shape& asked) {
+    return EncodedBound(method, parameters, asked).status().code();
+  };
+  CHECK(code(Method::kInt8, Parameters{}, shape) == absl::StatusCode::kInvalidArgument);
+  CHECK(code(Method::kInt4, Parameters{}, shape) == absl::StatusCode::kInvalidArgument);
+  CHECK(code(static_cast<Method>(77), Parameters{}, shape) == absl::StatusCode::kInvalidArgument);
+  for (const Method method : kMethods) {
+    const Parameters parameters = Parameters::Of(method);
+    CHECK(code(method, parameters, shape) == absl::StatusCode::kOk);
+    CHECK(code(method, parameters, empty) == absl::StatusCode::kInvalidArgument);
+    CHECK(code(method, parameters, huge) == absl::StatusCode::kInvalidArgument);
+    CHECK((code(method, parameters, opaque) == absl::StatusCode::kOk) == !IsLossy(method));
+  }
+}
+
 TEST_CASE("Method has a name that leads back to it") {
   for (const Method method : kMethods) CHECK(MethodNamed(NameOf(method)) == method);
   CHECK(!MethodNamed("").has_value());
@@ -352,7 +373,7 @@ TEST_CASE("Encode and Decode give the same on many threads at once") {
     std::vector<std::thread> threads;
     for (int& mine : same) {
       threads.emplace_back([&, found = &mine] {
-        Payload out(EncodedBound(method, Parameters::Of(method), shape).value), back(payload.size());
+        Payload out(EncodedBound(method, Parameters::Of(method), shape)->value), back(payload.size());
         const auto made = Encode(method, Parameters::Of(method), shape, payload, out);
         out.resize(made->bytes.value);
         *found = out == encoded && Decode(out, shape, back).ok() && back == decoded ? 1 : 0;

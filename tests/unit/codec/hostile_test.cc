@@ -156,7 +156,7 @@ TEST_CASE("Describe refuses a forged length that no shard of the shape can have"
   std::mt19937_64 random(2);
   for (const Method method : kMethods) {
     Payload forged = EncodeAll(method, shape, Gaussian(shape, &random));
-    const uint64_t bound = EncodedBound(method, Parameters::Of(method), shape).value;
+    const uint64_t bound = EncodedBound(method, Parameters::Of(method), shape)->value;
     for (const uint64_t length : {PartsAt(shape.matrices()), bound, bound + 1, PartsAt(shape.matrices()) - 1, UINT64_MAX}) {
       std::memcpy(forged.data() + offsetof(Header, encoded), &length, sizeof length);
       ForgeChecksums(forged);

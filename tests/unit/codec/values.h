@@ -56,7 +56,7 @@ inline Payload Gaussian(const Shape& shape, std::mt19937_64* random, double size
 }
 
 inline Payload EncodeAll(Method method, const Parameters& parameters, const Shape& shape, const Payload& payload) {
-  Payload out(EncodedBound(method, parameters, shape).value);
+  Payload out(EncodedBound(method, parameters, shape)->value);
   const auto encoded = Encode(method, parameters, shape, payload, out);
   REQUIRE(encoded.ok());
   REQUIRE(encoded->bytes.value <= out.size());
