@@ -71,19 +71,23 @@ bool Decompressor::Decompress(std::span<const uint8_t> input, std::span<uint8_t>
 bool SeemsCompressible(std::span<const uint8_t> bytes) {
   if (bytes.empty()) return false;
   constexpr size_t kSamples = 4096;
-  const size_t every = std::max<size_t>(bytes.size() / kSamples, 1) | 1;  // odd, so that not all are of the same channels
+  const size_t all = std::min(bytes.size(), kSamples), every = bytes.size() / all;
   uint32_t counts[256] = {};
-  uint32_t all = 0;
-  for (size_t at = 0; at < bytes.size() && all < kSamples; at += every, ++all) ++counts[bytes[at]];
+  for (size_t i = 0; i < all; ++i) {
+    // One of each stretch, at another place in each: rows of any length may lie one after the other here.
+    const size_t place = (static_cast<uint32_t>(i) * 2654435761U >> 8) % every;  // 2^32 over the golden ratio
+    ++counts[bytes[i * bytes.size() / all + place]];
+  }
+  const auto taken = static_cast<double>(all);
   double bits = 0;
   uint32_t kinds = 0;
   for (const uint32_t count : counts) {
     if (count == 0) continue;
-    bits -= count * std::log2(static_cast<double>(count) / all);
+    bits -= count * std::log2(count / taken);
     ++kinds;
   }
   // A sample seems less even than what it is of: by about half a bit in e for each kind of byte.
-  const double entropy = bits / all + (kinds - 1) / (2.0 * all * std::log(2.0));
+  const double entropy = bits / taken + (kinds - 1) / (2.0 * taken * std::log(2.0));
   return entropy < 8 * 0.95;
 }
 

@@ -45,7 +45,8 @@ class Decompressor {
   std::unique_ptr<Context> context_;
 };
 
-// Whether Huffman would take at least a 20th off: by the entropy of at most 4,096 bytes of them, evenly taken.
+// Whether Huffman would take at least a 20th off: by the entropy of at most 4,096 bytes of them, one of each
+// stretch of as many bytes, at places that follow no row's length.
 bool SeemsCompressible(std::span<const uint8_t> bytes);
 
 }  // namespace kvist::codec

@@ -94,5 +94,20 @@ TEST_CASE("SeemsCompressible tells even bytes from others by a sample") {
   CHECK(SeemsCompressible(std::vector<uint8_t>(5000, 9)));
 }
 
+TEST_CASE("SeemsCompressible looks at all channels when rows are as long as what it goes by") {
+  constexpr size_t kRows = 4096;
+  for (const size_t channels : {64U, 129U, 131U, 257U}) {
+    const std::vector<uint8_t> random = Bytes(kRows * channels, 256, channels);
+    std::vector<uint8_t> one_even = random, one_random(random.size());
+    for (size_t at = 0; at < random.size(); at += channels) {
+      one_even[at] = 0;
+      one_random[at] = random[at];
+    }
+    INFO("channels " << channels);
+    CHECK(!SeemsCompressible(one_even));
+    CHECK(SeemsCompressible(one_random));
+  }
+}
+
 }  // namespace
 }  // namespace kvist::codec
