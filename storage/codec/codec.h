@@ -12,8 +12,9 @@
 
 // A shard's payload into fewer bytes that say of themselves how to get it back (format.h).
 //
-// Threads: any; nothing is kept from one call to the next. Scratch memory is some times a matrix's; it follows from the shape, never from
-//   bytes that are decoded.
+// Threads: any; nothing is kept from one call to the next. They have the floating-point state that threads begin with (MXCSR: rounding to the
+//   nearest, neither DAZ nor FTZ): by another one lossy methods may give other bits, and values beyond their bounds. Scratch memory is some
+//   times a matrix's; it follows from the shape, never from bytes that are decoded.
 namespace kvist::codec {
 
 // The most bytes that a shard of this shape can take. Whatever the method, it covers kLossless, too.
