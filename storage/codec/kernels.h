@@ -40,7 +40,8 @@ struct Kernels {
   void (*from_fp8)(const uint8_t* codes, const float* steps, size_t channels, RawValue* row);
   void (*from_even_fp8)(const uint8_t* codes, float step, size_t channels, RawValue* row);
 
-  // Four bits: value = (code + zero) * step, codes from 0 to 15: values beyond them, however far, get the nearest. Byte i has channel i below and channel i + (channels + 1) / 2 above.
+  // Four bits: value = (code + zero) * step, codes from 0 to 15: values beyond them, however far, get the nearest. Byte i has channel i below
+  // and channel i + (channels + 1) / 2 above.
   void (*to_int4)(const RawValue* row, const float* inverses, const int8_t* zeros, size_t channels, uint8_t* packed);
   void (*from_int4)(const uint8_t* packed, const float* steps, const int8_t* zeros, size_t channels, RawValue* row);
 };
