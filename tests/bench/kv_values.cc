@@ -100,6 +100,9 @@ KvValues MakeKvValues(const KvSizes& sizes, uint64_t seed) {
 }
 
 absl::StatusOr<KvValues> ReadKvValues(const std::string& path, const KvSizes& sizes) {
+  if (uint64_t{sizes.heads} * sizes.head_dim > std::numeric_limits<uint32_t>::max())
+    return absl::InvalidArgumentError(absl::StrCat("--kv: --heads ", sizes.heads, " of --head-dim ", sizes.head_dim,
+                                                   " make more channels than 32 bits count"));
   KvValues read{ShapeOf(sizes), sizes.heads, sizes.head_dim, {}};
   KVIST_RETURN_IF_ERROR(read.shape.Validate());
   std::ifstream file(path, std::ios::binary | std::ios::ate);

@@ -25,7 +25,7 @@ struct KvSizes {
 
 // Values of N(0, s_c), s_c log-normal(0, 1) for each channel of each layer; keys AR(1) of 0.9 along the tokens. The same from one seed.
 KvValues MakeKvValues(const KvSizes& sizes, uint64_t seed);
-// What a file of exactly such values holds. Errors: InvalidArgument  it has another size.  Unavailable  it can't be read.
+// What a file of exactly such values holds. Errors: InvalidArgument  it has another size, or the sizes are too large.  Unavailable  it can't be read.
 absl::StatusOr<KvValues> ReadKvValues(const std::string& path, const KvSizes& sizes);
 
 // How far softmax(q K^T / sqrt(head_dim)) V is from what it was, as the norm of the difference over the norm: random queries of N(0, 1) for
