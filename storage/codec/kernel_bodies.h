@@ -95,13 +95,13 @@ KVIST_CODEC_BODY void FromEvenFp8(const uint8_t* __restrict codes, float step, s
   for (size_t c = 0; c < channels; ++c) row[c] = Float::FromBounded(E4m3::ToFloat(codes[c]) * step);
 }
 
+// Brought between the codes before it is rounded, which gives the same as after: outliers that are kept exact are as far from their group's
+// codes as can be. What is left is in the last bits.
 KVIST_CODEC_BODY uint32_t Int4Code(uint16_t value, float inverse, int8_t zero) {
-  // Outliers that are kept exact are beyond their group's codes, however far: they are brought to where Rounded knows their side.
   const float wanted = Float::ToFloat(value) * inverse;
-  const float least = wanted > -1e6F ? wanted : -1e6F;
-  const int32_t code = Rounded(least < 1e6F ? least : 1e6F) - zero;
-  const int32_t above = code > 0 ? code : 0;
-  return static_cast<uint32_t>(above < 15 ? above : 15);
+  const auto least = static_cast<float>(zero), most = static_cast<float>(zero + 15);
+  const float above = wanted > least ? wanted : least;
+  return (static_cast<uint32_t>(Rounded(above < most ? above : most)) - static_cast<uint32_t>(zero)) & 15;
 }
 
 KVIST_CODEC_BODY void ToInt4(const RawValue* __restrict row, const float* __restrict inverses,
