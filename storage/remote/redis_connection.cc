@@ -129,6 +129,8 @@ void RedisConnection::GiveUp(RedisOp* op, absl::Time now) {
   op->given_up = true;
   outstanding_ -= op->bytes;
   const auto is_of_op = [op](const auto& of) { return of.op.get() == op; };
+  if (!expected_.empty() && expected_.front().op.get() == op)
+    reader_.Skip();  // begun or not: who knows what a server answers
   if (!op->begun) {
     out_.erase(std::remove_if(out_.begin(), out_.end(), is_of_op), out_.end());
     expected_.erase(std::remove_if(expected_.begin(), expected_.end(), is_of_op), expected_.end());
@@ -136,7 +138,6 @@ void RedisConnection::GiveUp(RedisOp* op, absl::Time now) {
   }
   given_up_ += op->replies_left;
   linger_until_ = std::min(linger_until_, now + options_->linger);
-  if (!expected_.empty() && expected_.front().op.get() == op) reader_.Skip();
   if (std::any_of(out_.begin(), out_.end(),
                   [op](const Piece& piece) { return piece.op.get() == op && !piece.bytes.empty(); }))
     Close(absl::UnavailableError("the connection was ended in the middle of an object whose deadline had passed"), now);

@@ -189,6 +189,48 @@ TEST_CASE("RedisStore believes no liar") {
   CHECK(store->load().bytes == 0);
 }
 
+// A server that answers the half of a put, and what comes behind it, before it was asked.
+struct Hasty {
+  explicit Hasty(const std::string& answer)
+      : server([this, answer](int client) {
+          char buffer[4096];
+          ssize_t n = ::recv(client, buffer, sizeof buffer, 0);
+          if (n <= 0) return;
+          received.assign(buffer, static_cast<size_t>(n));
+          ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+          go_on.WaitForNotificationWithTimeout(absl::Seconds(20));
+          ::send(client, kMore.data(), kMore.size(), MSG_NOSIGNAL);
+          while ((n = ::recv(client, buffer, sizeof buffer, 0)) > 0) received.append(buffer, static_cast<size_t>(n));
+          ended.Notify();
+        }) {}
+
+  static inline const std::string kMore = std::string(50, 'm');
+  std::string received;  // once it has ended
+  absl::Notification go_on;
+  absl::Notification ended;
+  ScriptedServer server;
+};
+
+TEST_CASE("RedisStore touches no room of a get that was answered before it was sent, after its deadline") {
+  Hasty hasty("-ERR x\r\n$116\r\n" + std::string(20, 'a'));
+  RedisOptions options = At(hasty.server.address());
+  options.connections = 1;
+  const auto store = *RedisStore::Create(options);
+  const auto body = Pattern(2 << 20, 1);
+  std::vector<std::byte> room(100);
+  Answer<Outcome> put;
+  Answer<Outcome> get;
+  REQUIRE(store->Submit({Kind::kPut, {PutOf("a", {}, body)}, In(absl::Seconds(20))}, put.Done()).ok());
+  REQUIRE(store->Submit({Kind::kGet, {GetOf("b", {}, room)}, In(absl::Milliseconds(300))}, get.Done()).ok());
+  put.Wait();
+  get.Wait();
+  std::fill(room.begin(), room.end(), std::byte{7});
+  hasty.go_on.Notify();
+  // What it says more is read, and nobody's.
+  Ask(store.get(), Kind::kExists, {Named("c")}, absl::Milliseconds(300));
+  CHECK(room == std::vector<std::byte>(room.size(), std::byte{7}));
+}
+
 TEST_CASE("RedisStore doesn't spin on a server that ends each connection") {
   std::atomic<int> connections = 0;
   ScriptedServer closing([&connections](int) { ++connections; });
