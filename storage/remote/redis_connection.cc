@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
 #include "storage/remote/redis_status.h"
@@ -42,7 +43,7 @@ void RedisConnection::Begin(absl::Time now) {
   KVIST_CHECK(idle());
   state_ = State::kResolving;
   connect_until_ = now + options_->connect_timeout;
-  greeting_error_ = absl::OkStatus();
+  stream_error_ = absl::OkStatus();
   has_answered_ = false;
   Turn(now);
 }
@@ -76,7 +77,7 @@ void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part
     text.append(reinterpret_cast<const char*>(&prefix), sizeof prefix);
     text.append(reinterpret_cast<const char*>(operation.head.data()), operation.head.size());
   }
-  out_.push_back({op, std::move(text), bytes});
+  out_.push_back({op, std::move(text), bytes, false});
   std::string end = "\r\n";
   if (expires) {
     AppendWord(&end, "PX");
@@ -164,8 +165,8 @@ absl::Status RedisConnection::Go(absl::Time now) {
   }
   if (state_ != State::kGreeting && state_ != State::kReady) return absl::OkStatus();
   if (absl::Status status = Send(); !status.ok()) return status;
-  if (absl::Status status = Receive(); !status.ok()) return status;
-  return greeting_error_;
+  const absl::Status received = Receive();
+  return stream_error_.ok() ? received : stream_error_;
 }
 
 absl::Status RedisConnection::Connecting(absl::Time) {
@@ -221,7 +222,9 @@ absl::Status RedisConnection::Send() {
       const size_t take = std::min(sent, piece.size() - piece.sent);
       piece.sent += take;
       sent -= take;
-      if (piece.sent == piece.size()) out_.pop_front();
+      if (piece.sent < piece.size()) continue;
+      asked_ += piece.ends_command ? 1 : 0;
+      out_.pop_front();
     }
     if (progress->waits != Progress::Waits::kNothing) break;
   }
@@ -239,7 +242,17 @@ absl::Status RedisConnection::Receive() {
   return absl::OkStatus();
 }
 
+bool RedisConnection::WasAsked(std::string_view reply) {
+  if (asked_ > 0) return true;
+  // Who knows whose answers the next ones are; and what is half sent is still read from its spans.
+  const std::string_view code = reply.substr(0, reply.find(' '));
+  stream_error_.Update(absl::UnavailableError(absl::StrCat(
+      "the server answers what wasn't asked yet", code.empty() ? "" : ": ", absl::CEscape({code.data(), code.size()}))));
+  return false;
+}
+
 Scatter RedisConnection::BulkBegins(uint64_t length) {
+  if (!WasAsked({})) return {};
   if (expected_.empty() || expected_.front().op == nullptr || expected_.front().op->given_up) return {};
   const Expected& expected = expected_.front();
   RedisOp* const op = expected.op.get();
@@ -252,17 +265,14 @@ Scatter RedisConnection::BulkBegins(uint64_t length) {
 }
 
 void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
-  if (expected_.empty()) {
-    // It answers what nobody has asked: who knows whose answers the next ones are.
-    greeting_error_ = absl::UnavailableError("the server sends what wasn't asked for");
-    return;
-  }
+  if (!WasAsked(reply.text)) return;
+  --asked_;
   const Expected expected = std::move(expected_.front());
   expected_.pop_front();
   if (expected.op == nullptr) {
     if (expected.awaits != Awaits::kGreeting) return;
-    if (reply.type == ReplyReader::Type::kError) greeting_error_.Update(RedisStatus(reply.text));
-    if (state_ == State::kGreeting && expected_.empty() && greeting_error_.ok()) state_ = State::kReady;
+    if (reply.type == ReplyReader::Type::kError) stream_error_.Update(RedisStatus(reply.text));
+    if (state_ == State::kGreeting && expected_.empty() && stream_error_.ok()) state_ = State::kReady;
     return;
   }
   has_answered_ = true;
@@ -361,6 +371,7 @@ void RedisConnection::Close(const absl::Status& error, absl::Time now) {
   stream_ = nullptr;
   reader_.Reset();
   out_.clear();
+  asked_ = 0;
   outstanding_ = {};
   given_up_ = 0;
   linger_until_ = absl::InfiniteFuture();

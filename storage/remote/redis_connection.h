@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,7 +61,8 @@ struct RedisOp {
 //
 // Lifecycle: idle -> Begin -> resolving, connecting, greeting (TLS, AUTH, SELECT) -> ready -> Issue, as often as wanted -> idle, after an
 //   error, with what it was in error().
-// Threads: the store's one; nothing blocks. Invariant: an operation that was given up, or has ended, has nothing here that leads to its spans.
+// Threads: the store's one; nothing blocks. Invariant: an operation that was given up, or has ended, has nothing here that leads to its spans;
+//   so none ends well before all of it was sent, whatever the server says.
 class RedisConnection final : private ReplyReader::Owner {
  public:
   using Ended = std::function<void(const std::shared_ptr<RedisOp>& op, Outcome outcome)>;
@@ -98,6 +100,7 @@ class RedisConnection final : private ReplyReader::Owner {
     std::shared_ptr<RedisOp> op;
     std::string text;
     std::span<const std::byte> bytes{};
+    bool ends_command = true;
     size_t sent = 0;
     size_t size() const { return text.size() + bytes.size(); }
   };
@@ -110,6 +113,8 @@ class RedisConnection final : private ReplyReader::Owner {
 
   Scatter BulkBegins(uint64_t length) override;
   void ReplyEnds(const ReplyReader::Reply& reply) override;
+  // Whether the reply that comes answers something that was sent to its end; otherwise nothing it says is believed.
+  bool WasAsked(std::string_view reply);
   void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
   Outcome OutcomeOf(const RedisOp& op) const;
 
@@ -139,9 +144,10 @@ class RedisConnection final : private ReplyReader::Owner {
   bool again_ = false;                                 // there may be more to read without the socket saying so
   std::deque<Piece> out_;
   std::deque<Expected> expected_;
+  uint32_t asked_ = 0;     // of the expected replies, the first so many answer commands that were sent to their end
   uint32_t given_up_ = 0;  // expected replies that nobody waits for
   absl::Time linger_until_ = absl::InfiniteFuture();
-  absl::Status greeting_error_;
+  absl::Status stream_error_;  // of the greeting, or the replies are no answers: the connection is to be closed
   Bytes outstanding_{};
   std::vector<std::shared_ptr<RedisOp>> unsent_;
 };

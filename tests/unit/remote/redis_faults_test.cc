@@ -211,6 +211,36 @@ struct Hasty {
   ScriptedServer server;
 };
 
+TEST_CASE("RedisStore reads nothing of a put that was answered while it was sent, after its end") {
+  const std::string answer = GENERATE(as<std::string>(), "-ERR Protocol error: unauthenticated bulk length\r\n", "+OK\r\n",
+                                      ":1\r\n", "$3\r\nabc\r\n");
+  INFO(answer);
+  Hasty hasty(answer);
+  auto body = Pattern(2 << 20, 1);
+  const auto whole = body;
+  auto store = *RedisStore::Create(At(hasty.server.address()));
+  absl::Notification done;
+  absl::Status status;
+  REQUIRE(store
+              ->Submit({Kind::kPut, {PutOf("a", {}, body)}, In(absl::Seconds(20))},
+                       [&](const std::vector<Outcome>& outcomes) {
+                         std::fill(body.begin(), body.end(), std::byte{8});  // its span is the caller's again
+                         status = outcomes[0].status;
+                         done.Notify();
+                       })
+              .ok());
+  REQUIRE(done.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  CHECK(absl::IsUnavailable(status));
+  hasty.go_on.Notify();
+  REQUIRE(hasty.ended.WaitForNotificationWithTimeout(absl::Seconds(20)));
+  const std::string_view sent(reinterpret_cast<const char*>(whole.data()), whole.size());
+  const size_t begin = hasty.received.find(sent.substr(0, 100));
+  REQUIRE(begin != std::string::npos);
+  const std::string_view received = std::string_view(hasty.received).substr(begin);
+  CHECK(received.size() < sent.size());
+  CHECK(received == sent.substr(0, received.size()));
+}
+
 TEST_CASE("RedisStore touches no room of a get that was answered before it was sent, after its deadline") {
   Hasty hasty("-ERR x\r\n$116\r\n" + std::string(20, 'a'));
   RedisOptions options = At(hasty.server.address());
