@@ -226,7 +226,10 @@ absl::Status RedisConnection::Send() {
       asked_ += piece.ends_command ? 1 : 0;
       out_.pop_front();
     }
-    if (progress->waits != Progress::Waits::kNothing) break;
+    if (progress->waits == Progress::Waits::kNothing) continue;
+    // TLS has sealed what it couldn't send, and sends that next, whatever it is given then.
+    if (tls_ != nullptr && out_.front().op != nullptr) out_.front().op->begun = true;
+    break;
   }
   return absl::OkStatus();
 }
