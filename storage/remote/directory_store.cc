@@ -58,7 +58,7 @@ class DirectoryStore::Work {
   explicit Work(const DirectoryOptions& options)
       : files(options.directory, options.before_step), piece(options.piece), in_flight(options.limits) {}
 
-  void Add(Batch batch, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Add(Batch batch, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // A thread's life.
   void DoOperations() ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepTime() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -100,7 +100,7 @@ class DirectoryStore::Work {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-void DirectoryStore::Work::Add(Batch batch, Done done) {
+absl::Status DirectoryStore::Work::Add(Batch batch, Done done) {
   const absl::Time deadline = batch.deadline;
   Running running{std::make_shared<RunningBatch>(std::move(batch), std::move(done), &in_flight), {}};
   for (size_t i = 0; i < running.batch->batch().operations.size(); ++i) {
@@ -111,12 +111,19 @@ void DirectoryStore::Work::Add(Batch batch, Done done) {
     op->operation = running.batch->operation(i);
     running.ops.push_back(std::move(op));
   }
-  absl::MutexLock lock(&mutex_);
-  waiting_.insert(waiting_.end(), running.ops.begin(), running.ops.end());
-  const bool first = running_.empty() || deadline < running_.begin()->first;
-  running_.emplace(deadline, std::move(running));
-  if (first) time_changed_.Signal();
-  work_there_.SignalAll();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!stopping_) {
+      waiting_.insert(waiting_.end(), running.ops.begin(), running.ops.end());
+      const bool first = running_.empty() || deadline < running_.begin()->first;
+      running_.emplace(deadline, std::move(running));
+      if (first) time_changed_.Signal();
+      work_there_.SignalAll();
+      return absl::OkStatus();
+    }
+  }
+  running.batch->Refuse();  // nobody looks any more
+  return BeingClosed();
 }
 
 void DirectoryStore::Work::DoOperations() {
@@ -300,8 +307,7 @@ DirectoryStore::~DirectoryStore() {
 absl::Status DirectoryStore::Submit(Batch batch, Done done) {
   KVIST_RETURN_IF_ERROR(ValidateNames(batch));
   KVIST_RETURN_IF_ERROR(work_->in_flight.Take(LoadOf(batch)));
-  work_->Add(std::move(batch), std::move(done));
-  return absl::OkStatus();
+  return work_->Add(std::move(batch), std::move(done));
 }
 
 Load DirectoryStore::load() const { return work_->in_flight.load(); }

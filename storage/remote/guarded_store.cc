@@ -36,8 +36,9 @@ GuardedStore::GuardedStore(std::unique_ptr<RemoteStore> store, const GuardOption
       in_flight_(options.limits),
       breaker_(options.breaker),
       rate_(options.rate, MonotonicNow()),
-      store_(std::move(store)),
-      rate_thread_([this] { WaitForRate(); }) {}
+      store_(std::move(store)) {
+  rate_thread_ = std::thread([this] { WaitForRate(); });
+}
 
 GuardedStore::~GuardedStore() {
   {
@@ -46,7 +47,6 @@ GuardedStore::~GuardedStore() {
     changed_.Signal();
   }
   rate_thread_.join();  // it has ended what waited
-  store_.reset();       // ends all that is on its way; their ends come here
 }
 
 absl::Status GuardedStore::Submit(Batch batch, Done done) {
@@ -64,7 +64,9 @@ absl::Status GuardedStore::Submit(Batch batch, Done done) {
       ++figures_.refused_full;
       return room;
     }
-    if (const auto allowed = breaker_.Allow(now); !allowed.has_value()) {
+    if (stopping_) {
+      refusal = BeingClosed();
+    } else if (const auto allowed = breaker_.Allow(now); !allowed.has_value()) {
       ++figures_.refused_open;
       refusal = absl::UnavailableError(
           absl::StrCat("the remote store hasn't answered lately; it is ", NameOf(breaker_.state()), " and not asked now"));
@@ -72,7 +74,7 @@ absl::Status GuardedStore::Submit(Batch batch, Done done) {
       ticket = *allowed;
       ++figures_.batches;
       const bool waits = load.bytes > 0 && (!waiting_.empty() || !rate_.Take({load.bytes}, now));
-      if (waits && !stopping_) {
+      if (waits) {
         waiting_.push_back({std::move(batch), std::move(done), ticket});
         changed_.Signal();
         return absl::OkStatus();

@@ -78,8 +78,9 @@ class GuardedStore final : public RemoteStore {
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);  // for the rate, in their order
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   Figures figures_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<RemoteStore> store_;
   std::thread rate_thread_;
+  // Last: its end ends all that is on its way, which comes here, and may be heard by who Submits once more.
+  const std::unique_ptr<RemoteStore> store_;
 };
 
 }  // namespace kvist::remote

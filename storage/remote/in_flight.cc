@@ -36,6 +36,8 @@ Load LoadOf(const Batch& batch) {
   return load;
 }
 
+absl::Status BeingClosed() { return absl::UnavailableError("the remote store is being closed"); }
+
 RunningBatch::RunningBatch(Batch batch, Done done, InFlight* in_flight)
     : batch_(std::move(batch)),
       done_(std::move(done)),
@@ -58,6 +60,13 @@ void RunningBatch::Announce() {
   KVIST_CHECK(left_ == 0 && done_ != nullptr);
   in_flight_->GiveBack(load_);
   std::exchange(done_, nullptr)(std::move(outcomes_));
+}
+
+void RunningBatch::Refuse() {
+  KVIST_CHECK(left_ == batch_.operations.size() && done_ != nullptr);
+  left_ = 0;
+  done_ = nullptr;
+  in_flight_->GiveBack(load_);
 }
 
 }  // namespace kvist::remote

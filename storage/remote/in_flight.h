@@ -29,6 +29,9 @@ class InFlight {
 
 Load LoadOf(const Batch& batch);
 
+// What Submit says while a store is destroyed.
+absl::Status BeingClosed();
+
 // A batch on its way: operations end one by one, in any order, and with the last of them the batch is done.
 //
 // Invariants: each operation ends once; the room in `in_flight` is given back before `done` is called, so that whoever hears of an end may
@@ -46,6 +49,8 @@ class RunningBatch {
   // true: that was the last one, and Announce is to be called, by a thread that holds no lock.
   [[nodiscard]] bool End(size_t i, Outcome outcome);
   void Announce();
+  // Instead of all that: it wasn't accepted after all, its room is given back and `done` never called.
+  void Refuse();
 
  private:
   Batch batch_;

@@ -52,10 +52,16 @@ absl::Status RedisStore::Submit(Batch batch, Done done) {
   KVIST_RETURN_IF_ERROR(in_flight_.Take(LoadOf(batch)));
   auto running = std::make_shared<RunningBatch>(std::move(batch), std::move(done), &in_flight_);
   bool first = false;
+  bool stopping = false;
   {
     MutexLock lock(&mutex_);
+    stopping = stopping_;  // then nobody looks any more
     first = submitted_.empty();
-    submitted_.push_back(std::move(running));
+    if (!stopping) submitted_.push_back(running);
+  }
+  if (stopping) {
+    running->Refuse();
+    return BeingClosed();
   }
   if (first) Wake();
   return absl::OkStatus();

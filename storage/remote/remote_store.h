@@ -79,9 +79,10 @@ struct Load {
 // Lifecycle of a batch: Submit -> OK -> `done` once, when all of its operations have an outcome, in their order; at the latest a moment
 //   after the deadline, or in the store's destructor, with Cancelled.
 // Threads: Submit from any, blocks on nothing and nobody (a lock for moments). `done` comes from a thread of the store, or the one that destroys
-//   it; never from within Submit. It may Submit, must not destroy the store, and delays the other batches while it runs.
+//   it; never from within Submit. It may Submit, which is refused while the store is destroyed; must not destroy the store; and delays the other
+//   batches while it runs.
 // Errors of Submit, then `done` is never called: ResourceExhausted  beyond the limits, at once.  Unavailable  not asked, since the store didn't
-//   answer lately (guarded_store.h).  InvalidArgument  a name, no operation.  DeadlineExceeded  it has passed already.
+//   answer lately (guarded_store.h), or is being destroyed.  InvalidArgument  a name, no operation.  DeadlineExceeded  it has passed already.
 class RemoteStore {
  public:
   virtual ~RemoteStore() = default;

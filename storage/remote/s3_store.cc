@@ -100,9 +100,15 @@ absl::Status S3Store::Submit(Batch batch, Done done) {
   KVIST_RETURN_IF_ERROR(ValidateNames(batch));
   KVIST_RETURN_IF_ERROR(in_flight_.Take(LoadOf(batch)));
   auto running = std::make_shared<RunningBatch>(std::move(batch), std::move(done), &in_flight_);
+  bool stopping = false;
   {
     MutexLock lock(&mutex_);
-    submitted_.push_back(std::move(running));
+    stopping = stopping_;  // then nobody looks any more
+    if (!stopping) submitted_.push_back(running);
+  }
+  if (stopping) {
+    running->Refuse();
+    return BeingClosed();
   }
   curl_multi_wakeup(multi_);
   return absl::OkStatus();

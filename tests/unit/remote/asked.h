@@ -1,7 +1,9 @@
 #ifndef KVIST_TESTS_UNIT_REMOTE_ASKED_H_
 #define KVIST_TESTS_UNIT_REMOTE_ASKED_H_
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,6 +51,32 @@ inline std::vector<Outcome> Ask(RemoteStore* store, Kind kind, std::vector<Opera
   Answer<Outcome> answer;
   REQUIRE(store->Submit({kind, std::move(operations), In(time)}, answer.Done()).ok());
   return answer.Wait();
+}
+
+// Destroys a store with so many batches on their way, each of which submits once more when it ends, and those again: all that are accepted
+// end, and the others are refused as not to be had.
+inline void DestroyWhileSubmitting(std::unique_ptr<RemoteStore> store, const Operation& operation, int batches) {
+  struct State {
+    std::atomic<int> accepted = 0;
+    std::atomic<int> ended = 0;
+    std::atomic<int> refused = 0;
+    std::function<void()> submit;
+  } state;
+  state.submit = [&state, operation, asked = store.get()] {
+    const absl::Status status =
+        asked->Submit({Kind::kGet, {operation}, In(absl::Seconds(60))}, [&state](const auto& outcomes) {
+          KVIST_CHECK(absl::IsCancelled(outcomes[0].status));
+          ++state.ended;
+          state.submit();
+        });
+    KVIST_CHECK(status.ok() || absl::IsUnavailable(status));
+    ++(status.ok() ? state.accepted : state.refused);
+  };
+  for (int i = 0; i < batches; ++i) state.submit();
+  CHECK(state.accepted == batches);
+  store = nullptr;
+  CHECK(state.ended == state.accepted);
+  CHECK(state.refused == batches);
 }
 
 inline std::vector<std::byte> Pattern(size_t size, uint64_t seed) {

@@ -208,6 +208,15 @@ TEST_CASE("DirectoryStore ends while the file system hangs, and leaves its threa
   shared.hanging.GoOn();
 }
 
+TEST_CASE("DirectoryStore refuses what is submitted while it is destroyed") {
+  Shared shared(2);
+  const auto body = Pattern(100, 1);
+  REQUIRE(Ask(shared.store.get(), Kind::kPut, {PutOf("object", {}, body)})[0].status.ok());
+  shared.hanging.Hang("open");
+  DestroyWhileSubmitting(std::move(shared.store), Named("object"), 20);
+  shared.hanging.GoOn();
+}
+
 TEST_CASE("DirectoryStore refuses what is beyond its limits, and says what a directory doesn't do") {
   Shared shared;
   shared.options.limits = {1, KiB(1)};

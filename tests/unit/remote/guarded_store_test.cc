@@ -173,6 +173,16 @@ TEST_CASE("GuardedStore gives no batch longer than its time, and hands on what t
   CHECK(guarded.guard->load().operations == 1);
 }
 
+TEST_CASE("GuardedStore refuses what is submitted while it is destroyed") {
+  Guarded guarded({});
+  DestroyWhileSubmitting(std::move(guarded.guard), Named("a"), 20);
+  GuardOptions options;
+  options.rate = {Bytes{1}, Bytes{1}};  // nearly all wait for it
+  Guarded slow(options);
+  std::vector<std::byte> room(1);
+  DestroyWhileSubmitting(std::move(slow.guard), GetOf("a", {}, room), 20);
+}
+
 TEST_CASE("GuardedStore refuses options that make no sense") {
   const auto refused = [](const GuardOptions& options) {
     return absl::IsInvalidArgument(GuardedStore::Create(std::make_unique<HeldStore>(), options).status());

@@ -299,5 +299,14 @@ TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when th
   CHECK(Works(guard.get()));
 }
 
+TEST_CASE("RedisStore refuses what is submitted while it is destroyed") {
+  ScriptedServer silent([](int client) {
+    char buffer[4096];
+    while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
+  });
+  DestroyWhileSubmitting(*RedisStore::Create(At(silent.address())), Named("a"), 20);
+  DestroyWhileSubmitting(*GuardedStore::Create(*RedisStore::Create(At(silent.address())), {}), Named("a"), 20);
+}
+
 }  // namespace
 }  // namespace kvist::remote

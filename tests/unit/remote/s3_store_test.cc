@@ -237,6 +237,12 @@ TEST_CASE("S3Store keeps deadlines when the server hangs, touches nothing after 
   CHECK(room == std::vector<std::byte>(room.size()));
 }
 
+TEST_CASE("S3Store refuses what is submitted while it is destroyed") {
+  FakeS3 server;
+  server.hang = true;
+  DestroyWhileSubmitting(*S3Store::Create(server.Options()), Named("a"), 20);
+}
+
 TEST_CASE("S3Store says at once that a server refuses, and refuses options that make no sense") {
   S3Options options;
   options.endpoint = "http://127.0.0.1:1";
