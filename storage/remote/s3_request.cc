@@ -81,7 +81,10 @@ void* S3HttpRequest::Begin(absl::Duration time_max) {
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options_->connect_timeout)));
   set(CURLOPT_BUFFERSIZE, 512L << 10);
   set(CURLOPT_UPLOAD_BUFFERSIZE, 1L << 20);
-  if (!options_->ca_file.empty()) set(CURLOPT_CAINFO, options_->ca_file.c_str());
+  if (!options_->ca_file.empty()) {
+    set(CURLOPT_CAINFO, options_->ca_file.c_str());
+    set(CURLOPT_CAPATH, static_cast<char*>(nullptr));  // Debian's libcurl believes /etc/ssl/certs besides
+  }
   set(CURLOPT_HTTPHEADER, headers);
   set(CURLOPT_TIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(time_max)));
   set(CURLOPT_WRITEFUNCTION, &OnWrite);
