@@ -201,11 +201,14 @@ void RedisStore::Announce() {
 void RedisStore::Poll(absl::Time now) {
   std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
   absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
+  // While one is being made no other is begun: Pump waits for it, whenever others might be.
+  const bool connecting = std::any_of(connections_.begin(), connections_.end(),
+                                      [](const auto& connection) { return !connection->idle() && !connection->ready(); });
   for (const auto& connection : connections_) {
     polled.push_back(connection->Poll());
     wake = std::min(wake, connection->wake());
     if (waiting_.empty()) continue;
-    if (connection->idle()) wake = std::min(wake, connection->retry_at());
+    if (connection->idle() && !connecting) wake = std::min(wake, connection->retry_at());
     if (connection->ready() && HasRoom(*connection, waiting_.front()->bytes)) wake = absl::InfinitePast();
   }
   const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));

@@ -1,6 +1,7 @@
 // Redis servers that are gone, hung, slow, full or lying: what is promised then is an answer in time, and spans that nobody touches after it.
 #include <poll.h>
 #include <signal.h>
+#include <time.h>
 
 #include <catch2/catch.hpp>
 
@@ -297,6 +298,26 @@ TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when th
     absl::SleepFor(absl::Milliseconds(5));
   }
   CHECK(Works(guard.get()));
+}
+
+TEST_CASE("RedisStore doesn't spin while it connects") {
+  ScriptedServer silent([](int client) {
+    char buffer[4096];
+    while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
+  });
+  RedisOptions options = At(silent.address());
+  options.password = "secret";  // so that it isn't ready before it was answered
+  options.connections = 2;
+  const auto store = *RedisStore::Create(options);
+  const auto busy = [] {
+    timespec time;
+    KVIST_CHECK(::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) == 0);
+    return absl::DurationFromTimespec(time);
+  };
+  const absl::Duration before = busy();
+  const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Milliseconds(500));
+  CHECK(absl::IsDeadlineExceeded(tried.outcome.status));
+  CHECK(busy() - before < absl::Milliseconds(100));
 }
 
 TEST_CASE("RedisStore refuses what is submitted while it is destroyed") {
