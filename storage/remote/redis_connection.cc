@@ -274,7 +274,9 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   expected_.pop_front();
   if (expected.op == nullptr) {
     if (expected.awaits != Awaits::kGreeting) return;
-    if (reply.type == ReplyReader::Type::kError) stream_error_.Update(RedisStatus(reply.text));
+    // The code only: servers say words that they don't know again, and one of these is the password.
+    if (reply.type == ReplyReader::Type::kError)
+      stream_error_.Update(RedisStatus(std::string_view(reply.text).substr(0, reply.text.find(' '))));
     if (state_ == State::kGreeting && expected_.empty() && stream_error_.ok()) state_ = State::kReady;
     return;
   }

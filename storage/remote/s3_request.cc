@@ -36,6 +36,14 @@ std::string Sha256Of(const S3HttpRequest::Body& body) {
 
 }  // namespace
 
+std::string ElementOf(const std::string& xml, const std::string& name) {
+  const std::string open = absl::StrCat("<", name, ">");
+  const size_t begin = xml.find(open);
+  if (begin == std::string::npos) return {};
+  const size_t end = xml.find(absl::StrCat("</", name, ">"), begin + open.size());
+  return end == std::string::npos ? std::string() : xml.substr(begin + open.size(), end - begin - open.size());
+}
+
 S3HttpRequest::S3HttpRequest(const S3Options* options, const S3Place* place, S3Request request, Body body, Into into)
     : options_(options), place_(place), request_(std::move(request)), body_(body), into_(into) {
   request_.host = place->host;
@@ -172,8 +180,10 @@ absl::Status S3HttpRequest::StatusOf(int code) const {
   if (handle_ != nullptr) curl_easy_getinfo(handle_, CURLINFO_RESPONSE_CODE, &http);
   if (code != CURLE_OK) return absl::UnavailableError(absl::StrCat("s3: ", curl_easy_strerror(static_cast<CURLcode>(code))));
   if (http / 100 == 2) return absl::OkStatus();
+  // No more of the answer: where a signature is wrong it says again what was signed, session tokens and all.
   const std::string text = absl::StrCat("s3: ", request_.method, " ended with ", http, " ",
-                                        absl::CEscape(absl::string_view(text_).substr(0, 300)));
+                                        absl::CEscape(ElementOf(text_, "Code").substr(0, 100)), " ",
+                                        absl::CEscape(ElementOf(text_, "Message").substr(0, 300)));
   switch (http) {
     case 404: return absl::NotFoundError(text);
     case 401:

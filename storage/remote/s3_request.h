@@ -15,6 +15,9 @@
 
 namespace kvist::remote {
 
+// What an answer's first element of that name holds, which is XML; empty: there is none.
+std::string ElementOf(const std::string& xml, const std::string& name);
+
 // One HTTP request and what is answered: the one place where libcurl's errors and S3's become statuses.
 //
 // Lifecycle: made -> Begin, its handle goes into a multi handle -> taken out of there, ended or not -> Begin again, or destroyed. While its handle is

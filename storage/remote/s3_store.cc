@@ -15,14 +15,6 @@
 namespace kvist::remote {
 namespace {
 
-// What lies between two tags of an answer, which is XML; empty: there is none.
-std::string Between(const std::string& text, const std::string& open, const std::string& close) {
-  const size_t begin = text.find(open);
-  if (begin == std::string::npos) return {};
-  const size_t end = text.find(close, begin + open.size());
-  return end == std::string::npos ? std::string() : text.substr(begin + open.size(), end - begin - open.size());
-}
-
 template <class Byte>
 std::array<std::span<Byte>, 2> RangeOf(std::span<Byte> head, std::span<Byte> body, uint64_t at, uint64_t bytes) {
   const auto head_at = std::min<uint64_t>(at, head.size());
@@ -316,7 +308,7 @@ void S3Store::PutEnded(const std::shared_ptr<Op>& op, const Part& last) {
   switch (op->phase) {
     case Op::Phase::kOnly: return End(op, {absl::OkStatus()});
     case Op::Phase::kCreating: {
-      op->upload_id = Between(last.request->text(), "<UploadId>", "</UploadId>");
+      op->upload_id = ElementOf(last.request->text(), "UploadId");
       if (op->upload_id.empty()) {
         op->status = absl::UnavailableError("s3: an upload was begun without a name");
         return fail();

@@ -300,6 +300,20 @@ TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when th
   CHECK(Works(guard.get()));
 }
 
+TEST_CASE("RedisStore's errors don't say the password") {
+  ScriptedServer server([](int client) {
+    const std::string answer = "-ERR unknown command 'AUTH', with args beginning with: 'secret'\r\n";
+    char buffer[4096];
+    while (::recv(client, buffer, sizeof buffer, 0) > 0) ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
+  });
+  RedisOptions options = At(server.address());
+  options.password = "secret";
+  const auto store = *RedisStore::Create(options);
+  const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(5));
+  CHECK(absl::IsFailedPrecondition(tried.outcome.status));
+  CHECK(tried.outcome.status.message() == "redis: ERR");
+}
+
 TEST_CASE("RedisStore doesn't spin while it connects") {
   ScriptedServer silent([](int client) {
     char buffer[4096];

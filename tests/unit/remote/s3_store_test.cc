@@ -84,7 +84,9 @@ class FakeS3 {
     if (fail > 0) {
       --fail;
       response->status = fail_with;
-      response->set_content("<Error>as told</Error>", "application/xml");
+      response->set_content(
+          "<Error><Code>AsTold</Code><Message>by the test</Message><StringToSign>token</StringToSign></Error>",
+          "application/xml");
       return;
     }
     if (!Signed(request)) {
@@ -180,7 +182,10 @@ TEST_CASE("S3Store tries again what fails for a moment, and so often only") {
   CHECK(server.requests == 3);
   server.fail_with = 403;
   server.requests = 0;
-  CHECK(absl::IsPermissionDenied(put()));
+  const absl::Status denied = put();
+  CHECK(absl::IsPermissionDenied(denied));
+  CHECK(absl::StrContains(denied.message(), "AsTold by the test"));
+  CHECK(!absl::StrContains(denied.message(), "token"));
   CHECK(server.requests == 1);
   server.fail_with = 301;
   CHECK(absl::IsFailedPrecondition(put()));
