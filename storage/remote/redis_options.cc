@@ -6,7 +6,9 @@
 namespace kvist::remote {
 
 absl::Status RedisOptions::Validate() const {
-  if (auto endpoint = Endpoint::Parse(address); !endpoint.ok()) return endpoint.status();
+  KVIST_ASSIGN_OR_RETURN(const Endpoint endpoint, Endpoint::Parse(address));
+  if (tls.enabled && tls.server_name.empty() && endpoint.host.empty())
+    return absl::InvalidArgumentError("tls.server_name: wanted with unix:, which names no host");
   if (!user.empty() && password.empty()) return absl::InvalidArgumentError("password: wanted with user");
   if (prefix.find_first_of("{}\r\n ") != std::string::npos)
     return absl::InvalidArgumentError("prefix: no braces, spaces or line ends");

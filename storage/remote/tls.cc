@@ -50,7 +50,7 @@ absl::StatusOr<std::shared_ptr<TlsContext>> TlsContext::Create(const TlsOptions&
 TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
 Tls::Tls(const TlsContext& context, int socket, const std::string& name) : ssl_(SSL_new(context.context_)) {
-  KVIST_CHECK(ssl_ != nullptr && SSL_set_fd(ssl_, socket) == 1);
+  KVIST_CHECK(!name.empty() && ssl_ != nullptr && SSL_set_fd(ssl_, socket) == 1);
   if (X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl_), name.c_str()) != 1) {
     SSL_set_tlsext_host_name(ssl_, name.c_str());
     KVIST_CHECK(SSL_set1_host(ssl_, name.c_str()) == 1);

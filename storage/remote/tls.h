@@ -19,7 +19,8 @@ struct TlsOptions {
   std::string ca_file;    // whom to believe; empty: whom the system believes
   std::string cert_file;  // ours, for servers that ask for one; PEM, both or none
   std::string key_file;
-  std::string server_name;  // that the server's certificate has to be for; empty: the host of the address
+  std::string
+      server_name;  // that the server's certificate has to be for; empty: the host of the address, which unix: has none of
 };
 
 // How far a socket's read, write or handshake came.
@@ -45,7 +46,7 @@ class TlsContext {
 // One connection over a socket, which it doesn't own. The owner's thread has SIGPIPE blocked: OpenSSL writes as it likes.
 class Tls {
  public:
-  // `name`: which the certificate has to be for, a host or an IP address.
+  // `name`: which the certificate has to be for, a host or an IP address; not empty: that would be anyone's.
   Tls(const TlsContext& context, int socket, const std::string& name);
   ~Tls();
   Tls(const Tls&) = delete;

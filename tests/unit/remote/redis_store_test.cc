@@ -224,6 +224,11 @@ TEST_CASE("RedisStore refuses options that make no sense") {
   CHECK(refused([](RedisOptions& options) { options.part = {1}; }));
   CHECK(refused([](RedisOptions& options) { options.connections = 0; }));
   CHECK(refused([](RedisOptions& options) { options.tls = {true, "/no/such/file", "", "", ""}; }));
+  CHECK(refused([](RedisOptions& options) { options.address = "unix:/socket", options.tls.enabled = true; }));
+  CHECK(!refused([](RedisOptions& options) {
+    options.address = "unix:/socket";
+    options.tls = {true, "", "", "", "redis.example"};
+  }));
   CHECK(!refused([](RedisOptions& options) { options.address = "[::1]:6379"; }));
 }
 
