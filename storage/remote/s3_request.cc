@@ -57,9 +57,11 @@ S3HttpRequest::~S3HttpRequest() {
 }
 
 void* S3HttpRequest::Begin(absl::Duration time_max) {
-  if (handle_ == nullptr) handle_ = curl_easy_init();
+  // A new one each time, and connections are the multi handle's: one of which the name wasn't found keeps its buffer, reset or not, and
+  // takes no CURLOPT_BUFFERSIZE any more (7.88).
+  if (handle_ != nullptr) curl_easy_cleanup(handle_);
+  handle_ = curl_easy_init();
   KVIST_CHECK(handle_ != nullptr);
-  curl_easy_reset(handle_);
   curl_slist_free_all(static_cast<curl_slist*>(headers_));
   headers_ = nullptr;
   sent_ = received_ = 0;

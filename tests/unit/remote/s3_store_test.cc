@@ -1,7 +1,9 @@
 // The S3 tier with a server of the test's own that refuses wrong signatures, and fails as it is told to; with moto's: tests/unit/remote/moto.sh.
 #include "storage/remote/s3_store.h"
 
+#include <dlfcn.h>
 #include <httplib.h>
+#include <netdb.h>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -13,6 +15,28 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tests/unit/remote/asked.h"
+
+namespace {
+
+// Names that end with ".hangs" are looked up for as long as the test says.
+std::atomic<bool> names_hang = false;
+std::atomic<int> names_hanging = 0;
+std::atomic<int> names_asked = 0;
+
+}  // namespace
+
+// Instead of the C library's, for libcurl, too.
+extern "C" __attribute__((visibility("default"))) int getaddrinfo(const char* node, const char* service,
+                                                                  const addrinfo* hints, addrinfo** found) {
+  using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto kReal = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (node == nullptr || !absl::EndsWith(node, ".hangs")) return kReal(node, service, hints, found);
+  ++names_asked;
+  ++names_hanging;
+  while (names_hang) absl::SleepFor(absl::Milliseconds(1));
+  --names_hanging;
+  return EAI_AGAIN;
+}
 
 namespace kvist::remote {
 namespace {
@@ -31,6 +55,7 @@ class FakeS3 {
     server_.Delete("/.*", serve);
     port_ = server_.bind_to_any_port("127.0.0.1");
     thread_ = std::thread([this] { server_.listen_after_bind(); });
+    while (!server_.is_running()) std::this_thread::yield();  // before that it can't be stopped
   }
   ~FakeS3() {
     hang = false;
@@ -246,6 +271,19 @@ TEST_CASE("S3Store refuses what is submitted while it is destroyed") {
   FakeS3 server;
   server.hang = true;
   DestroyWhileSubmitting(*S3Store::Create(server.Options()), Named("a"), 20);
+}
+
+TEST_CASE("S3Store tries again when its server's name has no address") {
+  S3Options options;
+  options.endpoint = "http://s3.hangs:80";  // they don't
+  options.bucket = "bucket";
+  options.path_style = true;
+  options.credentials = {"a", "b", ""};
+  options.pause_min = absl::Milliseconds(1);
+  const auto store = *S3Store::Create(options);
+  const int before = names_asked;
+  CHECK(absl::IsUnavailable(Ask(store.get(), Kind::kExists, {Named("object")})[0].status));
+  CHECK(names_asked == before + static_cast<int>(options.attempts));
 }
 
 TEST_CASE("S3Store says at once that a server refuses, and refuses options that make no sense") {
