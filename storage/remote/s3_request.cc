@@ -87,6 +87,8 @@ void* S3HttpRequest::Begin(absl::Duration time_max) {
   set(CURLOPT_PROTOCOLS_STR, "http,https");
   set(CURLOPT_PROXY, "");  // a daemon's environment shouldn't decide where KV goes
   set(CURLOPT_NOSIGNAL, 1L);
+  // Taken out while its name is looked up, it leaves libcurl's thread to itself instead of waiting for it.
+  set(CURLOPT_QUICK_EXIT, 1L);
   set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
   set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options_->connect_timeout)));
   set(CURLOPT_BUFFERSIZE, 512L << 10);

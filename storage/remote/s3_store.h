@@ -20,8 +20,7 @@ namespace kvist::remote {
 //
 // Long ones are read by ranges side by side, and written by multipart: there or not, never half. One thread with libcurl's multi interface; a
 //   request that is given up is taken out of it, after which nothing touches its spans.
-// Threads: Submit from any; `done` on the store's one. Known limit: when a server's name isn't answered by the resolver, taking its request out
-//   waits for libcurl's resolver thread; give the endpoint by number where DNS may hang.
+// Threads: Submit from any; `done` on the store's one. A resolver that hangs keeps libcurl's thread, not this one.
 class S3Store final : public RemoteStore {
  public:
   // Asks nobody yet. Errors: InvalidArgument, of the options.

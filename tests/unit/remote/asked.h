@@ -30,6 +30,7 @@ class Answer {
     };
   }
   bool there() const { return state_->there.HasBeenNotified(); }
+  bool Has(absl::Duration within) const { return state_->there.WaitForNotificationWithTimeout(within); }
   // Stops the process when it takes half a minute. Any thread may wait: Catch isn't asked.
   std::vector<T> Wait() const {
     KVIST_CHECK(state_->there.WaitForNotificationWithTimeout(absl::Seconds(30)));

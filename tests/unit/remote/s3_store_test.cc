@@ -286,6 +286,33 @@ TEST_CASE("S3Store tries again when its server's name has no address") {
   CHECK(names_asked == before + static_cast<int>(options.attempts));
 }
 
+TEST_CASE("S3Store keeps deadlines when its server's name isn't answered, and ends") {
+  S3Options options;
+  options.endpoint = "http://s3.hangs:80";
+  options.bucket = "bucket";
+  options.path_style = true;
+  options.credentials = {"a", "b", ""};
+  options.connect_timeout = absl::Seconds(20);
+  auto store = *S3Store::Create(options);
+  names_hang = true;
+  const absl::Time start = MonotonicNow();
+  Answer<Outcome> late;
+  REQUIRE(store->Submit({Kind::kExists, {Named("object")}, In(absl::Milliseconds(200))}, late.Done()).ok());
+  while (names_hanging == 0) absl::SleepFor(absl::Milliseconds(1));
+  const bool in_time = late.Has(absl::Seconds(5));
+  Answer<Outcome> cancelled;
+  CHECK(store->Submit({Kind::kExists, {Named("object")}, In(absl::Seconds(60))}, cancelled.Done()).ok());
+  while (in_time && names_hanging < 2) absl::SleepFor(absl::Milliseconds(1));
+  if (!in_time) names_hang = false;
+  store = nullptr;
+  CHECK(MonotonicNow() - start < absl::Seconds(4));
+  CHECK(in_time);
+  CHECK(absl::IsDeadlineExceeded(late.Wait()[0].status));
+  CHECK(absl::IsCancelled(cancelled.Wait()[0].status));
+  names_hang = false;
+  while (names_hanging > 0) absl::SleepFor(absl::Milliseconds(1));
+}
+
 TEST_CASE("S3Store says at once that a server refuses, and refuses options that make no sense") {
   S3Options options;
   options.endpoint = "http://127.0.0.1:1";
