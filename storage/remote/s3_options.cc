@@ -41,6 +41,8 @@ absl::Status S3Options::Validate() const {
   if (attempts < 1 || attempts > 10) return absl::InvalidArgumentError("attempts: 1 to 10");
   if (pause_min <= absl::ZeroDuration() || pause_max < pause_min)
     return absl::InvalidArgumentError("pause_min: above 0 and at most pause_max");
+  if (connect_timeout < absl::Milliseconds(1) || connect_timeout > absl::Hours(1))
+    return absl::InvalidArgumentError("connect_timeout: 1 ms to 1 h");
   return PlaceOf(*this).status();
 }
 

@@ -330,6 +330,12 @@ TEST_CASE("S3Store says at once that a server refuses, and refuses options that 
   S3Options wrong = options;
   wrong.bucket = "A/b";
   CHECK(absl::IsInvalidArgument(S3Store::Create(wrong).status()));
+  for (const absl::Duration timeout :
+       {absl::ZeroDuration(), -absl::Seconds(1), absl::Microseconds(1), absl::InfiniteDuration()}) {
+    wrong = options;
+    wrong.connect_timeout = timeout;
+    CHECK(absl::IsInvalidArgument(S3Store::Create(wrong).status()));
+  }
   wrong = options;
   wrong.credentials = {};
   CHECK(absl::IsInvalidArgument(S3Store::Create(wrong).status()));
