@@ -118,6 +118,7 @@ void GuardedStore::Judge(const std::vector<Outcome>& outcomes, bool patient, Bre
   }
   if (failed) {
     breaker_.Failed(ticket, MonotonicNow());
+    if (breaker_.state() == Breaker::State::kOpen) changed_.Signal();
   } else if (answered) {
     breaker_.Succeeded(ticket);
   } else {
@@ -142,18 +143,23 @@ void GuardedStore::WaitForRate() {
   const absl::Status late =
       absl::DeadlineExceededError("the deadline passed while it waited for the remote store's rate limit");
   const absl::Status cancelled = absl::CancelledError("the remote store is being closed");
+  const absl::Status opened =
+      absl::UnavailableError("the remote store stopped answering while a batch waited for its rate limit");
   while (true) {
-    std::vector<Waiting> too_late;
+    std::vector<Waiting> refused;
+    absl::Status refusal;
     std::optional<Waiting> next;
     bool stopping = false;
     {
       absl::MutexLock lock(&mutex_);
       const absl::Time now = MonotonicNow();
       stopping = stopping_;
+      const bool open = breaker_.state() == Breaker::State::kOpen;
+      refusal = stopping ? cancelled : open ? opened : late;
       absl::Time wake = absl::InfiniteFuture();
       for (auto at = waiting_.begin(); at != waiting_.end();) {
-        if (stopping || at->batch.deadline <= now) {
-          too_late.push_back(std::move(*at));
+        if (stopping || open || at->batch.deadline <= now) {
+          refused.push_back(std::move(*at));
           at = waiting_.erase(at);
         } else {
           wake = std::min(wake, at->batch.deadline);
@@ -169,12 +175,12 @@ void GuardedStore::WaitForRate() {
           wake = std::min(wake, rate_.When(bytes, now));
         }
       }
-      if (!stopping && too_late.empty() && !next.has_value()) {
+      if (!stopping && refused.empty() && !next.has_value()) {
         changed_.WaitWithTimeout(&mutex_, wake - now);
         continue;
       }
     }
-    for (Waiting& waiting : too_late) Refuse(std::move(waiting), stopping ? cancelled : late);
+    for (Waiting& waiting : refused) Refuse(std::move(waiting), refusal);
     if (stopping) return;
     if (!next.has_value()) continue;
     const Load load = LoadOf(next->batch);

@@ -158,6 +158,21 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
   CHECK(absl::IsCancelled(waits.Wait()[0].status));
 }
 
+TEST_CASE("GuardedStore refuses what waits for the rate when its breaker opens") {
+  GuardOptions options;
+  options.rate = {Bytes{1'000'000}, Bytes{100'000}};
+  options.breaker = {1, absl::Seconds(30), absl::Seconds(30)};
+  Guarded guarded(options);
+  Answer<Outcome> first;
+  Answer<Outcome> waits;
+  REQUIRE(guarded.Submit(first, 1'000'000).ok());  // leaves a debt: 0.9 s
+  REQUIRE(guarded.Submit(waits, 1000, absl::Seconds(20)).ok());
+  guarded.held->End(absl::UnavailableError(""));
+  CHECK(absl::IsUnavailable(waits.Wait()[0].status));
+  CHECK(guarded.held->held() == 0);
+  CHECK(guarded.guard->load().operations == 0);
+}
+
 TEST_CASE("GuardedStore gives no batch longer than its time, and hands on what the store refuses") {
   GuardOptions options;
   options.time_max = absl::Seconds(5);
