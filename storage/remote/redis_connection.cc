@@ -128,11 +128,11 @@ bool RedisConnection::Has(const RedisOp* op) const {
 
 void RedisConnection::GiveUp(RedisOp* op, absl::Time now) {
   op->given_up = true;
-  outstanding_ -= op->bytes;
   const auto is_of_op = [op](const auto& of) { return of.op.get() == op; };
   if (!expected_.empty() && expected_.front().op.get() == op)
     reader_.Skip();  // begun or not: who knows what a server answers
   if (!op->begun) {
+    outstanding_ -= op->bytes;
     out_.erase(std::remove_if(out_.begin(), out_.end(), is_of_op), out_.end());
     expected_.erase(std::remove_if(expected_.begin(), expected_.end(), is_of_op), expected_.end());
     return;
@@ -146,6 +146,7 @@ void RedisConnection::GiveUp(RedisOp* op, absl::Time now) {
 
 void RedisConnection::Turn(absl::Time now) {
   if (idle()) return;
+  now_ = now;
   again_ = false;
   if (const absl::Status status = Go(now); !status.ok()) {
     Close(status, now);
@@ -281,10 +282,12 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
     return;
   }
   has_answered_ = true;
+  if (given_up_ > 0) linger_until_ = now_ + options_->linger;  // it is slow, and goes on
   RedisOp* const op = expected.op.get();
   --op->replies_left;
   if (op->given_up) {
     if (--given_up_ == 0) linger_until_ = absl::InfiniteFuture();
+    if (op->replies_left == 0) outstanding_ -= op->bytes;  // until then the server still works at it
     return;
   }
   Heard(op, expected, reply);

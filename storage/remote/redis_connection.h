@@ -74,13 +74,15 @@ class RedisConnection final : private ReplyReader::Owner {
   bool ready() const { return state_ == State::kReady; }
   const absl::Status& error() const { return error_; }  // of the last end
   absl::Time retry_at() const { return retry_at_; }     // before that it shouldn't Begin
-  Bytes outstanding() const { return outstanding_; }    // of operations that were issued and haven't ended
+  Bytes outstanding() const {
+    return outstanding_;
+  }  // of operations that were issued, until they have ended and are answered
 
   void Begin(absl::Time now);
   void Issue(std::shared_ptr<RedisOp> op);
   bool Has(const RedisOp* op) const;
-  // Its deadline has passed. It ends without `ended`. What was sent of it is answered some time; if that takes longer than options.linger, or
-  // if something of it is still to be sent from its spans, the connection is ended.
+  // Its deadline has passed. It ends without `ended`. What was sent of it is answered some time; if no answer comes for options.linger, or if
+  // something of it is still to be sent from its spans, the connection is ended.
   void GiveUp(RedisOp* op, absl::Time now);
   // Goes on as far as it can.
   void Turn(absl::Time now);
@@ -146,6 +148,7 @@ class RedisConnection final : private ReplyReader::Owner {
   std::deque<Expected> expected_;
   uint32_t asked_ = 0;     // of the expected replies, the first so many answer commands that were sent to their end
   uint32_t given_up_ = 0;  // expected replies that nobody waits for
+  absl::Time now_ = absl::InfinitePast();  // of the last Turn
   absl::Time linger_until_ = absl::InfiniteFuture();
   absl::Status stream_error_;  // of the greeting, or the replies are no answers: the connection is to be closed
   Bytes outstanding_{};

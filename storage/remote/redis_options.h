@@ -24,7 +24,8 @@ struct RedisOptions {
   // What is asked for and not answered on a connection, at most, or one operation. Larger: more of the server's memory for its replies.
   Bytes window = MiB(16);
   absl::Duration connect_timeout = absl::Seconds(1);  // with TLS and AUTH
-  // A connection whose answers nobody waits for any more is ended after that. Shorter: a slow answer costs a new connection sooner.
+  // A connection that owes answers nobody waits for any more is ended when none has come for that long. Shorter: a slow answer costs a new
+  // connection sooner.
   absl::Duration linger = absl::Milliseconds(500);
   absl::Duration expire_after = absl::ZeroDuration();  // objects go away by themselves, counted from their put; zero: never
   Limits limits;

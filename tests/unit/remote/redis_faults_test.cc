@@ -300,6 +300,33 @@ TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when th
   CHECK(Works(guard.get()));
 }
 
+TEST_CASE("RedisStore leaves a connection alone that is slow and goes on with what was given up") {
+  std::atomic<int> connections = 0;
+  ScriptedServer slow([&connections](int client) {
+    ++connections;
+    char buffer[4096];
+    pollfd hangup{client, POLLRDHUP, 0};
+    // Commands come faster than answers, and all of them in the end.
+    for (ssize_t asked = 0, answered = 0; answered == 0 || answered < asked; ++answered) {
+      const ssize_t n = ::recv(client, buffer, sizeof buffer, answered < asked ? MSG_DONTWAIT : 0);
+      if (n > 0) asked += std::count(buffer, buffer + n, '*');
+      if (::poll(&hangup, 1, 100) != 0 || ::send(client, ":1\r\n", 4, MSG_NOSIGNAL) != 4) return;
+    }
+  });
+  RedisOptions options = At(slow.address());
+  options.linger = absl::Milliseconds(500);
+  options.connections = 1;
+  const auto store = *RedisStore::Create(options);
+  // 1.5 s of answers.
+  for (const Outcome& outcome :
+       Ask(store.get(), Kind::kExists, std::vector<Operation>(15, Named("a")), absl::Milliseconds(50)))
+    CHECK(absl::IsDeadlineExceeded(outcome.status));
+  const Timed tried = Try(store.get(), Kind::kExists, Named("b"), absl::Seconds(20));
+  CHECK(tried.outcome.status.message() == "");
+  CHECK(tried.outcome.found == Found::kYes);
+  CHECK(connections == 1);
+}
+
 TEST_CASE("RedisStore's errors don't say the password") {
   ScriptedServer server([](int client) {
     const std::string answer = "-ERR unknown command 'AUTH', with args beginning with: 'secret'\r\n";
