@@ -12,6 +12,8 @@
 
 namespace kvist::remote {
 
+// The credentials have to be allowed s3:GetObject, s3:PutObject, s3:DeleteObject, s3:AbortMultipartUpload, and s3:ListBucket of the bucket:
+// without the last one S3 answers 403, not 404, for what isn't there, which is no miss but a failure that opens the breaker.
 struct S3Options {
   std::string endpoint = "https://s3.us-east-1.amazonaws.com";  // http or https, host, port; no path
   std::string bucket;

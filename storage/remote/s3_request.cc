@@ -191,7 +191,10 @@ absl::Status S3HttpRequest::StatusOf(int code) const {
   switch (http) {
     case 404: return absl::NotFoundError(text);
     case 401:
-    case 403: return absl::PermissionDeniedError(text);
+    case 403:
+      return absl::PermissionDeniedError(request_.method == "GET" || request_.method == "HEAD"
+                                             ? absl::StrCat(text, " (or it isn't there, and s3:ListBucket isn't allowed)")
+                                             : text);
     case 416: return absl::OutOfRangeError(text);
     case 507: return absl::ResourceExhaustedError(text);
     case 408:

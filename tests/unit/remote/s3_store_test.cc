@@ -212,6 +212,8 @@ TEST_CASE("S3Store tries again what fails for a moment, and so often only") {
   CHECK(absl::StrContains(denied.message(), "AsTold by the test"));
   CHECK(!absl::StrContains(denied.message(), "token"));
   CHECK(server.requests == 1);
+  const Outcome missed = Ask(store.get(), Kind::kExists, {Named("object")})[0];
+  CHECK(absl::StrContains(missed.status.message(), "s3:ListBucket"));
   server.fail_with = 301;
   CHECK(absl::IsFailedPrecondition(put()));
   server.fail = 0;
