@@ -248,6 +248,7 @@ TEST_CASE("S3Store keeps deadlines when the server hangs, touches nothing after 
   FakeS3 server;
   auto store = *S3Store::Create(server.Options());
   auto body = Pattern(100'000, 1);
+  const auto whole = body;
   REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", {}, body)})[0].status.ok());
   server.hang = true;
   std::vector<std::byte> room(body.size());
@@ -260,13 +261,25 @@ TEST_CASE("S3Store keeps deadlines when the server hangs, touches nothing after 
     CHECK(MonotonicNow() - start < absl::Seconds(2));
   }
   CHECK(store->load().bytes == 0);
+  // What the server says and takes now is nobody's.
+  std::fill(room.begin(), room.end(), std::byte{7});
+  std::fill(body.begin(), body.end(), std::byte{8});
+  server.hang = false;
+  std::vector<std::byte> read(whole.size());
+  REQUIRE(Ask(store.get(), Kind::kGet, {GetOf("object", {}, read)})[0].found == Found::kYes);
+  CHECK(read == whole);
+  CHECK(room == std::vector<std::byte>(room.size(), std::byte{7}));
+  const auto objects = server.objects();
+  const std::string_view text(reinterpret_cast<const char*>(whole.data()), whole.size());
+  if (const auto other = objects.find("/bucket/kvist/other"); other != objects.end()) CHECK(other->second == text);
+  server.hang = true;
   Answer<Outcome> cancelled;
   REQUIRE(store->Submit({Kind::kGet, {GetOf("object", {}, room)}, In(absl::Seconds(60))}, cancelled.Done()).ok());
   const absl::Time start = MonotonicNow();
   store = nullptr;
   CHECK(MonotonicNow() - start < absl::Seconds(2));
   CHECK(absl::IsCancelled(cancelled.Wait()[0].status));
-  CHECK(room == std::vector<std::byte>(room.size()));
+  CHECK(room == std::vector<std::byte>(room.size(), std::byte{7}));
 }
 
 TEST_CASE("S3Store refuses what is submitted while it is destroyed") {
