@@ -190,13 +190,13 @@ TEST_CASE("RedisStore believes no liar") {
   CHECK(store->load().bytes == 0);
 }
 
-// A server that answers the half of a put, and what comes behind it, before it was asked.
+// A server that answers the half of a put, and what comes behind it, before it was asked; and hears nobody after its first client.
 struct Hasty {
   explicit Hasty(const std::string& answer)
       : server([this, answer](int client) {
           char buffer[4096];
           ssize_t n = ::recv(client, buffer, sizeof buffer, 0);
-          if (n <= 0) return;
+          if (n <= 0 || served.exchange(true)) return;
           received.assign(buffer, static_cast<size_t>(n));
           ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
           go_on.WaitForNotificationWithTimeout(absl::Seconds(20));
@@ -206,6 +206,7 @@ struct Hasty {
         }) {}
 
   static inline const std::string kMore = std::string(50, 'm');
+  std::atomic<bool> served = false;
   std::string received;  // once it has ended
   absl::Notification go_on;
   absl::Notification ended;
