@@ -48,7 +48,6 @@ S3HttpRequest::S3HttpRequest(const S3Options* options, const S3Place* place, S3R
     : options_(options), place_(place), request_(std::move(request)), body_(body), into_(into) {
   request_.host = place->host;
   request_.path = absl::StrCat(place->path, options->prefix, request_.path);
-  request_.payload_sha256 = Sha256Of(body);
 }
 
 S3HttpRequest::~S3HttpRequest() {
@@ -70,6 +69,7 @@ void* S3HttpRequest::Begin(absl::Duration time_max) {
   too_long_ = false;
   etag_.clear();
   text_.clear();
+  if (request_.payload_sha256.empty()) request_.payload_sha256 = Sha256Of(body_);
   Sign(options_->credentials, {options_->region, "s3", true},
        absl::FormatTime("%Y%m%d%ET%H%M%SZ", absl::Now(), absl::UTCTimeZone()), &request_);
   curl_slist* headers = curl_slist_append(nullptr, "expect:");

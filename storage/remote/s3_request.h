@@ -28,13 +28,12 @@ class S3HttpRequest {
   using Into = std::array<std::span<std::byte>, 2>;
 
   // `into`: where the answer of a GET goes; what is answered otherwise is kept as text, 64 KiB of it at most.
-  // Hashes the body: about a millisecond per 2 MiB.
   S3HttpRequest(const S3Options* options, const S3Place* place, S3Request request, Body body, Into into);
   ~S3HttpRequest();
   S3HttpRequest(const S3HttpRequest&) = delete;
   S3HttpRequest& operator=(const S3HttpRequest&) = delete;
 
-  // A CURL*, signed as of now.
+  // A CURL*, signed as of now; the first time hashes the body, about a millisecond per 2 MiB, so that others are on their way meanwhile.
   // `time_max`: it is ended then, as a failed one; zero: its owner sees to that.
   void* Begin(absl::Duration time_max);
   void* handle() const { return handle_; }
