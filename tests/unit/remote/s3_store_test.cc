@@ -41,7 +41,7 @@ extern "C" __attribute__((visibility("default"))) int getaddrinfo(const char* no
 namespace kvist::remote {
 namespace {
 
-constexpr S3Scope kScope{};
+const S3Scope kScope{};
 
 // Objects in memory, and uploads in parts. Each request's signature is computed anew from what came.
 class FakeS3 {
