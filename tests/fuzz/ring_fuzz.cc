@@ -385,6 +385,7 @@ class World {
   void Carry(core::CopyCancelled& effect) {
     for (InFlight& copy : copies_) copy.cancelled |= copy.copy.op == effect.op;
   }
+  void Carry(core::PinAnswered&) {}  // no operator asks here
   void Carry(core::OpEnded& effect) { Find(effect.session)->daemon->Answer(effect); }
   void Carry(core::Answered& effect) {
     Find(effect.session)->daemon->Answer(effect);
