@@ -23,8 +23,8 @@ namespace kvist::cuda {
 // `gpu` outlives the engine.
 struct GpuEngineOptions {
   Verify verify = Verify::kNever;
-  // How to choose between DMA and kvist's kernel; nothing: DMA for all. Where there is no kernel, or a batch has more pieces than one launch
-  // takes, it is DMA, too.
+  // How to choose between DMA and kvist's kernel; nothing: DMA for all. Where there is no kernel, or it can't be
+  // launched, it is DMA, too.
   std::optional<PathChoice::Options> kernel = {};
   // Whether all slots are pinned: a kernel may touch nothing else.
   std::function<bool()> slots_pinned = nullptr;

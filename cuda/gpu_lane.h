@@ -34,7 +34,7 @@ struct BatchEntries {
   }
   // Those from `first` on, which are no longer here.
   BatchEntries TakeFrom(size_t first);
-  void Clear() { *this = {}; }
+  void Clear() { to.clear(), from.clear(), sizes.clear(), bytes = 0; }  // keeps their room for the next batch
 };
 
 // One direction of a GPU's copies: a stream, and the batches on it that haven't ended, in their order.
