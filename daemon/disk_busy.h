@@ -29,14 +29,14 @@ class DiskBusy {
   }
 
   // What has come to an end, if anything: a stretch in which a read failed tells nothing.
-  std::optional<core::DiskRead> End(uint64_t ticket, bool good, absl::Time now) {
+  std::optional<core::TierRead> End(uint64_t ticket, bool good, absl::Time now) {
     const auto read = in_flight_.find(ticket);
     if (read == in_flight_.end()) return std::nullopt;
     read_ += read->second;
     good_ = good_ && good;
     in_flight_.erase(read);
     if (!in_flight_.empty() && now - since_ < kLongest) return std::nullopt;
-    const core::DiskRead told{read_, from_rest_, now - since_};
+    const core::TierRead told{read_, from_rest_, now - since_};
     const bool tell = good_ && told.took > absl::ZeroDuration();
     since_ = now;
     read_ = {};

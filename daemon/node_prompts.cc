@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
         const core::Core::Located located,
         Ask<core::Core::Located>(deadline, [this, id = space.id, keys] { return reactor_.core().Locate(id, *keys); }));
     all.push_back({space.digest, space.tenant, space.model, space.chunk_tokens, static_cast<uint32_t>(keys->size()),
-                   located.chunks, located.on_disk});
+                   located.chunks, located.below});
   }
   return all;
 }

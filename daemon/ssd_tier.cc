@@ -151,7 +151,7 @@ void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place
 }
 
 void SsdTier::Read(Ticket ticket, absl::Status status) {
-  std::optional<core::DiskRead> busy;
+  std::optional<core::TierRead> busy;
   {
     const absl::MutexLock lock(&mutex_);
     busy = busy_.End(ticket, status.ok(), MonotonicNow());

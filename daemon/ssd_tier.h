@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/disk_busy.h"
-#include "daemon/session/disk_tier.h"
+#include "daemon/session/lower_tier.h"
 #include "storage/ssd/store.h"
 
 namespace kvist::daemon {

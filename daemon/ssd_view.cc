@@ -18,7 +18,7 @@ rpc::SsdTierStatus ShortRowOf(const SsdTier::Status& tier, const core::CoreStatu
   const bool starting = row.recovering || !tier.writable.has_value();
   row.state = tier.writable == false ? "read-only" : starting ? "recovering" : "on";
   row.trouble = TroubleOf(tier);
-  row.chunks = core.on_disk;
+  row.chunks = core.below;
   for (const ssd::Store::DeviceRow& device : tier.store.devices) {
     row.live += device.live;
     row.capacity += device.capacity;

@@ -132,6 +132,12 @@ void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
           "(`kvistctl ssd` says which, and what was found)",
           what, space);
       break;
+    case core::Tier::kRemote:
+      spdlog::error(
+          "{} in the remote store was not what was stored there and will not be served again: space {}; the store, or who "
+          "else writes to it, may be failing (`kvistctl remote` says what was found)",
+          what, space);
+      break;
   }
 }
 

@@ -12,7 +12,7 @@
 #include "daemon/node.h"
 #include "daemon/options.h"
 #include "daemon/rpc/node_control.h"
-#include "daemon/session/disk_tier.h"
+#include "daemon/session/lower_tier.h"
 #include "storage/ssd/device.h"
 
 namespace kvist::daemon {
@@ -23,7 +23,7 @@ struct Parts {
   // one no GPU memory is served.
   std::function<std::unique_ptr<cuda::CopyEngine>(cuda::CopyEngine::Done done)> copy_engine;
   // Makes the tier below the slots, and how the core uses it; the product's is of [ssd] (ssd_tier.h).
-  std::function<std::unique_ptr<session::DiskTier>(session::DiskTier::Ear* ear)> disk_tier;
+  std::function<std::unique_ptr<session::DiskTier>(session::LowerTier::Ear* ear)> disk_tier;
   core::CoreOptions::Disk disk = {};
   // Opens the SSD tier's devices (StoreOptions::open_device).
   std::function<absl::StatusOr<std::unique_ptr<ssd::Device>>(const ssd::DeviceOptions&)> ssd_device;

@@ -19,8 +19,8 @@ enum class ChunkState : uint8_t {
   kGhost,  // no bytes; stands for its key because children hang on it (a store that failed), until they go or it is stored again
   kFilling,  // all ranks' slots are reserved, not all are stored
   kSealed,   // all ranks' shards are there: a hit
-  kOnDisk,   // all ranks' shards are on disk, and none in slots: a hit that must be read first
-  kReading,  // of one on disk: all ranks' slots are reserved, and being read
+  kBelow,    // none in slots, all ranks' shards on disk or in a remote store: a hit that must be read first
+  kReading,  // of one below: all ranks' slots are reserved, and being read
   kLost,     // its read has failed: detached, and its slots go when no copy has them any more
   kPrivate,  // of a private allocation: slots without a key, detached from the start
 };
@@ -33,10 +33,14 @@ enum class DiskCopy : uint8_t {
   kMoving,  // there, and being written again elsewhere
 };
 
+// Whether there is a copy of a chunk in a remote store, as far as is known here. It may be there unknown: others write there, too; or gone.
+enum class RemoteCopy : uint8_t { kNone, kWriting, kThere };
+
 // A chunk of one group in one space: a node of the tree of prefixes. 100 bytes.
 //
 // A chunk stays in slots as long as anything there needs it: children in slots (so a leased or held chunk keeps its whole prefix), keeps,
-//   holds. It stays in the tree as long as it has bytes anywhere, children, keeps, or holds.
+//   holds. It stays in the tree as long as it has bytes on this node, children, keeps, or holds: what is in a remote store only is asked for
+//   when it is looked up again, for others may have removed it.
 // `detached` chunks (cleared) are in the tree but no longer in the index: nobody finds them, and they go when nothing needs them.
 struct Chunk {
   ChunkKey key;
@@ -48,8 +52,9 @@ struct Chunk {
   uint32_t history = 0;     // the eviction policy's own: what it remembers of the chunk's uses
   uint32_t generation = 0;  // of the place
   uint32_t keeps = 0;       // leases and pins that end here; of a private one 1, its allocation
-  uint32_t holds : 31 = 0;  // copies in flight that end here (loads), or that fill it (stores)
+  uint32_t holds : 29 = 0;  // copies in flight that end here (loads), or that fill it (stores)
   uint32_t clean : 1 = 0;   // it is in its tenant's CleanReserve
+  RemoteCopy remote : 2 = RemoteCopy::kNone;
   SpaceId space;
   uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
   uint32_t position = 0;  // chained groups: in its chain, 0 for the first chunk of a prompt
@@ -75,20 +80,20 @@ struct Chunk {
     stop_reason = StopReason::kUnknown;
   }
   bool on_disk() const { return disk == DiskCopy::kThere || disk == DiskCopy::kMoving; }
+  // Whether its only bytes are in a remote store: then it is known as long as something here needs it.
+  bool only_remote() const { return state == ChunkState::kBelow && !on_disk(); }
   bool has_slots() const {
     return state == ChunkState::kFilling || state == ChunkState::kSealed || state == ChunkState::kReading ||
            state == ChunkState::kLost || state == ChunkState::kPrivate;
   }
   // Whether it is a hit, of whatever tier.
-  bool whole() const {
-    return state == ChunkState::kSealed || state == ChunkState::kOnDisk || state == ChunkState::kReading;
-  }
+  bool whole() const { return state == ChunkState::kSealed || state == ChunkState::kBelow || state == ChunkState::kReading; }
   // Whether something needs it in its slots, or at all.
   bool busy() const { return residents > 0 || keeps > 0 || holds > 0; }
   bool needed() const { return children > 0 || keeps > 0 || holds > 0; }
 };
 static_assert(sizeof(Chunk) == 100, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
-static_assert(kImageVersion == 1, "a change of Chunk is a new version (index_image.h)");
+static_assert(kImageVersion == 2, "a change of Chunk is a new version (index_image.h)");
 
 // All chunks, found by (space, group, key). Places are stable; memory grows section by section, never in one large step.
 // Threads: one.

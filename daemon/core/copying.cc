@@ -12,7 +12,7 @@ namespace kvist::core {
 namespace {
 
 absl::Status CouldNotBeRead() {
-  return absl::DataLossError("a chunk of the lease couldn't be read from disk: look up again");
+  return absl::DataLossError("a chunk of the lease couldn't be read from the tier below: look up again");
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
   }
   for (const ChunkIndex chunk : op.chunks) {
     const ChunkState state = chunks_[chunk].state;
-    if (state == ChunkState::kOnDisk) op.reads.push_back(chunk);
+    if (state == ChunkState::kBelow) op.reads.push_back(chunk);
     whole &= chunks_[chunk].whole();
     in_slots &= state == ChunkState::kSealed;
   }
@@ -104,6 +104,7 @@ void Core::On(const LoadAsked& event, Effects* out) {
     ++chunks_[chunk].holds;
     placement_.PolicyOf(chunk).Withdrawn(chunk);
   }
+  if (!op.reads.empty()) ReadFor(*lease, op.reads);
   Start(std::move(op), out);
 }
 

@@ -89,6 +89,7 @@ void Core::On(const SessionClosed& event, Effects* out) {
   if (session == nullptr || session->closed) return;
   sessions_.Close(event.session);
   std::erase_if(flushes_, [&](const Flush& flush) { return flush.session == event.session; });
+  EndAsks(event.session);
   if (planted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
   allocations_.Close(event.session);
   chunks_.Charge(session->ops.size());
@@ -117,9 +118,13 @@ void Core::On(const LookupAsked& event, Effects* out) {
   if (session == nullptr || session->closed) return;
   KVIST_CHECK(event.keys.size() <= kKeysMax);
   const Space& space = spaces_[session->space];
-  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
+  const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
+  if (!AskRemote(event, *session, position, out)) Answer(event, *session, position, out);
+}
 
-  uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
+void Core::Answer(const LookupAsked& event, const Session& session, uint32_t position, Effects* out) {
+  const Space& space = spaces_[session.space];
+  const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   LookupAnswered answer{.session = event.session, .tag = event.tag};
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
@@ -132,15 +137,15 @@ void Core::On(const LookupAsked& event, Effects* out) {
   }
   // What isn't worth a load was used all the same.
   const bool weighed = position > event.have && event.lease > absl::ZeroDuration();
-  if (weighed) position = WorthLoading(*session, position, event.have);
+  if (weighed) position = WorthLoading(session, position, event.have);
   counters_.lookups += 1;
   counters_.lookup_chunks_asked += event.keys.size();
   counters_.lookup_chunks_hit += position;
 
   answer.chunks = position;
-  if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, *session, position)) {
-    Lease lease = LeaseOn(session->space, position, event.have);
-    lease.instance = session->instance;
+  if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, session, position)) {
+    Lease lease = LeaseOn(session.space, position, event.have);
+    lease.instance = session.instance;
     lease.session = event.session;
     lease.by_layer = event.by_layer;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
@@ -148,7 +153,7 @@ void Core::On(const LookupAsked& event, Effects* out) {
     answer.lease = leases_.Grant(std::move(lease));
     if (answer.lease) Keep(kept);
     // Nothing is read for whom it couldn't be kept.
-    if (answer.lease && (space.on_disk > 0 || !reading_.empty())) answer.coming = Fetch(answer.lease, session->space);
+    if (answer.lease && (space.below > 0 || !reading_.empty())) answer.coming = Fetch(answer.lease, session.space);
   }
   out->push_back(answer);
   if (weighed) ReadLeft(out);  // not into what the lease keeps
@@ -159,16 +164,16 @@ Core::Located Core::Locate(SpaceId id, std::span<const ChunkKey> keys) {
   const Space& space = spaces_[id];
   Located located{usable_.Find(id, space.epoch, space.spec.groups, keys)};
   if (located.chunks == 0) return located;
-  std::vector<bool> on_disk(located.chunks);
+  std::vector<bool> below(located.chunks);
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t group = 0; group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());
     for (size_t i = 0; i < needed.size(); ++i) {
-      if (!chunks_[needed[i]].has_slots()) on_disk[located.chunks - needed.size() + i] = true;
+      if (!chunks_[needed[i]].has_slots()) below[located.chunks - needed.size() + i] = true;
     }
   }
-  located.on_disk = static_cast<uint32_t>(std::count(on_disk.begin(), on_disk.end(), true));
+  located.below = static_cast<uint32_t>(std::count(below.begin(), below.end(), true));
   return located;
 }
 
@@ -184,7 +189,7 @@ Bytes Core::LeaseBytes(SpaceId id, uint32_t position, uint32_t have) const {
 
 bool Core::FitsBehind(uint32_t have, const Session& session, uint32_t position) const {
   const Space& space = spaces_[session.space];
-  if (have == 0 || space.on_disk == 0) return true;
+  if (have == 0 || space.below == 0) return true;
   Bytes slots = LeaseBytes(session.space, position, have);
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
   for (uint16_t g = 0; g < groups; ++g) {
@@ -212,7 +217,7 @@ Lease Core::LeaseOn(SpaceId id, uint32_t position, uint32_t have) const {
     if (!reuse.chained()) {
       lease.kept.insert(lease.kept.end(), needed.begin(), needed.end());
     } else {
-      for (uint32_t k = 0; space.on_disk > 0 && k + 1 < needed.size(); ++k) {
+      for (uint32_t k = 0; space.below > 0 && k + 1 < needed.size(); ++k) {
         if (chunks_[needed[k]].has_slots() && !chunks_[needed[k + 1]].has_slots()) lease.kept.push_back(needed[k]);
       }
       lease.kept.push_back(needed.back());
@@ -267,7 +272,7 @@ void Core::UsePath(std::span<const ChunkIndex> path, bool chained) {
     return;
   }
   policy.Used(path);
-  if (!options_.disk.has_value()) return;
+  if (!options_.below()) return;
   for (const ChunkIndex chunk : path.first(path.size() - 1)) {
     if (sealed(chunk) && !chunks_[chunk].busy()) policy.Returned(chunk);
   }
@@ -299,7 +304,7 @@ CoreStatus Core::status() const {
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     status.spaces.push_back(space(SpaceId{s}));
     status.sealed += status.spaces.back().chunks;
-    status.on_disk += spaces_[SpaceId{s}].on_disk;
+    status.below += spaces_[SpaceId{s}].below;
   }
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     const Tenant& tenant = tenants_[TenantId{t}];
@@ -309,6 +314,7 @@ CoreStatus Core::status() const {
   status.chunks = chunks_.size();
   status.filling = fills_.size();
   status.slots_in_doubt = placement_.in_doubt();
+  status.remote_waiting = remote_queue_.size();
   status.leases = leases_.size();
   status.pins = pins_.size();
   status.allocations = allocations_.size();

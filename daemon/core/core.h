@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_CORE_H_
 #define KVIST_DAEMON_CORE_CORE_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -83,7 +84,18 @@ struct CoreOptions {
     Bytes capacity = GiB(16);
   };
   std::optional<Disk> disk = {};
-  // What is on disk is left alone where the engine, by what it reports, computes it sooner than it would be read. Off: it is always read.
+  // A store beyond the node, which others may read and write, too; absent: there is none.
+  struct Remote {
+    // What is being written at a time, in bytes of slots. Larger: more of the pool is bound to a slow store.
+    Bytes writing = MiB(64);
+    // Chunks that wait to be written; those beyond aren't. Larger: bursts lose less, and what is written late may be evicted by then.
+    uint32_t queue = 16384;
+    // When it hasn't answered in time it isn't asked for so long. Longer: a slow store costs less, and is missed longer.
+    absl::Duration pause = absl::Seconds(1);
+  };
+  std::optional<Remote> remote = {};
+  bool below() const { return disk.has_value() || remote.has_value(); }
+  // What is below is left alone where the engine, by what it reports, computes it sooner than it would be read. Off: it is always read.
   bool gate = true;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
@@ -132,9 +144,9 @@ struct CoreStatus {
   uint64_t chunks_loaded = 0;
   uint64_t stores_refused = 0;     // chunks: no room
   uint64_t chunks_corrupt = 0;     // dropped, because their slots held other bytes than were stored
-  uint64_t loads_waited = 0;       // chunks that were still being read from disk when they were to be loaded
-  uint64_t chunks_recomputed = 0;  // that were there, on disk, but are computed sooner than read (gate.cc)
-  uint64_t on_disk = 0;            // chunks that are nowhere else
+  uint64_t loads_waited = 0;       // chunks that were still being read from below when they were to be loaded
+  uint64_t chunks_recomputed = 0;  // that were there, below, but are computed sooner than read (gate.cc)
+  uint64_t below = 0;              // chunks that are in no slots
   uint64_t chunks_written = 0;     // since the start, as are those below
   uint64_t chunks_read = 0;
   uint64_t writes_failed = 0;
@@ -145,6 +157,18 @@ struct CoreStatus {
   uint64_t chunks_reclaimed = 0;  // given up for that
   uint64_t chunks_found = 0;      // at the start
   uint64_t demotions = 0;         // of the evictions: chunks that are on disk since
+  // Of the remote store, since the start but for `remote_waiting`.
+  uint64_t remote_asked = 0;         // lookups that it was asked for
+  uint64_t remote_unanswered = 0;    // of those: that went on without its answer
+  uint64_t remote_chunks_found = 0;  // that weren't known here
+  uint64_t remote_chunks_read = 0;
+  uint64_t remote_reads_failed = 0;
+  uint64_t remote_chunks_missing = 0;  // of those: the store said that it had them, and hadn't
+  uint64_t remote_chunks_corrupt = 0;  // and what was there was something else
+  uint64_t remote_chunks_written = 0;
+  uint64_t remote_writes_failed = 0;
+  uint64_t remote_chunks_dropped = 0;  // not written: too many waited, or evicted before their turn
+  uint64_t remote_waiting = 0;         // chunks, to be written
   Bytes index_bytes{};
 };
 
@@ -202,7 +226,7 @@ class Core {
   void Handle(const Event& event, Effects* out) {
     placement_.SpendUntil(chunks_.work() + options_.event_work);
     On(event, out);
-    if (options_.disk.has_value()) ServeDisk(out);
+    if (options_.below()) ServeBelow(out);
   }
 
   // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which
@@ -221,7 +245,7 @@ class Core {
     return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
            pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
            !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
-           (more_reads_ && WaitsForSlots()) || CanFlush();
+           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote();
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire.
   bool waits_for_clock() const {
@@ -245,7 +269,7 @@ class Core {
   // DRAM, and those of which some is on disk only. Nobody has used them for it. Costs what a lookup does.
   struct Located {
     uint32_t chunks = 0;
-    uint32_t on_disk = 0;  // of them
+    uint32_t below = 0;  // of them
   };
   Located Locate(SpaceId space, std::span<const ChunkKey> keys);
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
@@ -290,7 +314,9 @@ class Core {
   void On(const WriteFinished& event, Effects* out);
   void On(const ReadFinished& event, Effects* out);
   void On(const PrefillReported& event, Effects* out);
-  void On(const DiskRead& event, Effects* out);
+  void On(const TierRead& event, Effects* out);
+  void On(const RemoteFound& event, Effects* out);
+  void On(const RemoteReachable& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
   void On(const DiskTold& event, Effects* out);
   void On(const SpaceFound& event, Effects* out);
@@ -304,6 +330,28 @@ class Core {
   void On(const JobCancelAsked& event, Effects* out);
   void On(const Tick& event, Effects* out);
 
+  // The rest of a lookup, whose position usable_ has found: what is leased and read for it, and its answer.
+  void Answer(const LookupAsked& lookup, const Session& session, uint32_t position, Effects* out);
+  // Whether the remote store is asked for what follows `position` of a lookup; then that goes on with RemoteFound.
+  bool AskRemote(const LookupAsked& lookup, const Session& session, uint32_t position, Effects* out);
+  struct Ask {
+    LookupAsked lookup;  // but its keys
+    std::vector<ChunkKey> keys;
+    SpaceId space;
+    uint32_t epoch = 0;                         // the space's, when it was asked
+    uint32_t from = 0;                          // the position before it was asked
+    uint32_t asked = 0;                         // keys from there on, so far
+    std::vector<std::vector<bool>> there = {};  // [group][key - from]
+  };
+  void AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out);
+  // Of an ask that has ended: puts what is there into the index. Those that weren't there: `added`.
+  void TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added);
+  void EndAsks(SessionId session);
+  // Chunks that shall be in the remote store, too; and what of them is written now.
+  void OfferRemote(ChunkIndex chunk);
+  bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
+  void WriteRemote(Effects* out);
+  void RemoteWritten(ChunkIndex chunk, const absl::Status& status);
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
   // The visible or filling chunk of `key`; one that a clear has left behind, or whose parent was dropped, is detached and not found.
@@ -317,20 +365,25 @@ class Core {
   // Whether what was stored is kept: that it hasn't been cleared meanwhile, given up by another rank, or come too late.
   bool FinishShard(ChunkIndex chunk, Rank rank, bool stored);
   // How far it is worth loading what usable_ has found, which it has found then: to `position`, or less where the engine computes the rest
-  // sooner. Notes in left_ what lies on disk behind that.
+  // sooner. Notes in left_ what lies below behind that.
   uint32_t WorthLoading(const Session& session, uint32_t position, uint32_t have);
-  // What of a position has to be waited for, from disk, chunk by chunk: to_wait_.
+  // What of a position has to be waited for, from below, chunk by chunk: to_read_.
   void FindWaits(const Session& session, uint32_t position, uint32_t have);
   // The position up to which loading gains most, at least that where nothing has to be waited for.
   uint32_t BestPosition(const Space& space, uint32_t position) const;
-  // Reads some of what a lookup has left, for nobody, while the disk has nothing else to do.
+  // Reads some of what a lookup has left, for nobody, while the tiers below have nothing else to do.
   void ReadLeft(Effects* out);
-  // What is on disk only of a lease's position, which usable_ has found, is read when there are slots for it. How many chunks that are,
+  // What is below of a lease's position, which usable_ has found, is read when there are slots for it. How many chunks that are,
   // with those that are being read.
   uint32_t Fetch(LeaseId lease, SpaceId space);
+  // What a load of the lease waits for is read, also where that isn't to be read for the lease any more: what keeps a chunk there is the one
+  // below it, whose read may have failed.
+  void ReadFor(const Lease& lease, std::span<const ChunkIndex> waited_for);
   // Begins reads that wait, as far as slots are free or what lies in them is on disk, too.
   void BeginReads(Effects* out);
   bool BeginRead(ChunkIndex chunk, bool by_layer, Tenants::Victims victims, Effects* out);
+  // From which a chunk that is below, or on its way, is read.
+  Tier ReadFrom(const Chunk& chunk) const { return chunk.on_disk() ? Tier::kSsd : Tier::kRemote; }
   // Where nothing can be written nothing would come to be on disk, too.
   Tenants::Victims MayMakeRoomFrom() const {
     return writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
@@ -341,7 +394,9 @@ class Core {
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
   void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
-  // Tells what has been forgotten, and keeps the reserve of clean slots.
+  // Tells what has been forgotten, begins reads, and writes what shall be below.
+  void ServeBelow(Effects* out);
+  // Keeps the reserve of clean slots.
   void ServeDisk(Effects* out);
   // What a tenant shall have at hand in slots that are free or on disk, too; and what it has.
   Bytes ReserveOf(const Tenant& tenant) const;
@@ -353,6 +408,8 @@ class Core {
   // The first copy of a sealed chunk, or another one in its place.
   void BeginWrite(ChunkIndex chunk, Effects* out);
   void Offer(ChunkIndex chunk);
+  // A chunk whose write has ended: it is offered, or goes.
+  void Settle(ChunkIndex chunk);
   void TakeFound(SpaceId space, const ChunksFound::Found& found);
   // The chunk that is on disk there; none if that isn't so any more.
   ChunkIndex FindAt(const PlacesWanted::Record& record) const;
@@ -435,14 +492,15 @@ class Core {
   absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
   std::deque<ChunkRef> begun_reads_;
   absl::flat_hash_set<ChunkIndex> reading_;
-  Bytes reading_bytes_{};  // of slots that are being read
-  // By WorthLoading, of the lookup that is being answered: [position] what has to be read from disk, and the first position that has to be
-  // waited for; and the chunks on disk, by position, of which those are left that lie behind the answer.
-  std::vector<Bytes> to_read_;
+  using OfTiers = std::array<Bytes, kTiers>;
+  OfTiers reading_bytes_{};  // [tier] of slots that are being read from it
+  // By WorthLoading, of the lookup that is being answered: [position] what has to be read from which tier, and the first position that has to
+  // be waited for; and the chunks below, by position, of which those are left that lie behind the answer.
+  std::vector<OfTiers> to_read_;
   uint32_t waits_from_ = 0;
   std::vector<std::pair<uint32_t, ChunkIndex>> left_;
   uint32_t trials_ = 0;
-  LearnedCost reading_cost_;                      // seconds that the disk takes for bytes, and for beginning
+  std::array<LearnedCost, kTiers> reading_cost_;  // [tier] seconds that it takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
   bool no_room_ = false;                          // it had none for the last write
   bool all_cleared_ = false;                      // as Space::cleared, of spaces that weren't known yet, too
@@ -453,6 +511,11 @@ class Core {
   absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;
   uint64_t next_write_ = 1;
   DiskAges ages_;
+  bool reachable_ = false;                                // the remote store
+  absl::Time remote_pause_until_ = absl::InfinitePast();  // until then it isn't asked
+  HandleTable<AskId, Ask> asks_;
+  std::deque<ChunkRef> remote_queue_;
+  Bytes remote_writing_{};  // of slots that are being written to it
   std::deque<Flush> flushes_;
   Jobs jobs_;
   std::deque<Pins::OfSpace> cleared_pins_;  // to be ended in slices

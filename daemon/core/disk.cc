@@ -9,10 +9,15 @@
 
 namespace kvist::core {
 
-void Core::ServeDisk(Effects* out) {
+void Core::ServeBelow(Effects* out) {
   if (std::vector<PlacesFreed::Chunk> forgotten = placement_.TakeForgotten(); !forgotten.empty())
     out->push_back(PlacesFreed{std::move(forgotten)});
   if (WaitsForSlots()) BeginReads(out);
+  if (options_.disk.has_value()) ServeDisk(out);
+  if (options_.remote.has_value()) WriteRemote(out);
+}
+
+void Core::ServeDisk(Effects* out) {
   if (!MayWrite()) return;
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     Tenant& tenant = tenants_[TenantId{t}];
@@ -32,12 +37,14 @@ void Core::ServeDisk(Effects* out) {
   }
 }
 
-Bytes Core::ReserveOf(const Tenant& tenant) const { return std::min(options_.disk->reserve, tenant.quota / 4); }
+Bytes Core::ReserveOf(const Tenant& tenant) const {
+  return options_.disk.has_value() ? std::min(options_.disk->reserve, tenant.quota / 4) : Bytes{};
+}
 
 Bytes Core::AtHand(const Tenant& tenant) const {
   const Bytes pool_free = slots_.capacity() - slots_.live_bytes();
   const Bytes left = tenant.quota - std::min(tenant.used, tenant.quota);
-  return std::min(left, pool_free) + tenant.clean->bytes();
+  return std::min(left, pool_free) + (tenant.clean != nullptr ? tenant.clean->bytes() : Bytes{});
 }
 
 void Core::BeginWrite(ChunkIndex i, Effects* out) {
@@ -60,6 +67,7 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
 
 void Core::On(const WriteFinished& event, Effects* out) {
   const ChunkIndex i = Find(event.chunk);
+  if (event.to == Tier::kRemote) return RemoteWritten(i, event.status);
   const auto write = i == kNoChunk ? write_of_.end() : write_of_.find(i);
   if (write == write_of_.end()) return;  // a late duplicate
   writes_.erase(write->second);
@@ -93,12 +101,17 @@ void Core::On(const WriteFinished& event, Effects* out) {
     if (i < flush.next && (!flush.space.has_value() || *flush.space == chunk.space))
       ++(chunk.disk == DiskCopy::kThere ? flush.chunks : flush.failed);
   }
+  Settle(i);
+  EndFlushes(out);
+}
+
+void Core::Settle(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
   if (!chunk.needed() && (chunk.detached || !chunk.whole())) {
     placement_.Collect(i);
   } else {
     Offer(i);
   }
-  EndFlushes(out);
 }
 
 // A chunk that was withdrawn from the policy's order, and is worth least.
@@ -147,13 +160,14 @@ void Core::GoOnFlushing(uint64_t until, Effects* out) {
     chunks_.Charge(1);
     const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
                        (!flush.space.has_value() || chunk.space == *flush.space);
-    if (meant && chunk.disk == DiskCopy::kNone) {
+    const bool safe = chunk.disk == DiskCopy::kThere || chunk.remote == RemoteCopy::kThere;
+    if (meant && !safe && chunk.disk == DiskCopy::kNone) {
       if (spaces_[chunk.space].no_disk)
         ++flush.failed;
       else
         BeginWrite(i, out);  // it keeps its place in the policy's order
     }
-    if (meant && chunk.disk == DiskCopy::kThere) ++flush.chunks;
+    if (meant && safe) ++flush.chunks;
     flush.writes = next_write_;
   }
   EndFlushes(out);

@@ -47,8 +47,8 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   if (chunk.state == ChunkState::kGhost) {
     placement_.Revive(i, found.places);
     chunk.disk_use = ages_.before();
-  } else if (chunk.state == ChunkState::kSealed && chunk.disk == DiskCopy::kNone) {
-    placement_.SetPlaces(i, found.places);  // stored again before it was found
+  } else if ((chunk.state == ChunkState::kSealed || chunk.only_remote()) && chunk.disk == DiskCopy::kNone) {
+    placement_.SetPlaces(i, found.places);  // stored again before it was found, or found elsewhere
   } else {
     return free();  // or being stored, or written
   }
@@ -79,7 +79,7 @@ void Core::On(const PlacesDamaged& event, Effects* out) {
     if (i == kNoChunk) continue;
     const Chunk& chunk = chunks_[i];
     if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading) continue;  // that finds out itself
-    if (chunk.state == ChunkState::kOnDisk && chunk.holds > 0) continue;
+    if (chunk.state == ChunkState::kBelow && chunk.holds > 0) continue;
     ++counters_.chunks_corrupt_on_disk;
     ++corrupt[chunk.space];
     ForgetCopy(i);
@@ -90,7 +90,7 @@ void Core::On(const PlacesDamaged& event, Effects* out) {
 void Core::GiveBack(ChunkIndex i, Effects* out) {
   Chunk& chunk = chunks_[i];
   if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading) return;  // the next time
-  if (chunk.state == ChunkState::kOnDisk && chunk.holds > 0) return;                   // a load waits for it
+  if (chunk.state == ChunkState::kBelow && chunk.holds > 0) return;                    // a load waits for it
   if (chunk.epoch != spaces_[chunk.space].epoch) return Detach(i);
   // Others that hang on it are hits no longer without it: few such ghosts are bearable, so then it is kept.
   const TenantId tenant = spaces_[chunk.space].tenant;
@@ -115,7 +115,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
 void Core::ForgetCopy(ChunkIndex i) {
   const Chunk& chunk = chunks_[i];
   placement_.ForgetPlaces(i);
-  if (chunk.state == ChunkState::kGhost) {
+  if (chunk.state == ChunkState::kGhost || chunk.only_remote()) {
     placement_.Collect(i);
   } else {
     if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // it isn't any more

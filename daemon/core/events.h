@@ -27,7 +27,8 @@ using RequestTag = Id<struct RequestTagTag, uint64_t>;
 
 enum class Role : uint8_t { kScheduler, kWorker };
 enum class Direction : uint8_t { kLoad, kStore };
-enum class Tier : uint8_t { kDram, kSsd };
+enum class Tier : uint8_t { kDram, kSsd, kRemote };
+inline constexpr size_t kTiers = 3;
 
 // One cache group of a space: its reuse rule, and what one chunk takes in a slot of each shard.
 struct GroupSpec {
@@ -75,7 +76,8 @@ struct SessionClosed {
 // lease > 0, but for the first `have` chunks, which the engine has itself: they are neither read nor kept for it. Those of them that have
 // slots stay as long as deeper ones do, so where both don't fit into the pool nothing is leased. Its loads will be waited for layer by
 // layer: then what has to be read for it is read so. What the engine computes sooner than it is read from disk isn't leased, and not a hit
-// (CoreOptions::gate). Answer: LookupAnswered.
+// (CoreOptions::gate). With a remote store that can be reached it is asked for what isn't here, first.
+// Answer: LookupAnswered.
 struct LookupAsked {
   SessionId session;
   RequestTag tag;
@@ -227,26 +229,44 @@ struct CopyFinished {
 // A chunk as the disk driver names it, from when it is written until its places are gone.
 using ChunkRef = Handle<struct ChunkRefTag>;
 
-// The disk driver has written a chunk: `places` [shard], as the chunk is found on disk from now on; or it hasn't, and writes nothing any
-// more that touches its slots. ResourceExhausted: there is no room now; InvalidArgument: it can't take any of that space.
+// The driver of a tier has written a chunk; or it hasn't, and nothing of it touches its slots any more. ResourceExhausted: there is no room
+// now; InvalidArgument: it can't take any of that space.
 struct WriteFinished {
   ChunkRef chunk;
   absl::Status status;
-  std::vector<DiskPlace> places = {};
+  std::vector<DiskPlace> places = {};  // [shard] of a disk: as the chunk is found there from now on
+  Tier to = Tier::kSsd;
 };
 
-// The slots of a chunk hold what was stored, every checksum is right; or what is on disk is no use. Nobody writes to the slots any more.
+// The slots of a chunk hold what was stored, every checksum is right; or there it is of no use. Nobody writes to the slots any more.
+// NotFound: a remote store hasn't got it any more. DataLoss: what lies there isn't what was stored.
 struct ReadFinished {
   ChunkRef chunk;
   absl::Status status;
 };
 
-// All disks together have read so many bytes in a time in which there was always something for them to read; before which there was nothing,
-// when it is from_rest.
-struct DiskRead {
+// A tier (all disks together) has read so many bytes in a time in which there was always something for it to read; before which there was
+// nothing, when it is from_rest.
+struct TierRead {
   Bytes bytes{};
   bool from_rest = false;
   absl::Duration took;
+  Tier from = Tier::kSsd;
+};
+
+// Names a question to the remote store.
+using AskId = Handle<struct AskTag>;
+
+// To RemoteAsked, in the time that it gave: what of it is there, as far as its store can be believed. Not OK: it didn't say.
+struct RemoteFound {
+  AskId ask;
+  absl::Status status;
+  std::vector<bool> there = {};  // [group * keys + key]
+};
+
+// Whether the remote store can be asked and written to; until this is said it can't.
+struct RemoteReachable {
+  bool reachable = false;
 };
 
 // A space that was found on disk. Core::FindSpace says whether it could be opened (Spaces::Open has the errors).
@@ -285,9 +305,10 @@ struct PlacesDamaged {
   std::vector<PlacesWanted::Record> records;
 };
 
-// A clear of this job is durable: no restart finds what it has hidden. Or it can't be made durable.
+// A clear of this job is durable in a tier: no restart finds there what it has hidden. Or it can't be made durable.
 struct ClearKept {
   JobId job;
+  Tier in = Tier::kSsd;
 };
 
 // Whether the disk takes writes: not when it is full or fails. Until this is said it isn't ready for them: flushes wait.
@@ -365,7 +386,7 @@ struct CopyWaits {
 struct CopyCancelled {
   OpId op;
 };
-// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to disk.
+// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to a tier below.
 struct WriteStarted {
   ChunkRef chunk;
   SpaceId space;
@@ -374,9 +395,10 @@ struct WriteStarted {
   std::optional<ChunkKey> parent;
   uint32_t position = 0;  // in its chain
   std::vector<SlotRef> slots;
+  Tier to = Tier::kSsd;
 };
-// Read a chunk's shards from their places into its slots [shard], which are held until ReadFinished. Those with `by_layer` of one
-// event are read layer by layer, the first layer of all of them before anything else.
+// Read a chunk's shards, from a disk from their places, into its slots [shard], which are held until ReadFinished. Those with `by_layer` of
+// one event are read layer by layer, the first layer of all of them before anything else.
 struct ReadStarted {
   ChunkRef chunk;
   SpaceId space;
@@ -386,6 +408,13 @@ struct ReadStarted {
   bool by_layer = false;
   std::vector<DiskPlace> places;
   std::vector<SlotRef> slots;
+  Tier from = Tier::kSsd;
+};
+// Which of these chunks, of every group, does the remote store have? Answer: RemoteFound.
+struct RemoteAsked {
+  AskId ask;
+  SpaceId space;
+  std::vector<ChunkKey> keys;
 };
 // Nothing leads to these places any more.
 struct PlacesFreed {
@@ -399,7 +428,8 @@ struct PlacesFreed {
   };
   std::vector<Chunk> chunks;
 };
-// What was written or is being written of the space (of all when absent) must not be found by a later daemon. Answer: ClearKept.
+// What was written or is being written of the space (of all when absent), to any tier, must not be found by a later daemon. Answer: ClearKept
+// of each tier.
 struct SpaceCleared {
   JobId job;
   std::optional<SpaceId> space;
@@ -447,7 +477,7 @@ struct CorruptionFound {
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
                             CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            ReadStarted, PlacesFreed, SpaceCleared, Flushed>;
+                            ReadStarted, PlacesFreed, SpaceCleared, Flushed, RemoteAsked>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

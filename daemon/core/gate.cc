@@ -35,8 +35,9 @@ void Core::On(const PrefillReported& event, Effects*) {
                                           absl::ToDoubleSeconds(event.took));
 }
 
-void Core::On(const DiskRead& event, Effects*) {
-  reading_cost_.Learn(static_cast<double>(event.bytes.value), event.from_rest ? 1 : 0, absl::ToDoubleSeconds(event.took));
+void Core::On(const TierRead& event, Effects*) {
+  reading_cost_[static_cast<size_t>(event.from)].Learn(static_cast<double>(event.bytes.value), event.from_rest ? 1 : 0,
+                                                       absl::ToDoubleSeconds(event.took));
 }
 
 void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
@@ -53,10 +54,10 @@ void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
     for (uint32_t at = std::max(first, have); at < position; ++at) {
       const ChunkIndex i = needed[at - first];
       const ChunkState state = chunks_[i].state;
-      if (state != ChunkState::kOnDisk && state != ChunkState::kReading) continue;
+      if (state != ChunkState::kBelow && state != ChunkState::kReading) continue;
       waits_from_ = std::min(waits_from_, at);
       if (state == ChunkState::kReading) continue;
-      to_read_[at] += space.chunk_bytes(GroupId{g});
+      to_read_[at][static_cast<size_t>(ReadFrom(chunks_[i]))] += space.chunk_bytes(GroupId{g});
       left_.emplace_back(at, i);
     }
   }
@@ -67,12 +68,16 @@ void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
 uint32_t Core::BestPosition(const Space& space, uint32_t position) const {
   uint32_t best = waits_from_;
   double gain = 0;
-  Bytes bytes = reading_bytes_;
+  OfTiers bytes = reading_bytes_;
   for (uint32_t at = waits_from_; at < position; ++at) {
-    bytes += to_read_[at];
+    double reading = 0;  // the tiers read beside each other
+    for (size_t tier = 0; tier < kTiers; ++tier) {
+      bytes[tier] += to_read_[at][tier];
+      if (bytes[tier] > Bytes{} && reading_cost_[tier].known())
+        reading = std::max(reading, reading_cost_[tier].Of(static_cast<double>(bytes[tier].value), 1));
+    }
     const double chunks = at + 1 - waits_from_;
-    const double saves = space.computing.Of(chunks, chunks * (waits_from_ + chunks / 2)) -
-                         reading_cost_.Of(static_cast<double>(bytes.value), 1);
+    const double saves = space.computing.Of(chunks, chunks * (waits_from_ + chunks / 2)) - reading;
     if (saves < gain) continue;
     gain = saves;
     best = at + 1;
@@ -83,8 +88,10 @@ uint32_t Core::BestPosition(const Space& space, uint32_t position) const {
 uint32_t Core::WorthLoading(const Session& session, uint32_t position, uint32_t have) {
   left_.clear();
   const Space& space = spaces_[session.space];
-  if (!options_.gate || !reading_cost_.known() || !space.computing.known()) return position;
-  if (space.on_disk == 0 && reading_.empty()) return position;
+  const bool known =
+      std::any_of(reading_cost_.begin(), reading_cost_.end(), [](const LearnedCost& cost) { return cost.known(); });
+  if (!options_.gate || !known || !space.computing.known()) return position;
+  if (space.below == 0 && reading_.empty()) return position;
   uint32_t worth = position;
   std::vector<std::pair<uint32_t, ChunkIndex>> all;
   for (int tries = 0; tries < kTries && worth > have && !placement_.spent(); ++tries) {
@@ -112,7 +119,7 @@ void Core::ReadLeft(Effects* out) {
   for (uint32_t read = 0; read < most && read < left_.size() && !placement_.spent(); ++read) {
     const ChunkIndex i = left_[read].second;
     // Only into slots that are free or whose chunks are on disk, too, and not into those that stores will want.
-    if (AtHand(tenant) < ReserveOf(tenant) / 2 || chunks_[i].state != ChunkState::kOnDisk ||
+    if (AtHand(tenant) < ReserveOf(tenant) / 2 || chunks_[i].state != ChunkState::kBelow ||
         !BeginRead(i, /*by_layer=*/false, Tenants::Victims::kOnDisk, out))
       return;
   }

@@ -10,9 +10,9 @@ namespace kvist::core {
 void Core::CheckInvariants() {
   const ChunkIndex places = chunks_.places();
   std::vector<uint32_t> children(places), residents(places), keeps(places), holds(places), rest(places);
-  std::vector<uint64_t> sealed(spaces_.size()), on_disk(spaces_.size());
+  std::vector<uint64_t> sealed(spaces_.size()), below(spaces_.size());
   uint64_t writes = 0;
-  Bytes writing{};
+  Bytes writing{}, remote_writing{};
   std::vector<Bytes> bytes(spaces_.size());
   std::vector<uint64_t> ghosts(tenants_.size());
   std::vector<Bytes> clean(tenants_.size());
@@ -60,7 +60,7 @@ void Core::CheckInvariants() {
   for (const ChunkRef chunk : begun_reads_) begun.insert(chunk.Pack());
   for (const auto& [chunk, op] : waiting_) {
     KVIST_CHECK(ops_.Find(OpId::Unpack(op))->reads_left > 0);
-    KVIST_CHECK(chunks_[chunk].state == ChunkState::kOnDisk || begun.contains(RefOf(chunk).Pack()));
+    KVIST_CHECK(chunks_[chunk].state == ChunkState::kBelow || begun.contains(RefOf(chunk).Pack()));
   }
   for (ChunkIndex i = 0; i < places; ++i) {
     const Chunk& chunk = chunks_[i];
@@ -69,9 +69,16 @@ void Core::CheckInvariants() {
     if (reading_.contains(i)) ++holds[i];
     KVIST_CHECK((chunk.state == ChunkState::kReading) == reading_.contains(i));
     if (chunk.state == ChunkState::kLost) KVIST_CHECK(chunk.detached && chunk.holds > 0 && chunk.disk == DiskCopy::kNone);
-    if (chunk.state == ChunkState::kOnDisk) {
-      ++on_disk[chunk.space.value];
-      KVIST_CHECK(chunk.disk == DiskCopy::kThere);
+    if (chunk.state == ChunkState::kLost) KVIST_CHECK(chunk.remote == RemoteCopy::kNone);
+    if (chunk.state == ChunkState::kBelow) {
+      ++below[chunk.space.value];
+      KVIST_CHECK(chunk.disk == DiskCopy::kThere || chunk.remote == RemoteCopy::kThere);
+    }
+    if (chunk.state == ChunkState::kGhost) KVIST_CHECK(chunk.remote == RemoteCopy::kNone);
+    if (chunk.remote == RemoteCopy::kWriting) {
+      remote_writing += BytesOf(i);
+      ++holds[i];
+      KVIST_CHECK(chunk.state == ChunkState::kSealed);
     }
     if (chunk.disk == DiskCopy::kWriting || chunk.disk == DiskCopy::kMoving) {
       writing += BytesOf(i);
@@ -112,7 +119,7 @@ void Core::CheckInvariants() {
     // Nothing leaks: a chunk that nothing needs is either offered for eviction or gone.
     const Fill* fill = fills_.Find(i);
     const bool waits = fill != nullptr && quiet.contains({i, fill->serial});
-    if (chunk.state == ChunkState::kGhost || (chunk.detached && !waits))
+    if (chunk.state == ChunkState::kGhost || chunk.only_remote() || (chunk.detached && !waits))
       KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
     if (rest[i] > 0) KVIST_CHECK(chunk.detached);
     if (chunk.state == ChunkState::kSealed && !chunk.detached && !chunk.busy()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
@@ -125,7 +132,7 @@ void Core::CheckInvariants() {
   }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     const Space& space = spaces_[SpaceId{s}];
-    KVIST_CHECK(space.sealed == sealed[s] && space.bytes == bytes[s] && space.on_disk == on_disk[s]);
+    KVIST_CHECK(space.sealed == sealed[s] && space.bytes == bytes[s] && space.below == below[s]);
   }
   std::vector<Bytes> used(tenants_.size());
   for (uint32_t s = 0; s < spaces_.size(); ++s) used[spaces_[SpaceId{s}].tenant.value] += bytes[s];
@@ -134,10 +141,12 @@ void Core::CheckInvariants() {
   for (uint32_t t = 0; t < tenants_.size() && options_.disk.has_value(); ++t)
     KVIST_CHECK(tenants_[TenantId{t}].clean->bytes() == clean[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
-  Bytes reading{};
-  for (const ChunkIndex i : reading_) reading += BytesOf(i);
+  OfTiers reading{};
+  for (const ChunkIndex i : reading_) reading[static_cast<size_t>(ReadFrom(chunks_[i]))] += BytesOf(i);
   KVIST_CHECK(reading == reading_bytes_);
   KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size());
+  KVIST_CHECK(remote_writing == remote_writing_);
+  asks_.ForEach([&](AskId, const Ask& ask) { KVIST_CHECK(sessions_.Find(ask.lookup.session) != nullptr); });
   placement_.CheckInvariants();
   slots_.CheckInvariants();
 }

@@ -12,8 +12,10 @@ void Jobs::Start(Job job) {
   running_.push_back(std::move(job));
 }
 
-void Jobs::Keep(JobId id) {
-  for (Job& job : running_) job.kept |= job.id == id;
+void Jobs::Keep(JobId id, uint8_t tiers) {
+  for (Job& job : running_) {
+    if (job.id == id) job.unkept = static_cast<uint8_t>(job.unkept & ~tiers);
+  }
 }
 
 const Job* Jobs::End(JobId id, JobState how) {

@@ -26,8 +26,10 @@ struct Job {
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
-  bool kept = true;     // what it does survives the daemon; until then it doesn't end
+  uint8_t unkept = 0;   // tiers, a bit each, from which what it does may still come back; it doesn't end before
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
+
+  bool kept() const { return unkept == 0; }
 };
 
 // The jobs that run, in the order in which they get their turn, and those that ended last.
@@ -48,8 +50,8 @@ class Jobs {
   // The one whose turn it is; null when none runs. Stays the same until it ends.
   Job* current() { return running_.empty() ? nullptr : &running_.front(); }
   const Job* current() const { return running_.empty() ? nullptr : &running_.front(); }
-  // What the running job does survives the daemon.
-  void Keep(JobId id);
+  // What the running job does survives the daemon in these tiers.
+  void Keep(JobId id, uint8_t tiers);
   // Ends a running job, and returns it; null when no such job runs.
   const Job* End(JobId id, JobState how);
 

@@ -55,7 +55,7 @@ ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
 bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
   Chunk& chunk = chunks_[i];
   const bool ghost = chunk.state == ChunkState::kGhost;
-  KVIST_CHECK(ghost || chunk.state == ChunkState::kOnDisk);
+  KVIST_CHECK(ghost || chunk.state == ChunkState::kBelow);
   Space& space = spaces_[chunk.space];
   const std::vector<pool::SlotClass>& classes = space.classes[chunk.group.value];
   const auto count = static_cast<uint32_t>(classes.size());
@@ -88,7 +88,7 @@ bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
     chunk.state = ghost ? ChunkState::kFilling : ChunkState::kReading;
     space.bytes += bytes;
     tenant.used += bytes;
-    --(ghost ? tenant.ghosts : space.on_disk);
+    --(ghost ? tenant.ghosts : space.below);
     return true;
   }
   chunks_.Charge(reserved);
@@ -115,9 +115,10 @@ void Placement::Unreserve(ChunkIndex i) {
   const Bytes bytes = space.chunk_bytes(chunk.group);
   space.bytes -= bytes;
   tenants_[space.tenant].used -= bytes;
-  if (chunk.disk == DiskCopy::kThere && !chunk.detached) {
-    chunk.state = ChunkState::kOnDisk;
-    ++space.on_disk;
+  const bool below = chunk.disk == DiskCopy::kThere || chunk.remote == RemoteCopy::kThere;
+  if (below && !chunk.detached) {
+    chunk.state = ChunkState::kBelow;
+    ++space.below;
   } else {
     chunk.state = ChunkState::kGhost;
     ++tenants_[space.tenant].ghosts;
@@ -188,9 +189,7 @@ void Placement::Revive(ChunkIndex i, std::span<const DiskPlace> places) {
   Chunk& chunk = chunks_[i];
   KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.detached);
   SetPlaces(i, places);
-  chunk.state = ChunkState::kOnDisk;
-  ++spaces_[chunk.space].on_disk;
-  --tenants_[spaces_[chunk.space].tenant].ghosts;
+  BecomeBelow(chunk);
 }
 
 std::span<const DiskPlace> Placement::PlacesOf(ChunkIndex i) const {
@@ -213,10 +212,42 @@ void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
   if (places.size() > 1) place_runs_.Free(static_cast<uint32_t>(places.size()), chunk.place.segment);
   chunk.place = {};
   chunk.disk = DiskCopy::kNone;
-  if (chunk.state != ChunkState::kOnDisk) return;
+  if (chunk.remote != RemoteCopy::kThere) BecomeGhost(chunk);
+}
+
+void Placement::BecomeBelow(Chunk& chunk) {
+  if (chunk.state != ChunkState::kGhost) return;
+  chunk.state = ChunkState::kBelow;
+  ++spaces_[chunk.space].below;
+  --tenants_[spaces_[chunk.space].tenant].ghosts;
+}
+
+void Placement::BecomeGhost(Chunk& chunk) {
+  if (chunk.state != ChunkState::kBelow) return;
   chunk.state = ChunkState::kGhost;
-  --spaces_[chunk.space].on_disk;
+  --spaces_[chunk.space].below;
   ++tenants_[spaces_[chunk.space].tenant].ghosts;
+}
+
+// ---- In a remote store ------------------------------------------------------------------------------------------------------
+
+ChunkIndex Placement::AddRemote(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent) {
+  const ChunkIndex i = Add(space, group, key, parent);
+  SetRemote(i);
+  return i;
+}
+
+void Placement::SetRemote(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  chunks_.Charge(1);
+  chunk.remote = RemoteCopy::kThere;
+  BecomeBelow(chunk);
+}
+
+void Placement::ForgetRemote(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  chunk.remote = RemoteCopy::kNone;
+  if (!chunk.on_disk()) BecomeGhost(chunk);
 }
 
 // ---- Who goes ---------------------------------------------------------------------------------------------------------------
@@ -231,7 +262,7 @@ bool Placement::Evict(ChunkIndex victim) {
   ++tenants_[spaces_[chunks_[victim].space].tenant].evictions;
   PolicyOf(victim).Evicted(victim);
   Unreserve(victim);
-  demotions_ += chunks_[victim].state == ChunkState::kOnDisk;
+  demotions_ += chunks_[victim].on_disk();
   Collect(victim);
   ++evictions_;
   return true;
@@ -240,7 +271,8 @@ bool Placement::Evict(ChunkIndex victim) {
 void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
   for (uint32_t removed = 0; i != kNoChunk; ++removed) {
     Chunk& chunk = chunks_[i];
-    if (chunk.needed() || chunk.state == ChunkState::kFilling || (chunk.whole() && !chunk.detached)) break;
+    const bool kept = chunk.whole() && !chunk.detached && !chunk.only_remote();
+    if (chunk.needed() || chunk.state == ChunkState::kFilling || kept) break;
     if (removed >= (chunk.detached ? detached_max : kGhostsMax) || chunks_.work() >= until) {
       if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
@@ -248,6 +280,7 @@ void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
     }
     if (chunk.has_slots()) Unreserve(i);
     if (chunk.disk == DiskCopy::kThere) ForgetPlaces(i);
+    ForgetRemote(i);
     PolicyOf(i).Withdrawn(i);
     --tenants_[spaces_[chunk.space].tenant].ghosts;
     i = chunks_.Remove(i);

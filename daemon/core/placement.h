@@ -15,10 +15,10 @@
 
 namespace kvist::core {
 
-// Which slots hold each chunk's shards, which places on disk, and who goes when there is no room.
+// Which slots hold each chunk's shards, which places on disk, whether a remote store does, and who goes when there is no room.
 //
-// Lifecycle of a chunk's bytes: Reserve (ghost -> filling, on disk -> reading: slots for all shards or for none) -> the caller seals it
-//   -> evicted: its slots go, and it is on disk from then on, or gone.
+// Lifecycle of a chunk's bytes: Reserve (ghost -> filling, below -> reading: slots for all shards or for none) -> the caller seals it
+//   -> evicted: its slots go, and it is below from then on, or gone.
 //   -> or, for half a store or a read that failed, Unreserve.
 // Threads: one.
 class Placement {
@@ -32,7 +32,7 @@ class Placement {
         slot_runs_(sections, ImageSection::kSlotRuns),
         place_runs_(sections, ImageSection::kPlaceRuns) {}
 
-  // Slots for all shards of a ghost or of a chunk on disk, evicting least valuable leaves until there is room: the tenant's own while
+  // Slots for all shards of a ghost or of a chunk below, evicting least valuable leaves until there is room: the tenant's own while
   // it is at its quota, else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling or
   // kReading. Its parent is safe meanwhile.
   //
@@ -58,7 +58,7 @@ class Placement {
   // for they hang on ghosts, go so at last.
   void MakeFewerGhosts(TenantId tenant);
 
-  // Frees the slots of a chunk that isn't held; it is on disk then, where it has a copy there and can still be found, or a ghost. Tells
+  // Frees the slots of a chunk that isn't held; it is below then, where it has a copy there and can still be found, or a ghost. Tells
   // the policy when its parent has become a leaf.
   void Unreserve(ChunkIndex chunk);
 
@@ -72,13 +72,18 @@ class Placement {
   void Revive(ChunkIndex chunk, std::span<const DiskPlace> places);
   // Its copy on disk is of no use any more; a chunk that was nowhere else is a ghost then. `replaced`: it is on disk elsewhere.
   void ForgetPlaces(ChunkIndex chunk, bool replaced = false);
+  // A new chunk that is in a remote store only. Nobody but its user keeps it in the tree (Collect).
+  ChunkIndex AddRemote(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent);
+  // It is in a remote store; a ghost is there only. And it isn't any more.
+  void SetRemote(ChunkIndex chunk);
+  void ForgetRemote(ChunkIndex chunk);
   // What has been forgotten and is to be freed, since the last call.
   std::vector<PlacesFreed::Chunk> TakeForgotten() { return std::exchange(forgotten_, {}); }
   // Whether the chunk that has this name now is on disk: then its places are what a restart finds.
   bool IsOnDisk(SpaceId space, GroupId group, const ChunkKey& key, uint32_t position) const;
   void Forget(PlacesFreed::Chunk places) { forgotten_.push_back(std::move(places)); }
 
-  // Removes a ghost, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only
+  // Removes a ghost, what is in a remote store only, or a private, detached or evicted chunk with its bytes, if nothing needs it; then its ancestors that were only
   // waiting for that: of detached ones, whose chains may be of any length, kCollectMax, of ghosts kGhostsMax, and the rest waits
   // for CollectRest. Nor does it remove any once the work that the event may do is done.
   void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
@@ -113,6 +118,9 @@ class Placement {
   void KeepParent(const Chunk& chunk);
   void LetParentGo(const Chunk& chunk);
   DiskPlace* Places(const Chunk& chunk);
+  // A ghost that has come to have a copy below; and one below that has lost its last.
+  void BecomeBelow(Chunk& chunk);
+  void BecomeGhost(Chunk& chunk);
 
   pool::SlotAllocator& slots_;
   ChunkTable& chunks_;

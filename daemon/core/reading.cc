@@ -1,4 +1,4 @@
-// What the core does when chunks are leased that are only on disk: they are read when there are slots for them, and loads of them begin
+// What the core does when chunks are leased that are in a tier below: they are read when there are slots for them, and loads of them begin
 // when all reads have.
 
 #include <iterator>
@@ -23,7 +23,7 @@ uint32_t Core::Fetch(LeaseId id, SpaceId space) {
     const ReuseRule& reuse = specs[group].reuse;
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     for (const ChunkIndex chunk : needed.subspan(lease.FirstOf(reuse) - reuse.FirstNeeded(lease.chunks))) {
-      if (chunks_[chunk].state == ChunkState::kOnDisk) lease.to_read.push_back(chunk);
+      if (chunks_[chunk].state == ChunkState::kBelow) lease.to_read.push_back(chunk);
       reading += chunks_[chunk].state == ChunkState::kReading;
     }
   }
@@ -34,6 +34,14 @@ uint32_t Core::Fetch(LeaseId id, SpaceId space) {
   return reading + static_cast<uint32_t>(lease.to_read.size());
 }
 
+void Core::ReadFor(const Lease& lease, std::span<const ChunkIndex> waited_for) {
+  const absl::flat_hash_set<ChunkIndex> to_read(lease.to_read.begin(), lease.to_read.end());
+  chunks_.Charge(lease.to_read.size());
+  for (const ChunkIndex chunk : waited_for) {
+    if (!to_read.contains(chunk)) orphan_reads_.push_back({RefOf(chunk), lease.by_layer});
+  }
+}
+
 void Core::BeginReads(Effects* out) {
   const uint64_t until = chunks_.work() + options_.slice_work;
   const auto spent = [&] { return chunks_.work() >= until || placement_.spent(); };
@@ -42,7 +50,7 @@ void Core::BeginReads(Effects* out) {
   // Whether the chunk needs no read any more, or it was begun; not when its tenant has no room now.
   const auto begin = [&](ChunkIndex chunk, bool by_layer) {
     chunks_.Charge(1);
-    if (chunks_[chunk].state != ChunkState::kOnDisk) return true;
+    if (chunks_[chunk].state != ChunkState::kBelow) return true;
     Tenant& tenant = tenants_[spaces_[chunks_[chunk].space].tenant];
     if (tenant.read_waits > Bytes{}) return false;
     // Half of the reserve is for stores, while more of it is being written.
@@ -74,9 +82,10 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
   Chunk& chunk = chunks_[i];
   ++chunk.holds;
   reading_.insert(i);
-  reading_bytes_ += BytesOf(i);
+  const Tier from = ReadFrom(chunk);
+  reading_bytes_[static_cast<size_t>(from)] += BytesOf(i);
   if (waiting_.lower_bound({i, 0}) != waiting_.lower_bound({i + 1, 0})) begun_reads_.push_back(RefOf(i));
-  const std::span<const DiskPlace> places = placement_.PlacesOf(i);
+  const std::span<const DiskPlace> places = from == Tier::kSsd ? placement_.PlacesOf(i) : std::span<const DiskPlace>();
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   out->push_back(ReadStarted{RefOf(i),
                              chunk.space,
@@ -85,15 +94,16 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
                              chunk.position,
                              by_layer,
                              {places.begin(), places.end()},
-                             {slots.begin(), slots.end()}});
+                             {slots.begin(), slots.end()},
+                             from});
   return true;
 }
 
 void Core::BeginWaiting(Effects* out) {
   while (!begun_reads_.empty()) {
-    // Whoever waited may have given up, and the chunk have gone, or gone back to its disk: then whoever waits now is told by its next read.
+    // Whoever waited may have given up, and the chunk have gone, or gone back below: then whoever waits now is told by its next read.
     ChunkIndex i = Find(begun_reads_.front());
-    if (i != kNoChunk && chunks_[i].state == ChunkState::kOnDisk) i = kNoChunk;
+    if (i != kNoChunk && chunks_[i].state == ChunkState::kBelow) i = kNoChunk;
     for (auto waits = waiting_.lower_bound({i, 0}); i != kNoChunk && waits != waiting_.end() && waits->first == i;
          waits = waiting_.lower_bound({i, 0})) {
       if (placement_.spent()) return;
@@ -112,24 +122,28 @@ void Core::On(const ReadFinished& event, Effects* out) {
   if (i == kNoChunk || reading_.erase(i) == 0) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   chunks_.Charge(1);
-  reading_bytes_ -= BytesOf(i);
+  const Tier from = ReadFrom(chunk);
+  const bool remote = from == Tier::kRemote;
+  reading_bytes_[static_cast<size_t>(from)] -= BytesOf(i);
   const bool moves = to_move_.erase(i) > 0;
   --chunk.holds;
   if (event.status.ok()) {
-    ++counters_.chunks_read;
+    ++(remote ? counters_.remote_chunks_read : counters_.chunks_read);
     chunk.state = ChunkState::kSealed;
     ++spaces_[chunk.space].sealed;
     placement_.PolicyOf(i).Sealed(i);
     // One that is only moved goes before those that are used (Offer).
     if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
   } else {
-    ++counters_.reads_failed;
+    ++(remote ? counters_.remote_reads_failed : counters_.reads_failed);
+    counters_.remote_chunks_missing += absl::IsNotFound(event.status);
     if (absl::IsDataLoss(event.status)) {
-      ++counters_.chunks_corrupt_on_disk;
-      out->push_back(CorruptionFound{chunk.space, 1, Tier::kSsd});
+      ++(remote ? counters_.remote_chunks_corrupt : counters_.chunks_corrupt_on_disk);
+      out->push_back(CorruptionFound{chunk.space, 1, from});
     }
     // Nobody finds it any more. Those who had it leased are told when they load it, or by their copies.
-    placement_.ForgetPlaces(i);
+    chunk.remote = RemoteCopy::kNone;
+    if (!remote) placement_.ForgetPlaces(i);
     if (!chunk.detached) chunks_.Detach(i);
     chunk.state = ChunkState::kLost;
   }

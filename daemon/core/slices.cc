@@ -7,10 +7,15 @@
 
 namespace kvist::core {
 
+namespace {
+
+uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(tier)); }
+
+}  // namespace
+
 // ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
 void Core::On(const ClearAsked& event, Effects* out) {
-  const bool disk = options_.disk.has_value();
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
     jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
     jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
@@ -27,16 +32,18 @@ void Core::On(const ClearAsked& event, Effects* out) {
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
   }
+  const auto below = static_cast<uint8_t>((options_.disk.has_value() ? BitOf(Tier::kSsd) : 0) |
+                                          (options_.remote.has_value() ? BitOf(Tier::kRemote) : 0));
   // Places that are made later hold nothing of the epochs before.
-  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places(), .kept = !disk});
-  if (disk) out->push_back(SpaceCleared{event.job, event.space});
+  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places(), .unkept = below});
+  if (options_.below()) out->push_back(SpaceCleared{event.job, event.space});
 }
 
-void Core::On(const ClearKept& event, Effects*) { jobs_.Keep(event.job); }
+void Core::On(const ClearKept& event, Effects*) { jobs_.Keep(event.job, BitOf(event.in)); }
 
 bool Core::ClearWork() const {
   const Job* job = jobs_.current();
-  return job != nullptr && (job->done < job->total || job->kept);
+  return job != nullptr && (job->done < job->total || job->kept());
 }
 
 void Core::Clear(Job* job, uint64_t until) {
@@ -81,7 +88,7 @@ void Core::On(const Tick& event, Effects* out) {
     }
     Job* job = jobs_.current();
     Clear(job, until);
-    if (job->done < job->total || !job->kept || !placement_.rest().empty()) continue;
+    if (job->done < job->total || !job->kept() || !placement_.rest().empty()) continue;
     const Job* ended = jobs_.End(job->id, JobState::kDone);
     out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }

@@ -24,7 +24,7 @@ struct Space {
   bool cleared = false;  // since the core began: what the disk tells of from before then is gone, though it was on its way
   SpaceRow* row = nullptr;
   uint64_t sealed = 0;         // chunks, over all groups
-  uint64_t on_disk = 0;        // chunks that are nowhere else
+  uint64_t below = 0;          // chunks that are in no slots, but in a tier below
   bool no_disk = false;        // the disk can't take its chunks, as it has said of one
   Bytes bytes{};               // slots of its chunks, sealed or filling
   LearnedCost computing = {};  // seconds that an engine takes for chunks, and for chunks * their mean position

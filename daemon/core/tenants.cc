@@ -46,7 +46,8 @@ void Tenants::SetQuota(const std::string& name, std::optional<Bytes> quota) {
 
 ChunkIndex Tenants::NextVictimOf(TenantId id, Victims which) {
   Tenant& tenant = (*this)[id];
-  return which == Victims::kOnDisk ? tenant.clean->NextOnDisk() : tenant.policy->NextVictim();
+  if (which == Victims::kAny) return tenant.policy->NextVictim();
+  return tenant.clean != nullptr ? tenant.clean->NextOnDisk() : kNoChunk;
 }
 
 ChunkIndex Tenants::NextVictim(Victims which) {

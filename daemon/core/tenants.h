@@ -63,7 +63,7 @@ class Tenants {
   // Those that are set, as they were given, also of tenants that haven't come yet.
   const std::map<std::string, Bytes>& quotas() const { return quotas_; }
 
-  // Takes a victim of the tenant; kNoChunk when it has none. kOnDisk: only where there is a disk, and one that is on it.
+  // Takes a victim of the tenant; kNoChunk when it has none. kOnDisk: only one that is on a disk.
   enum class Victims : uint8_t { kAny, kOnDisk };
   ChunkIndex NextVictimOf(TenantId tenant, Victims which = Victims::kAny);
   // Takes a victim from the tenant that uses most of its quota and has one; kNoChunk when nobody has.

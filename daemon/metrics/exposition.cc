@@ -184,7 +184,7 @@ void AddCorruption(const Figures& f, Families* out) {
 
 // What the core does with the tier on disk.
 void AddChunksOnDisk(const core::CoreStatus& core, Families* out) {
-  out->Level("kvist_ssd_chunks", "Chunks that are on disk and nowhere else.", core.on_disk);
+  out->Level("kvist_ssd_chunks", "Chunks that are in no slots, but in a tier below them.", core.below);
   out->Count("kvist_ssd_found_chunks_total", "Chunks that were found on disk at the start.", core.chunks_found);
   out->Add(Counter("kvist_ssd_chunk_writes_total",
                    "Chunks that were to be written to disk: kept; moved, for their segment was to be used again; or failed.")

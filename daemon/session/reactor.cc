@@ -73,7 +73,7 @@ void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
   WakeThread();
 }
 
-void Reactor::Say(DiskTier::Event event) {
+void Reactor::Say(LowerTier::Event event) {
   Run([this, event = std::move(event)] { Hear(event); });
 }
 
@@ -92,7 +92,7 @@ bool Reactor::RunAndWait(std::function<void()> task) {
   return ran->ran;
 }
 
-bool Reactor::Tell(DiskTier::Event event) {
+bool Reactor::Tell(LowerTier::Event event) {
   return RunAndWait([this, event = std::move(event)] { Hear(event); });
 }
 
@@ -333,10 +333,12 @@ void Reactor::CarryOut() {
   // Carrying an effect out never calls the core, so no effect is added meanwhile.
   for (core::Effect& effect : effects_) std::visit([this](auto& e) { Carry(e); }, effect);
   effects_.clear();
-  if (!reads_.empty()) disk_->Read(std::exchange(reads_, {}));
+  for (size_t tier = 0; tier < core::kTiers; ++tier) {
+    if (!reads_[tier].empty()) TierAt(static_cast<core::Tier>(tier)).Read(std::exchange(reads_[tier], {}));
+  }
 }
 
-void Reactor::Hear(const DiskTier::Event& event) {
+void Reactor::Hear(const LowerTier::Event& event) {
   if (const auto* const read = std::get_if<core::ReadFinished>(&event)) {
     if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
       for (const auto& shard : ended.mapped()) shard->End(read->status);
@@ -377,17 +379,23 @@ void Reactor::Carry(core::LookupAnswered& effect) {
   Find(effect.session)->Answer(effect);
 }
 
-DiskTier::Slots Reactor::SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const {
+LowerTier& Reactor::TierAt(core::Tier tier) const {
+  KVIST_CHECK(tier != core::Tier::kDram);
+  if (tier == core::Tier::kRemote) return *remote_;
+  return *disk_;
+}
+
+LowerTier::Slots Reactor::SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const {
   const std::vector<Bytes>& bytes = core_.SlotBytes(space, group);
-  DiskTier::Slots spans;
+  LowerTier::Slots spans;
   for (size_t shard = 0; shard < slots.size(); ++shard) spans.emplace_back(slots_(slots[shard]), bytes[shard].value);
   return spans;
 }
 
 void Reactor::Carry(core::WriteStarted& effect) {
-  DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
+  LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
   const core::SpaceSpec& space = core_.spec(effect.space);
-  disk_->Write(space, std::move(effect), std::move(slots));
+  TierAt(effect.to).Write(space, std::move(effect), std::move(slots));
 }
 
 void Reactor::Carry(core::ReadStarted& effect) {
@@ -397,13 +405,20 @@ void Reactor::Carry(core::ReadStarted& effect) {
     coming[shard]->Arrived(layers);
     engine->Arrived();
   };
-  DiskTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
-  reads_.push_back({&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
+  LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
+  reads_[static_cast<size_t>(effect.from)].push_back(
+      {&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
 }
 
 void Reactor::Carry(core::SpaceCleared& effect) {
   const core::SpaceSpec* space = effect.space.has_value() ? &core_.spec(*effect.space) : nullptr;
-  disk_->Clear(space, effect);
+  if (disk_ != nullptr) disk_->Clear(space, effect);
+  if (remote_ != nullptr) remote_->Clear(space, effect);
+}
+
+void Reactor::Carry(core::RemoteAsked& effect) {
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  remote_->Ask(space, std::move(effect));
 }
 
 void Reactor::Carry(core::Flushed& effect) {

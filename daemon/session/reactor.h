@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_SESSION_REACTOR_H_
 #define KVIST_DAEMON_SESSION_REACTOR_H_
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -18,9 +19,9 @@
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
 #include "daemon/session/activity.h"
-#include "daemon/session/disk_tier.h"
 #include "daemon/session/doorbells.h"
 #include "daemon/session/engine_session.h"
+#include "daemon/session/lower_tier.h"
 #include "storage/base/shm/futex.h"
 
 namespace kvist::session {
@@ -33,7 +34,7 @@ namespace kvist::session {
 //   is no room, is dropped from the round: its doorbell, heard by another thread, brings it back. An idle reactor uses no time.
 // Lifecycle: Create -> SetCopyEngine -> Start -> Stop (ends all sessions, returns when every copy is quiet) -> destroy.
 // Threads: Open, Close, Run and CopyDone from any; the rest as said.
-class Reactor : public DiskTier::Ear {
+class Reactor : public LowerTier::Ear {
  public:
   struct Options {
     int cpu = -1;                         // pins the thread; -1: anywhere
@@ -46,12 +47,13 @@ class Reactor : public DiskTier::Ear {
   static absl::StatusOr<std::unique_ptr<Reactor>> Create(Options options, core::Core* core, SlotMemory slots);
   ~Reactor() override;
 
-  // Before Start. The engine's `done` is CopyDone. It outlives the disk tier, whose threads tell it what has come.
+  // Before Start. The engine's `done` is CopyDone. It outlives the tiers below, whose threads tell it what has come.
   void SetCopyEngine(cuda::CopyEngine* engine) { engine_ = engine; }
   // Before Start, or not at all.
   void SetDiskTier(DiskTier* disk) { disk_ = disk; }
-  void Say(DiskTier::Event event) override;
-  bool Tell(DiskTier::Event event) override;
+  void SetRemoteTier(RemoteTier* remote) { remote_ = remote; }
+  void Say(LowerTier::Event event) override;
+  bool Tell(LowerTier::Event event) override;
   std::optional<SpaceId> FindSpace(const SpaceDigest& digest) override;
   void Start();
   void Stop();
@@ -103,7 +105,7 @@ class Reactor : public DiskTier::Ear {
     core::RequestTag tag;
     core::Direction direction;
     int64_t submitted_nanos;
-    bool streams;  // it waits for a disk: how long it takes says nothing of copying
+    bool streams;  // it waits for a tier below: how long it takes says nothing of copying
   };
   using Coming = std::vector<std::shared_ptr<cuda::SlotArrival>>;  // [shard] of a chunk that is being read
   struct Quiet {                                                   // a copy that is
@@ -125,7 +127,7 @@ class Reactor : public DiskTier::Ear {
   bool TakeInbox();
   bool DrainSessions();
   void CarryOut();
-  void Hear(const DiskTier::Event& event);
+  void Hear(const LowerTier::Event& event);
   // What of the copy's slots is still being read.
   void Expect(const core::CopyStarted& effect, const EngineSession& session, cuda::Copy* copy) const;
   void Sleep();
@@ -155,13 +157,16 @@ class Reactor : public DiskTier::Ear {
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
   void Carry(core::SpaceCleared& effect);
   void Carry(core::Flushed& effect);
-  DiskTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
+  void Carry(core::RemoteAsked& effect);
+  LowerTier& TierAt(core::Tier tier) const;
+  LowerTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 
   const Options options_;
   core::Core& core_;
   const SlotMemory slots_;
   cuda::CopyEngine* engine_ = nullptr;
   DiskTier* disk_ = nullptr;
+  RemoteTier* remote_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
   std::function<void(const core::CorruptionFound&)> corruption_;
   std::thread thread_;
@@ -184,7 +189,7 @@ class Reactor : public DiskTier::Ear {
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;
   absl::flat_hash_map<uint64_t, Coming> coming_;                                      // by ChunkRef
-  std::vector<DiskTier::ChunkToRead> reads_;                                          // that CarryOut hands over
+  std::array<std::vector<LowerTier::ChunkToRead>, core::kTiers> reads_;               // [tier] that CarryOut hands over
   absl::flat_hash_map<uint64_t, std::function<void(const core::Flushed&)>> flushes_;  // by tag: the daemon's own
   uint64_t next_flush_ = 0;
   std::vector<Round> rounds_;

@@ -399,6 +399,7 @@ class World {
   void Carry(core::ReadStarted&) { KVIST_CHECK(false); }
   void Carry(core::PlacesFreed&) { KVIST_CHECK(false); }
   void Carry(core::SpaceCleared&) { KVIST_CHECK(false); }
+  void Carry(core::RemoteAsked&) { KVIST_CHECK(false); }
   void Carry(core::Flushed& effect) { Find(*effect.session)->daemon->Answer(effect); }
 
   Input& input_;

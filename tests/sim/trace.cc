@@ -51,6 +51,7 @@ struct Printer {
   std::string operator()(const core::ReadStarted& e) { return absl::StrCat("read chunk ", Show(e.chunk)); }
   std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
   std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
+  std::string operator()(const core::RemoteAsked& e) { return absl::StrCat("ask for ", e.keys.size(), " keys"); }
   std::string operator()(const core::Flushed& e) { return absl::StrCat("flushed ", e.chunks, ": ", e.status.ToString()); }
   std::string operator()(const core::CopyCancelled& e) { return absl::StrCat("cancel op ", Show(e.op)); }
   std::string operator()(const core::OpEnded& e) {

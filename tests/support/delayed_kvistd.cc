@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   if (argc < 2) return 2;
   const absl::Duration delay = absl::Milliseconds(std::atoi(argv[1]));
   kvist::daemon::Parts parts;
-  parts.disk_tier = [delay](kvist::session::DiskTier::Ear* ear) {
+  parts.disk_tier = [delay](kvist::session::LowerTier::Ear* ear) {
     return std::make_unique<kvist::test::DelayedTier>(delay, ear);
   };
   // All that there is room for is written at once.

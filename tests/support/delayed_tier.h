@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "daemon/session/disk_tier.h"
+#include "daemon/session/lower_tier.h"
 
 namespace kvist::test {
 

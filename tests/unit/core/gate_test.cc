@@ -33,7 +33,7 @@ class Gate {
     WriteAll();  // so that reads may take their place
   }
 
-  uint64_t OnDisk() { return fixture_.core->status().on_disk; }
+  uint64_t OnDisk() { return fixture_.core->status().below; }
   uint64_t recomputed() { return fixture_.core->status().chunks_recomputed; }
 
   // What the engine takes for a chunk, and for one at position p more: as it says.
@@ -48,7 +48,7 @@ class Gate {
   void Disk(double seconds, double begin) {
     for (uint32_t i = 1; i < 200; ++i) {
       const uint32_t chunks = 1 + i % 9;
-      fixture_.Do(DiskRead{KiB(4) * chunks, true, absl::Seconds(begin + chunks * seconds)});
+      fixture_.Do(TierRead{KiB(4) * chunks, true, absl::Seconds(begin + chunks * seconds)});
     }
   }
   struct Said {

@@ -227,7 +227,7 @@ TEST_CASE("What is located was not used for that") {
   const SessionId session = f.Worker("engine", kSpace);
   REQUIRE(f.Keep(session, KeysOf({1, 2, 3})) == 3);
   CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).chunks == 3);
-  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).on_disk == 0);
+  CHECK(f.core->Locate(SpaceId{0}, KeysOf({1, 2, 3, 4})).below == 0);
   CHECK(f.core->Locate(SpaceId{0}, KeysOf({2, 3})).chunks == 0);
   CHECK(f.core->Locate(SpaceId{0}, {}).chunks == 0);
   for (uint64_t n = 100; n < 113; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);

@@ -165,7 +165,7 @@ TEST_CASE("A chunk that hangs on one that was only on disk is a hit as soon as t
   cores.core->Do(found(6, KeyOf(5), 1));
   cores.core->Do(found(1, {}, 0));  // whose bytes are in a slot, too
   CHECK(cores.core->Lookup(again, KeysOf({5, 6, 7})).chunks == 3);
-  CHECK(cores.core->core->status().on_disk == 2);
+  CHECK(cores.core->core->status().below == 2);
 
   // Nothing is written before it is known what is there already.
   const auto writes = [](const Effects& effects) {

@@ -1,9 +1,8 @@
-#ifndef KVIST_DAEMON_SESSION_DISK_TIER_H_
-#define KVIST_DAEMON_SESSION_DISK_TIER_H_
+#ifndef KVIST_DAEMON_SESSION_LOWER_TIER_H_
+#define KVIST_DAEMON_SESSION_LOWER_TIER_H_
 
 #include <cstddef>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <variant>
@@ -13,15 +12,16 @@
 
 namespace kvist::session {
 
-// What carries out the core's effects on the tier below the slots.
+// What carries out the core's effects on a tier below the slots.
 //
 // Lifecycle of a write or read: begun -> its event, once, when nothing touches the slots any more; never within the call. The destructor
 //   waits until nothing touches a slot; what hasn't ended by then never does.
 // Threads: all calls come on the reactor's, and don't block; events are said on any.
-class DiskTier {
+class LowerTier {
  public:
-  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::DiskRead, core::DiskWritable, core::DiskTold,
-                             core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept>;
+  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
+                             core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept,
+                             core::RemoteFound, core::RemoteReachable>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
     const core::SpaceSpec* space;
@@ -44,16 +44,28 @@ class DiskTier {
     virtual std::optional<SpaceId> FindSpace(const SpaceDigest& digest) = 0;
   };
 
-  virtual ~DiskTier() = default;
+  virtual ~LowerTier() = default;
 
   virtual void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) = 0;
   virtual void Read(std::vector<ChunkToRead> chunks) = 0;
-  // No chunk is at these places any more; each was written or found by this tier.
-  virtual void Free(core::PlacesFreed freed) = 0;
   // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.
   virtual void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) = 0;
 };
 
+// The node's disks.
+class DiskTier : public LowerTier {
+ public:
+  // No chunk is at these places any more; each was written or found by this tier.
+  virtual void Free(core::PlacesFreed freed) = 0;
+};
+
+// A store beyond the node, which others may write to and read.
+class RemoteTier : public LowerTier {
+ public:
+  // RemoteFound within a time of the tier's own, whatever becomes of the store.
+  virtual void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) = 0;
+};
+
 }  // namespace kvist::session
 
-#endif  // KVIST_DAEMON_SESSION_DISK_TIER_H_
+#endif  // KVIST_DAEMON_SESSION_LOWER_TIER_H_

@@ -1,0 +1,195 @@
+// A store beyond the node, below the slots: asked for what a lookup doesn't find here, and given what is stored here, behind the engines' backs.
+//
+// What it has isn't remembered: others write to it and remove from it. A lookup with a lease whose keys aren't all hits asks for those that
+// follow, a few at first, for most prompts that aren't here are nowhere; what is there hangs in the tree while the lease needs it, is read like
+// what is on disk, and lives in slots from then on like anything else. A prompt that is all here asks nobody, so it is as fast with a store that
+// is slow, or gone.
+//
+// What is sealed is offered once, in the order in which it came, so that a prefix is there before what hangs on it. What is evicted before its
+// turn isn't written: nothing waits for a store beyond the node.
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+namespace {
+
+// Lookups that wait for the store at a time; others are answered with what is here.
+constexpr size_t kAsksMax = 256;
+// How many keys of each group are asked for at first, and how many more each time when all were there, while no more than kKeysAsked chunks
+// were asked for in all: three round trips at most.
+constexpr uint32_t kFirstAsked = 16;
+constexpr uint32_t kGrowth = 16;
+constexpr uint32_t kKeysAsked = 1024;
+// What taking an answer in may cost, of an event's work: the lookup itself comes after it.
+constexpr uint32_t kTakeShare = 4;
+
+}  // namespace
+
+// ---- Asking -----------------------------------------------------------------------------------------------------------------
+
+bool Core::AskRemote(const LookupAsked& lookup, const Session& session, uint32_t position, Effects* out) {
+  if (!reachable_ || lookup.lease <= absl::ZeroDuration() || now_ < remote_pause_until_) return false;
+  const Space& space = spaces_[session.space];
+  const uint32_t reach =
+      UsablePosition::Reach(space.spec.groups, static_cast<uint32_t>(lookup.keys.size()), options_.event_work);
+  if (position >= reach || asks_.size() >= kAsksMax) return false;
+  Ask ask{lookup, {lookup.keys.begin(), lookup.keys.begin() + reach}, session.space, space.epoch, position};
+  ask.lookup.keys = {};
+  ask.there.resize(space.spec.groups.size());
+  chunks_.Charge(reach / 32);  // copied: 32 keys take less than looking for one
+  ++counters_.remote_asked;
+  const AskId id = asks_.Insert(std::move(ask));
+  AskFor(id, asks_.Find(id), kFirstAsked, out);
+  return true;
+}
+
+void Core::AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out) {
+  const auto first = ask->keys.begin() + ask->from + ask->asked;
+  const auto groups = static_cast<uint32_t>(ask->there.size());
+  const uint32_t left = std::max(kKeysAsked / groups, 1u) - std::min(ask->asked, kKeysAsked / groups);
+  keys = std::min({keys, left, static_cast<uint32_t>(ask->keys.end() - first)});
+  ask->asked += keys;
+  chunks_.Charge(keys / 32);
+  out->push_back(RemoteAsked{id, ask->space, {first, first + keys}});
+}
+
+void Core::On(const RemoteFound& event, Effects* out) {
+  Ask* ask = asks_.Find(event.ask);
+  if (ask == nullptr) return;  // its session is gone
+  const size_t groups = ask->there.size();
+  const size_t known = ask->there[0].size();
+  const size_t fresh = ask->asked - known;
+  bool all = event.status.ok();
+  if (event.status.ok()) {
+    KVIST_CHECK(event.there.size() == groups * fresh);
+    for (size_t g = 0; g < groups; ++g) {
+      const auto begin = event.there.begin() + static_cast<std::ptrdiff_t>(g * fresh);
+      const auto end = begin + static_cast<std::ptrdiff_t>(fresh);
+      ask->there[g].insert(ask->there[g].end(), begin, end);
+      if (spaces_[ask->space].spec.groups[g].reuse.chained()) all = all && std::find(begin, end, false) == end;
+    }
+    chunks_.Charge(event.there.size() / 32);
+  } else {
+    ++counters_.remote_unanswered;
+    remote_pause_until_ = now_ + options_.remote->pause;
+  }
+  if (all && ask->from + ask->asked < ask->keys.size() && ask->asked < kKeysAsked / groups)
+    return AskFor(event.ask, ask, ask->asked * kGrowth, out);
+
+  const Ask ended = asks_.Take(event.ask);
+  const Session* session = sessions_.Find(ended.lookup.session);
+  std::vector<ChunkIndex> added;
+  TakeRemote(ended, &added);
+  const Space& space = spaces_[ended.space];
+  LookupAsked lookup = ended.lookup;
+  lookup.keys = ended.keys;
+  Answer(lookup, *session, usable_.Find(ended.space, space.epoch, space.spec.groups, lookup.keys), out);
+  // What nobody needs is known no longer: the deepest first.
+  chunks_.Charge(added.size() / 8);
+  for (auto i = added.rbegin(); i != added.rend(); ++i) {
+    if (chunks_[*i].only_remote()) placement_.Collect(*i);
+  }
+}
+
+void Core::TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added) {
+  if (ask.epoch != spaces_[ask.space].epoch) return;  // cleared meanwhile: what was found may be what was cleared
+  const std::vector<GroupSpec>& specs = spaces_[ask.space].spec.groups;
+  const uint64_t until = chunks_.work() + options_.event_work / kTakeShare;
+  const auto groups = static_cast<uint16_t>(specs.size());
+  for (uint16_t g = 0; g < groups; ++g) {
+    const GroupId group{g};
+    const bool chained = specs[g].reuse.chained();
+    ChunkIndex parent = kNoChunk;
+    if (chained && ask.from > 0) {
+      parent = FindCurrent(ask.space, group, ask.keys[ask.from - 1]);
+      if (parent == kNoChunk || !chunks_[parent].whole()) continue;  // evicted meanwhile
+    }
+    for (uint32_t k = 0; k < ask.there[g].size() && chunks_.work() < until; ++k) {
+      ChunkIndex i = FindCurrent(ask.space, group, ask.keys[ask.from + k]);
+      const bool hangs = i != kNoChunk && chunks_[i].parent == parent;  // keys come from clients
+      const bool fits = i == kNoChunk || (hangs && (chunks_[i].whole() || chunks_[i].state == ChunkState::kGhost));
+      if (fits && ask.there[g][k] && (i == kNoChunk || chunks_[i].state == ChunkState::kGhost)) {
+        ++counters_.remote_chunks_found;
+        if (i == kNoChunk) {
+          i = placement_.AddRemote(ask.space, group, ask.keys[ask.from + k], parent);
+        } else {
+          placement_.SetRemote(i);
+        }
+        added->push_back(i);
+      } else if (hangs && ask.there[g][k] && chunks_[i].whole() && chunks_[i].remote == RemoteCopy::kNone) {
+        placement_.SetRemote(i);  // needn't be written there
+      }
+      if (!chained) continue;
+      if (i == kNoChunk || !fits || !chunks_[i].whole()) break;
+      parent = i;
+    }
+  }
+}
+
+void Core::EndAsks(SessionId session) {
+  std::vector<AskId> over;
+  asks_.ForEach([&](AskId id, const Ask& ask) {
+    if (ask.lookup.session == session) over.push_back(id);
+  });
+  chunks_.Charge(over.size());
+  for (const AskId id : over) asks_.Take(id);
+}
+
+void Core::On(const RemoteReachable& event, Effects*) {
+  reachable_ = event.reachable;
+  if (reachable_) remote_pause_until_ = absl::InfinitePast();
+}
+
+// ---- Writing ----------------------------------------------------------------------------------------------------------------
+
+void Core::OfferRemote(ChunkIndex i) {
+  if (!options_.remote.has_value() || chunks_[i].remote != RemoteCopy::kNone) return;
+  if (remote_queue_.size() >= options_.remote->queue) {
+    ++counters_.remote_chunks_dropped;
+    return;
+  }
+  remote_queue_.push_back(RefOf(i));
+}
+
+void Core::WriteRemote(Effects* out) {
+  while (CanWriteRemote() && !placement_.spent()) {
+    const ChunkIndex i = Find(remote_queue_.front());
+    remote_queue_.pop_front();
+    chunks_.Charge(1);
+    if (i == kNoChunk || chunks_[i].detached || chunks_[i].epoch != spaces_[chunks_[i].space].epoch)
+      continue;  // cleared, or gone
+    Chunk& chunk = chunks_[i];
+    if (chunk.remote != RemoteCopy::kNone) continue;
+    if (chunk.state != ChunkState::kSealed) {
+      ++counters_.remote_chunks_dropped;
+      continue;
+    }
+    if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
+    chunk.remote = RemoteCopy::kWriting;
+    ++chunk.holds;
+    remote_writing_ += BytesOf(i);
+    const std::span<const SlotRef> slots = placement_.SlotsOf(i);
+    chunks_.Charge(slots.size());
+    WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
+                       Tier::kRemote};
+    if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
+    out->push_back(std::move(write));
+  }
+}
+
+void Core::RemoteWritten(ChunkIndex i, const absl::Status& status) {
+  if (i == kNoChunk || chunks_[i].remote != RemoteCopy::kWriting) return;  // a late duplicate
+  Chunk& chunk = chunks_[i];
+  chunks_.Charge(1);
+  remote_writing_ -= BytesOf(i);
+  --chunk.holds;
+  chunk.remote = status.ok() ? RemoteCopy::kThere : RemoteCopy::kNone;
+  ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
+  Settle(i);
+}
+
+}  // namespace kvist::core
