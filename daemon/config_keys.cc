@@ -142,6 +142,39 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("How long a clean stop may write what isn't on disk yet; 0 to write nothing.",
               Duration(KVIST_FIELD(ssd, stop_flush), absl::ZeroDuration(), absl::Hours(1))),
 
+      AtStart("A store beyond this node, in which nodes share KV: \"redis://HOST:PORT[/DATABASE]\" (rediss:// by TLS, "
+              "redis:///PATH/TO/SOCKET), \"file:///DIRECTORY\" (NFS, say), \"s3://BUCKET[/PREFIX]\"; \"\" for none.",
+              RemoteStore(KVIST_FIELD(remote, store))),
+      AtStart("That tier's name: operators call it remote:NAME.", Name(KVIST_FIELD(remote, name))),
+      AtStart(
+          "A file of 64 hexadecimal digits, the same on all nodes that share the store: names there are made with it, and "
+          "encryption. Default: remote.secret in daemon.state_dir, made at the first start; then no other node finds what "
+          "this one "
+          "stores.",
+          Path(KVIST_FIELD(remote, secret_file), kPathMax)),
+      AtStart("A file with the store's user and password, or its access and secret key, readable by kvistd alone.",
+              Path(KVIST_FIELD(remote, credentials_file), kPathMax)),
+      AtStart("A file of certificates (PEM) that the store's has to be signed by. Default: those of the system.",
+              Path(KVIST_FIELD(remote, ca_file), kPathMax)),
+      AtStart("Whether KV is encrypted there (AES-256-GCM, by the secret). Without, whoever may write to the store may "
+              "forge it.",
+              Flag(KVIST_FIELD(remote, encrypt))),
+      AtStart("How long a lookup waits for the store at most, where not all is found on this node.",
+              Duration(KVIST_FIELD(remote, lookup_wait), absl::Milliseconds(1), absl::Seconds(10))),
+      AtStart("How long reading may take; then the load fails, and the engine computes.",
+              Duration(KVIST_FIELD(remote, read_timeout), absl::Milliseconds(10), absl::Seconds(30))),
+      AtStart("How long writing may take; as long its slots are held.",
+              Duration(KVIST_FIELD(remote, write_timeout), absl::Milliseconds(10), absl::Seconds(30))),
+      AtStart("How much is read and written there in a second at most; 0 for no limit.",
+              Size(KVIST_FIELD(remote, rate), {.min = MiB(1), .max = GiB(1024)})),
+      AtStart("Redis: what was written goes by itself after so long; 0 for never.",
+              Duration(KVIST_FIELD(remote, expire_after), absl::ZeroDuration(), absl::Hours(24 * 365))),
+      AtStart("S3: where, such as \"https://minio.example:9000\". Default: AWS's, in the region.",
+              S3Endpoint(KVIST_FIELD(remote, s3_endpoint))),
+      AtStart("S3: the region that requests are signed for.", Name(KVIST_FIELD(remote, s3_region))),
+      AtStart("S3: whether the bucket is in the path, not in the host's name; most stores but AWS want that.",
+              Flag(KVIST_FIELD(remote, s3_path_style))),
+
       // The most that the shared-memory engine takes.
       AtStart(
           "Threads that copy for engines on CPUs. More copy faster until memory is the limit, and take cores from engines.",

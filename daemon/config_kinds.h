@@ -19,9 +19,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "daemon/config_keys.h"
 #include "daemon/listen_address.h"
+#include "daemon/remote_url.h"
 #include "storage/base/byte_text.h"
 #include "storage/base/utf8.h"
 
@@ -103,6 +105,39 @@ ConfigKey Address(absl::string_view section, absl::string_view name, Field field
       "an IP address and a port from 1 on, such as \"127.0.0.1:9415\" or \"[::1]:9415\", or \"\" for none", ReadText,
       [](const std::string& text) { return text.empty() || ParseListenAddress(text).has_value(); },
       [](const std::string& text) { return TomlString(text); });
+}
+
+template <class Field>
+ConfigKey RemoteStore(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true,
+      "\"redis://HOST:PORT[/DATABASE]\", \"rediss://...\" by TLS, \"redis:///PATH/TO/SOCKET\", \"file:///DIRECTORY\", "
+      "\"s3://BUCKET[/PREFIX]\", or \"\" for none; passwords belong in remote.credentials_file",
+      ReadText, [](const std::string& text) { return text.empty() || RemoteUrl::Parse(text).ok(); },
+      [](const std::string& text) { return TomlString(text); });
+}
+
+template <class Field>
+ConfigKey S3Endpoint(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true,
+      "\"http://HOST[:PORT]\" or \"https://HOST[:PORT]\" without a path, or \"\" for the default", ReadText,
+      [](const std::string& text) {
+        absl::string_view host = text;
+        if (!absl::ConsumePrefix(&host, "http://")) absl::ConsumePrefix(&host, "https://");
+        return text.empty() ||
+               (host.size() < text.size() && !host.empty() && std::all_of(host.begin(), host.end(), [](char c) {
+                  return absl::ascii_isgraph(static_cast<unsigned char>(c)) && c != '/' && c != '@' && c != '"' && c != '\\';
+                }));
+      },
+      [](const std::string& text) { return TomlString(text); });
+}
+
+template <class Field>
+ConfigKey Name(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true, "1 to 64 letters, digits, '.', '_' and '-'", ReadText,
+      [](const std::string& text) { return IsTenantName(text); }, [](const std::string& text) { return TomlString(text); });
 }
 
 template <class Field>

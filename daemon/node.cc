@@ -8,6 +8,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
+#include "daemon/remote_view.h"
 #include "daemon/ssd_view.h"
 #include "storage/base/byte_text.h"
 
@@ -26,13 +27,12 @@ std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatu
 
 }  // namespace
 
-Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
-           std::string why_no_ssd, const cuda::Gpus* gpus, const Options& options, ReloadCall reload)
+Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, Below below,
+           const cuda::Gpus* gpus, const Options& options, ReloadCall reload)
     : reactor_(*reactor),
       slots_(*slots),
       regions_(*regions),
-      ssd_(ssd),
-      why_no_ssd_(std::move(why_no_ssd)),
+      below_(std::move(below)),
       gpus_(gpus),
       options_(options),
       reload_(std::move(reload)) {}
@@ -53,7 +53,7 @@ absl::StatusOr<rpc::NodeStatus> Node::Status(absl::Time deadline) {
 }
 
 absl::StatusOr<rpc::SsdStatus> Node::Ssd(absl::Time deadline) {
-  return Ask<rpc::SsdStatus>(deadline, [this] { return RowOf(ssd_, why_no_ssd_, reactor_.core().status()); });
+  return Ask<rpc::SsdStatus>(deadline, [this] { return RowOf(below_.ssd, below_.why_no_ssd, reactor_.core().status()); });
 }
 
 absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, absl::Time deadline) {
@@ -139,7 +139,8 @@ rpc::NodeStatus Node::StatusNow() const {
     status.pool_pinned = gpus.pinned;
     for (const auto& gpu : gpus.gpus) status.gpus.push_back({gpu.name, gpu.imported, std::string(gpu.lost.message())});
   }
-  status.ssd = ShortRowOf(ssd_, why_no_ssd_, core);
+  status.ssd = ShortRowOf(below_.ssd, below_.why_no_ssd, core);
+  if (below_.remote != nullptr) status.remote = RowOf(below_.remote->status(), core);
   status.lookups = core.lookups;
   status.chunks_asked = core.lookup_chunks_asked;
   status.chunks_hit = core.lookup_chunks_hit;

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "cuda/gpus.h"
 #include "daemon/options.h"
+#include "daemon/remote_tier.h"
 #include "daemon/rpc/node_control.h"
 #include "daemon/session/reactor.h"
 #include "daemon/ssd_tier.h"
@@ -33,9 +34,15 @@ class Node final : public rpc::NodeControl {
  public:
   using Regions = std::vector<std::unique_ptr<pool::PinnedRegion>>;
 
-  // `ssd` may be null: then `why_no_ssd` says why; so may `gpus`: none is served. An empty `reload`: Unimplemented.
-  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, const SsdTier* ssd,
-       std::string why_no_ssd, const cuda::Gpus* gpus, const Options& options, ReloadCall reload);
+  // The tiers below the slots.
+  struct Below {
+    const SsdTier* ssd = nullptr;  // none: `why_no_ssd` says why
+    std::string why_no_ssd = {};
+    RemoteTier* remote = nullptr;  // none: none was asked for
+  };
+  // `gpus` may be null: none is served. An empty `reload`: Unimplemented.
+  Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, Below below,
+       const cuda::Gpus* gpus, const Options& options, ReloadCall reload);
 
   // The tenants and quotas of `options` are in force from now on, and no others.
   void Configure(const Options& options);
@@ -96,8 +103,7 @@ class Node final : public rpc::NodeControl {
   session::Reactor& reactor_;
   const pool::SlotAllocator& slots_;
   const Regions& regions_;
-  const SsdTier* const ssd_;
-  const std::string why_no_ssd_;
+  const Below below_;
   const cuda::Gpus* const gpus_;
   const Options options_;
   const ReloadCall reload_;

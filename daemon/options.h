@@ -63,6 +63,25 @@ struct Options {
     bool operator==(const Ssd&) const = default;
   } ssd;
 
+  struct Remote {
+    std::string store;            // where (remote_url.h); "" for none
+    std::string name = "shared";  // the tier is called remote:NAME
+    std::string
+        secret_file;  // 64 hex digits, the same on all nodes that share. Default remote.secret in daemon.state_dir, made there
+    std::string credentials_file;                         // the store's: remote_options.h draws it
+    std::string ca_file;                                  // whom to believe with TLS; "" whom the system believes
+    bool encrypt = false;                                 // what lies there, by AES-256-GCM with the secret
+    absl::Duration lookup_wait = absl::Milliseconds(50);  // longer: a slow store is felt more, and hits more
+    absl::Duration read_timeout = absl::Seconds(5);
+    absl::Duration write_timeout = absl::Seconds(10);
+    Bytes rate{};                                        // a second, reads and writes together; 0: as fast as it goes
+    absl::Duration expire_after = absl::ZeroDuration();  // Redis: objects go by themselves; zero: never
+    std::string s3_endpoint;                             // "": AWS's of the region
+    std::string s3_region = "us-east-1";
+    bool s3_path_style = false;  // the bucket in the path, as most stores but AWS want it
+    bool operator==(const Remote&) const = default;
+  } remote;
+
   struct Copy {
     // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
     uint32_t threads = 2;

@@ -13,8 +13,8 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/disk_busy.h"
 #include "daemon/session/lower_tier.h"
+#include "daemon/tier_busy.h"
 #include "storage/ssd/store.h"
 
 namespace kvist::daemon {
@@ -94,7 +94,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   absl::Time warned_ ABSL_GUARDED_BY(mutex_);
   std::optional<ssd::Recovery> recovery_ ABSL_GUARDED_BY(mutex_);
   std::vector<Bytes> moved_ ABSL_GUARDED_BY(mutex_);
-  DiskBusy busy_ ABSL_GUARDED_BY(mutex_);
+  TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kSsd};
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this
 };
 

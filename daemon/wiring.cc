@@ -23,6 +23,9 @@
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/observation.h"
+#include "daemon/remote_options.h"
+#include "daemon/remote_tier.h"
+#include "daemon/remote_view.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/memory_proof.h"
@@ -175,6 +178,7 @@ struct Daemon::State {
   std::unique_ptr<session::DiskTier> disk_tier;
   SsdTier* ssd = nullptr;     // it, when it is the product's
   absl::Duration stop_flush;  // zero until there is something to flush
+  std::unique_ptr<RemoteTier> remote;
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
@@ -182,6 +186,8 @@ struct Daemon::State {
   // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
   // lost must not take the node with it. Errors: the configuration's.
   absl::StatusOr<std::string> OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core);
+  // Opens the tier beyond the node, where there is one. Errors: the configuration's.
+  absl::Status OpenRemote(const Options& options, core::CoreOptions* of_core);
   void FlushAll();
   ~State() {
     if (observation) observation->Stopping();
@@ -214,6 +220,16 @@ absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts
   disk_tier = *std::move(tier);
   of_core->disk = disk;
   return "";
+}
+
+absl::Status Daemon::State::OpenRemote(const Options& options, core::CoreOptions* of_core) {
+  if (options.remote.store.empty() || regions.empty()) return absl::OkStatus();
+  KVIST_ASSIGN_OR_RETURN(remote, OpenRemoteTier(options));
+  // What is being written is held: a sixteenth of a small pool.
+  core::CoreOptions::Remote of_remote;
+  of_remote.writing = std::min(of_remote.writing, options.pool.bytes / 16);
+  of_core->remote = of_remote;
+  return absl::OkStatus();
 }
 
 void Daemon::State::FlushAll() {
@@ -295,6 +311,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   } else {
     KVIST_ASSIGN_OR_RETURN(no_ssd, s.OpenSsd(options, &parts, &core));
   }
+  KVIST_RETURN_IF_ERROR(s.OpenRemote(options, &core));
   KVIST_RETURN_IF_ERROR(core.Validate());
   s.core = std::make_unique<core::Core>(core, &*s.slots, s.warm != nullptr ? s.warm->sections() : nullptr);
   if (s.warm != nullptr) {
@@ -350,8 +367,13 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.ssd->SpeakTo(s.reactor.get());
     s.reactor->SetDiskTier(s.ssd);
   }
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, s.ssd, std::move(no_ssd), s.gpus.get(), options,
-                                  std::move(parts.reload));
+  if (s.remote != nullptr) {
+    s.remote->SpeakTo(s.reactor.get());
+    s.reactor->SetRemoteTier(s.remote.get());
+  }
+  s.node =
+      std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, Node::Below{s.ssd, std::move(no_ssd), s.remote.get()},
+                             s.gpus.get(), options, std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;
@@ -373,6 +395,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.ssd->Start();
     s.stop_flush = options.ssd.stop_flush;
   }
+  if (s.remote != nullptr) s.remote->Start();
   for (const auto& region : s.regions) {
     if (s.gpus != nullptr && options.pool.touch_threads == 0)
       s.gpus->AddHostMemory({region->data(), region->length().value}, PinnedAtOnce(options.pool));
@@ -397,6 +420,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     }
     figures->uptime = MonotonicNow() - started;
     figures->ssd = FiguresOf(s.ssd, options);
+    if (s.remote != nullptr) figures->remote = FiguresOf(s.remote->status());
   });
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));

@@ -78,6 +78,28 @@ std::string SsdPart(const node::v1::SsdTier& ssd, size_t columns) {
   return text + "\n";
 }
 
+// The tier beyond the node; nothing where there is none.
+std::string RemotePart(const node::v1::StatusReply& status, size_t columns) {
+  if (!status.has_remote()) return "";
+  const node::v1::RemoteTier& remote = status.remote();
+  Table table({{"REMOTE"},
+               {"STATE"},
+               {"FOUND", kRight},
+               {"READ", kRight},
+               {"WRITTEN", kRight},
+               {"WAITING", kRight, 1},
+               {"STORE", Table::Align::kLeft, 2}});
+  table.Add({Printable(remote.name()), remote.reachable() ? "reachable" : "away", HumanCount(remote.chunks_found()),
+             HumanCount(remote.chunks_read()), HumanCount(remote.chunks_written()), HumanCount(remote.chunks_waiting()),
+             Printable(remote.store())});
+  std::string text = table.Render(columns);
+  if (!remote.reachable())
+    absl::StrAppend(&text,
+                    Wrap(absl::StrCat("warning: ", Printable(remote.name()), ": ", Printable(remote.why_not())), columns, 2),
+                    "\n");
+  return text + "\n";
+}
+
 // The GPUs that are served; nothing where there are none.
 std::string GpuPart(const node::v1::StatusReply& status, size_t columns) {
   if (status.gpus().empty()) return "";
@@ -122,7 +144,8 @@ std::string ToTable(const node::v1::StatusReply& status, size_t columns) {
                   HumanShare(pool.touched_bytes(), pool.capacity_bytes()), pool.locked() ? "yes" : "no",
                   HumanBytes({pool.page_bytes()}), HumanBytes({pool.slab_bytes()}), HumanCount(pool.regions()),
                   HumanBytes({status.index_bytes()})});
-  absl::StrAppend(&text, pool_table.Render(columns), "\n", SsdPart(status.ssd(), columns), GpuPart(status, columns));
+  absl::StrAppend(&text, pool_table.Render(columns), "\n", SsdPart(status.ssd(), columns), RemotePart(status, columns),
+                  GpuPart(status, columns));
 
   Table now({{"INSTANCES", kRight},
              {"SESSIONS", kRight},

@@ -25,6 +25,7 @@ constexpr uint32_t kLastShownOctave = 35;  // 34 s: above every deadline that an
 using Labels = std::vector<ClientMetric::Label>;
 const Labels kDram = {{"tier", "dram"}};
 const Labels kSsd = {{"tier", "ssd"}};
+const Labels kRemote = {{"tier", "remote"}};
 
 Labels With(Labels labels, std::string name, std::string value) {
   labels.push_back({std::move(name), std::move(value)});
@@ -179,7 +180,8 @@ void AddCorruption(const Figures& f, Families* out) {
               "Chunks that held other bytes than were stored, and were dropped; in DRAM only checked with pool.verify = "
               "always, on disk whenever they are read.")
           .Add(With(kDram, "kind", "checksum"), f.core.chunks_corrupt)
-          .Add(With(kSsd, "kind", "record"), f.core.chunks_corrupt_on_disk));
+          .Add(With(kSsd, "kind", "record"), f.core.chunks_corrupt_on_disk)
+          .Add(With(kRemote, "kind", "object"), f.core.remote_chunks_corrupt));
 }
 
 // What the core does with the tier on disk.
@@ -274,6 +276,38 @@ void AddSsd(const SsdFigures& ssd, Families* out) {
   AddDevices(ssd, out);
 }
 
+void AddRemote(const Figures& f, Families* out) {
+  const RemoteFigures& remote = f.remote;
+  out->Level("kvist_remote_present", "1 when there is a tier beyond the node.", uint64_t{remote.there});
+  out->Level("kvist_remote_reachable", "1 while its store answers.", uint64_t{remote.reachable});
+  out->Count("kvist_remote_breaker_opened_total", "Times that its store was left alone, for it didn't answer.",
+             remote.breaker_opened);
+  out->Add(
+      Counter("kvist_remote_lookups_total", "Lookups for which the store was asked, by whether it said anything in time.")
+          .Add({{"result", "answered"}}, f.core.remote_asked - std::min(f.core.remote_unanswered, f.core.remote_asked))
+          .Add({{"result", "unanswered"}}, f.core.remote_unanswered));
+  out->Count("kvist_remote_found_chunks_total", "Chunks that lookups found in the store and not on this node.",
+             f.core.remote_chunks_found);
+  out->Add(Counter("kvist_remote_chunk_reads_total", "Chunks that were to be read from the store.")
+               .Add({{"result", "good"}}, f.core.remote_chunks_read)
+               .Add({{"result", "failed"}}, f.core.remote_reads_failed));
+  out->Add(Counter("kvist_remote_chunk_writes_total",
+                   "Chunks that were to be written to the store: kept there; failed; dropped, for too many waited or they "
+                   "were evicted "
+                   "before their turn.")
+               .Add({{"result", "kept"}}, f.core.remote_chunks_written)
+               .Add({{"result", "failed"}}, f.core.remote_writes_failed)
+               .Add({{"result", "dropped"}}, f.core.remote_chunks_dropped));
+  out->Level("kvist_remote_waiting_chunks", "Chunks that wait to be written to the store.", f.core.remote_waiting);
+  out->Level("kvist_remote_in_flight_bytes", "Bytes that are on their way to the store or from it.", remote.on_their_way);
+  out->Count("kvist_remote_written_bytes_total", "Bytes of chunks that the store has taken.", remote.written.value);
+  out->Count("kvist_remote_read_bytes_total", "Bytes of chunks that were read from it and found good.", remote.read.value);
+  Series verdicts = Counter("kvist_remote_verdicts_total", "What was found where an object was read.");
+  for (uint32_t v = 0; v < remote::kVerdicts; ++v)
+    verdicts.Add({{"verdict", remote::NameOf(static_cast<remote::Verdict>(v))}}, remote.verdicts[v]);
+  out->Add(verdicts);
+}
+
 void AddConnections(const ConnectionCounts& counts, Families* out) {
   out->Count("kvist_connections_refused_total", "Connections that were refused before or at their handshake.",
              counts.refused);
@@ -316,6 +350,7 @@ std::vector<MetricFamily> Expose(const Figures& f) {
   AddCorruption(f, &families);
   AddChunksOnDisk(f.core, &families);
   AddSsd(f.ssd, &families);
+  AddRemote(f, &families);
   AddConnections(f.connections, &families);
   AddTenants(f, &families);
   return families.Take();

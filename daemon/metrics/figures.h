@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_METRICS_FIGURES_H_
 #define KVIST_DAEMON_METRICS_FIGURES_H_
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "daemon/core/core.h"
 #include "daemon/session/activity.h"
 #include "storage/base/units.h"
+#include "storage/remote/verdict.h"
 #include "storage/ssd/store.h"
 
 namespace kvist::metrics {
@@ -30,12 +32,21 @@ struct SsdFigures {
 };
 
 // What a node knows of itself at one moment; wiring reads it on the reactor's thread. Counts are since the start.
+struct RemoteFigures {
+  bool there = false;
+  bool reachable = false;
+  uint64_t breaker_opened = 0;
+  Bytes read{}, written{}, on_their_way{};
+  std::array<uint64_t, remote::kVerdicts> verdicts{};  // what was found where an object was read
+};
+
 struct Figures {
   core::CoreStatus core;
   session::Activity::Rows traffic;
   session::Latencies latencies;
   ConnectionCounts connections;
   SsdFigures ssd;
+  RemoteFigures remote;
   Bytes pool_capacity{}, pool_used{}, pool_touched{};
   uint64_t pool_slots = 0;
   uint64_t gpus = 0;                        // on which engines have registered

@@ -2,6 +2,7 @@
 #define KVIST_DAEMON_RPC_NODE_CONTROL_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,24 @@ struct SsdTierStatus {
   bool recovering = false;
   uint64_t chunks = 0;  // that are nowhere else
   Bytes live{}, capacity{};
+};
+
+// The tier beyond the node. Counts are since the start.
+struct RemoteStatus {
+  std::string name;   // remote:NAME
+  std::string store;  // its URL
+  bool reachable = false;
+  std::string why_not;  // it isn't
+  bool encrypted = false;
+  uint64_t lookups_asked = 0, lookups_unanswered = 0;
+  uint64_t chunks_found = 0, chunks_read = 0, reads_failed = 0, chunks_missing = 0, chunks_corrupt = 0;
+  uint64_t chunks_written = 0, writes_failed = 0, chunks_dropped = 0;
+  uint64_t chunks_waiting = 0;  // to be written, now
+  Bytes read{}, written{};
+  Bytes on_their_way{};  // now
+  uint64_t breaker_opened = 0;
+  std::vector<std::pair<std::string, uint64_t>>
+      verdicts;  // what was found where an object was read, all kinds, the good one first
 };
 
 struct NodeStatus {
@@ -60,6 +79,7 @@ struct NodeStatus {
   uint64_t sessions = 0, instances = 0, leases = 0, pins = 0, allocations = 0, ops = 0, filling = 0;
   Bytes index{};
   SsdTierStatus ssd{};
+  std::optional<RemoteStatus> remote = {};
   uint64_t lookups = 0, chunks_asked = 0, chunks_hit = 0, chunks_stored = 0, chunks_loaded = 0, chunks_refused = 0,
            evictions = 0;
   Traffic traffic{};

@@ -101,6 +101,34 @@ void Put(const SsdStatus::Scrub& from, node::v1::SsdReply::Scrub* to) {
   to->set_last_seconds(absl::ToDoubleSeconds(from.last));
 }
 
+void Put(const RemoteStatus& from, node::v1::RemoteTier* to) {
+  to->set_name(Text(from.name));
+  to->set_store(Text(from.store));
+  to->set_reachable(from.reachable);
+  to->set_why_not(Text(from.why_not));
+  to->set_encrypted(from.encrypted);
+  to->set_lookups_asked(from.lookups_asked);
+  to->set_lookups_unanswered(from.lookups_unanswered);
+  to->set_chunks_found(from.chunks_found);
+  to->set_chunks_read(from.chunks_read);
+  to->set_reads_failed(from.reads_failed);
+  to->set_chunks_missing(from.chunks_missing);
+  to->set_chunks_corrupt(from.chunks_corrupt);
+  to->set_chunks_written(from.chunks_written);
+  to->set_writes_failed(from.writes_failed);
+  to->set_chunks_dropped(from.chunks_dropped);
+  to->set_chunks_waiting(from.chunks_waiting);
+  to->set_bytes_read(from.read.value);
+  to->set_bytes_written(from.written.value);
+  to->set_bytes_on_their_way(from.on_their_way.value);
+  to->set_breaker_opened(from.breaker_opened);
+  for (const auto& [name, count] : from.verdicts) {
+    node::v1::RemoteTier::Verdict& verdict = *to->add_verdicts();
+    verdict.set_name(name);
+    verdict.set_count(count);
+  }
+}
+
 }  // namespace
 
 node::v1::StatusReply ToReply(const NodeStatus& status) {
@@ -143,6 +171,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_pins(status.pins);
   reply.set_allocations(status.allocations);
   Put(status.ssd, reply.mutable_ssd());
+  if (status.remote.has_value()) Put(*status.remote, reply.mutable_remote());
   reply.set_ops(status.ops);
   reply.set_filling(status.filling);
   reply.set_index_bytes(status.index.value);

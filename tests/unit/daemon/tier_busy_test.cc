@@ -1,4 +1,4 @@
-#include "daemon/disk_busy.h"
+#include "daemon/tier_busy.h"
 
 #include <catch2/catch.hpp>
 
@@ -8,8 +8,8 @@ namespace {
 const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
 absl::Time At(int64_t us) { return kStart + absl::Microseconds(us); }
 
-TEST_CASE("DiskBusy tells of a stretch without a pause when it ends") {
-  DiskBusy busy;
+TEST_CASE("TierBusy tells of a stretch without a pause when it ends") {
+  TierBusy busy(core::Tier::kSsd);
   busy.Begin(1, KiB(4), At(0));
   busy.Begin(2, KiB(8), At(10));
   CHECK_FALSE(busy.End(1, true, At(50)).has_value());
@@ -26,8 +26,8 @@ TEST_CASE("DiskBusy tells of a stretch without a pause when it ends") {
   CHECK(next->took == absl::Microseconds(20));
 }
 
-TEST_CASE("DiskBusy tells of a long stretch in parts, of which only the first has a beginning") {
-  DiskBusy busy;
+TEST_CASE("TierBusy tells of a long stretch in parts, of which only the first has a beginning") {
+  TierBusy busy(core::Tier::kSsd);
   for (uint64_t ticket = 1; ticket <= 3; ++ticket) busy.Begin(ticket, KiB(4), At(0));
   CHECK_FALSE(busy.End(1, true, At(1000)).has_value());
   const auto first = busy.End(2, true, At(100'000));
@@ -41,8 +41,8 @@ TEST_CASE("DiskBusy tells of a long stretch in parts, of which only the first ha
   CHECK(rest->took == absl::Milliseconds(30));
 }
 
-TEST_CASE("DiskBusy tells nothing of a stretch in which a read failed, nor of what it doesn't know") {
-  DiskBusy busy;
+TEST_CASE("TierBusy tells nothing of a stretch in which a read failed, nor of what it doesn't know") {
+  TierBusy busy(core::Tier::kSsd);
   CHECK_FALSE(busy.End(7, true, At(0)).has_value());
   busy.Begin(1, KiB(4), At(0));
   busy.Begin(2, KiB(4), At(0));

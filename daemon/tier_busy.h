@@ -1,5 +1,5 @@
-#ifndef KVIST_DAEMON_DISK_BUSY_H_
-#define KVIST_DAEMON_DISK_BUSY_H_
+#ifndef KVIST_DAEMON_TIER_BUSY_H_
+#define KVIST_DAEMON_TIER_BUSY_H_
 
 #include <cstdint>
 #include <optional>
@@ -11,11 +11,13 @@
 
 namespace kvist::daemon {
 
-// How long the disks take to read: a stretch of time in which there was always a read in flight, and what it has brought. A long one is
+// How long a tier takes to read: a stretch of time in which there was always a read in flight, and what it has brought. A long one is
 // told in parts, so that what is learned from it is not too late.
 // Threads: one at a time.
-class DiskBusy {
+class TierBusy {
  public:
+  explicit TierBusy(core::Tier tier) : tier_(tier) {}
+
   static constexpr absl::Duration kLongest = absl::Milliseconds(100);
 
   void Begin(uint64_t ticket, Bytes bytes, absl::Time now) {
@@ -36,7 +38,7 @@ class DiskBusy {
     good_ = good_ && good;
     in_flight_.erase(read);
     if (!in_flight_.empty() && now - since_ < kLongest) return std::nullopt;
-    const core::TierRead told{read_, from_rest_, now - since_};
+    const core::TierRead told{read_, from_rest_, now - since_, tier_};
     const bool tell = good_ && told.took > absl::ZeroDuration();
     since_ = now;
     read_ = {};
@@ -46,6 +48,7 @@ class DiskBusy {
   }
 
  private:
+  const core::Tier tier_;
   absl::flat_hash_map<uint64_t, Bytes> in_flight_;  // by ticket
   absl::Time since_ = absl::InfinitePast();
   Bytes read_{};
@@ -55,4 +58,4 @@ class DiskBusy {
 
 }  // namespace kvist::daemon
 
-#endif  // KVIST_DAEMON_DISK_BUSY_H_
+#endif  // KVIST_DAEMON_TIER_BUSY_H_

@@ -1,0 +1,115 @@
+#include "daemon/remote_generations.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "storage/base/status.h"
+#include "storage/base/unique_fd.h"
+#include "storage/remote/object_name.h"
+
+namespace kvist::daemon {
+namespace {
+
+constexpr absl::string_view kFirstLine = "kvist remote generations 1";
+constexpr absl::string_view kAll = "all";
+constexpr size_t kFileMax = 16 << 20;
+
+std::string HexOf(const SpaceDigest& digest) {
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size()});
+}
+
+}  // namespace
+
+absl::StatusOr<RemoteGenerations> RemoteGenerations::Open(const std::string& path) {
+  RemoteGenerations generations;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return generations;
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return ErrnoStatus(absl::StrCat("can't read ", path), errno);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  const auto broken = [&] {
+    return absl::DataLossError(
+        absl::StrCat(path,
+                     " isn't what kvistd wrote there: without it what was cleared could be found again in the "
+                     "remote store. Restore it, or remove it and clear what must not come back once more"));
+  };
+  if (text.size() > kFileMax) return broken();
+  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  // The last line says that none is missing.
+  if (lines.size() < 3 || lines.front() != kFirstLine || !lines.back().empty() || lines[lines.size() - 2] != "end")
+    return broken();
+  for (const absl::string_view line : std::span(lines).subspan(1, lines.size() - 3)) {
+    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    uint64_t number = 0;
+    if (words.size() != 2 || !absl::SimpleAtoi(words[1], &number)) return broken();
+    if (words[0] == kAll) {
+      generations.Raise(nullptr, number);
+      continue;
+    }
+    SpaceDigest space;
+    const std::string bytes =
+        absl::HexStringToBytes(words[0]);  // whatever it makes of what is no hex comes out other than it went in
+    if (words[0].size() != 2 * space.bytes.size()) return broken();
+    std::memcpy(space.bytes.data(), bytes.data(), space.bytes.size());
+    if (HexOf(space) != words[0]) return broken();
+    generations.Raise(&space, number);
+  }
+  return generations;
+}
+
+RemoteGenerations::Generation RemoteGenerations::Of(const SpaceDigest& space) const { return {all_, Number(&space)}; }
+
+SpaceDigest RemoteGenerations::NameIn(const SpaceDigest& space, Generation generation) {
+  if (generation == Generation{}) return space;
+  const std::array<uint64_t, 2> numbers = {generation.all, generation.space};
+  static const remote::Secret key = remote::DeriveSecret({}, "kvist.generation.1");  // no secret: it only has to differ
+  return SpaceDigest{remote::Hmac(key, std::as_bytes(std::span(space.bytes)), std::as_bytes(std::span(numbers)))};
+}
+
+uint64_t RemoteGenerations::Number(const SpaceDigest* space) const {
+  if (space == nullptr) return all_;
+  const auto known = spaces_.find(*space);
+  return known == spaces_.end() ? 0 : known->second;
+}
+
+bool RemoteGenerations::Raise(const SpaceDigest* space, uint64_t number) {
+  if (number <= Number(space)) return false;
+  (space == nullptr ? all_ : spaces_[*space]) = number;
+  return true;
+}
+
+std::string RemoteGenerations::Text() const {
+  std::string text = absl::StrCat(kFirstLine, "\n");
+  if (all_ > 0) absl::StrAppend(&text, kAll, " ", all_, "\n");
+  for (const auto& [space, number] : spaces_) absl::StrAppend(&text, HexOf(space), " ", number, "\n");
+  return text + "end\n";
+}
+
+absl::Status RemoteGenerations::Keep(const std::string& path, const std::string& text) {
+  const std::string fresh = path + ".new";
+  const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
+  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0 ||
+      ::rename(fresh.c_str(), path.c_str()) != 0)
+    return ErrnoStatus(absl::StrCat("can't write ", path), errno);
+  const UniqueFd directory(::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory || ::fsync(directory.get()) != 0)
+    return ErrnoStatus(absl::StrCat("can't sync the directory of ", path), errno);
+  return absl::OkStatus();
+}
+
+}  // namespace kvist::daemon

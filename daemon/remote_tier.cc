@@ -1,0 +1,575 @@
+#include "daemon/remote_tier.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "storage/base/clock.h"
+#include "storage/base/status.h"
+#include "storage/pool/slot_header.h"
+
+namespace kvist::daemon {
+namespace {
+
+using remote::Found;
+using remote::Identity;
+using remote::Outcome;
+using remote::SealedStore;
+using remote::Verdict;
+
+// How long what a marker says is believed: so late a node sees another one's clear.
+constexpr absl::Duration kMarkerFresh = absl::Seconds(1);
+constexpr absl::Duration kProbeEvery = absl::Milliseconds(500);
+// What is read by one batch, whose chunks are there when all are: enough for a store to answer many small ones at once.
+constexpr Bytes kBatch = MiB(4);
+// No space has so many groups: an object of it is a marker.
+constexpr GroupId kMarkerGroup{UINT16_MAX};
+using MarkerBody = std::array<uint64_t, 1>;  // the number
+
+Bytes PayloadOf(const core::GroupSpec& group) { return group.layer_bytes * group.layers; }
+
+std::string KeyOf(const SpaceDigest* space) {
+  if (space == nullptr) return "";
+  return {reinterpret_cast<const char*>(space->bytes.data()), space->bytes.size()};
+}
+
+absl::Status FirstError(const std::vector<Outcome>& outcomes) {
+  for (const Outcome& outcome : outcomes) KVIST_RETURN_IF_ERROR(outcome.status);
+  return absl::OkStatus();
+}
+
+absl::Status StatusOf(const SealedStore::Got& got, Bytes payload) {
+  KVIST_RETURN_IF_ERROR(got.status);
+  if (got.verdict == Verdict::kMissing) return absl::NotFoundError("the remote store hasn't got it any more");
+  if (got.verdict != Verdict::kGood || got.bytes != payload)
+    return absl::DataLossError(absl::StrCat("what the remote store has in its place is ", remote::NameOf(got.verdict)));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// A question of the core's, or of an operator.
+struct RemoteTier::Asking {
+  SpaceDigest space;
+  uint16_t groups = 0;
+  std::vector<ChunkKey> keys;
+  absl::Time deadline;
+  std::function<void(absl::Status status, std::vector<bool> there)> done;
+
+  absl::Mutex mutex;
+  Generation generation;  // that was asked for
+  int parts = 0;          // that aren't answered yet
+  absl::Status status;
+  std::vector<bool> there;
+};
+
+// A chunk that is being written.
+struct RemoteTier::Writing {
+  core::WriteStarted write;
+  SpaceDigest space;
+  SpaceDigest name;                                // in its generation
+  std::vector<std::span<const std::byte>> bodies;  // [shard]
+  absl::Time deadline;
+  bool first_shard = false;  // is what is being put
+};
+
+absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Options options, std::unique_ptr<remote::RemoteStore> store) {
+  RemoteGenerations generations;
+  if (!options.generations.empty()) { KVIST_ASSIGN_OR_RETURN(generations, RemoteGenerations::Open(options.generations)); }
+  KVIST_ASSIGN_OR_RETURN(std::unique_ptr<remote::GuardedStore> guarded,
+                         remote::GuardedStore::Create(std::move(store), options.guard));
+  auto tier = absl::WrapUnique(new RemoteTier(std::move(options), std::move(generations)));
+  tier->guard_ = guarded.get();
+  tier->store_ = std::make_unique<SealedStore>(std::move(guarded), tier->options_.sealing);
+  return tier;
+}
+
+RemoteTier::~RemoteTier() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.Signal();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void RemoteTier::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+RemoteTier::Status RemoteTier::status() const {
+  Status status;
+  status.name = options_.name;
+  status.where = options_.where;
+  status.encrypted = options_.sealing.encrypt;
+  status.load = store_->load();
+  status.guard = guard_->figures();
+  status.verdicts = store_->verdicts();
+  const absl::MutexLock lock(&mutex_);
+  status.reachable = reachable_;
+  status.why_not = reachable_ ? "" : why_not_;
+  status.waiting_reads = reads_.size();
+  status.written = written_;
+  status.read = read_;
+  return status;
+}
+
+// ---- The thread -------------------------------------------------------------------------------------------------------------
+
+void RemoteTier::Post(std::function<void()> task) {
+  const absl::MutexLock lock(&mutex_);
+  if (stopping_) return;
+  tasks_.push_back(std::move(task));
+  changed_.Signal();
+}
+
+void RemoteTier::Run() {
+  while (true) {
+    std::function<void()> task;
+    bool probe = false;
+    {
+      const absl::MutexLock lock(&mutex_);
+      const absl::Time now = MonotonicNow();
+      if (stopping_) return;
+      probe = !reachable_ && now >= next_probe_;
+      if (probe) {
+        next_probe_ = now + kProbeEvery;
+      } else if (tasks_.empty()) {
+        changed_.WaitWithTimeout(&mutex_, reachable_ ? absl::InfiniteDuration() : next_probe_ - now);
+        continue;
+      } else {
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+      }
+    }
+    if (probe) {
+      Probe();
+    } else {
+      task();
+    }
+  }
+}
+
+// Whether it answers at all: it is asked for an object that needn't be there.
+void RemoteTier::Probe() {
+  const Identity any = MarkerOf(nullptr);
+  const absl::Status asked =
+      store_->Exists({&any, 1}, MonotonicNow() + options_.read_for, [this](const std::vector<Outcome>& outcomes) {
+        const absl::Status status = FirstError(outcomes);
+        if (!status.ok()) return Note(status);
+        SayReachable(true, "");
+        Post([this] { PutMarkers(); });
+      });
+  if (!asked.ok()) Note(asked);
+}
+
+void RemoteTier::Note(const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status)) return;
+  // One answer that is late or an error says nothing of the next; the breaker counts them.
+  const bool closed = guard_->figures().breaker == remote::Breaker::State::kClosed;
+  bool reachable = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    reachable = reachable_;
+    if (!reachable) why_not_ = std::string(status.message());
+  }
+  if (reachable && !closed) SayReachable(false, std::string(status.message()));
+}
+
+void RemoteTier::SayReachable(bool reachable, std::string why_not) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (reachable_ == reachable) return;
+    reachable_ = reachable;
+    why_not_ = why_not;
+    changed_.Signal();
+  }
+  if (reachable) {
+    spdlog::info("remote:{} answers: {}", options_.name, options_.where);
+  } else {
+    spdlog::warn("remote:{} isn't asked until it answers again: {}", options_.name, why_not);
+  }
+  ear_->Say(core::RemoteReachable{reachable});
+}
+
+// ---- Generations ------------------------------------------------------------------------------------------------------------
+
+SpaceDigest RemoteTier::NameOf(const SpaceDigest& space) {
+  const absl::MutexLock lock(&mutex_);
+  return RemoteGenerations::NameIn(space, generations_.Of(space));
+}
+
+Identity RemoteTier::MarkerOf(const SpaceDigest* space) const {
+  Identity marker{};
+  if (space != nullptr) marker.space = *space;
+  marker.group = kMarkerGroup;
+  return marker;
+}
+
+void RemoteTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
+  const SpaceDigest* digest = space != nullptr ? &space->digest : nullptr;
+  {
+    const absl::MutexLock lock(&mutex_);
+    generations_.Raise(digest, generations_.Number(digest) + 1);
+    markers_[KeyOf(digest)].untold = true;
+  }
+  Post([this, job = cleared.job] {
+    KeepGenerations();
+    ear_->Say(core::ClearKept{job, core::Tier::kRemote});
+    PutMarkers();
+  });
+}
+
+void RemoteTier::KeepGenerations() {
+  if (options_.generations.empty()) return;
+  std::string text;
+  {
+    const absl::MutexLock lock(&mutex_);
+    text = generations_.Text();
+  }
+  const absl::Status kept = RemoteGenerations::Keep(options_.generations, text);
+  if (!kept.ok()) {
+    spdlog::error("what was cleared may be found again in remote:{} after a restart, for it couldn't be noted: {}",
+                  options_.name, std::string(kept.message()));
+  }
+}
+
+void RemoteTier::PutMarkers() {
+  std::vector<std::pair<std::string, uint64_t>> untold;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!reachable_) return;
+    for (auto& [key, marker] : markers_) {
+      if (!marker.untold) continue;
+      SpaceDigest space;
+      if (!key.empty()) std::memcpy(space.bytes.data(), key.data(), key.size());
+      untold.emplace_back(key, generations_.Number(key.empty() ? nullptr : &space));
+      marker.untold = false;
+    }
+  }
+  for (const auto& [key, number] : untold) {
+    SpaceDigest space;
+    if (!key.empty()) std::memcpy(space.bytes.data(), key.data(), key.size());
+    const auto body = std::make_shared<MarkerBody>(MarkerBody{number});
+    const SealedStore::Put put{MarkerOf(key.empty() ? nullptr : &space), {.epoch = number}, std::as_bytes(std::span(*body))};
+    const auto told = [this, body, key = key](const absl::Status& status) {
+      if (status.ok()) return;
+      Note(status);
+      const absl::MutexLock lock(&mutex_);
+      markers_[key].untold = true;  // when it answers again, or is asked
+    };
+    const absl::Status taken = store_->Submit({&put, 1}, MonotonicNow() + options_.write_for,
+                                              [told](const std::vector<absl::Status>& statuses) { told(statuses.front()); });
+    if (!taken.ok()) told(taken);
+  }
+}
+
+// ---- Asking -----------------------------------------------------------------------------------------------------------------
+
+void RemoteTier::Ask(const core::SpaceSpec& space, core::RemoteAsked asked) {
+  auto asking = std::make_shared<Asking>();
+  asking->space = space.digest;
+  asking->groups = static_cast<uint16_t>(space.groups.size());
+  asking->keys = std::move(asked.keys);
+  asking->deadline = MonotonicNow() + options_.ask_for;
+  asking->done = [this, ask = asked.ask](absl::Status status, std::vector<bool> there) {
+    Note(status);
+    ear_->Say(core::RemoteFound{ask, std::move(status), std::move(there)});
+  };
+  Post([this, asking] { AskStore(asking); });
+}
+
+absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, const std::vector<ChunkKey>& keys) {
+  struct Answer {
+    absl::Notification said;
+    absl::Status status;
+    std::vector<bool> there;
+  };
+  const auto answer = std::make_shared<Answer>();
+  auto asking = std::make_shared<Asking>();
+  asking->space = space.digest;
+  asking->groups = static_cast<uint16_t>(space.groups.size());
+  asking->keys = keys;
+  asking->deadline = MonotonicNow() + options_.read_for;
+  asking->done = [answer](absl::Status status, std::vector<bool> there) {
+    answer->status = std::move(status);
+    answer->there = std::move(there);
+    answer->said.Notify();
+  };
+  Post([this, asking] { AskStore(asking); });
+  if (!answer->said.WaitForNotificationWithTimeout(options_.read_for + kProbeEvery))
+    return absl::UnavailableError(absl::StrCat("remote:", options_.name, " didn't answer"));
+  KVIST_RETURN_IF_ERROR(answer->status);
+  auto count = static_cast<uint32_t>(keys.size());
+  for (uint32_t g = 0; g < space.groups.size(); ++g) {
+    for (uint32_t k = 0; space.groups[g].reuse.chained() && k < count; ++k) {
+      if (!answer->there[g * keys.size() + k]) count = k;
+    }
+  }
+  return count;
+}
+
+void RemoteTier::AskStore(const std::shared_ptr<Asking>& asking) {
+  const bool fresh = MarkersAreFresh(asking->space);
+  {
+    const absl::MutexLock lock(&asking->mutex);
+    asking->parts = fresh ? 1 : 2;
+  }
+  AskExists(asking);
+  if (!fresh) ReadMarkers(asking);
+}
+
+bool RemoteTier::MarkersAreFresh(const SpaceDigest& space) {
+  const absl::MutexLock lock(&mutex_);
+  const absl::Time since = MonotonicNow() - kMarkerFresh;
+  return markers_[KeyOf(&space)].read > since && markers_[KeyOf(nullptr)].read > since;
+}
+
+void RemoteTier::AskExists(const std::shared_ptr<Asking>& asking) {
+  std::vector<Identity> identities;
+  identities.reserve(asking->groups * asking->keys.size());
+  Generation generation;
+  {
+    const absl::MutexLock lock(&mutex_);
+    generation = generations_.Of(asking->space);
+  }
+  {
+    const absl::MutexLock lock(&asking->mutex);
+    asking->generation = generation;
+  }
+  const SpaceDigest name = RemoteGenerations::NameIn(asking->space, generation);
+  for (uint16_t group = 0; group < asking->groups; ++group) {
+    for (const ChunkKey& key : asking->keys) identities.push_back({name, key, GroupId{group}, Rank{0}});
+  }
+  const auto answered = [this, asking](absl::Status status, const std::vector<Outcome>& outcomes) {
+    {
+      const absl::MutexLock lock(&asking->mutex);
+      asking->status.Update(status);
+      asking->there.clear();
+      for (const Outcome& outcome : outcomes) asking->there.push_back(outcome.found == Found::kYes);
+    }
+    AskedPart(asking);
+  };
+  const absl::Status taken = store_->Exists(identities, asking->deadline, [answered](const std::vector<Outcome>& outcomes) {
+    answered(FirstError(outcomes), outcomes);
+  });
+  if (!taken.ok()) answered(taken, {});
+}
+
+void RemoteTier::ReadMarkers(const std::shared_ptr<Asking>& asking) {
+  struct Bodies {
+    MarkerBody all{}, space{};
+  };
+  const auto bodies = std::make_shared<Bodies>();
+  const SealedStore::Get gets[] = {
+      {MarkerOf(nullptr), 0, std::as_writable_bytes(std::span(bodies->all))},
+      {MarkerOf(&asking->space), 0, std::as_writable_bytes(std::span(bodies->space))},
+  };
+  const auto answered = [this, asking, bodies, asked = MonotonicNow()](absl::Status status,
+                                                                       const std::vector<SealedStore::Got>& got) {
+    for (const SealedStore::Got& marker : got) {
+      status.Update(marker.status);
+      // What isn't one tells nothing: were it taken for none, what was cleared could be found.
+      if (marker.status.ok() && marker.verdict != Verdict::kGood && marker.verdict != Verdict::kMissing)
+        status.Update(absl::DataLossError(absl::StrCat("a marker of the remote store is ", remote::NameOf(marker.verdict))));
+    }
+    bool raised = false, untold = false;
+    if (status.ok()) {
+      const absl::MutexLock lock(&mutex_);
+      const SpaceDigest* of[] = {nullptr, &asking->space};
+      for (int i = 0; i < 2; ++i) {
+        const uint64_t number = got[i].verdict == Verdict::kGood ? got[i].said.epoch : 0;
+        raised |= generations_.Raise(of[i], number);
+        Marker& marker = markers_[KeyOf(of[i])];
+        marker.read = asked;
+        if (number < generations_.Number(of[i])) untold = marker.untold = true;
+      }
+    }
+    if (raised) Post([this] { KeepGenerations(); });
+    if (untold) Post([this] { PutMarkers(); });
+    {
+      const absl::MutexLock lock(&asking->mutex);
+      asking->status.Update(status);
+    }
+    AskedPart(asking);
+  };
+  const absl::Status taken =
+      store_->Submit(gets, asking->deadline, [answered](const std::vector<SealedStore::Got>& got) { answered({}, got); });
+  if (!taken.ok()) answered(taken, {});
+}
+
+void RemoteTier::AskedPart(const std::shared_ptr<Asking>& asking) {
+  Generation now_counts;
+  {
+    const absl::MutexLock lock(&mutex_);
+    now_counts = generations_.Of(asking->space);
+  }
+  absl::Status status;
+  std::vector<bool> there;
+  {
+    const absl::MutexLock lock(&asking->mutex);
+    if (--asking->parts > 0) return;
+    if (asking->status.ok() && asking->generation != now_counts) {
+      // What was found is of a generation that was cleared.
+      asking->parts = 1;
+      Post([this, asking] { AskExists(asking); });
+      return;
+    }
+    status = asking->status;
+    there = std::move(asking->there);
+  }
+  if (!status.ok()) there.clear();
+  asking->done(std::move(status), std::move(there));
+}
+
+// ---- Writing ----------------------------------------------------------------------------------------------------------------
+
+void RemoteTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) {
+  auto writing = std::make_shared<Writing>();
+  writing->space = space.digest;
+  writing->name = NameOf(space.digest);
+  const Bytes payload = PayloadOf(space.groups[write.group.value]);
+  for (const std::span<std::byte> slot : slots)
+    writing->bodies.emplace_back(slot.subspan(kSlotHeaderBytes.value, payload.value));
+  writing->write = std::move(write);
+  writing->deadline = MonotonicNow() + options_.write_for;
+  writing->first_shard = writing->bodies.size() == 1;
+  Post([this, writing] { PutShards(writing); });
+}
+
+void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
+  // Engines that find everything here never ask: so that what they store isn't of a generation that another node has ended.
+  if (!MarkersAreFresh(writing->space)) {
+    auto asking = std::make_shared<Asking>();
+    asking->space = writing->space;
+    asking->deadline = writing->deadline;
+    asking->done = [](const absl::Status&, const std::vector<bool>&) {};
+    asking->parts = 1;
+    ReadMarkers(asking);
+  }
+  std::vector<SealedStore::Put> puts;
+  const auto shards = static_cast<uint16_t>(writing->bodies.size());
+  for (uint16_t shard = writing->first_shard ? 0 : 1; shard < (writing->first_shard ? 1 : shards); ++shard)
+    puts.push_back({{writing->name, writing->write.key, writing->write.group, Rank{shard}}, {}, writing->bodies[shard]});
+  const auto ended = [this, writing](const absl::Status& status) {
+    Note(status);
+    if (status.ok() && !writing->first_shard) {
+      writing->first_shard = true;
+      return Post([this, writing] { PutShards(writing); });
+    }
+    if (status.ok()) {
+      const absl::MutexLock lock(&mutex_);
+      for (const auto body : writing->bodies) written_ += Bytes{body.size()};
+    }
+    ear_->Say(core::WriteFinished{writing->write.chunk, status, {}, core::Tier::kRemote});
+  };
+  const absl::Status taken = store_->Submit(puts, writing->deadline, [ended](const std::vector<absl::Status>& statuses) {
+    absl::Status all;
+    for (const absl::Status& status : statuses) all.Update(status);
+    ended(all);
+  });
+  if (!taken.ok()) ended(taken);
+}
+
+// ---- Reading ----------------------------------------------------------------------------------------------------------------
+
+void RemoteTier::Read(std::vector<ChunkToRead> chunks) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (ChunkToRead& chunk : chunks) {
+      const SpaceDigest name = RemoteGenerations::NameIn(chunk.space->digest, generations_.Of(chunk.space->digest));
+      reads_.push_back({std::move(chunk), name});
+    }
+  }
+  Post([this] { PumpReads(); });
+}
+
+void RemoteTier::PumpReads() {
+  while (true) {
+    std::vector<ToRead> chunks;
+    std::vector<SealedStore::Get> gets;
+    Bytes bytes{};
+    {
+      const absl::MutexLock lock(&mutex_);
+      while (!reads_.empty() && bytes < kBatch && reading_ < options_.reading) {
+        ToRead read = std::move(reads_.front());
+        reads_.pop_front();
+        const core::ReadStarted& what = read.chunk.read;
+        const Bytes payload = PayloadOf(read.chunk.space->groups[what.group.value]);
+        for (uint16_t shard = 0; shard < read.chunk.slots.size(); ++shard) {
+          gets.push_back({{read.name, what.key, what.group, Rank{shard}},
+                          0,
+                          read.chunk.slots[shard].subspan(kSlotHeaderBytes.value, payload.value)});
+        }
+        const Bytes of_chunk = payload * read.chunk.slots.size();
+        busy_.Begin(what.chunk.Pack(), of_chunk, MonotonicNow());
+        bytes += of_chunk;
+        reading_ += of_chunk;
+        chunks.push_back(std::move(read));
+      }
+    }
+    if (chunks.empty()) return;
+    const auto all = std::make_shared<std::vector<ToRead>>(std::move(chunks));
+    const absl::Status taken =
+        store_->Submit(gets, MonotonicNow() + options_.read_for, [this, all](const std::vector<SealedStore::Got>& got) {
+          HaveRead(std::move(*all), got);
+          Post([this] { PumpReads(); });
+        });
+    if (taken.ok()) continue;
+    for (const ToRead& chunk : *all) EndRead(chunk, taken);
+  }
+}
+
+void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedStore::Got>& got) {
+  size_t next = 0;
+  std::vector<Identity> bad;
+  Bytes longest{};
+  for (const ToRead& chunk : chunks) {
+    const core::ReadStarted& read = chunk.chunk.read;
+    const core::GroupSpec& group = chunk.chunk.space->groups[read.group.value];
+    const Bytes payload = PayloadOf(group);
+    absl::Status status;
+    for (uint16_t shard = 0; shard < chunk.chunk.slots.size(); ++shard) {
+      const absl::Status of_shard = StatusOf(got[next++], payload);
+      status.Update(of_shard);
+      if (!of_shard.ok()) continue;
+      std::byte* const slot = chunk.chunk.slots[shard].data();
+      for (uint32_t layer = 0; options_.checksums && layer < group.layers; ++layer)
+        PutLayerChecksum(slot, layer,
+                         {slot + kSlotHeaderBytes.value + layer * group.layer_bytes.value, group.layer_bytes.value});
+      if (chunk.chunk.arrived) chunk.chunk.arrived(shard, group.layers);
+    }
+    // Its first object says that all are there, and isn't to be found again.
+    if (absl::IsDataLoss(status) || absl::IsNotFound(status)) bad.push_back({chunk.name, read.key, read.group, Rank{0}});
+    longest = std::max(longest, payload);
+    EndRead(chunk, std::move(status));
+  }
+  if (bad.empty()) return;
+  Post([this, bad = std::move(bad), longest] {
+    Note(store_->Remove(bad, longest, MonotonicNow() + options_.write_for, [](const std::vector<Outcome>&) {}));
+  });
+}
+
+void RemoteTier::EndRead(const ToRead& chunk, absl::Status status) {
+  Note(absl::IsDataLoss(status) || absl::IsNotFound(status) ? absl::OkStatus() : status);
+  const core::ReadStarted& read = chunk.chunk.read;
+  const Bytes bytes = PayloadOf(chunk.chunk.space->groups[read.group.value]) * chunk.chunk.slots.size();
+  std::optional<core::TierRead> busy;
+  {
+    const absl::MutexLock lock(&mutex_);
+    reading_ -= bytes;
+    if (status.ok()) read_ += bytes;
+    busy = busy_.End(read.chunk.Pack(), status.ok(), MonotonicNow());
+  }
+  if (busy.has_value()) ear_->Say(*busy);
+  ear_->Say(core::ReadFinished{read.chunk, std::move(status)});
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,143 @@
+#ifndef KVIST_DAEMON_REMOTE_TIER_H_
+#define KVIST_DAEMON_REMOTE_TIER_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "daemon/remote_generations.h"
+#include "daemon/session/lower_tier.h"
+#include "daemon/tier_busy.h"
+#include "storage/remote/guarded_store.h"
+#include "storage/remote/sealed_store.h"
+
+namespace kvist::daemon {
+
+// The tier beyond the node: the core's effects as objects of a remote store, one for each shard.
+//
+// What is there: a chunk is when the object of its first shard is, for that is put last. Which generation of a space's objects counts
+//   (RemoteGenerations) an object of its own says, its marker; it is read again at most a second after it was, so a clear on another node is seen
+//   that late here. What is read and isn't good is removed, so that it isn't found again.
+// Reachable: when the store has answered a question of the tier's own, until its breaker opens; then it is asked again and again.
+// Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
+// Threads: as RemoteTier says; one of its own, which seals and submits, beside the store's, which check what was read.
+class RemoteTier final : public session::RemoteTier {
+ public:
+  struct Options {
+    std::string name;                                 // the tier is called remote:NAME
+    std::string where;                                // for people
+    absl::Duration ask_for = absl::Milliseconds(50);  // a lookup waits so long at most. Longer: a slow store is felt more
+    absl::Duration read_for = absl::Seconds(5);       // and a read
+    absl::Duration write_for = absl::Seconds(10);     // and a write, which holds its slots
+    Bytes reading = MiB(128);                         // at a time; what is to be read beyond waits
+    bool checksums = false;                           // slots have their own (pool.verify)
+    std::string generations;                          // the file; empty: kept nowhere, for tests
+    remote::ObjectSealer::Options sealing;
+    remote::GuardOptions guard;
+  };
+  // Errors: InvalidArgument, of the options; those of RemoteGenerations::Open.
+  static absl::StatusOr<std::unique_ptr<RemoteTier>> Open(Options options, std::unique_ptr<remote::RemoteStore> store);
+  ~RemoteTier() override;
+
+  // Who hears of all that the store says; outlives this. Before the core has effects for it.
+  void SpeakTo(Ear* ear) { ear_ = ear; }
+  void Start();
+
+  void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) override;
+  void Read(std::vector<ChunkToRead> chunks) override;
+  void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
+  void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) override;
+
+  // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who aren't kept waiting for long,
+  // either. Errors: those of the store. Threads: any but the reactor's and the store's.
+  absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, const std::vector<ChunkKey>& keys);
+
+  // For operators and monitoring. Threads: any.
+  struct Status {
+    std::string name, where;
+    bool reachable = false;
+    std::string why_not;
+    bool encrypted = false;
+    remote::Load load;           // on its way
+    uint64_t waiting_reads = 0;  // chunks
+    remote::GuardedStore::Figures guard;
+    std::array<uint64_t, remote::kVerdicts> verdicts{};
+    Bytes written{}, read{};  // bodies, since the start
+  };
+  Status status() const;
+
+ private:
+  using Generation = RemoteGenerations::Generation;
+  struct Asking;
+  struct Writing;
+  struct ToRead {
+    ChunkToRead chunk;
+    SpaceDigest name;  // the space's in its generation
+  };
+  struct Marker {
+    absl::Time read = absl::InfinitePast();  // when the store was last asked for it
+    bool untold = false;                     // the store doesn't know the number yet
+  };
+
+  RemoteTier(Options options, RemoteGenerations generations)
+      : options_(std::move(options)), generations_(std::move(generations)) {}
+
+  SpaceDigest NameOf(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
+  remote::Identity MarkerOf(const SpaceDigest* space) const;
+  // Runs on the tier's thread, soon.
+  void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // On the tier's thread.
+  bool MarkersAreFresh(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AskStore(const std::shared_ptr<Asking>& asking);
+  void ReadMarkers(const std::shared_ptr<Asking>& asking);
+  void AskExists(const std::shared_ptr<Asking>& asking);
+  void PutShards(const std::shared_ptr<Writing>& writing);
+  void PumpReads();
+  void Probe();
+  void PutMarkers();
+  void KeepGenerations();
+
+  // On any.
+  void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
+  void HaveRead(std::vector<ToRead> chunks, const std::vector<remote::SealedStore::Got>& got);
+  void EndRead(const ToRead& chunk, absl::Status status);
+  void Note(const absl::Status& status);  // of a question to the store
+  void SayReachable(bool reachable, std::string why_not);
+
+  const Options options_;
+  Ear* ear_ = nullptr;
+  remote::GuardedStore* guard_ = nullptr;
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  RemoteGenerations generations_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // by the digest's bytes; empty: of all spaces
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);           // bounded by what the core lets be under way
+  std::deque<ToRead> reads_ ABSL_GUARDED_BY(mutex_);
+  Bytes reading_ ABSL_GUARDED_BY(mutex_){};
+  TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kRemote};
+  bool reachable_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time next_probe_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string why_not_ ABSL_GUARDED_BY(mutex_) = "it hasn't answered yet";
+  Bytes written_ ABSL_GUARDED_BY(mutex_){}, read_ ABSL_GUARDED_BY(mutex_){};
+  std::thread thread_;
+  std::unique_ptr<remote::SealedStore> store_;  // last: its end calls back
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_REMOTE_TIER_H_

@@ -1,0 +1,288 @@
+// A store beyond the node, with real kvistds, and a real redis-server or a directory that they share: what one node's engine stored another's
+// hits; and rows 16 to 19 of the fault matrix: one that is gone, slow, hung or lying costs misses in time, and never a wrong byte.
+#include <signal.h>
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/files_under.h"
+#include "tests/support/redis_server.h"
+#include "tests/support/temp_dir.h"
+
+using kvist::test::Ctl;
+using kvist::test::CtlSays;
+using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::FilesUnder;
+using kvist::test::RedisServer;
+using kvist::test::StatusOf;
+using kvist::test::TempDir;
+
+namespace {
+
+constexpr uint32_t kChunks = 12;  // of a prompt
+constexpr const char* kSecret = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+// A node without a disk, in a folder of its own.
+class RemoteNode {
+ public:
+  RemoteNode(const std::string& store, const std::string& secret_file, std::vector<std::string> more = {}) {
+    std::vector<std::string> settings{
+        "ssd.enabled=false", "pool.bytes=64MiB",      "pool.slab_bytes=1MiB",  "pool.touch_threads=0",
+        "lease.share=0.9",   "remote.store=" + store, "remote.lookup_wait=2s", "remote.secret_file=" + secret_file};
+    settings.insert(settings.end(), more.begin(), more.end());
+    daemon = std::make_unique<DaemonProcess>(dir.path(), settings);
+  }
+
+  const TempDir dir;
+  std::unique_ptr<DaemonProcess> daemon;
+};
+
+std::string SecretIn(const TempDir& dir, const std::string& digits = kSecret) {
+  const std::string path = dir / ("secret-" + digits.substr(0, 4));
+  std::ofstream(path) << digits << "\n";
+  std::filesystem::permissions(path, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  return path;
+}
+
+std::string StoreOf(const RedisServer& redis) { return "redis://" + redis.socket(); }
+
+std::unique_ptr<FakeEngine> EngineOn(const RemoteNode& node, uint32_t ranks = 1) {
+  FakeEngine::Options options = FakeEngine::On(node.daemon->socket());
+  options.ranks = ranks;
+  auto engine = std::make_unique<FakeEngine>(options);
+  REQUIRE(engine->status.ok());
+  return engine;
+}
+
+std::vector<kvist_key> RemotePrompt(const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, kChunks); }
+
+// How much of a prompt a lookup with a lease finds, which asks the store.
+uint32_t HitsOf(FakeEngine& engine, const std::vector<kvist_key>& keys) {
+  return engine.scheduler().Lookup(keys, 5'000'000, 10'000'000).chunks;
+}
+
+bool Reaches(const DaemonProcess& daemon) { return StatusOf(daemon)["remote"]["reachable"] == true; }
+uint64_t Written(const DaemonProcess& daemon) { return StatusOf(daemon)["remote"]["chunks_written"]; }
+
+double MillisSince(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since).count();
+}
+
+}  // namespace
+
+TEST_CASE("what one node's engine stored another node's engine hits") {
+  const TempDir shared;
+  const std::string secret = SecretIn(shared);
+  const auto ranks = GENERATE(1U, 2U);
+  const auto kind = GENERATE(std::string("redis"), std::string("redis, encrypted"), std::string("directory"));
+  CAPTURE(ranks, kind);
+  std::unique_ptr<RedisServer> redis;
+  std::string store = "file://" + shared.path();
+  if (kind != "directory") {
+    redis = std::make_unique<RedisServer>();
+    store = StoreOf(*redis);
+  }
+  const std::vector<std::string> more{kind == "redis, encrypted" ? "remote.encrypt=true" : "remote.encrypt=false"};
+  const RemoteNode a(store, secret, more);
+  const RemoteNode b(store, secret, more);
+  const auto writer = EngineOn(a, ranks);
+  const auto reader = EngineOn(b, ranks);
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  for (uint32_t p = 0; p < 4; ++p) REQUIRE(writer->StoreAll(RemotePrompt(*writer, p)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*a.daemon) == 4 * kChunks; }));
+  for (uint32_t p = 0; p < 4; ++p) {
+    std::string wrong;
+    CHECK(reader->LoadAll(RemotePrompt(*reader, p), &wrong) == kChunks);
+    CHECK(wrong.empty());
+  }
+  // From now on it is b's own, and not written again.
+  const nlohmann::json status = StatusOf(*b.daemon)["remote"];
+  CHECK(status["chunks_read"] == 4 * kChunks);
+  CHECK(status["chunks_written"] == 0);
+  CHECK(status["name"] == "remote:shared");
+
+  // A clear on one node is one on both, and stays when they are started again.
+  Ctl(*b.daemon, {"clear", "--yes"});
+  CHECK(HitsOf(*reader, RemotePrompt(*reader, 1)) == 0);
+  Ctl(*a.daemon, {"clear", "--yes"});
+  a.daemon->Kill();
+  b.daemon->Kill();
+  a.daemon->Start();
+  b.daemon->Start();
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  const auto again = EngineOn(b, ranks);
+  for (uint32_t p = 0; p < 4; ++p) CHECK(HitsOf(*again, RemotePrompt(*again, p)) == 0);
+}
+
+TEST_CASE("a clear on one node is seen by the other within its markers' time") {
+  const TempDir shared;
+  const std::string secret = SecretIn(shared);
+  const RedisServer redis;
+  const RemoteNode a(StoreOf(redis), secret), b(StoreOf(redis), secret);
+  const auto writer = EngineOn(a);
+  const auto reader = EngineOn(b);
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  constexpr uint32_t kPrompts = 60;
+  for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(writer->StoreAll(RemotePrompt(*writer, p)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*a.daemon) == kPrompts * kChunks; }));
+  REQUIRE(HitsOf(*reader, RemotePrompt(*reader, 0)) == kChunks);  // b has read the marker, and prompt 0
+  Ctl(*a.daemon, {"clear", "--yes"});
+  // What b finds meanwhile is b's own from then on: another one each time.
+  uint32_t asked = 0;
+  while (HitsOf(*reader, RemotePrompt(*reader, ++asked)) > 0) {
+    REQUIRE(asked + 1 < kPrompts);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  // What b keeps itself is b's; what it stores from now on is of the new generation, and a hit for a.
+  REQUIRE(reader->StoreAll(RemotePrompt(*reader, 500)).status == KVIST_OK);
+  CHECK(Eventually([&] { return HitsOf(*writer, RemotePrompt(*writer, 500)) == kChunks; }));
+}
+
+TEST_CASE("without the secret nothing is found, and what is there says nothing") {
+  const TempDir shared;
+  const RedisServer redis;
+  const RemoteNode a(StoreOf(redis), SecretIn(shared)), b(StoreOf(redis), SecretIn(shared, std::string(64, '7')));
+  const auto writer = EngineOn(a);
+  const auto reader = EngineOn(b);
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  REQUIRE(writer->StoreAll(RemotePrompt(*writer, 0)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*a.daemon) == kChunks; }));
+  CHECK(HitsOf(*reader, RemotePrompt(*reader, 0)) == 0);
+}
+
+TEST_CASE("Row 16: a remote store that is down costs nothing but what is there") {
+  const TempDir shared;
+  RedisServer redis;
+  const RemoteNode node(StoreOf(redis), SecretIn(shared));
+  const auto engine = EngineOn(node);
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  REQUIRE(engine->StoreAll(RemotePrompt(*engine, 0)).status == KVIST_OK);
+  redis.process().Kill();
+  // Local hits are served, what isn't here is a miss, soon without asking, and stores go on.
+  std::string wrong;
+  CHECK(engine->LoadAll(RemotePrompt(*engine, 0), &wrong) == kChunks);
+  CHECK(wrong.empty());
+  const auto down = std::chrono::steady_clock::now();
+  uint32_t asked = 0;
+  REQUIRE(Eventually([&] {
+    ++asked;
+    CHECK(HitsOf(*engine, RemotePrompt(*engine, 1000 + asked)) == 0);
+    return !Reaches(*node.daemon);
+  }));
+  std::printf("row 16: breaker open after %.0f ms and %u lookups\n", MillisSince(down), asked);
+  REQUIRE(engine->StoreAll(RemotePrompt(*engine, 1)).status == KVIST_OK);
+  CHECK(engine->LoadAll(RemotePrompt(*engine, 1), &wrong) == kChunks);
+  CHECK(wrong.empty());
+  // It comes back, empty, and is used again.
+  redis.Start();
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  const uint64_t before = Written(*node.daemon);
+  REQUIRE(engine->StoreAll(RemotePrompt(*engine, 2)).status == KVIST_OK);
+  CHECK(Eventually([&] { return Written(*node.daemon) >= before + kChunks; }));
+}
+
+TEST_CASE("Row 17, 18: a remote store that hangs costs lookups their wait at most, and nobody a thread") {
+  const TempDir shared;
+  RedisServer redis;
+  const RemoteNode node(StoreOf(redis), SecretIn(shared),
+                        {"remote.lookup_wait=100ms", "remote.read_timeout=1s", "remote.write_timeout=1s"});
+  const auto engine = EngineOn(node);
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  REQUIRE(engine->StoreAll(RemotePrompt(*engine, 0)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*node.daemon) == kChunks; }));
+  redis.process().Signal(SIGSTOP);
+  // The first ones wait for it; then it is left alone, and asked again now and then.
+  double longest = 0, sum = 0;
+  constexpr int kLookups = 40;
+  for (int i = 0; i < kLookups; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    CHECK(HitsOf(*engine, RemotePrompt(*engine, 100 + static_cast<uint32_t>(i))) == 0);
+    longest = std::max(longest, MillisSince(began));
+    sum += MillisSince(began);
+  }
+  // Writes that hang give their slots back, and what is here is served.
+  for (uint32_t p = 1; p < 6; ++p) REQUIRE(engine->StoreAll(RemotePrompt(*engine, p)).status == KVIST_OK);
+  std::string wrong;
+  for (uint32_t p = 0; p < 6; ++p) CHECK(engine->LoadAll(RemotePrompt(*engine, p), &wrong) == kChunks);
+  CHECK(wrong.empty());
+  REQUIRE(Eventually([&] { return !Reaches(*node.daemon); }));
+  REQUIRE(Eventually([&] { return StatusOf(*node.daemon)["remote"]["bytes_on_their_way"] == 0; }));
+  std::printf(
+      "row 17, 18: lookups took %.1f ms on average, %.0f at most (remote.lookup_wait 100); bytes bound in the end: 0\n",
+      sum / kLookups, longest);
+  redis.process().Signal(SIGCONT);
+  CHECK(Eventually([&] { return Reaches(*node.daemon); }));
+}
+
+TEST_CASE("Row 19: a remote store that lies is a miss, and never a wrong byte") {
+  const TempDir shared, folder;
+  const RemoteNode a("file://" + folder.path(), SecretIn(shared)), b("file://" + folder.path(), SecretIn(shared));
+  const auto writer = EngineOn(a);
+  const auto reader = EngineOn(b);
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  constexpr uint32_t kPrompts = 6;
+  for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(writer->StoreAll(RemotePrompt(*writer, p)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*a.daemon) == kPrompts * kChunks; }));
+  // Every third object is flipped, cut off, exchanged with another one, or emptied.
+  std::vector<std::string> objects;
+  for (const auto& [path, bytes] : FilesUnder(folder.path())) objects.push_back(path);
+  REQUIRE(objects.size() >= kPrompts * kChunks);
+  uint32_t lies = 0;
+  for (size_t i = 0; i + 1 < objects.size(); i += 3, ++lies) {
+    switch (lies % 4) {
+      case 0: {
+        std::fstream file(objects[i], std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(5000);
+        const int was = file.get();
+        file.seekp(5000);
+        file.put(static_cast<char>(was ^ 4));
+        break;
+      }
+      case 1: std::filesystem::resize_file(objects[i], 7000); break;
+      case 2: {
+        std::filesystem::rename(objects[i], objects[i] + ".x");
+        std::filesystem::rename(objects[i + 1], objects[i]);
+        std::filesystem::rename(objects[i] + ".x", objects[i + 1]);
+        break;
+      }
+      default: std::filesystem::resize_file(objects[i], 0); break;
+    }
+  }
+  uint32_t loaded = 0, wrong_chunks = 0, tries = 0;
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    // A load that fails is followed by a shorter hit: what was bad isn't there any more.
+    for (uint32_t t = 0; t < 2 * kChunks; ++t, ++tries) {
+      std::string wrong;
+      const uint32_t hit = reader->LoadAll(RemotePrompt(*reader, p), &wrong);
+      wrong_chunks += !wrong.empty();
+      if (hit == 0 && HitsOf(*reader, RemotePrompt(*reader, p)) > 0) continue;
+      loaded += hit;
+      break;
+    }
+  }
+  CHECK(wrong_chunks == 0);
+  const nlohmann::json status = StatusOf(*b.daemon)["remote"];
+  CHECK(status["chunks_corrupt"].get<uint64_t>() > 0);
+  // What an engine recomputed is stored again, and is right for all.
+  for (uint32_t p = 0; p < kPrompts; ++p) REQUIRE(reader->StoreAll(RemotePrompt(*reader, p)).status == KVIST_OK);
+  for (uint32_t p = 0; p < kPrompts; ++p) {
+    std::string wrong;
+    CHECK(reader->LoadAll(RemotePrompt(*reader, p), &wrong) == kChunks);
+    CHECK(wrong.empty());
+  }
+  std::printf("row 19: %u objects of %zu were lies; %u of %u chunks loaded all the same, wrong chunks: %u\n", lies,
+              objects.size(), loaded, kPrompts * kChunks, wrong_chunks);
+}
