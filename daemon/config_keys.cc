@@ -159,6 +159,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("Whether KV is encrypted there (AES-256-GCM, by the secret). Without, whoever may write to the store may "
               "forge it.",
               Flag(KVIST_FIELD(remote, encrypt))),
+      AtStart("Whether KV is encoded there without loss (storage/codec): a third less of it, at the price of a core's time.",
+              Choice(KVIST_FIELD(remote, codec), {"none", "lossless"})),
       AtStart("How long a lookup waits for the store at most, where not all is found on this node.",
               Duration(KVIST_FIELD(remote, lookup_wait), absl::Milliseconds(1), absl::Seconds(10))),
       AtStart("How long reading may take; then the load fails, and the engine computes.",

@@ -68,9 +68,10 @@ struct Options {
     std::string name = "shared";  // the tier is called remote:NAME
     std::string
         secret_file;  // 64 hex digits, the same on all nodes that share. Default remote.secret in daemon.state_dir, made there
-    std::string credentials_file;                         // the store's: remote_options.h draws it
-    std::string ca_file;                                  // whom to believe with TLS; "" whom the system believes
-    bool encrypt = false;                                 // what lies there, by AES-256-GCM with the secret
+    std::string credentials_file;  // the store's: remote_options.h draws it
+    std::string ca_file;           // whom to believe with TLS; "" whom the system believes
+    bool encrypt = false;          // what lies there, by AES-256-GCM with the secret
+    std::string codec = "none";    // or "lossless": less goes over the network, and each byte costs more time
     absl::Duration lookup_wait = absl::Milliseconds(50);  // longer: a slow store is felt more, and hits more
     absl::Duration read_timeout = absl::Seconds(5);
     absl::Duration write_timeout = absl::Seconds(10);

@@ -163,6 +163,7 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> OpenRemoteTier(const Options& option
   tier.generations = absl::StrCat(options.daemon.state_dir, "/remote.", remote.name, ".generations");
   tier.guard.rate.bytes_per_second = remote.rate;
   tier.sealing.encrypt = remote.encrypt;
+  tier.codec = codec::MethodNamed(remote.codec);
   const bool own = remote.secret_file.empty();
   const std::string secret_file = own ? absl::StrCat(options.daemon.state_dir, "/remote.secret") : remote.secret_file;
   KVIST_ASSIGN_OR_RETURN(tier.sealing.secret, ReadSecret(secret_file, own));

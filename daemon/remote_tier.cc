@@ -11,6 +11,9 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "daemon/kv_shape.h"
+#include "daemon/session/registration.h"
+#include "daemon/shard_codec.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/pool/slot_header.h"
@@ -45,12 +48,13 @@ absl::Status FirstError(const std::vector<Outcome>& outcomes) {
   return absl::OkStatus();
 }
 
-absl::Status StatusOf(const SealedStore::Got& got, Bytes payload) {
+// Of what was read into the beginning of `payload`, which then holds the shard.
+absl::Status Take(const SealedStore::Got& got, const codec::Shape& shape, std::span<std::byte> payload) {
   KVIST_RETURN_IF_ERROR(got.status);
   if (got.verdict == Verdict::kMissing) return absl::NotFoundError("the remote store hasn't got it any more");
-  if (got.verdict != Verdict::kGood || got.bytes != payload)
+  if (got.verdict != Verdict::kGood)
     return absl::DataLossError(absl::StrCat("what the remote store has in its place is ", remote::NameOf(got.verdict)));
-  return absl::OkStatus();
+  return DecodeInPlace(got.said.label, shape, got.bytes, payload);
 }
 
 }  // namespace
@@ -75,7 +79,10 @@ struct RemoteTier::Writing {
   core::WriteStarted write;
   SpaceDigest space;
   SpaceDigest name;                                // in its generation
-  std::vector<std::span<const std::byte>> bodies;  // [shard]
+  std::vector<std::span<const std::byte>> bodies;  // [shard] their payloads
+  codec::Shape shape;
+  std::vector<std::vector<std::byte>> encoded = {};  // of those that are being put
+  Bytes put{};
   absl::Time deadline;
   bool first_shard = false;  // is what is being put
 };
@@ -200,6 +207,28 @@ void RemoteTier::SayReachable(bool reachable, std::string why_not) {
 }
 
 // ---- Generations ------------------------------------------------------------------------------------------------------------
+
+std::shared_ptr<const RemoteTier::Shapes> RemoteTier::ShapesOf(const core::SpaceSpec& space) {
+  const std::string key = KeyOf(&space.digest);
+  const absl::MutexLock lock(&mutex_);
+  std::shared_ptr<const Shapes>& known = shapes_[key];
+  if (known != nullptr) return known;
+  Shapes shapes;
+  const absl::StatusOr<std::vector<session::GroupForm>> forms = session::FormsOf(space.description);
+  for (size_t g = 0; g < space.groups.size(); ++g) {
+    const Bytes payload = PayloadOf(space.groups[g]);
+    codec::Shape shape;
+    if (forms.ok() && g < forms->size()) shape = ShapeOf((*forms)[g]);
+    if (!shape.Validate().ok() || shape.bytes() != payload) {  // of it only its length is known
+      shape = codec::Shape{};
+      shape.layers = space.groups[g].layers;
+      shape.channels = static_cast<uint32_t>(space.groups[g].layer_bytes.value);
+    }
+    shapes.push_back(shape);
+  }
+  known = std::make_shared<const Shapes>(std::move(shapes));
+  return known;
+}
 
 SpaceDigest RemoteTier::NameOf(const SpaceDigest& space) {
   const absl::MutexLock lock(&mutex_);
@@ -438,6 +467,7 @@ void RemoteTier::Write(const core::SpaceSpec& space, core::WriteStarted write, S
   const Bytes payload = PayloadOf(space.groups[write.group.value]);
   for (const std::span<std::byte> slot : slots)
     writing->bodies.emplace_back(slot.subspan(kSlotHeaderBytes.value, payload.value));
+  writing->shape = ShapesOf(space)->at(write.group.value);
   writing->write = std::move(write);
   writing->deadline = MonotonicNow() + options_.write_for;
   writing->first_shard = writing->bodies.size() == 1;
@@ -456,8 +486,22 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
   }
   std::vector<SealedStore::Put> puts;
   const auto shards = static_cast<uint16_t>(writing->bodies.size());
-  for (uint16_t shard = writing->first_shard ? 0 : 1; shard < (writing->first_shard ? 1 : shards); ++shard)
-    puts.push_back({{writing->name, writing->write.key, writing->write.group, Rank{shard}}, {}, writing->bodies[shard]});
+  writing->encoded.clear();
+  writing->encoded.reserve(shards);
+  for (uint16_t shard = writing->first_shard ? 0 : 1; shard < (writing->first_shard ? 1 : shards); ++shard) {
+    std::span<const std::byte> body = writing->bodies[shard];
+    std::optional<codec::Method> method;
+    if (options_.codec.has_value()) {
+      codec::Method used = *options_.codec;
+      absl::StatusOr<std::optional<std::vector<std::byte>>> encoded = EncodeShard(used, writing->shape, body, &used);
+      if (encoded.ok() && encoded->has_value()) {
+        body = writing->encoded.emplace_back(std::move(**encoded));
+        method = used;
+      }
+    }
+    writing->put += Bytes{body.size()};
+    puts.push_back({{writing->name, writing->write.key, writing->write.group, Rank{shard}}, {0, LabelOf(method)}, body});
+  }
   const auto ended = [this, writing](const absl::Status& status) {
     Note(status);
     if (status.ok() && !writing->first_shard) {
@@ -466,7 +510,7 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
     }
     if (status.ok()) {
       const absl::MutexLock lock(&mutex_);
-      for (const auto body : writing->bodies) written_ += Bytes{body.size()};
+      written_ += writing->put;
     }
     ear_->Say(core::WriteFinished{writing->write.chunk, status, {}, core::Tier::kRemote});
   };
@@ -481,11 +525,13 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
 // ---- Reading ----------------------------------------------------------------------------------------------------------------
 
 void RemoteTier::Read(std::vector<ChunkToRead> chunks) {
+  for (const ChunkToRead& chunk : chunks) ShapesOf(*chunk.space);
   {
     const absl::MutexLock lock(&mutex_);
     for (ChunkToRead& chunk : chunks) {
       const SpaceDigest name = RemoteGenerations::NameIn(chunk.space->digest, generations_.Of(chunk.space->digest));
-      reads_.push_back({std::move(chunk), name});
+      const auto shapes = shapes_.find(KeyOf(&chunk.space->digest));
+      reads_.push_back({std::move(chunk), name, shapes->second});
     }
   }
   Post([this] { PumpReads(); });
@@ -523,7 +569,7 @@ void RemoteTier::PumpReads() {
           Post([this] { PumpReads(); });
         });
     if (taken.ok()) continue;
-    for (const ToRead& chunk : *all) EndRead(chunk, taken);
+    for (const ToRead& chunk : *all) EndRead(chunk, taken, {});
   }
 }
 
@@ -536,8 +582,11 @@ void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedSt
     const core::GroupSpec& group = chunk.chunk.space->groups[read.group.value];
     const Bytes payload = PayloadOf(group);
     absl::Status status;
+    Bytes brought{};
     for (uint16_t shard = 0; shard < chunk.chunk.slots.size(); ++shard) {
-      const absl::Status of_shard = StatusOf(got[next++], payload);
+      const std::span<std::byte> into = chunk.chunk.slots[shard].subspan(kSlotHeaderBytes.value, payload.value);
+      brought += got[next].bytes;
+      const absl::Status of_shard = Take(got[next++], chunk.shapes->at(read.group.value), into);
       status.Update(of_shard);
       if (!of_shard.ok()) continue;
       std::byte* const slot = chunk.chunk.slots[shard].data();
@@ -549,7 +598,7 @@ void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedSt
     // Its first object says that all are there, and isn't to be found again.
     if (absl::IsDataLoss(status) || absl::IsNotFound(status)) bad.push_back({chunk.name, read.key, read.group, Rank{0}});
     longest = std::max(longest, payload);
-    EndRead(chunk, std::move(status));
+    EndRead(chunk, std::move(status), brought);
   }
   if (bad.empty()) return;
   Post([this, bad = std::move(bad), longest] {
@@ -557,7 +606,7 @@ void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedSt
   });
 }
 
-void RemoteTier::EndRead(const ToRead& chunk, absl::Status status) {
+void RemoteTier::EndRead(const ToRead& chunk, absl::Status status, Bytes brought) {
   Note(absl::IsDataLoss(status) || absl::IsNotFound(status) ? absl::OkStatus() : status);
   const core::ReadStarted& read = chunk.chunk.read;
   const Bytes bytes = PayloadOf(chunk.chunk.space->groups[read.group.value]) * chunk.chunk.slots.size();
@@ -565,7 +614,7 @@ void RemoteTier::EndRead(const ToRead& chunk, absl::Status status) {
   {
     const absl::MutexLock lock(&mutex_);
     reading_ -= bytes;
-    if (status.ok()) read_ += bytes;
+    if (status.ok()) read_ += brought;
     busy = busy_.End(read.chunk.Pack(), status.ok(), MonotonicNow());
   }
   if (busy.has_value()) ear_->Say(*busy);

@@ -19,6 +19,7 @@
 #include "daemon/remote_generations.h"
 #include "daemon/session/lower_tier.h"
 #include "daemon/tier_busy.h"
+#include "storage/codec/codec.h"
 #include "storage/remote/guarded_store.h"
 #include "storage/remote/sealed_store.h"
 
@@ -43,6 +44,7 @@ class RemoteTier final : public session::RemoteTier {
     Bytes reading = MiB(128);                         // at a time; what is to be read beyond waits
     bool checksums = false;                           // slots have their own (pool.verify)
     std::string generations;                          // the file; empty: kept nowhere, for tests
+    std::optional<codec::Method> codec;               // what is written is encoded so; nothing: it isn't
     remote::ObjectSealer::Options sealing;
     remote::GuardOptions guard;
   };
@@ -73,7 +75,7 @@ class RemoteTier final : public session::RemoteTier {
     uint64_t waiting_reads = 0;  // chunks
     remote::GuardedStore::Figures guard;
     std::array<uint64_t, remote::kVerdicts> verdicts{};
-    Bytes written{}, read{};  // bodies, since the start
+    Bytes written{}, read{};  // bodies as they lie there, since the start
   };
   Status status() const;
 
@@ -81,9 +83,11 @@ class RemoteTier final : public session::RemoteTier {
   using Generation = RemoteGenerations::Generation;
   struct Asking;
   struct Writing;
+  using Shapes = std::vector<codec::Shape>;  // [group]
   struct ToRead {
     ChunkToRead chunk;
     SpaceDigest name;  // the space's in its generation
+    std::shared_ptr<const Shapes> shapes;
   };
   struct Marker {
     absl::Time read = absl::InfinitePast();  // when the store was last asked for it
@@ -93,6 +97,8 @@ class RemoteTier final : public session::RemoteTier {
   RemoteTier(Options options, RemoteGenerations generations)
       : options_(std::move(options)), generations_(std::move(generations)) {}
 
+  // What codecs have to know of the space's chunks.
+  std::shared_ptr<const Shapes> ShapesOf(const core::SpaceSpec& space) ABSL_LOCKS_EXCLUDED(mutex_);
   SpaceDigest NameOf(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
   remote::Identity MarkerOf(const SpaceDigest* space) const;
   // Runs on the tier's thread, soon.
@@ -113,7 +119,7 @@ class RemoteTier final : public session::RemoteTier {
   // On any.
   void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
   void HaveRead(std::vector<ToRead> chunks, const std::vector<remote::SealedStore::Got>& got);
-  void EndRead(const ToRead& chunk, absl::Status status);
+  void EndRead(const ToRead& chunk, absl::Status status, Bytes brought);
   void Note(const absl::Status& status);  // of a question to the store
   void SayReachable(bool reachable, std::string why_not);
 
@@ -127,6 +133,7 @@ class RemoteTier final : public session::RemoteTier {
   absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // by the digest's bytes; empty: of all spaces
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);           // bounded by what the core lets be under way
   std::deque<ToRead> reads_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<const Shapes>> shapes_ ABSL_GUARDED_BY(mutex_);  // as markers_
   Bytes reading_ ABSL_GUARDED_BY(mutex_){};
   TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kRemote};
   bool reachable_ ABSL_GUARDED_BY(mutex_) = false;

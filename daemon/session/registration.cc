@@ -328,6 +328,20 @@ absl::StatusOr<uint32_t> ChunkTokensOf(const std::string& description) {
   return kept.space().chunk_tokens();
 }
 
+absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description) {
+  v1::KeptSpace kept;
+  if (!kept.ParseFromString(description)) return absl::InvalidArgumentError("it is no description of a space");
+  const v1::Space& space = kept.space();
+  std::vector<GroupForm> forms;
+  for (const v1::Space::Group& group : space.groups()) {
+    const bool state = group.kind() == v1::Space::Group::KIND_STATE;
+    const uint32_t page_tokens = group.page_tokens() != 0 ? group.page_tokens() : space.page_tokens();
+    forms.push_back({space.kv_dtype(), group.layers(), group.segments(), PagesPerChunk(space, group),
+                     state ? 1 : page_tokens, Bytes{group.segment_bytes()}});
+  }
+  return forms;
+}
+
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer, GpuService service) {
   if (hello.protocol_version() != shm::kVersion) {

@@ -51,6 +51,13 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
 absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description);
 // What of it the core doesn't know. Errors: InvalidArgument  it is none.
 absl::StatusOr<uint32_t> ChunkTokensOf(const std::string& description);
+struct GroupForm {  // of a chunk of a group on one rank: [layer][segment][page][page_tokens values of kv_dtype each]
+  std::string kv_dtype;
+  uint32_t layers = 0, segments = 0, pages = 0;
+  uint32_t page_tokens = 0;
+  Bytes segment_bytes{};
+};
+absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description);
 
 // Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
 // description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.

@@ -87,7 +87,8 @@ TEST_CASE("what one node's engine stored another node's engine hits") {
   const TempDir shared;
   const std::string secret = SecretIn(shared);
   const auto ranks = GENERATE(1U, 2U);
-  const auto kind = GENERATE(std::string("redis"), std::string("redis, encrypted"), std::string("directory"));
+  const auto kind = GENERATE(std::string("redis"), std::string("redis, encrypted"), std::string("redis, lossless"),
+                             std::string("directory"));
   CAPTURE(ranks, kind);
   std::unique_ptr<RedisServer> redis;
   std::string store = "file://" + shared.path();
@@ -95,7 +96,8 @@ TEST_CASE("what one node's engine stored another node's engine hits") {
     redis = std::make_unique<RedisServer>();
     store = StoreOf(*redis);
   }
-  const std::vector<std::string> more{kind == "redis, encrypted" ? "remote.encrypt=true" : "remote.encrypt=false"};
+  const std::vector<std::string> more{kind == "redis, encrypted" ? "remote.encrypt=true" : "remote.encrypt=false",
+                                      kind == "redis, lossless" ? "remote.codec=lossless" : "remote.codec=none"};
   const RemoteNode a(store, secret, more);
   const RemoteNode b(store, secret, more);
   const auto writer = EngineOn(a, ranks);

@@ -85,8 +85,8 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
                                           "spaces",        "sessions",      "instances",      "leases",        "ops",
                                           "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
                                           "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "ssd",           "gpus",           "traffic",       "latencies",
-                                          "waits"});
+                                          "allocations",   "ssd",           "remote",         "gpus",          "traffic",
+                                          "latencies",     "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);

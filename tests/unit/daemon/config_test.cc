@@ -54,6 +54,17 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "ssd.write_rate") return "\"300MiB\"";
   if (name == "ssd.gate") return "false";
   if (name == "copy.gpu_kernel") return "false";
+  if (name == "remote.store") return "\"rediss://cache.example:6380/3\"";
+  if (name == "remote.name") return "\"rack-7\"";
+  if (absl::StartsWith(name, "remote.") && absl::EndsWith(name, "_file")) return "\"/etc/kvist/secrets\"";
+  if (name == "remote.encrypt" || name == "remote.s3_path_style") return "true";
+  if (name == "remote.codec") return "\"lossless\"";
+  if (name == "remote.lookup_wait") return "\"75ms\"";
+  if (name == "remote.read_timeout" || name == "remote.write_timeout") return "\"3s\"";
+  if (name == "remote.rate") return "\"200MiB\"";
+  if (name == "remote.expire_after") return "\"72h\"";
+  if (name == "remote.s3_endpoint") return "\"http://127.0.0.1:9000\"";
+  if (name == "remote.s3_region") return "\"eu-north-1\"";
   if (name == "ssd.scrub_every") return "\"2h\"";
   if (name == "ssd.stop_flush") return "\"30s\"";
   if (name == "copy.threads") return "5";
@@ -245,13 +256,14 @@ TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
   CHECK(Refusal("[pool]\nzzz = 1") ==
         "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, keep, verify");
-  CHECK(Refusal("[pol]\nbytes = 1") ==
-        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, ssd, copy, lease, "
-        "eviction, "
-        "pin, swap, "
-        "metrics, "
-        "log, "
-        "tenants, quotas");
+  CHECK(
+      Refusal("[pol]\nbytes = 1") ==
+      "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, ssd, remote, copy, lease, "
+      "eviction, "
+      "pin, swap, "
+      "metrics, "
+      "log, "
+      "tenants, quotas");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
   CHECK(absl::StartsWith(Refusal("[pool]\n[xyzzy]\n"), "f:2:2: [xyzzy]: unknown section; allowed: "));
   CHECK(absl::StrContains(Refusal(absl::StrCat("[pool]\n", std::string(100000, 'x'), " = 1")), "unknown key; allowed"));

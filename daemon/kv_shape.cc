@@ -1,0 +1,40 @@
+#include "daemon/kv_shape.h"
+
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
+
+namespace kvist::daemon {
+namespace {
+
+codec::Element ElementOf(const std::string& kv_dtype) {
+  const std::string lower = absl::AsciiStrToLower(kv_dtype);
+  const absl::string_view name = absl::StripPrefix(lower, "torch.");
+  if (name == "bf16" || name == "bfloat16") return codec::Element::kBf16;
+  if (name == "fp16" || name == "f16" || name == "float16" || name == "half") return codec::Element::kFp16;
+  return codec::Element::kOpaque;
+}
+
+}  // namespace
+
+codec::Shape ShapeOf(const session::GroupForm& form) {
+  codec::Shape shape;
+  shape.layers = form.layers;
+  shape.segments = form.segments;
+  shape.element = ElementOf(form.kv_dtype);
+  const uint64_t of_token = form.page_tokens == 0 ? 0 : form.segment_bytes.value / form.page_tokens;
+  if (shape.element != codec::Element::kOpaque && of_token % 2 == 0 &&
+      of_token * form.page_tokens == form.segment_bytes.value) {
+    shape.keys = form.segments == 2 ? 1 : 0;
+    shape.tokens = form.pages * form.page_tokens;
+    shape.channels = static_cast<uint32_t>(of_token / 2);
+    return shape;
+  }
+  shape.element = codec::Element::kOpaque;
+  shape.tokens = form.pages;
+  shape.channels = static_cast<uint32_t>(form.segment_bytes.value);
+  return shape;
+}
+
+}  // namespace kvist::daemon

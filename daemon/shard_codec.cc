@@ -1,0 +1,56 @@
+#include "daemon/shard_codec.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+// label[0]: this, when the body is encoded; label[1]: its method. All else is zero.
+constexpr std::byte kEncoded{0x65};
+
+}  // namespace
+
+remote::Label LabelOf(std::optional<codec::Method> method) {
+  remote::Label label{};
+  if (method.has_value()) {
+    label[0] = kEncoded;
+    label[1] = static_cast<std::byte>(*method);
+  }
+  return label;
+}
+
+absl::StatusOr<std::optional<codec::Method>> MethodOf(const remote::Label& label) {
+  if (label == remote::Label{}) return std::nullopt;
+  for (const codec::Method method : codec::kMethods) {
+    if (label == LabelOf(method)) return method;
+  }
+  return absl::DataLossError("an object of a later version of kvist, or none of kvist's");
+}
+
+absl::StatusOr<std::optional<std::vector<std::byte>>> EncodeShard(codec::Method method, const codec::Shape& shape,
+                                                                  std::span<const std::byte> payload, codec::Method* used) {
+  const codec::Parameters parameters = codec::Parameters::Of(method);
+  KVIST_ASSIGN_OR_RETURN(const Bytes bound, codec::EncodedBound(method, parameters, shape));
+  std::vector<std::byte> out(bound.value);
+  KVIST_ASSIGN_OR_RETURN(const codec::Encoded encoded, codec::Encode(method, parameters, shape, payload, out));
+  *used = encoded.method;
+  if (encoded.bytes.value >= payload.size()) return std::nullopt;
+  out.resize(encoded.bytes.value);
+  return out;
+}
+
+absl::Status DecodeInPlace(const remote::Label& label, const codec::Shape& shape, Bytes bytes,
+                           std::span<std::byte> payload) {
+  KVIST_ASSIGN_OR_RETURN(const std::optional<codec::Method> method, MethodOf(label));
+  if (!method.has_value()) {
+    if (bytes.value == payload.size()) return absl::OkStatus();
+    return absl::DataLossError(absl::StrCat("an object of ", bytes.value, " bytes, which should have ", payload.size()));
+  }
+  const std::vector<std::byte> encoded(payload.begin(), payload.begin() + static_cast<std::ptrdiff_t>(bytes.value));
+  return codec::Decode(encoded, shape, payload);
+}
+
+}  // namespace kvist::daemon
