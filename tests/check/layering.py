@@ -45,7 +45,7 @@ LAYERS = {
     "daemon/metrics": (["storage", "daemon/core", "daemon/session"], []),
     "daemon/peer": (["storage", "cuda", "proto", "daemon/core"], ["protobuf", "UCX"]),
     "daemon/cluster": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
-    "daemon/controller": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
+    "daemon/controller": (["storage/base"], []),  # pure data and threads: the wire comes to it from outside
     "daemon/ctl": (["storage/base", "storage/ssd", "proto"], ["gRPC", "protobuf"]),
     "daemon": (["storage", "cuda", "proto", "daemon"], ["protobuf"]),  # wiring: the one place where all is joined
     "connector": (["proto", "storage/base", "cuda/driver", "connector"], ["protobuf"]),
