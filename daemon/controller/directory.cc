@@ -158,27 +158,33 @@ absl::Status Directory::Take(NodeId, Node* node, const ChangeBatch& message) {
 }
 
 absl::Status Directory::TakeChunks(Node* node, const std::vector<ChunkState>& chunks) {
-  Telling& telling = node->filling.has_value() ? *node->filling : *node->shown;
+  // All of a message is taken, or nothing.
   const Space* space = nullptr;  // of the chunk before
   uint32_t its_id = 0;
-  std::array<uint64_t, 2 * kAhead> fingerprints;  // of the next chunks
+  const auto& spaces = node->spaces;
+  const auto look_up = [&](SpaceId id) {
+    if (space != nullptr && its_id == id.value) return;
+    const auto known = spaces.find(id.value);
+    space = known == spaces.end() ? nullptr : known->second;
+    its_id = id.value;
+  };
+  for (const ChunkState& chunk : chunks) {
+    look_up(chunk.space);
+    if (space == nullptr) {
+      return absl::AbortedError(
+          absl::StrCat("node ", node->name, ": space ", chunk.space.value, " wasn't introduced: a snapshot is needed"));
+    }
+    if (chunk.group.value >= space->view.groups.size() || !chunk.tiers.valid()) {
+      return absl::InvalidArgumentError(absl::StrCat("node ", node->name, ": a chunk in group ", chunk.group.value, " of ",
+                                                     space->view.groups.size(), ", tiers ", chunk.tiers.bits));
+    }
+  }
+  Telling& telling = node->filling.has_value() ? *node->filling : *node->shown;
+  std::array<uint64_t, 2 * kAhead> fingerprints{};  // of the next chunks
   for (size_t at = 0; at < chunks.size() + kAhead; ++at) {
     if (at < chunks.size()) {
-      const ChunkState& chunk = chunks[at];
-      if (space == nullptr || its_id != chunk.space.value) {
-        const auto known = node->spaces.find(chunk.space.value);
-        if (known == node->spaces.end()) {
-          return absl::AbortedError(
-              absl::StrCat("node ", node->name, ": space ", chunk.space.value, " wasn't introduced: a snapshot is needed"));
-        }
-        space = known->second;
-        its_id = chunk.space.value;
-      }
-      if (chunk.group.value >= space->view.groups.size() || !chunk.tiers.valid()) {
-        return absl::InvalidArgumentError(absl::StrCat("node ", node->name, ": a chunk in group ", chunk.group.value, " of ",
-                                                       space->view.groups.size(), ", tiers ", chunk.tiers.bits));
-      }
-      const uint64_t fingerprint = fingerprint_(space->id, chunk.group, chunk.key);
+      look_up(chunks[at].space);
+      const uint64_t fingerprint = fingerprint_(space->id, chunks[at].group, chunks[at].key);
       fingerprints[at % fingerprints.size()] = fingerprint;
       index_.Prefetch(fingerprint);
     }
@@ -225,6 +231,7 @@ bool Directory::Tick(absl::Time now) {
       return true;
     });
   }
+  index_.Collect();
   if (!tellings_.AnyDead()) return false;
   index_.Sweep(next_shard_, tellings_.Dead());
   next_shard_ = (next_shard_ + 1) % HolderIndex::kShards;

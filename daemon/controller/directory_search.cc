@@ -37,7 +37,11 @@ uint32_t Holding::QuickestIn(RestTier tier) const {
 }
 
 DirectorySearch::DirectorySearch(const Directory* directory)
-    : directory_(*directory), row_of_(kTellingsMax), row_search_(kTellingsMax), holders_(kTellingsMax) {}
+    : directory_(*directory),
+      reader_(directory->index_.readers()),
+      row_of_(kTellingsMax),
+      row_search_(kTellingsMax),
+      holders_(kTellingsMax) {}
 
 absl::StatusOr<std::span<const Holding>> DirectorySearch::Find(const SpaceDigest& digest, std::span<const ChunkKey> keys) {
   if (keys.size() > kKeysMax) {
@@ -46,6 +50,7 @@ absl::StatusOr<std::span<const Holding>> DirectorySearch::Find(const SpaceDigest
   const Directory::Space* const space = directory_.FindSpace(digest);
   if (space == nullptr) return absl::NotFoundError("no node has introduced this space");
   const std::vector<ReuseRule>& rules = space->view.groups;
+  const Reading reading(&reader_);
   const uint64_t time = directory_.tellings_.Time();
   ++search_;
   groups_ = static_cast<uint32_t>(rules.size());

@@ -42,7 +42,7 @@ class DirectorySearch {
  public:
   static constexpr uint32_t kKeysMax = 4096;
 
-  explicit DirectorySearch(const Directory* directory);
+  explicit DirectorySearch(const Directory* directory);  // which must outlive it
 
   // The nodes that hold something usable, the one with most first. Valid until the next call.
   // Errors: NotFound         no node has introduced the space.
@@ -76,6 +76,7 @@ class DirectorySearch {
   uint32_t groups_ = 0;
   uint32_t stride_ = 0;     // keys
   bool first_read_ = true;  // no group has been read
+  Readers::Reader reader_;
   std::vector<uint8_t> bytes_;
   std::vector<uint32_t> row_of_;        // [telling], if row_search_ is this search
   std::vector<uint64_t> row_search_;    // [telling]

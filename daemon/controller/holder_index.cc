@@ -1,64 +1,59 @@
 #include "daemon/controller/holder_index.h"
 
-#include <utility>
+#include <algorithm>
 
 namespace kvist::controller {
 
+namespace {
+
+// Where much is gone the same size may do, once. Else it has to be larger, also where few cells crowd the end of the table.
+uint32_t SizeWhenFull(HolderTable table, const HolderTable::Filling& filling) {
+  const uint32_t size = HolderTable::SizeFor(filling.used - filling.gone + 1);
+  return table.none() || filling.gone > table.homes() / 8 ? size : std::max(size, table.size() + 1);
+}
+
+}  // namespace
+
 HolderIndex::HolderIndex() : shards_(new Shard[kShards]) {}
 
+HolderIndex::~HolderIndex() {
+  for (uint32_t i = 0; i < kShards; ++i) HolderTable::Free(HolderTable::Unpack(shards_[i].table, kShardBits));
+}
+
 int HolderIndex::Set(uint64_t fingerprint, TellingId telling, TierSet tiers) {
-  Shard& shard = ShardOf(fingerprint);
-  const MutexLock writer(&shard.writer);
+  Shard& shard = shards_[fingerprint >> (64 - kShardBits)];
+  const MutexLock lock(&shard.mutex);
   while (true) {
-    HolderTable::Change change;
-    uint32_t homes = 0;
-    {
-      const WriterLock lock(&shard.readers);
-      change = shard.table.Set(fingerprint, telling, tiers);
-      if (change == HolderTable::Change::kFull) homes = shard.table.homes_when_full();
-      if (change == HolderTable::Change::kRemoved && shard.table.sparse()) homes = HolderTable::HomesFor(shard.table.used());
-    }
-    if (homes > 0) Remake(&shard, homes, nullptr);
+    HolderTable table = HolderTable::Unpack(shard.table.load(std::memory_order_relaxed), kShardBits);
+    const HolderTable::Change change = table.Set(fingerprint, telling, tiers, &shard.filling);
     switch (change) {
       case HolderTable::Change::kNone: return 0;
       case HolderTable::Change::kAdded: return 1;
-      case HolderTable::Change::kRemoved: return -1;
-      case HolderTable::Change::kFull: break;
+      case HolderTable::Change::kRemoved:
+        if (shard.filling.gone > table.homes() / 2) {
+          Remake(&shard, HolderTable::SizeFor(shard.filling.used - shard.filling.gone), {});
+        }
+        return -1;
+      case HolderTable::Change::kFull: Remake(&shard, SizeWhenFull(table, shard.filling), {});
     }
   }
 }
 
-void HolderIndex::Remake(Shard* shard, uint32_t homes, const TellingSet* dead) {
-  HolderTable made(kShardBits);
-  uint64_t before = 0;
-  {
-    const ReaderLock lock(&shard->readers);  // whoever looks something up goes on meanwhile
-    made = shard->table.Remade(homes, dead);
-    before = shard->table.memory_bytes();
-  }
-  // The sum comes first, so that it never misses what is there.
+void HolderIndex::Remake(Shard* shard, uint32_t size, const TellingSet& lost) {
+  const HolderTable before = HolderTable::Unpack(shard->table.load(std::memory_order_relaxed), kShardBits);
+  const HolderTable made = before.Remade(size, lost, &shard->filling);
   table_bytes_.fetch_add(made.memory_bytes(), std::memory_order_relaxed);
-  {
-    const WriterLock lock(&shard->readers);
-    std::swap(shard->table, made);
-    shard->cells.store(static_cast<const char*>(shard->table.cells()), std::memory_order_relaxed);
-    shard->homes.store(shard->table.homes(), std::memory_order_relaxed);
-  }
-  table_bytes_.fetch_sub(before, std::memory_order_relaxed);
+  shard->table.store(made.Pack(), std::memory_order_seq_cst);
+  if (!before.none()) readers_.Retire(before);
+  Collect();
 }
 
-void HolderIndex::Sweep(uint32_t which, const TellingSet& dead) {
+void HolderIndex::Sweep(uint32_t which, const TellingSet& lost) {
   Shard& shard = shards_[which];
-  const MutexLock writer(&shard.writer);
-  HolderTable::Left left;
-  uint32_t homes = 0;
-  {
-    const ReaderLock lock(&shard.readers);
-    left = shard.table.WithoutDead(dead);
-    homes = shard.table.homes();
-  }
-  if (!left.dropped) return;
-  Remake(&shard, left.cells < homes / 4 ? HolderTable::HomesFor(left.cells) : homes, &dead);
+  const MutexLock lock(&shard.mutex);
+  const HolderTable table = HolderTable::Unpack(shard.table.load(std::memory_order_relaxed), kShardBits);
+  const HolderTable::Left left = table.WithoutLost(lost);
+  if (left.dropped) Remake(&shard, HolderTable::SizeFor(left.cells), lost);
 }
 
 }  // namespace kvist::controller

@@ -64,11 +64,15 @@ bool Tellings::AnyDead() const {
 }
 
 void Tellings::Swept(uint32_t of) {
+  const uint64_t swept = swept_.fetch_add(1, std::memory_order_relaxed) + 1;
+  {
+    const ReaderLock lock(&mutex_);  // most often nothing is done
+    if (void_.empty() || swept - tellings_[void_.front()].swept <= of) return;
+  }
   const WriterLock lock(&mutex_);
-  ++swept_;
   // In the order in which they became void, so those that are done come first.
   auto end = void_.begin();
-  for (; end != void_.end() && swept_ - tellings_[*end].swept > of; ++end) {
+  for (; end != void_.end() && swept - tellings_[*end].swept > of; ++end) {
     tellings_[*end].state = State::kFree;
     free_.push_back(*end);
   }

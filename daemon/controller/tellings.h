@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CONTROLLER_TELLINGS_H_
 #define KVIST_DAEMON_CONTROLLER_TELLINGS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -61,8 +62,8 @@ class Tellings {
   std::vector<Telling> tellings_ ABSL_GUARDED_BY(mutex_);
   std::vector<TellingId> free_ ABSL_GUARDED_BY(mutex_);
   std::vector<TellingId> void_ ABSL_GUARDED_BY(mutex_);
-  uint64_t time_ ABSL_GUARDED_BY(mutex_) = 0;   // how many were taken
-  uint64_t swept_ ABSL_GUARDED_BY(mutex_) = 0;  // shards
+  uint64_t time_ ABSL_GUARDED_BY(mutex_) = 0;  // how many were taken
+  std::atomic<uint64_t> swept_ = 0;            // shards; one thread at a time sweeps
 };
 
 }  // namespace kvist::controller

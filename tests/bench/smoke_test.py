@@ -21,6 +21,17 @@ CASES = {
         "512 chunks at 10 M beside 1 M, p50": 1.5,
     },
     "clear": {"round trip during a clear, p99": 1, "clear of 1 M at 1,000 round trips a second": 5},
+    "directory": {
+        case: goal
+        for how in ("nothing shared", "some shared", "all shared")
+        for case, goal in (
+            (f"{how}: a (chunk, node)", 1),
+            (f"{how}: 512 chunks, p99", 1),
+            (f"{how}: 512 chunks beside changes, p99", 1),
+            (f"{how}: 512 chunks beside snapshots, p99", 1),
+            (f"{how}: changes", None),
+        )
+    },
     "roundtrip": {"idle same core": 1.5, "warm same core": None, "idle daemon cpu": 1},
     "copy": {
         **{f"{way} {size} KiB pages, 256 MiB": 0.85 for way in ("store", "load") for size in (16, 32, 64)},

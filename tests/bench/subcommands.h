@@ -11,6 +11,7 @@ namespace kvist::bench {
 // Errors: something didn't work, so that a figure is missing or means nothing. A missed goal is no error.
 absl::Status RunCodec(const Settings& settings, Report* report);
 absl::Status RunClear(const Settings& settings, Report* report);
+absl::Status RunDirectory(const Settings& settings, Report* report);
 absl::Status RunLookup(const Settings& settings, Report* report);
 absl::Status RunRoundtrip(const Settings& settings, Report* report);
 absl::Status RunCopy(const Settings& settings, Report* report);
