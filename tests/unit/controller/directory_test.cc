@@ -14,8 +14,6 @@ namespace {
 constexpr ReuseRule kFull{};
 constexpr ReuseRule kState{GroupKind::kState};
 constexpr ReuseRule kWindowOfTwo{GroupKind::kWindow, 2};
-constexpr TierSet kDram = TierSet::Of(RestTier::kDram);
-constexpr TierSet kSsd = TierSet::Of(RestTier::kSsd);
 constexpr SpaceId kSpace{3};
 constexpr uint64_t kDigest = 77;
 

@@ -12,6 +12,9 @@
 
 namespace kvist::controller {
 
+inline constexpr TierSet kDram = TierSet::Of(RestTier::kDram);
+inline constexpr TierSet kSsd = TierSet::Of(RestTier::kSsd);
+
 // The n-th key of the tests.
 inline ChunkKey KeyOf(uint64_t n) {
   ChunkKey key;
