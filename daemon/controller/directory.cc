@@ -27,7 +27,7 @@ Fingerprint Seeded(const Directory::Options& options) {
 
 }  // namespace
 
-Directory::Directory(Options options) : fingerprint_(Seeded(options)) {}
+Directory::Directory(Options options) : fingerprint_(Seeded(options)), tellings_(index_.readers()) {}
 Directory::Directory() : Directory(Options{}) {}
 Directory::~Directory() = default;
 
@@ -232,11 +232,11 @@ bool Directory::Tick(absl::Time now) {
     });
   }
   index_.Collect();
-  if (!tellings_.AnyDead()) return false;
-  index_.Sweep(next_shard_, tellings_.Dead());
+  if (!tellings_.AnyVoid()) return false;
+  index_.Sweep(next_shard_, tellings_.ToSweep());
   next_shard_ = (next_shard_ + 1) % HolderIndex::kShards;
   tellings_.Swept(HolderIndex::kShards);
-  return tellings_.AnyDead();
+  return tellings_.AnyVoid();
 }
 
 absl::StatusOr<const Directory::Space*> Directory::OpenSpace(const SpaceIntroduced& introduced) {

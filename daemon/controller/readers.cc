@@ -25,15 +25,22 @@ Readers::~Readers() {
 
 void Readers::Retire(HolderTable table) {
   const MutexLock lock(&mutex_);
-  retired_.push_back({time_.fetch_add(1, std::memory_order_seq_cst), table});
+  retired_.push_back({Mark(), table});
+}
+
+uint64_t Readers::Oldest() {
+  const MutexLock lock(&mutex_);
+  // Who begins from here on finds this time or a later one; nothing is given up before it that isn't already.
+  uint64_t oldest = time_.load(std::memory_order_seq_cst);
+  for (const Reader::Place& place : places_) oldest = std::min(oldest, place.since.load(std::memory_order_seq_cst));
+  return oldest;
 }
 
 uint64_t Readers::Collect() {
   std::vector<HolderTable> free;
+  const uint64_t oldest = Oldest();  // it only rises
   {
     const MutexLock lock(&mutex_);
-    uint64_t oldest = kNotReading;
-    for (const Reader::Place& place : places_) oldest = std::min(oldest, place.since.load(std::memory_order_seq_cst));
     while (!retired_.empty() && retired_.front().time < oldest) {
       free.push_back(retired_.front().table);
       retired_.pop_front();

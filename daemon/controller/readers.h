@@ -48,6 +48,9 @@ class Readers {
 
   // The table has been replaced (seq_cst), and is to be freed; its bytes when it is: see Collect.
   void Retire(HolderTable table);
+  // For what isn't a table: a time, and the time since when somebody has been reading. What was given up at a time before that, nobody reads.
+  uint64_t Mark() { return time_.fetch_add(1, std::memory_order_seq_cst); }
+  uint64_t Oldest();
   // Frees what can be. Returns the bytes.
   uint64_t Collect();
 

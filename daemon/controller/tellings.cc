@@ -4,7 +4,7 @@
 
 namespace kvist::controller {
 
-Tellings::Tellings() : tellings_(kTellingsMax) {
+Tellings::Tellings(Readers* readers) : readers_(*readers), tellings_(kTellingsMax) {
   free_.reserve(kTellingsMax);
   for (uint32_t telling = kTellingsMax; telling > 0; --telling) free_.push_back(static_cast<TellingId>(telling - 1));
 }
@@ -14,26 +14,32 @@ std::optional<TellingId> Tellings::Take(NodeId node) {
   if (free_.empty()) return std::nullopt;
   const TellingId telling = free_.back();
   free_.pop_back();
-  tellings_[telling] = {State::kFilling, node, ++time_, 0};
+  tellings_[telling] = {State::kFilling, node};
   return telling;
 }
 
-void Tellings::Show(TellingId telling, State state, std::optional<TellingId> instead) {
+void Tellings::Show(TellingId id, State state, std::optional<TellingId> instead) {
   const WriterLock lock(&mutex_);
   KVIST_CHECK(state == State::kLive || state == State::kStale);
-  tellings_[telling].state = state;
-  if (!instead.has_value()) return;
-  tellings_[*instead].state = State::kVoid;
-  tellings_[*instead].swept = swept_;
-  void_.push_back(*instead);
+  Telling& telling = tellings_[id];
+  if (telling.state == State::kFilling) telling.shown = ++time_;
+  telling.state = state;
+  telling.stale = state == State::kStale;
+  if (instead.has_value()) MakeVoid(*instead);
 }
 
 void Tellings::Void(TellingId telling) {
   const WriterLock lock(&mutex_);
-  KVIST_CHECK(tellings_[telling].state != State::kVoid && tellings_[telling].state != State::kFree);
-  tellings_[telling].state = State::kVoid;
-  tellings_[telling].swept = swept_;
-  void_.push_back(telling);
+  ++time_;
+  MakeVoid(telling);
+}
+
+void Tellings::MakeVoid(TellingId id) {
+  Telling& telling = tellings_[id];
+  KVIST_CHECK(telling.state != State::kVoid && telling.state != State::kFree);
+  telling.state = State::kVoid;
+  telling.voided = time_;
+  void_.push_back({id, readers_.Mark()});
 }
 
 uint64_t Tellings::Time() const {
@@ -46,37 +52,39 @@ void Tellings::See(uint64_t time, const std::vector<TellingId>& tellings, std::v
   const ReaderLock lock(&mutex_);
   for (const TellingId id : tellings) {
     const Telling& telling = tellings_[id];
-    const bool shown = (telling.state == State::kLive || telling.state == State::kStale) && telling.taken <= time;
-    seen->push_back(shown ? std::optional(Seen{telling.node, telling.state == State::kStale}) : std::nullopt);
+    const bool shown =
+        telling.shown != 0 && telling.shown <= time && (telling.state != State::kVoid || telling.voided > time);
+    seen->push_back(shown ? std::optional(Seen{telling.node, telling.stale}) : std::nullopt);
   }
 }
 
-TellingSet Tellings::Dead() const {
-  const ReaderLock lock(&mutex_);
+TellingSet Tellings::ToSweep() {
   TellingSet dead;
-  for (const TellingId telling : void_) dead.set(telling);
+  const uint64_t oldest = readers_.Oldest();
+  const WriterLock lock(&mutex_);
+  for (VoidOne& one : void_) {
+    if (!one.swept_from.has_value()) {
+      if (one.mark >= oldest) break;
+      one.swept_from = swept_;
+    }
+    dead.set(one.telling);
+  }
   return dead;
 }
 
-bool Tellings::AnyDead() const {
-  const ReaderLock lock(&mutex_);
-  return !void_.empty();
+void Tellings::Swept(uint32_t of) {
+  ++swept_;
+  const WriterLock lock(&mutex_);
+  while (!void_.empty() && void_.front().swept_from.has_value() && swept_ - *void_.front().swept_from >= of) {
+    tellings_[void_.front().telling] = {};
+    free_.push_back(void_.front().telling);
+    void_.pop_front();
+  }
 }
 
-void Tellings::Swept(uint32_t of) {
-  const uint64_t swept = swept_.fetch_add(1, std::memory_order_relaxed) + 1;
-  {
-    const ReaderLock lock(&mutex_);  // most often nothing is done
-    if (void_.empty() || swept - tellings_[void_.front()].swept <= of) return;
-  }
-  const WriterLock lock(&mutex_);
-  // In the order in which they became void, so those that are done come first.
-  auto end = void_.begin();
-  for (; end != void_.end() && swept - tellings_[*end].swept > of; ++end) {
-    tellings_[*end].state = State::kFree;
-    free_.push_back(*end);
-  }
-  void_.erase(void_.begin(), end);
+bool Tellings::AnyVoid() const {
+  const ReaderLock lock(&mutex_);
+  return !void_.empty();
 }
 
 }  // namespace kvist::controller
