@@ -1,4 +1,7 @@
 // Readers beside writers: what doesn't change is always seen, whatever changes around it. For ThreadSanitizer, too.
+#include <pthread.h>
+#include <signal.h>
+
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <random>
@@ -17,51 +20,52 @@ namespace kvist::controller {
 namespace {
 
 TEST_CASE("HolderIndex shows readers every holder that stays, while its neighbours come, go and move") {
-  // All in one shard, side by side, so that each change moves cells that somebody is reading.
-  constexpr uint64_t kFingerprints = 200;
-  constexpr TellingId kStays = 7;
-  const int rounds = test::Campaign("KVIST_DIRECTORY_CHANGES", 60'000, 4'000'000);
+  // All in one shard, side by side, so that each change moves cells that somebody is reading; the fewer, the more often the same one.
+  const auto count = GENERATE(uint64_t{8}, uint64_t{200});
+  const int rounds = test::Campaign("KVIST_DIRECTORY_CHANGES", 100'000, 2'000'000);
   const auto seed = std::random_device()();
   INFO("seed " << seed);
   HolderIndex index;
   std::vector<uint64_t> fingerprints;
   std::mt19937_64 random(seed);
-  for (uint64_t i = 0; i < kFingerprints; ++i) fingerprints.push_back(random() >> HolderIndex::kShardBits);
-  for (uint64_t i = 0; i < kFingerprints; i += 2) index.Set(fingerprints[i], kStays, {5});
+  for (uint64_t i = 0; i < count; ++i) fingerprints.push_back(random() >> HolderIndex::kShardBits);
+  // Whose chunk it is shows in the telling: what stays has the chunk's own number, each writer six for each chunk, more than a cell holds.
+  const auto stays = [](uint64_t at) { return at % 2 == 0; };
+  for (uint64_t at = 0; at < count; ++at) {
+    if (stays(at)) index.Set(fingerprints[at], static_cast<TellingId>(at), {5});
+  }
   std::atomic<int> writing = 2;
   std::atomic<uint64_t> missed = 0, wrong = 0, reads = 0;
-  const auto write = [&](uint32_t number) {
+  const auto write = [&](uint64_t number) {
+    while (reads == 0) std::this_thread::yield();
     std::mt19937_64 its(seed + number);
     for (int i = 0; i < rounds; ++i) {
-      const uint64_t fingerprint = fingerprints[its() % kFingerprints];
-      // Each writer has tellings of its own, six: more than a cell.
-      const auto telling = static_cast<TellingId>(100 * number + its() % 6);
-      index.Set(fingerprint, telling, {static_cast<uint8_t>((i / 5000 % 2 == 0) == (its() % 8 < 7) ? 1 + its() % 7 : 0)});
+      const uint64_t at = its() % count;
+      const auto telling = static_cast<TellingId>(2000 * number + 6 * at + its() % 6);
+      const bool add = (i / 100 % 2 == 0) == (its() % 8 < 7);
+      index.Set(fingerprints[at], telling, {static_cast<uint8_t>(add ? 1 + its() % TierSet::kAll : 0)});
       if (number == 1 && i % 3000 == 0) {
         TellingSet lost;
-        lost.set(100 * number + 5);
+        lost.set(telling);
         index.Sweep(0, lost);
       }
     }
     --writing;
   };
-  const auto read = [&](uint32_t number) {
+  const auto read = [&](uint64_t number) {
     std::mt19937_64 its(seed + 10 + number);
     Readers::Reader reader(index.readers());
     while (writing > 0) {
       const Reading reading(&reader);
       for (int i = 0; i < 100; ++i) {
-        const uint64_t at = its() % kFingerprints;
-        bool stays = false;
+        const uint64_t at = its() % count;
+        bool stayed = false;
         index.Visit(fingerprints[at], [&](TellingId telling, TierSet tiers) {
-          if (telling == kStays) {
-            stays = true;
-            if (tiers.bits != 5 || at % 2 != 0) ++wrong;
-          } else if (telling / 100 != 1 && telling / 100 != 2) {
-            ++wrong;
-          }
+          const bool own = telling == at;
+          stayed = stayed || own;
+          if (own ? tiers.bits != 5 || !stays(at) : telling < 2000 || telling % 2000 / 6 != at) ++wrong;
         });
-        if (!stays && at % 2 == 0) ++missed;
+        if (stayed != stays(at)) ++missed;
         ++reads;
       }
     }
@@ -79,6 +83,76 @@ TEST_CASE("HolderIndex shows readers every holder that stays, while its neighbou
   index.Sweep(0, lost);
   index.Collect();
   REQUIRE(index.memory_bytes() < full);  // nobody reads any more: what was replaced is gone, too
+}
+
+// What a signal's handler looks at, in the middle of whatever its thread was doing.
+struct Interrupted {
+  const HolderIndex* index = nullptr;
+  std::vector<uint64_t> fingerprints = {};
+  uint64_t changing = 0;  // whose holders are being changed
+  std::vector<std::set<TellingId>> held = {};
+  std::atomic<uint64_t> looked = 0, missed = 0, wrong = 0;
+};
+Interrupted* interrupted = nullptr;
+
+void LookMeanwhile(int) {
+  Interrupted& it = *interrupted;
+  for (uint64_t at = 0; at < it.fingerprints.size(); ++at) {
+    uint64_t own = 0, stay = 0;  // bits of tellings that are seen
+    it.index->Visit(it.fingerprints[at], [&](TellingId telling, TierSet) {
+      if (telling / 10 != at) ++it.wrong;
+      (telling % 10 == 0 ? stay : own) |= uint64_t{1} << telling % 10;
+    });
+    if (stay == 0) ++it.missed;
+    if (at == it.changing) continue;
+    for (uint64_t k = 1; k < 10; ++k) {
+      if ((own >> k & 1) != it.held[at].count(static_cast<TellingId>(10 * at + k))) ++it.missed;
+    }
+  }
+  ++it.looked;
+}
+
+TEST_CASE("HolderIndex shows everything while its writer is stopped anywhere in a change") {
+  const int rounds = test::Campaign("KVIST_DIRECTORY_CHANGES", 100'000, 2'000'000);
+  const auto seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937_64 random(seed);
+  HolderIndex index;
+  Interrupted it;
+  it.index = &index;
+  it.held.resize(12);
+  for (uint64_t at = 0; at < it.held.size(); ++at) {
+    it.fingerprints.push_back(random() >> HolderIndex::kShardBits);
+    index.Set(it.fingerprints[at], static_cast<TellingId>(10 * at), {1});
+  }
+  interrupted = &it;
+  struct sigaction action = {}, before = {};
+  action.sa_handler = LookMeanwhile;
+  REQUIRE(::sigaction(SIGUSR1, &action, &before) == 0);
+  std::atomic<bool> over = false;
+  const pthread_t writer = ::pthread_self();
+  std::thread stopping([&] {
+    for (uint64_t seen = 0; !over;) {
+      ::pthread_kill(writer, SIGUSR1);
+      while (it.looked == seen && !over) std::this_thread::yield();
+      seen = it.looked;
+    }
+  });
+  for (int i = 0; i < rounds || it.looked < 100; ++i) {
+    const uint64_t at = random() % it.fingerprints.size();
+    const auto telling = static_cast<TellingId>(10 * at + 1 + random() % 9);
+    const bool add = (i / 60 % 2 == 0) == (random() % 8 < 7);
+    it.changing = at;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    index.Set(it.fingerprints[at], telling, {static_cast<uint8_t>(add ? 1 : 0)});
+    add ? static_cast<void>(it.held[at].insert(telling)) : static_cast<void>(it.held[at].erase(telling));
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
+  over = true;
+  stopping.join();
+  REQUIRE(::sigaction(SIGUSR1, &before, nullptr) == 0);
+  REQUIRE(it.missed == 0);
+  REQUIRE(it.wrong == 0);
 }
 
 TEST_CASE("Directory shows each node by one telling, whole, while snapshots replace each other") {
@@ -109,6 +183,7 @@ TEST_CASE("Directory shows each node by one telling, whole, while snapshots repl
   std::atomic<int> writing = 2;
   std::atomic<uint64_t> refused = 0, wrong = 0, lookups = 0;
   const auto tell = [&](uint32_t node) {
+    while (lookups == 0) std::this_thread::yield();
     for (int i = 1; i <= rounds; ++i) refused += snapshot(nodes[node], static_cast<uint64_t>(i)) ? 0 : 1;
     --writing;
   };
