@@ -125,9 +125,10 @@ class Directory {
     uint64_t chunks = 0;
   };
   struct Node {
-    explicit Node(std::string_view its_name) : name(its_name) {}
+    Node(std::string_view its_name, Readers* readers) : name(its_name), reader(readers) {}
     const std::string name;
     Mutex mutex;
+    Readers::Reader reader ABSL_GUARDED_BY(mutex);  // of tables that it is about to change
     bool forgotten ABSL_GUARDED_BY(mutex) = false;
     uint64_t epoch ABSL_GUARDED_BY(mutex) = 0;
     uint64_t sequence ABSL_GUARDED_BY(mutex) = 0;                               // up to which all changes were taken

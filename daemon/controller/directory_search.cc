@@ -8,8 +8,8 @@
 namespace kvist::controller {
 namespace {
 
-// Keys whose cache lines are asked for at once; as many are read meanwhile. Larger: more is read in vain where nobody has more.
-constexpr uint32_t kBlock = 32;
+// Keys whose cache lines are read at once; the block before is looked at meanwhile. Larger: more is read in vain where nobody has more.
+constexpr uint32_t kSearchBlock = 32;
 
 }  // namespace
 
@@ -106,14 +106,14 @@ void DirectorySearch::ReadBlock(const Directory::Space& space, GroupId group, st
                                 F note) {
   const auto count = static_cast<uint32_t>(keys.size());
   const auto ask = [&](uint32_t from) {
-    for (uint32_t k = from; k < std::min(count, from + kBlock); ++k) {
+    for (uint32_t k = from; k < std::min(count, from + kSearchBlock); ++k) {
       fingerprints_[k] = directory_.fingerprint_(space.id, group, keys[k]);
-      directory_.index_.Prefetch(fingerprints_[k]);
     }
+    for (uint32_t k = from; k < std::min(count, from + kSearchBlock); ++k) directory_.index_.Touch(fingerprints_[k]);
   };
   if (first == 0) ask(0);
-  ask(first + kBlock);
-  for (uint32_t k = first; k < std::min(count, first + kBlock); ++k) {
+  ask(first + kSearchBlock);
+  for (uint32_t k = first; k < std::min(count, first + kSearchBlock); ++k) {
     Holder* next = holders_.data();
     directory_.index_.Visit(fingerprints_[k], [&next](TellingId telling, TierSet tiers) { *next++ = {telling, tiers}; });
     for (const Holder* holder = holders_.data(); holder != next; ++holder) note(k, holder->telling, holder->tiers);
@@ -122,7 +122,7 @@ void DirectorySearch::ReadBlock(const Directory::Space& space, GroupId group, st
 
 void DirectorySearch::ReadFull(const Directory::Space& space, GroupId group, std::span<const ChunkKey> keys) {
   group_reach_.assign(owners_.size(), 0);
-  for (uint32_t first = 0; first < keys.size(); first += kBlock) {
+  for (uint32_t first = 0; first < keys.size(); first += kSearchBlock) {
     ReadBlock(space, group, keys, first, [&](uint32_t k, TellingId telling, TierSet tiers) {
       if (first_read_ && k == 0) {
         MakeRow(telling);
@@ -130,7 +130,7 @@ void DirectorySearch::ReadFull(const Directory::Space& space, GroupId group, std
       }
       if (HasRow(telling)) BytesOf(row_of_[telling], group.value)[k] = tiers.bits;
     });
-    const auto end = std::min(static_cast<uint32_t>(keys.size()), first + kBlock);
+    const auto end = std::min(static_cast<uint32_t>(keys.size()), first + kSearchBlock);
     bool anybody = false;  // has all so far
     for (uint32_t row = 0; row < owners_.size(); ++row) {
       if (group_reach_[row] < first) continue;
@@ -144,7 +144,7 @@ void DirectorySearch::ReadFull(const Directory::Space& space, GroupId group, std
 }
 
 void DirectorySearch::ReadOther(const Directory::Space& space, GroupId group, std::span<const ChunkKey> keys) {
-  for (uint32_t first = 0; first < keys.size(); first += kBlock) {
+  for (uint32_t first = 0; first < keys.size(); first += kSearchBlock) {
     ReadBlock(space, group, keys, first, [&](uint32_t k, TellingId telling, TierSet tiers) {
       if (first_read_ && !HasRow(telling)) MakeRow(telling);
       if (HasRow(telling)) BytesOf(row_of_[telling], group.value)[k] = tiers.bits;

@@ -33,8 +33,8 @@ class HolderIndex {
   void Visit(uint64_t fingerprint, F see) const {
     TableOf(fingerprint).Visit(fingerprint, see);
   }
-  // Asks the processor for what Set and Visit will read. By anybody: where it asks for may be gone.
-  void Prefetch(uint64_t fingerprint) const { TableOf(fingerprint).Prefetch(fingerprint); }
+  // See HolderTable::Touch. By a reader that has begun.
+  void Touch(uint64_t fingerprint) const { TableOf(fingerprint).Touch(fingerprint); }
   Readers* readers() const { return &readers_; }
 
   // Forgets, in one shard, all tellings in `lost`, which nobody may write for any more; gives memory back where little is left. The work of a

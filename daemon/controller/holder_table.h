@@ -88,6 +88,14 @@ class HolderTable {
     }
   }
 
+  // Reads where a search begins and does nothing with it: many of these at once wait for the memory together. A load and no prefetch, which does
+  // nothing for a page that the TLB hasn't (README).
+  void Touch(uint64_t fingerprint) const {
+    if (cells_ == nullptr) return;
+    const uint64_t read = cells_[HomeOf(Named(fingerprint))].fingerprint.load(std::memory_order_relaxed);
+    asm volatile("" : : "r"(read));
+  }
+
   // A table of another size or the same, without the holders in `lost` and what is gone. A larger one, if there isn't room for all.
   HolderTable Remade(uint32_t size, const TellingSet& lost, Filling* filling) const;
   // Cells that Remade would use; and whether any holder is in `lost`.
@@ -101,12 +109,6 @@ class HolderTable {
   uint32_t size() const { return size_; }
   uint32_t homes() const { return kHomes[size_]; }
   uint64_t memory_bytes() const;  // as taken from the system
-  // Asks the processor for where a search for it begins. It may be freed already.
-  void Prefetch(uint64_t fingerprint) const {
-    const uint64_t home = reinterpret_cast<uint64_t>(cells_) + uint64_t{HomeOf(Named(fingerprint))} * sizeof(Cell);
-    __builtin_prefetch(reinterpret_cast<const void*>(home));
-    __builtin_prefetch(reinterpret_cast<const void*>(home + 64));
-  }
 
   // For tests: all cells lie as promised, and are as many as that.
   bool Sound(const Filling& filling) const;
