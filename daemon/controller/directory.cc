@@ -180,7 +180,6 @@ absl::Status Directory::TakeChunks(Node* node, const std::vector<ChunkState>& ch
     }
   }
   Telling& telling = node->filling.has_value() ? *node->filling : *node->shown;
-  const Reading reading(&node->reader);
   std::array<uint64_t, kBlock> fingerprints;
   for (size_t first = 0; first < chunks.size(); first += kBlock) {
     const size_t count = std::min(kBlock, chunks.size() - first);
@@ -189,7 +188,10 @@ absl::Status Directory::TakeChunks(Node* node, const std::vector<ChunkState>& ch
       look_up(chunk.space);
       fingerprints[i] = fingerprint_(space->id, chunk.group, chunk.key);
     }
-    for (size_t i = 0; i < count; ++i) index_.Touch(fingerprints[i]);
+    {
+      const Reading reading(&node->reader);
+      for (size_t i = 0; i < count; ++i) index_.Touch(fingerprints[i]);
+    }
     for (size_t i = 0; i < count; ++i) {
       const int more = index_.Set(fingerprints[i], telling.id, chunks[first + i].tiers);
       telling.chunks = static_cast<uint64_t>(static_cast<int64_t>(telling.chunks) + more);
