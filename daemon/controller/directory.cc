@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -157,19 +158,18 @@ absl::Status Directory::Take(NodeId, Node* node, const ChangeBatch& message) {
   return absl::OkStatus();
 }
 
+const Directory::Space* Directory::KnownSpace(const Node& node, SpaceId id) {
+  const auto known = node.spaces.find(id.value);
+  return known == node.spaces.end() ? nullptr : known->second;
+}
+
 absl::Status Directory::TakeChunks(Node* node, const std::vector<ChunkState>& chunks) {
   // All of a message is taken, or nothing.
   const Space* space = nullptr;  // of the chunk before
   uint32_t its_id = 0;
-  const auto& spaces = node->spaces;
-  const auto look_up = [&](SpaceId id) {
-    if (space != nullptr && its_id == id.value) return;
-    const auto known = spaces.find(id.value);
-    space = known == spaces.end() ? nullptr : known->second;
-    its_id = id.value;
-  };
   for (const ChunkState& chunk : chunks) {
-    look_up(chunk.space);
+    if (space == nullptr || its_id != chunk.space.value) space = KnownSpace(*node, chunk.space);
+    its_id = chunk.space.value;
     if (space == nullptr) {
       return absl::AbortedError(
           absl::StrCat("node ", node->name, ": space ", chunk.space.value, " wasn't introduced: a snapshot is needed"));
@@ -185,7 +185,8 @@ absl::Status Directory::TakeChunks(Node* node, const std::vector<ChunkState>& ch
     const size_t count = std::min(kBlock, chunks.size() - first);
     for (size_t i = 0; i < count; ++i) {
       const ChunkState& chunk = chunks[first + i];
-      look_up(chunk.space);
+      if (its_id != chunk.space.value) space = KnownSpace(*node, chunk.space);
+      its_id = chunk.space.value;
       fingerprints[i] = fingerprint_(space->id, chunk.group, chunk.key);
     }
     {
@@ -222,18 +223,21 @@ void Directory::Lose(NodeId id, absl::Time lease_end) {
 bool Directory::Tick(absl::Time now) {
   {
     const WriterLock lock(&nodes_mutex_);
-    absl::erase_if(nodes_, [&](const auto& entry) {
-      Node* const node = entry.second.get();
+    for (auto at = nodes_.begin(); at != nodes_.end();) {
+      const std::shared_ptr<Node> node = at->second;  // outlives its lock
+      const auto next = std::next(at);
       const MutexLock its(&node->mutex);
-      if (!node->lease_end.has_value() || *node->lease_end > now) return false;
-      DropFilling(node);
-      if (node->shown.has_value()) tellings_.Void(node->shown->id);
-      node->shown.reset();
-      node->follows = false;
-      node->forgotten = true;
-      by_name_.erase(node->name);
-      return true;
-    });
+      if (node->lease_end.has_value() && *node->lease_end <= now) {
+        DropFilling(node.get());
+        if (node->shown.has_value()) tellings_.Void(node->shown->id);
+        node->shown.reset();
+        node->follows = false;
+        node->forgotten = true;
+        by_name_.erase(node->name);
+        nodes_.erase(at);
+      }
+      at = next;
+    }
   }
   index_.Collect();
   if (!tellings_.AnyVoid()) return false;

@@ -152,6 +152,8 @@ class Directory {
   absl::Status Take(NodeId id, Node* node, const ChangeBatch& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(node->mutex);
   // Whether a message of that epoch can be taken.
   absl::Status Follows(const Node& node, uint64_t epoch) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(node.mutex);
+  // The space that the node calls by that number; null: it hasn't introduced it.
+  static const Space* KnownSpace(const Node& node, SpaceId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(node.mutex);
   // To the telling that is filling, else to the one that is shown.
   absl::Status TakeChunks(Node* node, const std::vector<ChunkState>& chunks) ABSL_EXCLUSIVE_LOCKS_REQUIRED(node->mutex);
   // Whether what is shown of it is true or only was.
