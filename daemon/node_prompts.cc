@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -72,8 +73,15 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
     KVIST_ASSIGN_OR_RETURN(
         const core::Core::Located located,
         Ask<core::Core::Located>(deadline, [this, id = space.id, keys] { return reactor_.core().Locate(id, *keys); }));
-    all.push_back({space.digest, space.tenant, space.model, space.chunk_tokens, static_cast<uint32_t>(keys->size()),
-                   located.chunks, located.below});
+    rpc::Found found{space.digest,   space.tenant, space.model, space.chunk_tokens, static_cast<uint32_t>(keys->size()),
+                     located.chunks, located.below};
+    if (below_.remote != nullptr && located.chunks < keys->size()) {
+      // Where it doesn't answer nothing is there: that is what an engine would find.
+      const std::span<const ChunkKey> rest = std::span(*keys).subspan(located.chunks);
+      const absl::StatusOr<core::SpaceSpec> spec = session::SpaceOf(space.description);
+      if (spec.ok()) found.remote = below_.remote->Count(*spec, {rest.begin(), rest.end()}, deadline).value_or(0);
+    }
+    all.push_back(std::move(found));
   }
   return all;
 }

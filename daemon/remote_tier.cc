@@ -315,7 +315,7 @@ void RemoteTier::Ask(const core::SpaceSpec& space, core::RemoteAsked asked) {
   Post([this, asking] { AskStore(asking); });
 }
 
-absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, const std::vector<ChunkKey>& keys) {
+absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline) {
   struct Answer {
     absl::Notification said;
     absl::Status status;
@@ -326,14 +326,14 @@ absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, const s
   asking->space = space.digest;
   asking->groups = static_cast<uint16_t>(space.groups.size());
   asking->keys = keys;
-  asking->deadline = MonotonicNow() + options_.read_for;
+  asking->deadline = std::min(deadline, MonotonicNow() + options_.read_for);
   asking->done = [answer](absl::Status status, std::vector<bool> there) {
     answer->status = std::move(status);
     answer->there = std::move(there);
     answer->said.Notify();
   };
   Post([this, asking] { AskStore(asking); });
-  if (!answer->said.WaitForNotificationWithTimeout(options_.read_for + kProbeEvery))
+  if (!answer->said.WaitForNotificationWithTimeout(deadline - MonotonicNow()))
     return absl::UnavailableError(absl::StrCat("remote:", options_.name, " didn't answer"));
   KVIST_RETURN_IF_ERROR(answer->status);
   auto count = static_cast<uint32_t>(keys.size());

@@ -61,9 +61,9 @@ class RemoteTier final : public session::RemoteTier {
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) override;
 
-  // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who aren't kept waiting for long,
-  // either. Errors: those of the store. Threads: any but the reactor's and the store's.
-  absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, const std::vector<ChunkKey>& keys);
+  // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who wait until `deadline` at most.
+  // Errors: those of the store. Threads: any but the reactor's and the store's.
+  absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline);
 
   // For operators and monitoring. Threads: any.
   struct Status {

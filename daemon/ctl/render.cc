@@ -288,11 +288,12 @@ std::string ToTable(const node::v1::LookupReply& found, size_t columns) {
                {"HIT", kRight},
                {"TOKENS", kRight},
                {"IN DRAM", kRight},
-               {"ON SSD", kRight}});
+               {"ON SSD", kRight},
+               {"REMOTE", kRight}});
   for (const auto& space : found.spaces()) {
     table.Add({space.digest().substr(0, 16), space.tenant(), space.model(), HumanCount(space.prompt_chunks()),
                HumanCount(space.chunks()), HumanCount(space.tokens()), HumanCount(space.dram_tokens()),
-               HumanCount(space.ssd_tokens())});
+               HumanCount(space.ssd_tokens()), HumanCount(space.remote_tokens())});
   }
   return table.Render(columns);
 }

@@ -186,6 +186,7 @@ struct Found {
   uint32_t asked = 0;    // full chunks
   uint32_t chunks = 0;   // of these, from the first on
   uint32_t on_disk = 0;  // of these: something has to be read first
+  uint32_t remote = 0;   // and behind them: in the remote store only
 };
 
 struct PinWish {

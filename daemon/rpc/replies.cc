@@ -290,6 +290,7 @@ node::v1::LookupReply ToReply(const std::vector<Found>& found) {
     space.set_tokens(uint64_t{from.chunks} * from.chunk_tokens);
     space.set_dram_tokens(uint64_t{from.chunks - from.on_disk} * from.chunk_tokens);
     space.set_ssd_tokens(uint64_t{from.on_disk} * from.chunk_tokens);
+    space.set_remote_tokens(uint64_t{from.remote} * from.chunk_tokens);
   }
   return reply;
 }

@@ -208,8 +208,10 @@ TEST_CASE("kvistctl lookup and pins add take a prompt, and say what of it is the
   };
   const Outcome found = ctl({"lookup", "--tokens", tokens});
   CHECK(found.code == kOk);
-  CHECK_THAT(found.out, Contains("SPACE             TENANT    MODEL") && Contains("ASKED  HIT  TOKENS  IN DRAM  ON SSD\n"));
-  CHECK_THAT(found.out, Contains("aaaa111111111111  blue      llama") && Contains("8    4      64       32      32\n"));
+  CHECK_THAT(found.out,
+             Contains("SPACE             TENANT    MODEL") && Contains("ASKED  HIT  TOKENS  IN DRAM  ON SSD  REMOTE\n"));
+  CHECK_THAT(found.out,
+             Contains("aaaa111111111111  blue      llama") && Contains("8    4      64       32      32       0\n"));
   const auto json = nlohmann::json::parse(ctl({"lookup", "--tokens", tokens, "--model", "llama", "-o", "json"}).out);
   REQUIRE(json["spaces"].size() == 1);
   CHECK(json["spaces"][0]["digest"] == FakeNode::kSpaceA);
