@@ -522,6 +522,26 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
   if (!taken.ok()) ended(taken);
 }
 
+// ---- Encoding another way ---------------------------------------------------------------------------------------------------
+
+absl::StatusOr<std::shared_ptr<RemoteRecoding>> RemoteTier::Recode(const core::SpaceSpec& space, std::vector<ChunkKey> keys,
+                                                                   std::optional<codec::Method> method,
+                                                                   RemoteRecoding::Progress progress) {
+  RemoteRecoding::Prompt prompt{NameOf(space.digest), *ShapesOf(space), {}, std::move(keys), method, options_.read_for};
+  for (const core::GroupSpec& group : space.groups) prompt.shards.push_back(group.shards());
+  for (const codec::Shape& shape : prompt.shapes) {
+    if (method.has_value() && codec::IsLossy(*method) && shape.element == codec::Element::kOpaque) {
+      return absl::InvalidArgumentError(absl::StrCat("method: ", codec::NameOf(*method),
+                                                     " takes KV of bf16 or fp16, and that of ", space.model,
+                                                     " is something else; lossless takes any"));
+    }
+  }
+  auto recoding = std::make_shared<RemoteRecoding>(
+      store_.get(), std::move(prompt), [this](std::function<void()> task) { Post(std::move(task)); }, std::move(progress));
+  Post([recoding] { recoding->Start(); });
+  return recoding;
+}
+
 // ---- Reading ----------------------------------------------------------------------------------------------------------------
 
 void RemoteTier::Read(std::vector<ChunkToRead> chunks) {

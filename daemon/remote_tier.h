@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/remote_generations.h"
+#include "daemon/remote_recoding.h"
 #include "daemon/session/lower_tier.h"
 #include "daemon/tier_busy.h"
 #include "storage/codec/codec.h"
@@ -64,6 +65,12 @@ class RemoteTier final : public session::RemoteTier {
   // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who wait until `deadline` at most.
   // Errors: those of the store. Threads: any but the reactor's and the store's.
   absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline);
+
+  // Encodes what the store has of a prompt another way (RemoteRecoding). Errors: InvalidArgument  a lossy method for KV of which it isn't known
+  // what its values are. Threads: any.
+  absl::StatusOr<std::shared_ptr<RemoteRecoding>> Recode(const core::SpaceSpec& space, std::vector<ChunkKey> keys,
+                                                         std::optional<codec::Method> method,
+                                                         RemoteRecoding::Progress progress);
 
   // For operators and monitoring. Threads: any.
   struct Status {

@@ -1,0 +1,102 @@
+#include "daemon/remote_recoding.h"
+
+#include <span>
+#include <utility>
+
+#include "daemon/shard_codec.h"
+#include "storage/base/clock.h"
+#include "storage/codec/distortion.h"
+
+namespace kvist::daemon {
+
+using remote::SealedStore;
+using remote::Verdict;
+
+void RemoteRecoding::Start() {
+  if (prompt_.keys.empty() || prompt_.shapes.empty()) return End({});
+  Read();
+}
+
+remote::Identity RemoteRecoding::Who() const { return {prompt_.name, prompt_.keys[key_], GroupId{group_}, Rank{shard_}}; }
+
+void RemoteRecoding::Read() {
+  if (stopped_) return End(absl::CancelledError("it was stopped"));
+  payload_.resize(prompt_.shapes[group_].bytes().value);
+  const SealedStore::Get get{Who(), 0, payload_};
+  const absl::Status taken = store_.Submit({&get, 1}, MonotonicNow() + prompt_.step_for,
+                                           [self = shared_from_this()](const std::vector<SealedStore::Got>& got) {
+                                             // Encoding is work: not on the store's thread.
+                                             self->post_([self, got = got.front()] { self->HaveRead(got); });
+                                           });
+  if (!taken.ok()) End(taken);
+}
+
+void RemoteRecoding::HaveRead(const SealedStore::Got& got) {
+  if (!got.status.ok()) return End(got.status);
+  if (got.verdict == Verdict::kMissing) return Next(Fate::kMissing);
+  const absl::StatusOr<std::optional<codec::Method>> is = MethodOf(got.said.label);
+  if (got.verdict != Verdict::kGood || !is.ok()) return Next(Fate::kFailed);
+  const codec::Shape& shape = prompt_.shapes[group_];
+  was_ = got.bytes;
+  if (*is == prompt_.method) return Next(Fate::kAlready);
+  if (!DecodeInPlace(got.said.label, shape, got.bytes, payload_).ok()) return Next(Fate::kFailed);
+  encoded_.clear();
+  if (!prompt_.method.has_value()) return Write(std::nullopt);
+  codec::Method used = *prompt_.method;
+  absl::StatusOr<std::optional<std::vector<std::byte>>> encoded = EncodeShard(used, shape, payload_, &used);
+  if (!encoded.ok()) return End(encoded.status());
+  if (!encoded->has_value())
+    return *is == std::nullopt ? Next(Fate::kAlready) : Write(std::nullopt);  // it wouldn't be smaller
+  encoded_ = std::move(**encoded);
+  if (codec::IsLossy(used)) {
+    std::vector<std::byte> decoded(payload_.size());
+    if (const absl::Status status = codec::Decode(encoded_, shape, decoded); !status.ok()) return End(status);
+    tally_.relative_error = std::max(tally_.relative_error, codec::Measure(shape, payload_, decoded).relative);
+  }
+  Write(used);
+}
+
+void RemoteRecoding::Write(std::optional<codec::Method> method) {
+  const SealedStore::Put put{
+      Who(), {0, LabelOf(method)}, encoded_.empty() ? std::span<const std::byte>(payload_) : encoded_};
+  const absl::Status taken =
+      store_.Submit({&put, 1}, MonotonicNow() + prompt_.step_for,
+                    [self = shared_from_this(), bytes = Bytes{put.body.size()}](const std::vector<absl::Status>& statuses) {
+                      self->post_([self, bytes, status = statuses.front()] {
+                        if (!status.ok()) return self->End(status);
+                        self->tally_.before += self->was_;
+                        self->tally_.after += bytes;
+                        self->any_encoded_ = true;
+                        self->Next(Fate::kEncoded);
+                      });
+                    });
+  if (!taken.ok()) End(taken);
+}
+
+void RemoteRecoding::Next(Fate fate) {
+  worst_ = std::max(worst_, fate);
+  const bool rest_is_missing = fate == Fate::kMissing;  // what isn't whole isn't read by anybody
+  if (!rest_is_missing && ++shard_ < prompt_.shards[group_]) return Read();
+  const bool already = worst_ == Fate::kAlready && !any_encoded_;
+  ++(worst_ == Fate::kFailed    ? tally_.failed
+     : worst_ == Fate::kMissing ? tally_.missing
+     : already                  ? tally_.already
+                                : tally_.chunks);
+  worst_ = Fate::kEncoded;
+  any_encoded_ = false;
+  shard_ = 0;
+  if (++group_ == prompt_.shapes.size()) {
+    group_ = 0;
+    if (++key_ == prompt_.keys.size()) return End({});
+  }
+  progress_(tally_);
+  Read();
+}
+
+void RemoteRecoding::End(absl::Status status) {
+  tally_.ended = true;
+  tally_.status = std::move(status);
+  progress_(tally_);
+}
+
+}  // namespace kvist::daemon

@@ -1,0 +1,83 @@
+#ifndef KVIST_DAEMON_REMOTE_RECODING_H_
+#define KVIST_DAEMON_REMOTE_RECODING_H_
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "daemon/core/events.h"
+#include "storage/codec/codec.h"
+#include "storage/remote/sealed_store.h"
+
+namespace kvist::daemon {
+
+// Encodes what a remote store has of a prompt another way, where it lies: shard by shard it is read, decoded, encoded, and written again under
+// its name. Whoever reads meanwhile finds it one way or the other, or a miss.
+//
+// Lifecycle: shared; Start -> `progress` after each chunk, the last time with `ended` -> gone. Stop ends it after the shard that is under way.
+// Threads: Start and its steps on whatever `post` runs things on; Stop on any; `progress` on the store's or that of `post`.
+class RemoteRecoding : public std::enable_shared_from_this<RemoteRecoding> {
+ public:
+  struct Prompt {
+    SpaceDigest name;                  // the space's in its generation
+    std::vector<codec::Shape> shapes;  // [group]
+    std::vector<uint32_t> shards;      // [group]
+    std::vector<ChunkKey> keys;
+    std::optional<codec::Method> method;  // nothing: as it is in DRAM
+    absl::Duration step_for;              // each read and write
+  };
+  struct Tally {
+    uint64_t chunks = 0;        // (chunk, group)s that are encoded so now
+    uint64_t already = 0;       // that were
+    uint64_t missing = 0;       // that the store hasn't got, or not whole
+    uint64_t failed = 0;        // that stay as they were, or are gone
+    Bytes before{}, after{};    // of those that were encoded
+    double relative_error = 0;  // the largest of a shard's (codec/distortion.h); 0: bit for bit
+    bool ended = false;
+    absl::Status status;  // why it ended before its end
+  };
+  using Post = std::function<void(std::function<void()> task)>;
+  using Progress = std::function<void(const Tally& tally)>;
+
+  RemoteRecoding(remote::SealedStore* store, Prompt prompt, Post post, Progress progress)
+      : store_(*store), prompt_(std::move(prompt)), post_(std::move(post)), progress_(std::move(progress)) {}
+
+  void Start();
+  void Stop() { stopped_ = true; }
+
+ private:
+  void Read();  // the shard whose turn it is
+  void HaveRead(const remote::SealedStore::Got& got);
+  void Write(std::optional<codec::Method> method);
+  // What became of the shard; on to the next one.
+  enum class Fate : uint8_t { kEncoded, kAlready, kMissing, kFailed };
+  void Next(Fate fate);
+  void End(absl::Status status);
+  remote::Identity Who() const;
+
+  remote::SealedStore& store_;
+  const Prompt prompt_;
+  const Post post_;
+  const Progress progress_;
+  std::atomic<bool> stopped_{false};
+
+  size_t key_ = 0;
+  uint16_t group_ = 0;
+  uint16_t shard_ = 0;
+  Fate worst_ = Fate::kEncoded;  // of the chunk's shards so far
+  bool any_encoded_ = false;
+  std::vector<std::byte> payload_, encoded_;
+  Bytes was_{};
+  Tally tally_;
+};
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_REMOTE_RECODING_H_
