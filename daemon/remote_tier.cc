@@ -488,7 +488,8 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
   const auto shards = static_cast<uint16_t>(writing->bodies.size());
   writing->encoded.clear();
   writing->encoded.reserve(shards);
-  for (uint16_t shard = writing->first_shard ? 0 : 1; shard < (writing->first_shard ? 1 : shards); ++shard) {
+  const uint16_t from = writing->first_shard ? 0 : 1, to = writing->first_shard ? 1 : shards;
+  for (uint16_t shard = from; shard < to; ++shard) {
     std::span<const std::byte> body = writing->bodies[shard];
     std::optional<codec::Method> method;
     if (options_.codec.has_value()) {
@@ -569,7 +570,8 @@ void RemoteTier::PumpReads() {
         reads_.pop_front();
         const core::ReadStarted& what = read.chunk.read;
         const Bytes payload = PayloadOf(read.chunk.space->groups[what.group.value]);
-        for (uint16_t shard = 0; shard < read.chunk.slots.size(); ++shard) {
+        const auto shards = static_cast<uint16_t>(read.chunk.slots.size());
+        for (uint16_t shard = 0; shard < shards; ++shard) {
           gets.push_back({{read.name, what.key, what.group, Rank{shard}},
                           0,
                           read.chunk.slots[shard].subspan(kSlotHeaderBytes.value, payload.value)});
@@ -603,7 +605,8 @@ void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedSt
     const Bytes payload = PayloadOf(group);
     absl::Status status;
     Bytes brought{};
-    for (uint16_t shard = 0; shard < chunk.chunk.slots.size(); ++shard) {
+    const auto shards = static_cast<uint16_t>(chunk.chunk.slots.size());
+    for (uint16_t shard = 0; shard < shards; ++shard) {
       const std::span<std::byte> into = chunk.chunk.slots[shard].subspan(kSlotHeaderBytes.value, payload.value);
       brought += got[next].bytes;
       const absl::Status of_shard = Take(got[next++], chunk.shapes->at(read.group.value), into);

@@ -61,7 +61,8 @@ absl::StatusOr<std::span<const Holding>> DirectorySearch::Find(const SpaceDigest
   fingerprints_.resize(keys.size());
   uint32_t most = stride_;  // nobody can go on beyond
   for (const bool chained : {true, false}) {
-    for (uint16_t g = 0; g < groups_; ++g) {
+    const auto groups = static_cast<uint16_t>(groups_);
+    for (uint16_t g = 0; g < groups; ++g) {
       if (rules[g].chained() != chained || most == 0) continue;
       if (chained) {
         ReadFull(*space, GroupId{g}, keys.first(most));
@@ -78,7 +79,8 @@ absl::StatusOr<std::span<const Holding>> DirectorySearch::Find(const SpaceDigest
     if (!seen_[row].has_value()) continue;
     Holding holding{seen_[row]->node, seen_[row]->stale, Usable(rules, row)};
     if (holding.chunks == 0) continue;
-    for (uint16_t g = 0; g < groups_; ++g) {
+    const auto groups = static_cast<uint16_t>(groups_);
+    for (uint16_t g = 0; g < groups; ++g) {
       const uint8_t* const bytes = BytesOf(row, g);
       for (uint32_t k = rules[g].FirstNeeded(holding.chunks); k < holding.chunks; ++k) ++holding.in_tiers[bytes[k]];
     }

@@ -395,7 +395,8 @@ LowerTier::Slots Reactor::SlotsOf(SpaceId space, GroupId group, std::span<const 
 void Reactor::Carry(core::WriteStarted& effect) {
   LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
   const core::SpaceSpec& space = core_.spec(effect.space);
-  TierAt(effect.to).Write(space, std::move(effect), std::move(slots));
+  LowerTier& tier = TierAt(effect.to);
+  tier.Write(space, std::move(effect), std::move(slots));
 }
 
 void Reactor::Carry(core::ReadStarted& effect) {
@@ -406,8 +407,8 @@ void Reactor::Carry(core::ReadStarted& effect) {
     engine->Arrived();
   };
   LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
-  reads_[static_cast<size_t>(effect.from)].push_back(
-      {&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
+  std::vector<LowerTier::ChunkToRead>& reads = reads_[static_cast<size_t>(effect.from)];
+  reads.push_back({&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
 }
 
 void Reactor::Carry(core::SpaceCleared& effect) {
