@@ -293,6 +293,10 @@ void Store::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, b
 void Store::Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done) {
   state_->Clear(space, std::move(done));
 }
+
+void Store::Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
+  state_->Hide(std::move(chunks), std::move(done));
+}
 Store::Status Store::status() const { return state_->status(); }
 
 }  // namespace kvist::ssd

@@ -188,6 +188,10 @@ class Store {
   // `done`: when that is durable, or why it isn't; on a thread of the store's.
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
 
+  // No start that finds the catalog finds what was given to Write before of these chunks; their places may be read until they are freed. A
+  // rebuild may bring some back, as it does what was freed (RebuiltRows). `done`: as Clear's.
+  void Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
+
   // For metrics and kvistctl ssd.
   struct DeviceRow {
     std::string directory;

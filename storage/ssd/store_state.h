@@ -62,6 +62,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Flush();
   void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced);
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
+  void Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
   Status status() const;
 
  private:
@@ -77,7 +78,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
     uint32_t waiting = 0;  // shards
     std::vector<Place> places;
     int error = 0;
-    bool cleared = false;
+    bool cleared = false;          // or hidden
     bool ended = false;            // all shards are durable
     bool committing = false;       // its row is on its way
     std::vector<Killed> replaces;  // what lies elsewhere, and isn't wanted when this is durable

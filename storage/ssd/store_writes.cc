@@ -160,7 +160,7 @@ void Store::State::ShardEnded(const Writer::Outcome& outcome) {
   }
   if (--write.waiting > 0) return;
   if (write.error != 0) return EndWrite(number, StatusOf(write.error));
-  if (write.cleared) return EndWrite(number, absl::CancelledError("its space was cleared meanwhile"));
+  if (write.cleared) return EndWrite(number, absl::CancelledError("it was cleared meanwhile"));
   write.ended = true;
   SettleWrites(write.chunk.id);
 }
@@ -181,7 +181,10 @@ void Store::State::SettleWrites(const ChunkId& id) {
                                       [&](uint64_t number) { return number < writing.rows_from && waits(number); });
   if (overtaken != writing.running.end())
     return EndWrite(*overtaken, absl::CancelledError("a later write of it is durable"));  // and comes back here
-  if (waits(*writing.running.rbegin())) CommitWrite(*writing.running.rbegin());
+  const uint64_t last = *writing.running.rbegin();
+  if (!waits(last)) return;
+  if (writes_.at(last).cleared) return EndWrite(last, absl::CancelledError("it was cleared meanwhile"));
+  CommitWrite(last);
 }
 
 void Store::State::CommitWrite(uint64_t number) {
@@ -262,6 +265,25 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
   batch.Erase(id);
   Step("free: erase");
   Must(std::move(batch), [this, killed = std::move(killed)] { KillAll(killed); });
+}
+
+// A row that is on its way already comes before these; one of a write that isn't so far never comes.
+void Store::State::Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
+  keeper_->Post([this, chunks = std::move(chunks), done = std::move(done)] {
+    CatalogBatch batch;
+    for (const ChunkId& id : chunks) {
+      if (recovering_) touched_.insert(id);
+      if (const auto running = writing_.find(id); running != writing_.end()) {
+        for (const uint64_t number : running->second.running) writes_.at(number).cleared = true;
+      }
+      batch.Erase(id);
+    }
+    Step("hide: erase");
+    commits_->Add(std::move(batch), Commits::Need::kMust, [this, done](const absl::Status& status) {
+      done(status);
+      CheckCatalog();
+    });
+  });
 }
 
 // Reading.
