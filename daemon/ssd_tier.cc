@@ -144,6 +144,21 @@ void SsdTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
   });
 }
 
+void SsdTier::Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) {
+  const uint32_t number = NumberOf(hidden.space, space);
+  std::vector<ssd::ChunkId> ids;
+  ids.reserve(hidden.chunks.size());
+  for (const core::ChunksHidden::Chunk& chunk : hidden.chunks)
+    ids.push_back(IdOf(number, chunk.group, chunk.key, chunk.position));
+  store_->Hide(std::move(ids), [this, job = hidden.job](const absl::Status& kept) {
+    if (!kept.ok()) {
+      spdlog::error("what was cleared of a prompt may be found again after a restart, for the SSD tier couldn't note it: {}",
+                    std::string(kept.message()));
+    }
+    ear_->Say(core::ClearKept{job});
+  });
+}
+
 // ---- From the store ---------------------------------------------------------------------------------------------------------
 
 void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {

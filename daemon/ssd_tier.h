@@ -42,6 +42,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Read(std::vector<ChunkToRead> chunks) override;
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
+  void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) override;
 
   // For operators and monitoring. Threads: any.
   struct Status {

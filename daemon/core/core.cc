@@ -234,6 +234,7 @@ void Core::On(const ReleaseAsked& event, Effects*) {
 }
 
 void Core::EndLease(LeaseId id) {
+  job_waits_ = false;
   const Lease lease = leases_.End(id);
   readers_.erase(lease.read_turn);
   chunks_.Charge(lease.to_read.size());

@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +33,7 @@
 #include "daemon/core/leases.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
+#include "daemon/core/prompt_jobs.h"
 #include "daemon/core/sessions.h"
 #include "daemon/core/spaces.h"
 #include "daemon/core/tenants.h"
@@ -225,6 +228,7 @@ class Core {
   template <class Event>
   void Handle(const Event& event, Effects* out) {
     placement_.SpendUntil(chunks_.work() + options_.event_work);
+    job_waits_ = job_waits_ && std::is_same_v<Event, Tick>;
     On(event, out);
     if (options_.below()) ServeBelow(out);
   }
@@ -236,16 +240,20 @@ class Core {
   // How many keys one HintAsked of the session may name: drivers say more in several.
   uint32_t HintKeysMax(SessionId session);
 
+  // How many keys one PromptClearAsked of the space, which was met, may name.
+  uint32_t ClearKeysMax(SpaceId space) const;
+
   // What all events so far have cost, in chunks looked at or changed and slots given or taken (ChunkTable::Charge). Each is 10 to
   // 100 ns, by what it is and where its memory lies (measured, ns: lookups 11, hints 13 to 40, clears 28, stores 80; AMD EPYC, a
   // busy host).
   uint64_t work() const { return chunks_.work(); }
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const {
-    return ClearWork() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) || fills_.Due(now_) ||
-           pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() || !placement_.rest().empty() ||
-           !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
-           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote();
+    return JobWork() || !let_go_.empty() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) ||
+           fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() ||
+           !placement_.rest().empty() || !begun_reads_.empty() ||
+           (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
+           CanFlush() || CanWriteRemote();
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire.
   bool waits_for_clock() const {
@@ -317,6 +325,7 @@ class Core {
   void On(const TierRead& event, Effects* out);
   void On(const RemoteFound& event, Effects* out);
   void On(const RemoteReachable& event, Effects* out);
+  void On(const RemoteForgot& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
   void On(const DiskTold& event, Effects* out);
   void On(const SpaceFound& event, Effects* out);
@@ -326,6 +335,8 @@ class Core {
   void On(const ClearKept& event, Effects* out);
   void On(const FlushAsked& event, Effects* out);
   void On(const ClearAsked& event, Effects* out);
+  void On(const PromptClearAsked& event, Effects* out);
+  void On(const MoveAsked& event, Effects* out);
   void On(const QuotaSet& event, Effects* out);
   void On(const JobCancelAsked& event, Effects* out);
   void On(const Tick& event, Effects* out);
@@ -341,17 +352,21 @@ class Core {
     uint32_t epoch = 0;                         // the space's, when it was asked
     uint32_t from = 0;                          // the position before it was asked
     uint32_t asked = 0;                         // keys from there on, so far
+    bool vain = false;                          // what is found may be what was to be forgotten
     std::vector<std::vector<bool>> there = {};  // [group][key - from]
   };
   void AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out);
   // Of an ask that has ended: puts what is there into the index. Those that weren't there: `added`.
   void TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added);
   void EndAsks(SessionId session);
+  // The remote store shall forget them; until it has they aren't found there, nor written.
+  void ForgetRemotely(RemoteForgotten forgotten, Effects* out);
+  void AskInVain(SpaceId space);
   // Chunks that shall be in the remote store, too; and what of them is written now.
   void OfferRemote(ChunkIndex chunk);
   bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
   void WriteRemote(Effects* out);
-  void RemoteWritten(ChunkIndex chunk, const absl::Status& status);
+  void RemoteWritten(ChunkIndex chunk, const absl::Status& status, Effects* out);
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
   // The visible or filling chunk of `key`; one that a clear has left behind, or whose parent was dropped, is detached and not found.
@@ -427,8 +442,21 @@ class Core {
   bool CanFlush() const { return !flushes_.empty() && flushes_.front().next < flushes_.front().end && MayWrite(); }
   void GoOnFlushing(uint64_t until, Effects* out);
   void EndFlushes(Effects* out);
-  // Whether a Tick can go on with clears: the last step of one is to wait until it is durable.
-  bool ClearWork() const;
+  // Whether a Tick can go on with the job whose turn it is: the last step of a clear is to wait until it is durable.
+  bool JobWork() const;
+  // Jobs on prompts. These three go on with one until work() has come to `until`, and say how that ended.
+  enum class Turn { kMore, kWaits, kDone };
+  Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  Turn GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
+  void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
+  void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);
+  void EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until);
+  bool WriteForMove(ChunkIndex chunk, Effects* out);
+  Turn ReadForMove(ChunkIndex chunk, Effects* out);
+  // What a job on a prompt holds that has ended is let go in slices.
+  void ForgetPromptJob(JobId job);
   Bytes BytesOf(ChunkIndex chunk) const { return spaces_[chunks_[chunk].space].chunk_bytes(chunks_[chunk].group); }
   // The copy of an op begins that doesn't wait, any more; or it ends, for a chunk of it was lost meanwhile.
   void BeginCopy(OpId id, Op* op, Effects* out);
@@ -515,9 +543,17 @@ class Core {
   absl::Time remote_pause_until_ = absl::InfinitePast();  // until then it isn't asked
   HandleTable<AskId, Ask> asks_;
   std::deque<ChunkRef> remote_queue_;
-  Bytes remote_writing_{};  // of slots that are being written to it
+  Bytes remote_writing_{};                                           // of slots that are being written to it
+  std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_forgets_;  // what it is to forget and hasn't, so often
+  absl::flat_hash_map<ChunkIndex, JobId> remote_doomed_;             // that are being written, and were cleared meanwhile
   std::deque<Flush> flushes_;
   Jobs jobs_;
+  std::map<JobId, PromptJob> prompt_jobs_;  // that run
+  bool job_waits_ = false;                  // the current one does, for an event
+  std::vector<ChunkIndex> let_go_;          // that an ended one has kept
+  // Keys that were cleared before the disk had told of all that it has: it may have such a chunk.
+  bool all_told_ = false;
+  std::set<std::pair<SpaceId, ChunkKey>> cleared_keys_;
   std::deque<Pins::OfSpace> cleared_pins_;  // to be ended in slices
   struct DeadWriter {
     InstanceId instance;

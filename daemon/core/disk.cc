@@ -67,7 +67,7 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
 
 void Core::On(const WriteFinished& event, Effects* out) {
   const ChunkIndex i = Find(event.chunk);
-  if (event.to == Tier::kRemote) return RemoteWritten(i, event.status);
+  if (event.to == Tier::kRemote) return RemoteWritten(i, event.status, out);
   const auto write = i == kNoChunk ? write_of_.end() : write_of_.find(i);
   if (write == write_of_.end()) return;  // a late duplicate
   writes_.erase(write->second);

@@ -28,7 +28,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
                        {found.places.begin(), found.places.end()},
                        placement_.IsOnDisk(id, found.group, found.key, found.position)});
   };
-  if (all_cleared_ || spaces_[id].cleared) return free();
+  if (all_cleared_ || spaces_[id].cleared || cleared_keys_.contains({id, found.key})) return free();
   ChunkIndex parent = kNoChunk;
   if (spec.reuse.chained() && found.parent.has_value()) {
     parent = FindCurrent(id, found.group, *found.parent);
@@ -55,7 +55,10 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   ++counters_.chunks_found;
 }
 
-void Core::On(const DiskTold&, Effects*) { disk_told_ = true; }
+void Core::On(const DiskTold&, Effects*) {
+  disk_told_ = all_told_ = true;
+  cleared_keys_.clear();
+}
 
 void Core::On(const PlacesWanted& event, Effects* out) {
   KVIST_CHECK(event.records.size() <= kPlacesMax);

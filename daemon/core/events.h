@@ -264,6 +264,13 @@ struct RemoteFound {
   std::vector<bool> there = {};  // [group * keys + key]
 };
 
+// To RemoteForgotten: the remote store hasn't got them any more. Or it couldn't be told.
+struct RemoteForgot {
+  JobId job;
+  SpaceId space;
+  std::vector<ChunkKey> keys;
+};
+
 // Whether the remote store can be asked and written to; until this is said it can't.
 struct RemoteReachable {
   bool reachable = false;
@@ -305,7 +312,7 @@ struct PlacesDamaged {
   std::vector<PlacesWanted::Record> records;
 };
 
-// A clear of this job is durable in a tier: no restart finds there what it has hidden. Or it can't be made durable.
+// What this job has cleared (SpaceCleared, or one ChunksHidden) is durable in a tier: no restart finds it there. Or it can't be made durable.
 struct ClearKept {
   JobId job;
   Tier in = Tier::kSsd;
@@ -327,6 +334,31 @@ struct ClearAsked {
   std::string request = {};  // as in Job
 };
 
+// What a prompt of `keys` (at most Core::ClearKeysMax, at least one) has in a space that was met goes, in all groups: from now on no lookup
+// finds it, also where other prompts begin with it; what hangs on it goes with it, and so do pins of any of it. A job as ClearAsked's frees
+// it, and ends when no restart finds it. Answer, then: JobEnded.
+struct PromptClearAsked {
+  JobId job;
+  SpaceId space;
+  std::span<const ChunkKey> keys;
+  std::string request = {};
+};
+
+// What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
+// isn't used by that, and what is in use meanwhile isn't moved. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
+// needs are freed. From kSsd to kDram: it is read, as far as there is room: nothing that is leased goes for it, and it takes no more than a
+// lease may; then its places on disk are freed. `keep_source`: nothing is freed. Answer, in the end: JobEnded.
+struct MoveAsked {
+  JobId job;
+  JobKind kind = JobKind::kMove;  // or kPrefetch: from kSsd to kDram, keeping the source
+  SpaceId space;
+  std::span<const ChunkKey> keys;
+  Tier from = Tier::kSsd;
+  Tier to = Tier::kDram;
+  bool keep_source = false;
+  std::string request = {};
+};
+
 // A tenant's slots are at most so many bytes from now on; absent: the whole pool. What it has above that goes with its next stores.
 struct QuotaSet {
   std::string tenant;
@@ -334,7 +366,7 @@ struct QuotaSet {
 };
 
 // A job is to stop where it is. What a clear has not freed by then stays invisible, and goes by eviction like other chunks, or by
-// the next clear. Answer: JobEnded; none when no such job runs.
+// the next clear; of a prompt a restart may find some. Answer: JobEnded; none when no such job runs.
 struct JobCancelAsked {
   JobId job;
 };
@@ -410,6 +442,12 @@ struct ReadStarted {
   std::vector<SlotRef> slots;
   Tier from = Tier::kSsd;
 };
+// These chunks, of every group, are to be removed from the remote store. Answer: RemoteForgot.
+struct RemoteForgotten {
+  JobId job;
+  SpaceId space;
+  std::vector<ChunkKey> keys;
+};
 // Which of these chunks, of every group, does the remote store have? Answer: RemoteFound.
 struct RemoteAsked {
   AskId ask;
@@ -433,6 +471,18 @@ struct PlacesFreed {
 struct SpaceCleared {
   JobId job;
   std::optional<SpaceId> space;
+};
+// No later daemon may find what was written or is being written of these chunks; it may be read all the same until PlacesFreed. Answer:
+// ClearKept.
+struct ChunksHidden {
+  struct Chunk {
+    GroupId group;
+    ChunkKey key;
+    uint32_t position = 0;
+  };
+  JobId job;
+  SpaceId space;
+  std::vector<Chunk> chunks;
 };
 // To FlushAsked: so many chunks survive the daemon. Unavailable: some don't, for the disk takes no writes, or failed.
 struct Flushed {
@@ -477,7 +527,7 @@ struct CorruptionFound {
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
                             CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            ReadStarted, PlacesFreed, SpaceCleared, Flushed, RemoteAsked>;
+                            ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -36,6 +36,11 @@ void Core::CheckInvariants() {
       for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];
     }
   }
+  for (const auto& [id, job] : prompt_jobs_) {
+    KVIST_CHECK(jobs_.Find(id) != nullptr && jobs_.Find(id)->state == JobState::kRunning);
+    for (const PromptJob::Kept& kept : job.kept) ++keeps[kept.chunk];
+  }
+  for (const ChunkIndex chunk : let_go_) ++keeps[chunk];
   KVIST_CHECK(pins_.CountsExpiring());
   KVIST_CHECK(numbers == pins_.numbers() && PinsAfter(0, SIZE_MAX).rows.size() == pins_.size());
   Bytes private_bytes{};
@@ -146,6 +151,7 @@ void Core::CheckInvariants() {
   KVIST_CHECK(reading == reading_bytes_);
   KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size());
   KVIST_CHECK(remote_writing == remote_writing_);
+  for (const auto& [i, job] : remote_doomed_) KVIST_CHECK(chunks_[i].remote == RemoteCopy::kWriting && chunks_[i].detached);
   asks_.ForEach([&](AskId, const Ask& ask) { KVIST_CHECK(sessions_.Find(ask.lookup.session) != nullptr); });
   placement_.CheckInvariants();
   slots_.CheckInvariants();

@@ -8,12 +8,13 @@
 
 #include "absl/strings/string_view.h"
 #include "storage/base/ids.h"
+#include "storage/base/units.h"
 
 namespace kvist::core {
 
 using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused while the daemon lives
 
-enum class JobKind : uint8_t { kClear };
+enum class JobKind : uint8_t { kClear, kClearPrompt, kMove, kPrefetch };
 enum class JobState : uint8_t { kRunning, kDone, kCancelled };
 
 // A long operation that an operator has asked for.
@@ -28,6 +29,10 @@ struct Job {
   uint64_t total = 0;
   uint8_t unkept = 0;   // tiers, a bit each, from which what it does may still come back; it doesn't end before
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
+  // Of jobs on prompts (prompt_jobs.h).
+  Bytes bytes{};         // of those chunks' shards
+  uint64_t already = 0;  // chunks to which nothing had to be done
+  uint64_t left = 0;     // that were to be moved and were not: in use, or for want of room
 
   bool kept() const { return unkept == 0; }
 };

@@ -96,7 +96,7 @@ void Core::On(const RemoteFound& event, Effects* out) {
 }
 
 void Core::TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added) {
-  if (ask.epoch != spaces_[ask.space].epoch) return;  // cleared meanwhile: what was found may be what was cleared
+  if (ask.vain || ask.epoch != spaces_[ask.space].epoch) return;  // what was found may be what was cleared meanwhile
   const std::vector<GroupSpec>& specs = spaces_[ask.space].spec.groups;
   const uint64_t until = chunks_.work() + options_.event_work / kTakeShare;
   const auto groups = static_cast<uint16_t>(specs.size());
@@ -109,18 +109,20 @@ void Core::TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added) {
       if (parent == kNoChunk || !chunks_[parent].whole()) continue;  // evicted meanwhile
     }
     for (uint32_t k = 0; k < ask.there[g].size() && chunks_.work() < until; ++k) {
-      ChunkIndex i = FindCurrent(ask.space, group, ask.keys[ask.from + k]);
+      const ChunkKey& key = ask.keys[ask.from + k];
+      const bool there = ask.there[g][k] && !remote_forgets_.contains({ask.space, key});
+      ChunkIndex i = FindCurrent(ask.space, group, key);
       const bool hangs = i != kNoChunk && chunks_[i].parent == parent;  // keys come from clients
       const bool fits = i == kNoChunk || (hangs && (chunks_[i].whole() || chunks_[i].state == ChunkState::kGhost));
-      if (fits && ask.there[g][k] && (i == kNoChunk || chunks_[i].state == ChunkState::kGhost)) {
+      if (fits && there && (i == kNoChunk || chunks_[i].state == ChunkState::kGhost)) {
         ++counters_.remote_chunks_found;
         if (i == kNoChunk) {
-          i = placement_.AddRemote(ask.space, group, ask.keys[ask.from + k], parent);
+          i = placement_.AddRemote(ask.space, group, key, parent);
         } else {
           placement_.SetRemote(i);
         }
         added->push_back(i);
-      } else if (hangs && ask.there[g][k] && chunks_[i].whole() && chunks_[i].remote == RemoteCopy::kNone) {
+      } else if (hangs && there && chunks_[i].whole() && chunks_[i].remote == RemoteCopy::kNone) {
         placement_.SetRemote(i);  // needn't be written there
       }
       if (!chained) continue;
@@ -137,6 +139,27 @@ void Core::EndAsks(SessionId session) {
   });
   chunks_.Charge(over.size());
   for (const AskId id : over) asks_.Take(id);
+}
+
+void Core::ForgetRemotely(RemoteForgotten forgotten, Effects* out) {
+  chunks_.Charge(forgotten.keys.size());
+  for (const ChunkKey& key : forgotten.keys) ++remote_forgets_[{forgotten.space, key}];
+  AskInVain(forgotten.space);
+  out->push_back(std::move(forgotten));
+}
+
+void Core::On(const RemoteForgot& event, Effects*) {
+  chunks_.Charge(event.keys.size());
+  for (const ChunkKey& key : event.keys) {
+    const auto forgets = remote_forgets_.find({event.space, key});
+    if (forgets != remote_forgets_.end() && --forgets->second == 0) remote_forgets_.erase(forgets);
+  }
+  AskInVain(event.space);  // they may have been answered before
+  if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
+}
+
+void Core::AskInVain(SpaceId space) {
+  asks_.ForEach([space](AskId, Ask& ask) { ask.vain = ask.vain || ask.space == space; });
 }
 
 void Core::On(const RemoteReachable& event, Effects*) {
@@ -164,7 +187,8 @@ void Core::WriteRemote(Effects* out) {
       continue;  // cleared, or gone
     Chunk& chunk = chunks_[i];
     if (chunk.remote != RemoteCopy::kNone) continue;
-    if (chunk.state != ChunkState::kSealed) {
+    // What it is to forget may be forgotten after this write.
+    if (chunk.state != ChunkState::kSealed || remote_forgets_.contains({chunk.space, chunk.key})) {
       ++counters_.remote_chunks_dropped;
       continue;
     }
@@ -181,7 +205,7 @@ void Core::WriteRemote(Effects* out) {
   }
 }
 
-void Core::RemoteWritten(ChunkIndex i, const absl::Status& status) {
+void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out) {
   if (i == kNoChunk || chunks_[i].remote != RemoteCopy::kWriting) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   chunks_.Charge(1);
@@ -189,6 +213,11 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status) {
   --chunk.holds;
   chunk.remote = status.ok() ? RemoteCopy::kThere : RemoteCopy::kNone;
   ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
+  // A write that failed may be there, too.
+  if (const auto doomed = remote_doomed_.extract(i); !doomed.empty()) {
+    chunk.remote = RemoteCopy::kNone;
+    ForgetRemotely({doomed.mapped(), chunk.space, {chunk.key}}, out);
+  }
   Settle(i);
 }
 

@@ -1,4 +1,4 @@
-// What the core does a slice at a time: clears, and the end of what is over.
+// What the core does a slice at a time: clears and other jobs, and the end of what is over.
 
 #include <algorithm>
 #include <utility>
@@ -39,11 +39,15 @@ void Core::On(const ClearAsked& event, Effects* out) {
   if (options_.below()) out->push_back(SpaceCleared{event.job, event.space});
 }
 
-void Core::On(const ClearKept& event, Effects*) { jobs_.Keep(event.job, BitOf(event.in)); }
+void Core::On(const ClearKept& event, Effects*) {
+  jobs_.Keep(event.job, BitOf(event.in));
+  if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
+}
 
-bool Core::ClearWork() const {
+bool Core::JobWork() const {
   const Job* job = jobs_.current();
-  return job != nullptr && (job->done < job->total || job->kept());
+  if (job == nullptr) return false;
+  return job->kind == JobKind::kClear ? job->done < job->total || job->kept() : !job_waits_;
 }
 
 void Core::Clear(Job* job, uint64_t until) {
@@ -59,8 +63,10 @@ void Core::Clear(Job* job, uint64_t until) {
 }
 
 void Core::On(const JobCancelAsked& event, Effects* out) {
-  if (const Job* job = jobs_.End(event.job, JobState::kCancelled))
-    out->push_back(JobEnded{job->id, job->state, job->chunks});
+  const Job* job = jobs_.End(event.job, JobState::kCancelled);
+  if (job == nullptr) return;
+  ForgetPromptJob(event.job);
+  out->push_back(JobEnded{job->id, job->state, job->chunks});
 }
 
 void Core::Detach(ChunkIndex i) {
@@ -81,12 +87,16 @@ void Core::On(const Tick& event, Effects* out) {
   Reap(until);
   BeginWaiting(out);
   GoOnFlushing(until, out);
-  while (chunks_.work() < until && (ClearWork() || !placement_.rest().empty())) {
+  while (chunks_.work() < until && (JobWork() || !placement_.rest().empty())) {
     if (!placement_.rest().empty()) {
       placement_.CollectRest(until);
       continue;
     }
     Job* job = jobs_.current();
+    if (job->kind != JobKind::kClear) {
+      GoOnWithPrompt(job, until, out);
+      continue;
+    }
     Clear(job, until);
     if (job->done < job->total || !job->kept() || !placement_.rest().empty()) continue;
     const Job* ended = jobs_.End(job->id, JobState::kDone);
@@ -114,6 +124,7 @@ void Core::EndWhatIsOver(uint64_t until) {
     if (const auto over = pins_.NextDue())
       KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
   }
+  for (; more() && !let_go_.empty(); let_go_.pop_back()) KeepNoLonger({&let_go_.back(), 1});
   while (more() && allocations_.OfClosed()) {
     chunks_.Charge(1);
     EndAllocation(allocations_.OfClosed());

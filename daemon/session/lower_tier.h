@@ -50,6 +50,8 @@ class LowerTier {
   virtual void Read(std::vector<ChunkToRead> chunks) = 0;
   // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.
   virtual void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) = 0;
+  // Nor are these chunks, though their places may be read until they are freed; ClearKept when that is so.
+  virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
 };
 
 // The node's disks.

@@ -468,16 +468,31 @@ Activity::Rows Reactor::Traffics() const {
   return rows;
 }
 
-absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
+template <class Asked>
+absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) {
   if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
   if (core_.jobs().full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(core::Jobs::kRunningMax, " jobs are running: wait for one to end, or cancel one"));
   }
   const core::JobId job{next_job_++};
-  core_.Handle(core::ClearAsked{job, space, std::move(request)}, &effects_);
+  asked.job = job;
+  asked.request = std::move(request);
+  core_.Handle(asked, &effects_);
   CarryOut();
   return job;
+}
+
+absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
+  return StartJob(core::ClearAsked{.job = {}, .space = space}, std::move(request));
+}
+
+absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, std::string request) {
+  return StartJob(clear, std::move(request));
+}
+
+absl::StatusOr<core::JobId> Reactor::Move(core::MoveAsked move, std::string request) {
+  return StartJob(move, std::move(request));
 }
 
 void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {

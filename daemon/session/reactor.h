@@ -84,6 +84,9 @@ class Reactor : public LowerTier::Ear {
   // Starts a clear of a space, or of all; nothing of it is a hit any more. When a job that is listed has this request (and it isn't empty)
   // it is that job, and nothing is started. Errors: ResourceExhausted  as many jobs run as may.
   absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
+  // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in.
+  absl::StatusOr<core::JobId> ClearPrompt(core::PromptClearAsked clear, std::string request);
+  absl::StatusOr<core::JobId> Move(core::MoveAsked move, std::string request);
   // No effect on a job that has ended.
   void CancelJob(core::JobId job);
   // As core::QuotaSet says.
@@ -139,6 +142,9 @@ class Reactor : public LowerTier::Ear {
   // Runs a task on the reactor's thread and waits for it; false when it never runs.
   bool RunAndWait(std::function<void()> task);
   EngineSession* Find(SessionId id);
+  // Tells the core of a job, unless one is listed that has this request.
+  template <class Asked>
+  absl::StatusOr<core::JobId> StartJob(Asked asked, std::string request);
 
   void Carry(core::SessionAccepted& effect);
   void Carry(core::SessionRefused& effect);
@@ -156,6 +162,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::ReadStarted& effect);
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
   void Carry(core::SpaceCleared& effect);
+  void Carry(core::ChunksHidden& effect) { disk_->Hide(core_.spec(effect.space), std::move(effect)); }
   void Carry(core::Flushed& effect);
   void Carry(core::RemoteAsked& effect);
   LowerTier& TierAt(core::Tier tier) const;

@@ -51,7 +51,11 @@ struct Printer {
   std::string operator()(const core::ReadStarted& e) { return absl::StrCat("read chunk ", Show(e.chunk)); }
   std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
   std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
+  std::string operator()(const core::RemoteForgotten& e) { return absl::StrCat("forget ", e.keys.size(), " keys"); }
   std::string operator()(const core::RemoteAsked& e) { return absl::StrCat("ask for ", e.keys.size(), " keys"); }
+  std::string operator()(const core::ChunksHidden& e) {
+    return absl::StrCat("hide ", e.chunks.size(), " chunks of job ", e.job.value);
+  }
   std::string operator()(const core::Flushed& e) { return absl::StrCat("flushed ", e.chunks, ": ", e.status.ToString()); }
   std::string operator()(const core::CopyCancelled& e) { return absl::StrCat("cancel op ", Show(e.op)); }
   std::string operator()(const core::OpEnded& e) {
@@ -128,6 +132,13 @@ std::string Print(const core::CancelAsked& e) { return absl::StrCat("give up op 
 std::string Print(const core::CopyFinished& e) { return absl::StrCat("quiet op ", Show(e.op), " ", e.status.ToString()); }
 std::string Print(const core::ClearAsked& e) {
   return absl::StrCat("clear job ", e.job.value, e.space.has_value() ? absl::StrCat(" space ", e.space->value) : " all");
+}
+std::string Print(const core::PromptClearAsked& e) {
+  return absl::StrCat("clear job ", e.job.value, " space ", e.space.value, " ", Show(e.keys));
+}
+std::string Print(const core::MoveAsked& e) {
+  return absl::StrCat("move job ", e.job.value, " space ", e.space.value, " ", Show(e.keys),
+                      e.to == core::Tier::kDram ? " to DRAM" : " to disk", e.keep_source ? ", keeping the source" : "");
 }
 std::string Print(const core::JobCancelAsked& e) { return absl::StrCat("cancel job ", e.job.value); }
 std::string Print(const core::Tick& e) { return absl::StrCat("tick ", absl::ToUnixMillis(e.now), " ms"); }

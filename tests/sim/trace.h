@@ -25,6 +25,8 @@ std::string Print(const core::SwapAsked& e);
 std::string Print(const core::CancelAsked& e);
 std::string Print(const core::CopyFinished& e);
 std::string Print(const core::ClearAsked& e);
+std::string Print(const core::PromptClearAsked& e);
+std::string Print(const core::MoveAsked& e);
 std::string Print(const core::JobCancelAsked& e);
 std::string Print(const core::Tick& e);
 std::string Print(const core::Effect& e);

@@ -68,6 +68,8 @@ void DelayedTier::Free(core::PlacesFreed freed) {
 // It survives nothing, so no clear needs to.
 void DelayedTier::Clear(const core::SpaceSpec*, core::SpaceCleared cleared) { ear_->Say(core::ClearKept{cleared.job}); }
 
+void DelayedTier::Hide(const core::SpaceSpec&, core::ChunksHidden hidden) { ear_->Say(core::ClearKept{hidden.job}); }
+
 void DelayedTier::At(absl::Time when, std::function<void()> what) {
   {
     const std::lock_guard lock(mutex_);

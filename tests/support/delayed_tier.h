@@ -25,6 +25,7 @@ class DelayedTier final : public session::DiskTier {
   void Read(std::vector<ChunkToRead> chunks) override;
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
+  void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) override;
 
  private:
   void ReadOne(core::ReadStarted read, Slots slots);

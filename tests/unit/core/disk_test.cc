@@ -80,6 +80,11 @@ class DiskWorld {
     }
     REQUIRE(fixture_.core->status().ops == 0);
     while (Moving()) EndOne();
+    for (int i = 0; i < 10000 && fixture_.core->jobs().busy(); ++i) {
+      Pass();
+      EndOne();
+    }
+    REQUIRE_FALSE(fixture_.core->jobs().busy());
     // What is there is durable when a flush says so.
     last_flush_ = RequestTag{++tags_};
     Do(FlushAsked{std::nullopt, last_flush_});
@@ -124,6 +129,7 @@ class DiskWorld {
     sum.remote_unanswered += status.remote_unanswered;
   }
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
+  uint64_t prompts_cleared = 0, moves = 0;
 
  private:
   static CoreFixture::Options OptionsOf(uint32_t seed, Shape shape) {
@@ -149,6 +155,7 @@ class DiskWorld {
     std::vector<ChunkKey> keys;  // [slot]
     std::vector<SlotRef> slots;
     std::vector<ChunkRef> coming;  // that were still being read when it began
+    uint64_t number = 0;
   };
   struct Lease {
     LeaseId id;
@@ -233,14 +240,22 @@ class DiskWorld {
     const std::vector<ChunkKey> keys = Path();
     const auto group = static_cast<uint16_t>(Below(shape_.window ? 2 : 1));
     for (const ChunkKey& key : keys) {
-      if (Below(4) != 0) remote_.insert({remote_generation_, group, key});
+      if (Below(4) == 0) continue;
+      remote_.insert({remote_generation_, group, key});
+      gone_.erase({group, key});  // stored anew, by another
     }
     if (Below(3) == 0) remote_.erase({remote_generation_, group, keys.back()});
   }
   void Rarely() {
     if (shape_.remote && Below(3) != 0) return Elsewhere();
     if (!shape_.disk && Below(3) == 0) return Restart();
-    switch (Below(8)) {
+    switch (Below(9)) {
+      case 8:
+        switch (Below(8)) {
+          case 0: return ClearPrompt();  // and all prompts, for they begin in the same way
+          case 1: return Do(JobCancelAsked{JobId{jobs_ - Below(2)}});
+          default: return Move();
+        }
       case 0:
         if (Below(6) == 0) Do(ClearAsked{JobId{++jobs_}});
         return;
@@ -296,6 +311,35 @@ class DiskWorld {
     }
   }
 
+  void ClearPrompt() {
+    if (fixture_.core->jobs().full()) return;
+    const std::vector<ChunkKey> keys = Path();
+    const JobId job{++jobs_};
+    for (uint16_t group = 0; group < space_.groups.size(); ++group) {
+      for (const ChunkKey& key : keys) gone_[{group, key}] = {job, copies_begun_};
+    }
+    ++prompts_cleared;
+    Do(PromptClearAsked{job, SpaceId{0}, keys});
+    CHECK(HitsOf(keys) == 0);
+  }
+  void Move() {
+    if (fixture_.core->jobs().full()) return;
+    const bool up = Below(2) == 0;
+    const std::vector<ChunkKey> keys = Path();
+    ++moves;
+    Do(MoveAsked{.job = JobId{++jobs_},
+                 .space = SpaceId{0},
+                 .keys = keys,
+                 .from = up ? Tier::kSsd : Tier::kDram,
+                 .to = up ? Tier::kDram : Tier::kSsd,
+                 .keep_source = Below(2) == 0});
+  }
+  // A restart finds what no job has made durable.
+  void ForgetUnkept() {
+    std::erase_if(gone_, [this](const auto& gone) { return !done_.contains(gone.second.job); });
+    hides_.clear();
+  }
+
   // How many chunks of the path are hits, leased by nobody.
   uint32_t HitsOf(const std::vector<ChunkKey>& path) {
     lookups_[++tags_] = path;
@@ -331,11 +375,14 @@ class DiskWorld {
     tag_of_.clear();
     writes_.clear();
     reads_.clear();
+    ForgetUnkept();
     lost_.clear();
     asks_.clear();
+    forgets_.clear();
     remote_writes_.clear();
     lookups_.clear();
     last_flushed_.reset();
+    hidden_writes_.clear();
     const std::unique_ptr<kvist::test::KeptSections> before = std::move(index_);
     index_ = std::make_unique<kvist::test::KeptSections>();
     fixture_.Restart(OptionsOf(seed_, shape_), index_.get());
@@ -391,6 +438,8 @@ class DiskWorld {
 
   void EndOne() {
     if (Below(4) == 0) LandLate();
+    if (!hides_.empty() && Below(3) == 0) return EndHide();
+    if (!forgets_.empty() && Below(3) == 0) return EndForget();
     const size_t all = copies_.size() + writes_.size() + reads_.size() + asks_.size() + remote_writes_.size();
     if (all == 0) return;
     size_t i = Below(static_cast<uint32_t>(all));
@@ -401,7 +450,8 @@ class DiskWorld {
     EndRemoteWrite(i - asks_.size());
   }
   bool Moving() const {
-    return !copies_.empty() || !writes_.empty() || !reads_.empty() || !asks_.empty() || !remote_writes_.empty();
+    return !copies_.empty() || !writes_.empty() || !reads_.empty() || !asks_.empty() || !remote_writes_.empty() ||
+           !hides_.empty() || !forgets_.empty();
   }
   void EndAsk(size_t i) {
     const RemoteAsked ask = asks_[i];
@@ -442,6 +492,8 @@ class DiskWorld {
       if (coming && lost_.contains(coming.Pack())) name = {};
       if (copy.direction == Direction::kStore) {
         slots_[copy.slots[s].index] = name;
+        const auto gone = gone_.find({copy.group.value, copy.keys[s]});
+        if (ok && gone != gone_.end() && gone->second.copies < copy.number) gone_.erase(gone);
       } else {
         CHECK(slots_[copy.slots[s].index] == name);  // also when it ends: nothing wrote there meanwhile
       }
@@ -450,10 +502,27 @@ class DiskWorld {
     if (!ok) status = lost ? absl::DataLossError("a read has failed") : absl::CancelledError("given up");
     Do(CopyFinished{copy.op, status});
   }
+  void EndForget() {
+    const auto [forgotten, generation] = forgets_.front();
+    forgets_.erase(forgets_.begin());
+    for (const ChunkKey& key : forgotten.keys) {
+      for (uint16_t g = 0; g < space_.groups.size(); ++g) remote_.erase({generation, g, key});
+    }
+    Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
+  }
+  void EndHide() {
+    const JobId job = hides_.front();
+    hides_.erase(hides_.begin());
+    Do(ClearKept{job});
+  }
   void EndWrite(size_t i) {
     const WriteStarted write = writes_[i];
     writes_.erase(writes_.begin() + static_cast<ptrdiff_t>(i));
     WriteFinished finished{write.chunk, absl::OkStatus()};
+    if (hidden_writes_.erase(write.chunk.Pack()) > 0) {
+      finished.status = absl::CancelledError("hidden meanwhile");
+      return Do(finished);
+    }
     if (Below(6) == 0) {
       finished.status = Below(2) == 0 ? absl::UnavailableError("EIO") : absl::ResourceExhaustedError("full");
       return Do(finished);
@@ -500,7 +569,7 @@ class DiskWorld {
   }
 
   void Begin(const CopyStarted& copy, const Asked& asked) {
-    Copy begun{copy.op, copy.direction, asked.shard, asked.group, {}, copy.slots, copy.coming};
+    Copy begun{copy.op, copy.direction, asked.shard, asked.group, {}, copy.slots, copy.coming, ++copies_begun_};
     for (size_t s = 0; s < copy.slots.size(); ++s) {
       begun.keys.push_back(asked.keys.at(copy.chunk_of[s]));
       const bool coming = !copy.coming.empty() && copy.coming[s];
@@ -529,8 +598,13 @@ class DiskWorld {
     const std::vector<ChunkKey>& keys = asked.mapped();
     REQUIRE(answer.chunks <= keys.size());
     CHECK(answer.coming <= 2 * answer.chunks);
+    for (uint16_t group = 0; group < space_.groups.size(); ++group) {
+      for (uint32_t k = space_.groups[group].reuse.FirstNeeded(answer.chunks); k < answer.chunks; ++k)
+        CHECK_FALSE(gone_.contains({group, keys[k]}));
+    }
     if (answer.lease) leases_.push_back({answer.lease, {keys.begin(), keys.begin() + answer.chunks}});
   }
+  void Carry(const RemoteForgotten& forgotten, const Asked&) { forgets_.emplace_back(forgotten, remote_generation_); }
   void Carry(const RemoteAsked& ask, const Asked&) {
     CHECK(!ask.keys.empty());
     asks_.push_back(ask);
@@ -555,7 +629,8 @@ class DiskWorld {
       REQUIRE(chunk.places.size() == shape_.shards);
       const auto row = rows_.find({chunk.group.value, chunk.key});
       if (row == rows_.end()) {
-        CHECK_FALSE(chunk.replaced);  // an older copy, whose row went with the newer one's
+        // An older copy, whose row went with the newer one's, or a newer one was hidden since.
+        CHECK((!chunk.replaced || hidden_rows_.contains({chunk.group.value, chunk.key})));
       } else {
         const bool tells = row->second.places[0] == chunk.places[0];
         if (tells) CHECK_FALSE(chunk.replaced);
@@ -569,7 +644,22 @@ class DiskWorld {
       }
     }
   }
+  void Carry(const ChunksHidden& hidden, const Asked&) {
+    for (const ChunksHidden::Chunk& chunk : hidden.chunks) {
+      if (rows_.erase({chunk.group.value, chunk.key}) > 0) hidden_rows_.insert({chunk.group.value, chunk.key});
+      for (const WriteStarted& write : writes_) {
+        if (write.group == chunk.group && write.key == chunk.key) hidden_writes_.insert(write.chunk.Pack());
+      }
+    }
+    hides_.push_back(hidden.job);
+  }
+  void Carry(const JobEnded& ended, const Asked&) {
+    if (ended.how == JobState::kDone) done_.insert(ended.job);
+  }
   void Carry(const SpaceCleared& cleared, const Asked&) {
+    for (const auto& [name, row] : rows_) hidden_rows_.insert(name);
+    rows_.clear();
+    for (const WriteStarted& write : writes_) hidden_writes_.insert(write.chunk.Pack());
     ++remote_generation_;
     if (shape_.remote) kept_clears_.push_back({cleared.job, Tier::kRemote});
     if (shape_.disk) kept_clears_.push_back({cleared.job, Tier::kSsd});
@@ -616,7 +706,18 @@ class DiskWorld {
   std::map<uint64_t, uint64_t> read_generation_;  // [chunk] of reads from the remote store
   std::vector<std::pair<WriteStarted, uint64_t>> remote_writes_;
   std::vector<RemoteAsked> asks_;
-  std::vector<ClearKept> kept_clears_;  // to be said when what goes with the clear was carried out
+  std::vector<std::pair<RemoteForgotten, uint64_t>> forgets_;  // in a generation
+  std::vector<ClearKept> kept_clears_;                         // to be said when what goes with the clear was carried out
+  struct Gone {
+    JobId job;
+    uint64_t copies;  // that had begun before
+  };
+  std::map<std::pair<uint16_t, ChunkKey>, Gone> gone_;  // cleared, and not stored since
+  std::set<JobId> done_;
+  std::vector<JobId> hides_;  // that aren't durable yet
+  std::set<std::pair<uint16_t, ChunkKey>> hidden_rows_;
+  std::set<uint64_t> hidden_writes_;  // chunks whose writes come too late
+  uint64_t copies_begun_ = 0;
   RequestTag last_flush_;
   std::optional<Flushed> last_flushed_;
 };
@@ -662,6 +763,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
                               DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64});
   CoreStatus sum;
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
+  uint64_t prompts_cleared = 0, moves = 0;
   std::vector<uint32_t> seeds{228};  // found places that were lost while their chunk waited to be collected
   const auto last = static_cast<uint32_t>(kvist::test::Campaign("KVIST_DISK_SEEDS", 60, 1000));
   for (uint32_t seed = 1; seed <= last; ++seed) seeds.push_back(seed);
@@ -687,6 +789,8 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     kept += world.kept;
     in_doubt += world.in_doubt;
     landed += world.landed;
+    prompts_cleared += world.prompts_cleared;
+    moves += world.moves;
     world.Rest();
   }
   // That all of it was met.
@@ -703,6 +807,8 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CHECK(kept > 100);
   CHECK(in_doubt > 10);
   CHECK(landed > 3);
+  CHECK(prompts_cleared > 50);
+  CHECK(moves > 300);
   CHECK(waited > 2);
   CHECK(streamed > 50);
   CHECK(sum.chunks_recomputed > 30);

@@ -1,0 +1,329 @@
+#include "daemon/core/prompt_jobs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+// Clears, moves and prefetches of single prompts.
+namespace kvist::core {
+
+// ---- Clears -----------------------------------------------------------------------------------------------------------------
+
+// In a chained group nothing is found without its first chunk, so that one is enough at once; elsewhere each is found by itself.
+uint32_t Core::ClearKeysMax(SpaceId id) const {
+  uint32_t by_themselves = 0;
+  for (const GroupSpec& group : spaces_[id].spec.groups) by_themselves += group.reuse.chained() ? 0 : 1;
+  if (by_themselves == 0) return kKeysMax;
+  return std::clamp(options_.event_work / (2 * by_themselves), 1u, kKeysMax);
+}
+
+void Core::On(const PromptClearAsked& event, Effects* out) {
+  KVIST_CHECK(spaces_.Has(event.space) && !event.keys.empty() && event.keys.size() <= ClearKeysMax(event.space));
+  const std::vector<GroupSpec>& groups = spaces_[event.space].spec.groups;
+  Job job{.id = event.job, .request = event.request, .kind = JobKind::kClearPrompt, .space = event.space};
+  job.total = event.keys.size() + chunks_.places();
+  PromptJob& of = prompt_jobs_[event.job];
+  of.keys.assign(event.keys.begin(), event.keys.end());
+  of.untold = options_.disk.has_value() && !all_told_;
+  if (of.untold) {
+    for (const ChunkKey& key : event.keys) cleared_keys_.emplace(event.space, key);
+  }
+  placement_.SpendUntil(0);  // what is hidden now is freed by Ticks
+  ChunksHidden hidden{event.job, event.space, {}};
+  const auto count = static_cast<uint16_t>(groups.size());
+  for (uint16_t g = 0; g < count; ++g) {
+    const bool chained = groups[g].reuse.chained();
+    for (const ChunkKey& key : chained ? event.keys.first(1) : event.keys) {
+      const ChunkIndex i = chunks_.Find(event.space, GroupId{g}, key);
+      if (i != kNoChunk) {
+        HideOfPrompt(i, of.untold, &job, &hidden);
+      } else if (of.untold) {
+        hidden.chunks.push_back({GroupId{g}, key, 0});
+      }
+    }
+  }
+  of.to_forget = of.keys;  // it may have what isn't known here
+  jobs_.Start(std::move(job));
+  HideFromRestarts(std::move(hidden), &of, out);
+}
+
+void Core::HideOfPrompt(ChunkIndex i, bool untold, Job* job, ChunksHidden* hidden) {
+  const Chunk& chunk = chunks_[i];
+  if (chunk.whole()) {
+    ++job->chunks;
+    job->bytes += BytesOf(i);
+  }
+  if (chunk.remote == RemoteCopy::kThere) prompt_jobs_[job->id].to_forget.push_back(chunk.key);
+  if (chunk.remote == RemoteCopy::kWriting) {
+    ++prompt_jobs_[job->id].hiding;
+    remote_doomed_[i] = job->id;
+  }
+  if (chunk.disk != DiskCopy::kNone || untold) hidden->chunks.push_back({chunk.group, chunk.key, chunk.position});
+  Detach(i);
+}
+
+void Core::HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out) {
+  if (options_.remote.has_value() && !of->to_forget.empty()) {
+    ++of->hiding;
+    ForgetRemotely({hidden.job, hidden.space, std::move(of->to_forget)}, out);
+  }
+  of->to_forget.clear();
+  if (hidden.chunks.empty()) return;
+  ++of->hiding;
+  out->push_back(std::move(hidden));
+}
+
+Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const SpaceId space = *job->space;
+  const std::vector<GroupSpec>& groups = spaces_[space].spec.groups;
+  const auto count = static_cast<uint16_t>(groups.size());
+  const auto more = [&] { return chunks_.work() < until; };
+  ChunksHidden hidden{job->id, space, {}};
+  // Nobody finds what hangs on a hidden chunk; what has been stored anew since hangs on others.
+  const auto orphan = [this](const Chunk& chunk) { return chunk.parent != kNoChunk && chunks_[chunk.parent].detached; };
+  switch (of->step) {
+    case PromptJob::Step::kKeys:
+      for (; more() && of->next < of->keys.size(); ++of->next, ++job->done) {
+        for (uint16_t g = 0; g < count; ++g) {
+          if (!groups[g].reuse.chained()) continue;
+          const ChunkIndex i = chunks_.Find(space, GroupId{g}, of->keys[of->next]);
+          if (i != kNoChunk && orphan(chunks_[i])) {
+            HideOfPrompt(i, of->untold, job, &hidden);
+          } else if (i == kNoChunk && of->untold) {
+            hidden.chunks.push_back({GroupId{g}, of->keys[of->next], static_cast<uint32_t>(of->next)});
+          }
+        }
+      }
+      if (of->next < of->keys.size()) break;
+      of->step = PromptJob::Step::kOrphans;
+      of->next = 0;
+      of->places = chunks_.places();
+      break;
+    case PromptJob::Step::kOrphans:
+      for (; more() && of->next < of->places; ++of->next, ++job->done) {
+        const auto at = static_cast<ChunkIndex>(of->next);
+        const ChunkIndex i = of->backwards ? of->places - 1 - at : at;
+        const Chunk& chunk = chunks_[i];
+        chunks_.Charge(1);
+        if (chunk.state == ChunkState::kFree || chunk.detached || chunk.space != space || !orphan(chunk)) continue;
+        HideOfPrompt(i, of->untold, job, &hidden);
+        ++of->found;
+      }
+      if (of->next < of->places) break;
+      if (std::exchange(of->found, 0) == 0) {
+        of->step = PromptJob::Step::kPins;
+      } else {
+        of->next = 0;
+        of->places = chunks_.places();
+        of->backwards = !of->backwards;
+        job->total += of->places;
+      }
+      break;
+    case PromptJob::Step::kPins: EndPinsOfHidden(of, space, until); break;
+    default:
+      if (of->hiding > 0) return Turn::kWaits;
+      job->done = job->total;
+      return Turn::kDone;
+  }
+  HideFromRestarts(std::move(hidden), of, out);
+  return Turn::kMore;
+}
+
+void Core::EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until) {
+  while (chunks_.work() < until) {
+    const Pins::Page page = pins_.After(of->pin, 1);
+    chunks_.Charge(1);
+    std::optional<PinName> over;
+    for (const auto& [where, named] : page.pins) {
+      const auto& kept = named->second.kept;
+      chunks_.Charge(kept.size());
+      if (where == space && std::any_of(kept.begin(), kept.end(), [this](ChunkIndex i) { return chunks_[i].detached; }))
+        over = named->first;
+    }
+    of->pin = page.next;
+    if (over.has_value()) KeepNoLonger(pins_.Take(space, spaces_[space].tenant, *over).kept);
+    if (page.next == 0) {
+      of->step = PromptJob::Step::kDurable;
+      return;
+    }
+  }
+}
+
+// ---- Moves ------------------------------------------------------------------------------------------------------------------
+
+void Core::On(const MoveAsked& event, Effects*) {
+  KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && event.from != event.to);
+  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space};
+  const size_t items = event.keys.size() * spaces_[event.space].spec.groups.size();
+  job.total = 2 * items;
+  PromptJob& of = prompt_jobs_[event.job];
+  of.keys.assign(event.keys.begin(), event.keys.end());
+  of.move = event;
+  of.move.keys = {};
+  jobs_.Start(std::move(job));
+}
+
+// Whether the chunk, which is in slots, will be on disk, or is being written.
+bool Core::WriteForMove(ChunkIndex i, Effects* out) {
+  const Chunk& chunk = chunks_[i];
+  if (chunk.disk != DiskCopy::kNone) return true;
+  if (!options_.disk.has_value() || !writable_.value_or(false) || spaces_[chunk.space].no_disk) return false;
+  BeginWrite(i, out);  // it keeps its place in the policy's order
+  return true;
+}
+
+Core::Turn Core::GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const Space& space = spaces_[*job->space];
+  const size_t groups = space.spec.groups.size();
+  const size_t items = of->keys.size() * groups;
+  const auto find = [&](size_t item) {
+    const GroupId group{static_cast<uint16_t>(item % groups)};
+    return chunks_.FindVisible(*job->space, group, space.epoch, of->keys[item / groups]);
+  };
+  const bool keep = of->move.keep_source;
+  switch (of->step) {
+    case PromptJob::Step::kKeys:
+      if (of->items.empty()) of->items.resize(items);
+      for (; chunks_.work() < until && of->next < items; ++of->next, ++job->done) {
+        const ChunkIndex i = find(of->next);
+        PromptJob::Item& item = of->items[of->next];
+        if (i == kNoChunk) continue;
+        const Chunk& chunk = chunks_[i];
+        if (chunk.state != ChunkState::kSealed) {  // being read, it is on disk, too
+          item = keep || chunk.state == ChunkState::kBelow ? PromptJob::Item::kAlready : PromptJob::Item::kLeft;
+          continue;
+        }
+        if (keep && chunk.on_disk()) {
+          item = PromptJob::Item::kAlready;
+          continue;
+        }
+        // One that isn't ready yet will be.
+        const bool waits = options_.disk.has_value() && (!writable_.has_value() || (*writable_ && !MayWrite()));
+        if (chunk.disk == DiskCopy::kNone && waits && !space.no_disk) return Turn::kWaits;
+        item = WriteForMove(i, out) ? PromptJob::Item::kToMove : PromptJob::Item::kLeft;
+      }
+      if (of->next < items) return Turn::kMore;
+      of->writes = next_write_;
+      of->step = PromptJob::Step::kWritten;
+      return Turn::kMore;
+    case PromptJob::Step::kWritten:
+      if (!writes_.empty() && writes_.begin()->first < of->writes) return Turn::kWaits;
+      of->step = PromptJob::Step::kSettle;
+      return Turn::kMore;
+    default: break;
+  }
+  for (; chunks_.work() < until && of->next > 0; --of->next, ++job->done) {
+    const PromptJob::Item item = of->items[of->next - 1];
+    chunks_.Charge(1);
+    job->already += item == PromptJob::Item::kAlready;
+    job->left += item == PromptJob::Item::kLeft;
+    if (item != PromptJob::Item::kToMove) continue;
+    const ChunkIndex i = find(of->next - 1);
+    bool moved = i != kNoChunk && chunks_[i].on_disk();
+    if (moved && !keep && chunks_[i].state != ChunkState::kBelow) {
+      const Chunk& chunk = chunks_[i];
+      moved = chunk.state == ChunkState::kSealed && chunk.disk == DiskCopy::kThere && !chunk.busy();
+      if (moved) {
+        placement_.PolicyOf(i).Withdrawn(i);
+        placement_.Unreserve(i);
+      }
+    }
+    ++(moved ? job->chunks : job->left);
+    if (moved) job->bytes += BytesOf(i);
+  }
+  return of->next > 0 ? Turn::kMore : Turn::kDone;
+}
+
+// kDone: it is being read, or can't be.
+Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
+  if (chunks_[i].state != ChunkState::kBelow || chunks_[i].detached) return Turn::kDone;
+  const Tenant& tenant = tenants_[spaces_[chunks_[i].space].tenant];
+  // Engines come first, and so do their stores (BeginReads).
+  const bool stores_first = tenant.writing > Bytes{} && AtHand(tenant) < ReserveOf(tenant) / 2;
+  const bool enough = reading_bytes_[static_cast<size_t>(Tier::kSsd)] >= options_.disk->writing;
+  if (WaitsForSlots() || stores_first || enough) return Turn::kWaits;
+  if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) return Turn::kDone;
+  if (placement_.spent()) return Turn::kMore;
+  if (tenant.writing > Bytes{} || !reading_.empty()) return Turn::kWaits;  // there will be a slot for it
+  if (BeginRead(i, /*by_layer=*/false, Tenants::Victims::kAny, out)) return Turn::kDone;
+  return placement_.spent() ? Turn::kMore : Turn::kDone;
+}
+
+Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const Space& space = spaces_[*job->space];
+  const size_t groups = space.spec.groups.size();
+  const size_t items = of->keys.size() * groups;
+  const Bytes most = ShareOf(std::min(tenants_[space.tenant].quota, slots_.capacity()), options_.lease_share);
+  const bool keep = of->move.keep_source;
+  switch (of->step) {
+    case PromptJob::Step::kKeys:
+      for (; chunks_.work() < until && of->next < items; ++of->next, ++job->done) {
+        const GroupId group{static_cast<uint16_t>(of->next % groups)};
+        const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, of->keys[of->next / groups]);
+        if (i == kNoChunk) continue;
+        const Chunk& chunk = chunks_[i];
+        const bool moves = chunk.state != ChunkState::kSealed || (!keep && chunk.on_disk());
+        const bool fits = of->kept_bytes + BytesOf(i) <= most;
+        if (!moves) ++job->already;
+        if (moves && !fits) ++job->left;
+        if (!fits) continue;
+        of->kept_bytes += BytesOf(i);
+        of->kept.push_back({i, moves});
+        Keep({&i, 1});
+      }
+      if (of->next < items) return Turn::kMore;
+      of->step = PromptJob::Step::kRead;
+      of->next = of->kept.size();
+      return Turn::kMore;
+    case PromptJob::Step::kRead:
+      for (; chunks_.work() < until && of->next > 0; --of->next) {
+        chunks_.Charge(1);
+        if (const Turn turn = ReadForMove(of->kept[of->next - 1].chunk, out); turn != Turn::kDone) return turn;
+      }
+      if (of->next > 0) return Turn::kMore;
+      of->step = PromptJob::Step::kSettle;
+      return Turn::kMore;
+    default: break;
+  }
+  for (; chunks_.work() < until && !of->kept.empty(); of->kept.pop_back(), ++job->done) {
+    const auto [i, moves] = of->kept.back();
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kReading) return Turn::kWaits;
+    const bool ours = chunk.state == ChunkState::kSealed && !chunk.detached;
+    const bool freed = keep || !chunk.on_disk() || chunk.disk == DiskCopy::kThere;  // else it is being written again
+    if (moves) ++(ours && freed ? job->chunks : job->left);
+    if (moves && ours && freed) job->bytes += BytesOf(i);
+    if (moves && ours && !keep && chunk.disk == DiskCopy::kThere) ForgetCopy(i);
+    KeepNoLonger({&i, 1});
+  }
+  if (!of->kept.empty()) return Turn::kMore;
+  job->done = job->total;
+  return Turn::kDone;
+}
+
+// ---- Their turns ------------------------------------------------------------------------------------------------------------
+
+void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
+  PromptJob& of = prompt_jobs_.at(job->id);
+  chunks_.Charge(1);
+  const Turn turn = job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
+                    : of.move.to == Tier::kSsd         ? GoOnWriting(job, &of, until, out)
+                                                       : GoOnReading(job, &of, until, out);
+  job_waits_ = turn == Turn::kWaits;
+  if (turn != Turn::kDone) return;
+  const Job* ended = jobs_.End(job->id, JobState::kDone);
+  ForgetPromptJob(ended->id);
+  out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
+}
+
+void Core::ForgetPromptJob(JobId id) {
+  job_waits_ = false;
+  const auto job = prompt_jobs_.find(id);
+  if (job == prompt_jobs_.end()) return;
+  for (const PromptJob::Kept& kept : job->second.kept) let_go_.push_back(kept.chunk);
+  prompt_jobs_.erase(job);
+}
+
+}  // namespace kvist::core

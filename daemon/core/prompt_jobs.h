@@ -1,0 +1,59 @@
+#ifndef KVIST_DAEMON_CORE_PROMPT_JOBS_H_
+#define KVIST_DAEMON_CORE_PROMPT_JOBS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/events.h"
+#include "storage/base/ids.h"
+#include "storage/base/units.h"
+
+namespace kvist::core {
+
+// What a job on a prompt goes on with: its own copy of the keys, and how far it has come. Each step goes through something in slices, and
+// the next one begins when it is through.
+//
+//   clear: kKeys    hides the prompt's chunks, each with its row on disk, as far as its event hasn't
+//          kOrphans and what hangs on hidden ones, wherever it lies: passes over the whole index, there and back, until one finds nothing
+//          kPins    ends the pins of what is hidden
+//          kDurable waits until no restart finds any of it
+//   to disk: kKeys    writes what isn't there yet
+//            kWritten waits for that
+//            kSettle  frees slots, the last chunk first
+//   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
+//              kRead   begins reads, the last chunk first
+//              kSettle waits for each, frees its places on disk, and keeps it no longer
+struct PromptJob {
+  enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle };
+  // What a move to disk has found for one key in one group.
+  enum class Item : uint8_t { kNothing, kAlready, kLeft, kToMove };
+  struct Kept {
+    ChunkIndex chunk;
+    bool moves;  // or it is in slots already, and stays as it is
+  };
+
+  std::vector<ChunkKey> keys = {};
+  MoveAsked move = {};  // of a move; without its keys
+  Step step = Step::kKeys;
+  size_t next = 0;  // in what the step goes through: items [key * groups + group], places of the index, `kept`
+  // Clear.
+  uint64_t hiding = 0;  // ChunksHidden without a ClearKept, and what the remote store is to forget and hasn't
+  std::vector<ChunkKey> to_forget = {};  // by it, beside the prompt's own
+  ChunkIndex places = 0;                 // that this pass goes through
+  bool backwards = false;
+  uint64_t found = 0;   // by this pass
+  uint64_t pin = 0;     // those up to this number are done
+  bool untold = false;  // the disk hadn't told of all it has when this was asked for
+  // To disk.
+  std::vector<Item> items = {};
+  uint64_t writes = 0;  // it waits for those that were begun before this one
+  // From disk.
+  std::vector<Kept> kept = {};
+  Bytes kept_bytes{};
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_PROMPT_JOBS_H_
