@@ -61,6 +61,10 @@ class Node final : public rpc::NodeControl {
                                                  absl::Time deadline) override;
   absl::StatusOr<rpc::Pinned> Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
                                   absl::Time deadline) override;
+  absl::StatusOr<rpc::PromptJobs> ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                              const std::string& request, absl::Time deadline) override;
+  absl::StatusOr<rpc::PromptJobs> Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::MoveWish& wish,
+                                       const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
   absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override;
 
@@ -89,6 +93,11 @@ class Node final : public rpc::NodeControl {
   };
   // Errors: NotFound  none fits. InvalidArgument  more than can be asked at once.
   absl::StatusOr<std::vector<FittingSpace>> Fitting(const rpc::SpaceFilter& filter, absl::Time deadline);
+
+  // Has `start`, which the reactor's thread runs, begin a job on the prompt in each space that fits.
+  using StartJob = std::function<absl::StatusOr<core::JobId>(SpaceId space, const std::vector<ChunkKey>& keys)>;
+  absl::StatusOr<rpc::PromptJobs> StartOnPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, StartJob start,
+                                                absl::Time deadline);
 
   // On the reactor's thread.
   rpc::NodeStatus StatusNow() const;

@@ -111,4 +111,62 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
   return pinned;
 }
 
+absl::StatusOr<rpc::PromptJobs> Node::StartOnPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                                    StartJob start, absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
+  for (const FittingSpace& space : spaces) {
+    if (prompt.tokens.size() / space.chunk_tokens <= rpc::Prompt::kChunksMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat("prompt.tokens: ", prompt.tokens.size(), " tokens are more than ",
+                                                   rpc::Prompt::kChunksMax, " chunks of ", space.chunk_tokens, " in space ",
+                                                   space.digest.substr(0, rpc::kShownDigits)));
+  }
+  rpc::PromptJobs started{.jobs = {}, .spaces = spaces.size()};
+  KeysBySize all_keys(prompt);
+  for (const FittingSpace& space : spaces) {
+    const auto keys = all_keys.Of(space.chunk_tokens);
+    if (keys->empty()) continue;
+    KVIST_ASSIGN_OR_RETURN(
+        rpc::JobStatus job,
+        Ask<rpc::JobStatus>(deadline, [this, id = space.id, keys, start]() -> absl::StatusOr<rpc::JobStatus> {
+          KVIST_ASSIGN_OR_RETURN(const core::JobId of, start(id, *keys));
+          return JobNow(of);
+        }));
+    started.jobs.push_back(std::move(job));
+  }
+  return started;
+}
+
+absl::StatusOr<rpc::PromptJobs> Node::ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                                  const std::string& request, absl::Time deadline) {
+  const auto start = [this, request](SpaceId space, const std::vector<ChunkKey>& keys) -> absl::StatusOr<core::JobId> {
+    if (const uint32_t most = reactor_.core().ClearKeysMax(space); keys.size() > most) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt: ", keys.size(), " chunks; in this space at most ", most, " can be cleared at once"));
+    }
+    return reactor_.ClearPrompt({.job = {}, .space = space, .keys = keys}, request);
+  };
+  return StartOnPrompt(filter, prompt, start, deadline);
+}
+
+absl::StatusOr<rpc::PromptJobs> Node::Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                           const rpc::MoveWish& wish, const std::string& request, absl::Time deadline) {
+  if (ssd_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(wish.from == rpc::Tier::kSsd ? "from" : "to", ": this kvistd has no SSD tier: ", why_no_ssd_));
+  }
+  const auto tier = [](rpc::Tier of) { return of == rpc::Tier::kSsd ? core::Tier::kSsd : core::Tier::kDram; };
+  core::MoveAsked move;
+  move.kind = wish.prefetch ? core::JobKind::kPrefetch : core::JobKind::kMove;
+  move.from = tier(wish.from);
+  move.to = tier(wish.to);
+  move.keep_source = wish.keep_source;
+  const auto start = [this, request, move](SpaceId space, const std::vector<ChunkKey>& keys) {
+    core::MoveAsked asked = move;
+    asked.space = space;
+    asked.keys = keys;
+    return reactor_.Move(asked, request);
+  };
+  return StartOnPrompt(filter, prompt, start, deadline);
+}
+
 }  // namespace kvist::daemon

@@ -44,6 +44,9 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
   row.id = job.id.value;
   switch (job.kind) {
     case core::JobKind::kClear: row.kind = "clear"; break;
+    case core::JobKind::kClearPrompt: row.kind = "clear-prompt"; break;
+    case core::JobKind::kMove: row.kind = "move"; break;
+    case core::JobKind::kPrefetch: row.kind = "prefetch"; break;
   }
   if (job.space.has_value()) row.space = Hex(core.space(*job.space).digest);
   switch (job.state) {
@@ -55,6 +58,9 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
   row.total = job.total;
   row.chunks = job.chunks;
   row.request = job.request;
+  row.bytes = job.bytes;
+  row.already = job.already;
+  row.left = job.left;
   return row;
 }
 

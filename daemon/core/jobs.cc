@@ -45,4 +45,12 @@ const Job* Jobs::OfRequest(absl::string_view request) const {
   return found;
 }
 
+const Job* Jobs::OfRequest(absl::string_view request, SpaceId space) const {
+  const Job* found = nullptr;
+  ForEach([&](const Job& job) {
+    if (!request.empty() && job.request == request && job.space == space) found = &job;
+  });
+  return found;
+}
+
 }  // namespace kvist::core

@@ -63,6 +63,8 @@ class Jobs {
   // Null when it isn't listed: it never was, or ended long ago.
   const Job* Find(JobId id) const;
   const Job* OfRequest(absl::string_view request) const;
+  // Of a request for several spaces: that of this one.
+  const Job* OfRequest(absl::string_view request, SpaceId space) const;
   // All that are listed: those that ended, in the order in which they did, and those that run.
   template <class F>
   void ForEach(F f) const {

@@ -147,7 +147,9 @@ struct JobStatus {
   std::string space;  // 64 hex digits; "" for everything
   std::string state;  // running, done or cancelled
   uint64_t done = 0, total = 0, chunks = 0;
-  std::string request;
+  std::string request = {};
+  Bytes bytes{};                   // of those chunks, of a job on a prompt
+  uint64_t already = 0, left = 0;  // chunks of a move that were there already, or stayed where they were
 
   bool running() const { return state == "running"; }
   bool operator==(const JobStatus&) const = default;
@@ -199,6 +201,21 @@ struct Pinned {
   uint64_t spaces = 0;          // that fit
 };
 
+enum class Tier { kDram, kSsd };
+
+struct MoveWish {
+  Tier from = Tier::kSsd;
+  Tier to = Tier::kDram;  // another one
+  bool keep_source = false;
+  bool prefetch = false;  // that is what it is called then
+};
+
+// One for each space in which the prompt has a full chunk.
+struct PromptJobs {
+  std::vector<JobStatus> jobs;
+  uint64_t spaces = 0;  // that fit
+};
+
 // A part of a list that may be long: so much costs the reactor about 100 us (tests/e2e/pins_test.cc prints it), and is far below
 // gRPC's 4 MiB a message, for names of engines and models end at 255 bytes.
 inline constexpr size_t kPageRows = 256;
@@ -247,6 +264,13 @@ class NodeControl {
   // Pins it in each. Errors also: ResourceExhausted  a tenant's pins keep too much: from that space on nothing was pinned.
   virtual absl::StatusOr<Pinned> Pin(const SpaceFilter& filter, const Prompt& prompt, const PinWish& wish,
                                      absl::Time deadline) = 0;
+  // Starts to clear a prompt in each, or to move it; or finds the job of that space that was started for this request, when it has a name.
+  // Errors also: InvalidArgument  the prompt is too long. ResourceExhausted  as many jobs run as may: from that space on none was started.
+  // FailedPrecondition  there is no such tier.
+  virtual absl::StatusOr<PromptJobs> ClearPrompt(const SpaceFilter& filter, const Prompt& prompt, const std::string& request,
+                                                 absl::Time deadline) = 0;
+  virtual absl::StatusOr<PromptJobs> Move(const SpaceFilter& filter, const Prompt& prompt, const MoveWish& wish,
+                                          const std::string& request, absl::Time deadline) = 0;
   // The pins whose number is above `after`, kPageRows at most, perhaps none although more follow.
   virtual absl::StatusOr<Page<PinStatus>> Pins(uint64_t after, absl::Time deadline) = 0;
   // Ends a pin; what it was. Errors also: NotFound  no such pin.

@@ -186,11 +186,57 @@ class NodeService final : public node::v1::Node::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status ClearPrompt(grpc::ServerContext* context, const node::v1::ClearPromptRequest* request,
+                           node::v1::PromptJobsReply* reply) override {
+    return StartOnPrompt("clear", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
+      return control_->ClearPrompt(filter, prompt, request->request(), DeadlineOf(*context, kQuestionTime));
+    });
+  }
+
+  grpc::Status Move(grpc::ServerContext* context, const node::v1::MoveRequest* request,
+                    node::v1::PromptJobsReply* reply) override {
+    const absl::StatusOr<MoveWish> wish = ReadMove(*request);
+    if (!wish.ok()) return ToGrpc(wish.status());
+    return StartOnPrompt("move", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
+      return control_->Move(filter, prompt, *wish, request->request(), DeadlineOf(*context, kQuestionTime));
+    });
+  }
+
+  grpc::Status Prefetch(grpc::ServerContext* context, const node::v1::PrefetchRequest* request,
+                        node::v1::PromptJobsReply* reply) override {
+    const absl::StatusOr<MoveWish> wish = ReadPrefetch(*request);
+    if (!wish.ok()) return ToGrpc(wish.status());
+    return StartOnPrompt("prefetch", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
+      return control_->Move(filter, prompt, *wish, request->request(), DeadlineOf(*context, kQuestionTime));
+    });
+  }
+
  private:
+  static absl::Status CheckRequestName(const std::string& name) {
+    if (name.size() <= kRequestNameMax) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("request: a request's name is at most ", kRequestNameMax, " bytes long"));
+  }
+
+  template <class Request, class Start>
+  grpc::Status StartOnPrompt(const char* what, const Request& request, node::v1::PromptJobsReply* reply, Start start) {
+    const absl::StatusOr<SpaceFilter> filter = ReadFilter(request.space());
+    if (!filter.ok()) return ToGrpc(filter.status());
+    const absl::StatusOr<Prompt> prompt = ReadPrompt(request.prompt());
+    if (!prompt.ok()) return ToGrpc(prompt.status());
+    if (const absl::Status why = CheckRequestName(request.request()); !why.ok()) return ToGrpc(why);
+    const absl::StatusOr<PromptJobs> jobs = start(*filter, *prompt);
+    if (!jobs.ok()) return ToGrpc(jobs.status());
+    for (const JobStatus& job : jobs->jobs) {
+      spdlog::info("{} of a prompt in space {} is job {}: asked for on the admin socket", what,
+                   job.space.substr(0, kShownDigits), job.id);
+    }
+    *reply = ToReply(*jobs);
+    return grpc::Status::OK;
+  }
+
   absl::StatusOr<JobStatus> ClearSpace(const node::v1::ClearRequest& request, absl::Time deadline) {
     const std::string& prefix = request.space();
-    if (request.request().size() > kRequestNameMax)
-      return absl::InvalidArgumentError(absl::StrCat("a request's name is at most ", kRequestNameMax, " bytes long"));
+    if (absl::Status why = CheckRequestName(request.request()); !why.ok()) return why;
     std::string space;
     if (!prefix.empty()) {
       const absl::StatusOr<NodeStatus> status = control_->Status(deadline);

@@ -250,6 +250,16 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_total(job.total);
   reply.set_chunks(job.chunks);
   reply.set_request(Text(job.request));
+  reply.set_bytes(job.bytes.value);
+  reply.set_already_there(job.already);
+  reply.set_not_moved(job.left);
+  return reply;
+}
+
+node::v1::PromptJobsReply ToReply(const PromptJobs& jobs) {
+  node::v1::PromptJobsReply reply;
+  for (const JobStatus& job : jobs.jobs) *reply.add_jobs() = ToReply(job);
+  reply.set_spaces(jobs.spaces);
   return reply;
 }
 

@@ -16,6 +16,7 @@ node::v1::SessionsReply ToReply(const Page<SessionStatus>& sessions);
 node::v1::ReloadReply ToReply(const ReloadResult& result);
 node::v1::Job ToReply(const JobStatus& job);
 node::v1::ListJobsReply ToReply(const std::vector<JobStatus>& jobs);
+node::v1::PromptJobsReply ToReply(const PromptJobs& jobs);
 node::v1::Quota ToReply(const QuotaStatus& quota);
 node::v1::ListQuotasReply ToReply(const std::vector<QuotaStatus>& quotas);
 node::v1::LookupReply ToReply(const std::vector<Found>& found);

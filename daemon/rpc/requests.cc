@@ -5,9 +5,34 @@
 #include <string>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "storage/base/status.h"
 
 namespace kvist::rpc {
+namespace {
+
+constexpr size_t kShownMax = 64;
+
+std::string Shown(const std::string& text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownMax)), "\""); }
+
+absl::StatusOr<Tier> ReadTier(const char* field, const std::string& name) {
+  if (name == "dram") return Tier::kDram;
+  if (name == "ssd") return Tier::kSsd;
+  if (absl::StartsWith(name, "remote:"))
+    return absl::UnimplementedError(absl::StrCat(
+        field, ": ", Shown(name), ": this kvistd moves no prompts to or from a remote tier; allowed: dram, ssd"));
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", Shown(name), " is no tier; allowed: dram, ssd"));
+}
+
+absl::Status CheckNode(const std::string& node) {
+  if (node.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("node: ", Shown(node), ": this kvistd moves prompts between its own tiers only; leave it out"));
+}
+
+}  // namespace
 
 absl::StatusOr<SpaceFilter> ReadFilter(const node::v1::SpaceFilter& filter) {
   constexpr size_t kDigits = 64;
@@ -42,6 +67,23 @@ absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt) {
     read.keys.push_back(key);
   }
   return read;
+}
+
+absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request) {
+  KVIST_RETURN_IF_ERROR(CheckNode(request.node()));
+  MoveWish wish{.keep_source = request.keep_source()};
+  KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from()));
+  KVIST_ASSIGN_OR_RETURN(wish.to, ReadTier("to", request.to()));
+  if (wish.from == wish.to) return absl::InvalidArgumentError(absl::StrCat("to: ", request.to(), " is where it comes from"));
+  return wish;
+}
+
+absl::StatusOr<MoveWish> ReadPrefetch(const node::v1::PrefetchRequest& request) {
+  KVIST_RETURN_IF_ERROR(CheckNode(request.node()));
+  MoveWish wish{.keep_source = true, .prefetch = true};
+  KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from().empty() ? "ssd" : request.from()));
+  if (wish.from == wish.to) return absl::InvalidArgumentError("from: dram is where a prefetch goes to");
+  return wish;
 }
 
 }  // namespace kvist::rpc

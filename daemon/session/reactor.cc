@@ -470,7 +470,6 @@ Activity::Rows Reactor::Traffics() const {
 
 template <class Asked>
 absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
   if (core_.jobs().full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(core::Jobs::kRunningMax, " jobs are running: wait for one to end, or cancel one"));
@@ -484,14 +483,17 @@ absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) 
 }
 
 absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
+  if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
   return StartJob(core::ClearAsked{.job = {}, .space = space}, std::move(request));
 }
 
 absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, std::string request) {
+  if (const core::Job* known = core_.jobs().OfRequest(request, clear.space)) return known->id;
   return StartJob(clear, std::move(request));
 }
 
 absl::StatusOr<core::JobId> Reactor::Move(core::MoveAsked move, std::string request) {
+  if (const core::Job* known = core_.jobs().OfRequest(request, move.space)) return known->id;
   return StartJob(move, std::move(request));
 }
 

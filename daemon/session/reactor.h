@@ -84,7 +84,7 @@ class Reactor : public LowerTier::Ear {
   // Starts a clear of a space, or of all; nothing of it is a hit any more. When a job that is listed has this request (and it isn't empty)
   // it is that job, and nothing is started. Errors: ResourceExhausted  as many jobs run as may.
   absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
-  // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in.
+  // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in. The request's name is one for each space.
   absl::StatusOr<core::JobId> ClearPrompt(core::PromptClearAsked clear, std::string request);
   absl::StatusOr<core::JobId> Move(core::MoveAsked move, std::string request);
   // No effect on a job that has ended.
@@ -142,7 +142,7 @@ class Reactor : public LowerTier::Ear {
   // Runs a task on the reactor's thread and waits for it; false when it never runs.
   bool RunAndWait(std::function<void()> task);
   EngineSession* Find(SessionId id);
-  // Tells the core of a job, unless one is listed that has this request.
+  // Tells the core of a job.
   template <class Asked>
   absl::StatusOr<core::JobId> StartJob(Asked asked, std::string request);
 

@@ -167,6 +167,22 @@ class FakeNode : public rpc::NodeControl {
     }
     return Answer(pinned, deadline);
   }
+  absl::StatusOr<rpc::PromptJobs> ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                              const std::string& request, absl::Time deadline) override {
+    return JobsOn("clear-prompt", filter, prompt, request, deadline);
+  }
+  absl::StatusOr<rpc::PromptJobs> Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::MoveWish& wish,
+                                       const std::string& request, absl::Time deadline) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      moves_.push_back(wish);
+    }
+    return JobsOn(wish.prefetch ? "prefetch" : "move", filter, prompt, request, deadline);
+  }
+  std::vector<rpc::MoveWish> moves() const {
+    absl::MutexLock lock(&mutex_);
+    return moves_;
+  }
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override {
     return Answer(PageOf(pins_, after), deadline);
   }
@@ -242,6 +258,30 @@ class FakeNode : public rpc::NodeControl {
   }
 
  private:
+  absl::StatusOr<rpc::PromptJobs> JobsOn(const std::string& kind, const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                         const std::string& request, absl::Time deadline) {
+    const auto found = Lookup(filter, prompt, deadline);
+    if (!found.ok()) return found.status();
+    rpc::PromptJobs started{{}, found->size()};
+    {
+      absl::MutexLock lock(&mutex_);
+      for (const rpc::Found& of : *found) {
+        jobs_.push_back({.id = jobs_.size() + 1,
+                         .kind = kind,
+                         .space = of.digest,
+                         .state = goes_on_ ? "running" : "done",
+                         .done = goes_on_ ? uint64_t{0} : 1000,
+                         .total = 1000,
+                         .chunks = of.chunks,
+                         .request = request,
+                         .bytes = KiB(64) * of.chunks,
+                         .already = of.on_disk,
+                         .left = 1});
+        started.jobs.push_back(jobs_.back());
+      }
+    }
+    return Answer(started, deadline);
+  }
   template <class Step>
   absl::StatusOr<rpc::JobStatus> Find(uint64_t id, Step step) {
     absl::MutexLock lock(&mutex_);
@@ -298,6 +338,7 @@ class FakeNode : public rpc::NodeControl {
   bool goes_on_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::string> cleared_ ABSL_GUARDED_BY(mutex_);
   std::vector<rpc::JobStatus> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::vector<rpc::MoveWish> moves_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvist
