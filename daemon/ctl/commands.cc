@@ -50,6 +50,10 @@ struct Arguments {
   node::v1::SpaceFilter filter;
   std::string tokens, keys;  // files
   std::string salt, lora;
+  bool dry_run = false;
+  std::string from, to;  // tiers
+  bool keep_source = false;
+  std::string node;
   std::string owner;
   absl::Duration lasts = absl::ZeroDuration();  // zero: until it is removed
   absl::Duration interval = absl::Seconds(1);
@@ -117,24 +121,54 @@ class Session {
         terminal_);
   }
   ExitCode Clear() {
-    if (!arguments_.yes) {
-      const std::string what =
-          arguments_.space.empty() ? "every chunk of every space" : absl::StrCat("every chunk of space ", arguments_.space);
-      const std::optional<std::string> answer =
-          terminal_.ask(absl::StrCat("Clear ", what, "? Engines will compute them again. [y/N] "));
-      if (!answer) {
-        terminal_.err << "kvistctl: clear: nobody can be asked here; add --yes to clear without a question\n";
-        return kUsage;
-      }
-      if (*answer != "y" && *answer != "Y" && *answer != "yes") {
-        terminal_.err << "kvistctl: nothing was cleared\n";
-        return kUsage;
-      }
-    }
+    const std::string what =
+        arguments_.space.empty() ? "every chunk of every space" : absl::StrCat("every chunk of space ", arguments_.space);
+    if (!Confirmed(absl::StrCat("Clear ", what, "? Engines will compute them again. [y/N] "))) return kUsage;
     return WithNode([this](NodeClient& node) {
       const absl::StatusOr<node::v1::Job> job = node.Clear(arguments_.space, arguments_.request, Timeout(kQuestionTime));
       if (!job.ok()) return Print(job, kQuestionTime, "; if it has begun, the clear goes on in the daemon");
       return Watch(node, job->id(), Each::kNothing);
+    });
+  }
+  ExitCode ClearPrompt() {
+    return WithPrompt([this](node::v1::Prompt prompt) {
+      if (arguments_.dry_run) return DryRun(std::move(prompt), "cleared, with what hangs on it");
+      if (!Confirmed(
+              "Clear this prompt, and all prompts that begin with its first chunk, in every space that fits? Engines will "
+              "compute them again. [y/N] "))
+        return kUsage;
+      node::v1::ClearPromptRequest request;
+      *request.mutable_space() = arguments_.filter;
+      *request.mutable_prompt() = std::move(prompt);
+      request.set_request(arguments_.request);
+      return WithNode([&](NodeClient& node) { return WatchAll(node, node.ClearPrompt(request, Timeout(kQuestionTime))); });
+    });
+  }
+  ExitCode Move() {
+    return WithPrompt([this](node::v1::Prompt prompt) {
+      if (arguments_.dry_run)
+        return DryRun(std::move(prompt), absl::StrCat("moved to ", arguments_.to, " as far as it isn't there"));
+      node::v1::MoveRequest request;
+      *request.mutable_space() = arguments_.filter;
+      *request.mutable_prompt() = std::move(prompt);
+      request.set_from(arguments_.from);
+      request.set_to(arguments_.to);
+      request.set_keep_source(arguments_.keep_source);
+      request.set_node(arguments_.node);
+      request.set_request(arguments_.request);
+      return WithNode([&](NodeClient& node) { return WatchAll(node, node.Move(request, Timeout(kQuestionTime))); });
+    });
+  }
+  ExitCode Prefetch() {
+    return WithPrompt([this](node::v1::Prompt prompt) {
+      if (arguments_.dry_run) return DryRun(std::move(prompt), "read into dram as far as it isn't there");
+      node::v1::PrefetchRequest request;
+      *request.mutable_space() = arguments_.filter;
+      *request.mutable_prompt() = std::move(prompt);
+      request.set_from(arguments_.from);
+      request.set_node(arguments_.node);
+      request.set_request(arguments_.request);
+      return WithNode([&](NodeClient& node) { return WatchAll(node, node.Prefetch(request, Timeout(kQuestionTime))); });
     });
   }
   ExitCode ListJobs() {
@@ -185,8 +219,42 @@ class Session {
   // What -o json prints while a job goes on, besides the job at its end.
   enum class Each { kNothing, kJsonLine };
 
-  // Waits for a job to end, and shows meanwhile how far it is.
-  ExitCode Watch(NodeClient& node, uint64_t id, Each each) {
+  // Whether the user wants it, who has said so or is asked; else says why nothing is done.
+  bool Confirmed(const std::string& question) {
+    if (arguments_.yes) return true;
+    const std::optional<std::string> answer = terminal_.ask(question);
+    if (answer == "y" || answer == "Y" || answer == "yes") return true;
+    terminal_.err << (answer ? "kvistctl: nothing was cleared\n"
+                             : "kvistctl: clear: nobody can be asked here; add --yes to clear without a question\n");
+    return false;
+  }
+
+  ExitCode DryRun(node::v1::Prompt prompt, const std::string& what) {
+    node::v1::LookupRequest request;
+    *request.mutable_space() = arguments_.filter;
+    *request.mutable_prompt() = std::move(prompt);
+    return WithNode([&](NodeClient& node) {
+      const ExitCode code = Print(node.Lookup(request, Timeout(kQuestionTime)), kQuestionTime);
+      if (code == kOk && arguments_.output != "json") terminal_.out << "This would be " << what << ". Nothing was done.\n";
+      return code;
+    });
+  }
+
+  // Waits for the jobs on a prompt, one after the other, as they run.
+  ExitCode WatchAll(NodeClient& node, absl::StatusOr<node::v1::PromptJobsReply> jobs) {
+    if (!jobs.ok()) return Print(jobs, kQuestionTime, "; what has begun goes on in the daemon");
+    ExitCode all = kOk;
+    for (node::v1::Job& job : *jobs->mutable_jobs()) {
+      const ExitCode code = Watch(node, job.id(), Each::kNothing, &job);
+      if (code != kOk && code != kRefused) return code;
+      if (code != kOk) all = code;
+    }
+    Print(jobs, kQuestionTime);
+    return all;
+  }
+
+  // Waits for a job to end, and shows meanwhile how far it is. `at_end`: what it was then goes there, and isn't printed.
+  ExitCode Watch(NodeClient& node, uint64_t id, Each each, node::v1::Job* at_end = nullptr) {
     const bool json = arguments_.output == "json";
     std::optional<JobProgress> progress;
     if (!json) progress.emplace(terminal_);
@@ -202,7 +270,11 @@ class Session {
       return kUnavailable;
     }
     if (!job.ok()) return Print(job, kJobTime, absl::StrCat("; job ", id, " goes on in the daemon"));
-    if (!json || each == Each::kNothing) Print(job, kJobTime);
+    if (at_end != nullptr) {
+      *at_end = *job;
+    } else if (!json || each == Each::kNothing) {
+      Print(job, kJobTime);
+    }
     return job->state() == "cancelled" ? kRefused : kOk;
   }
 
@@ -301,8 +373,11 @@ std::string CheckLasts(const std::string& text, absl::Duration* lasts) {
   return "";
 }
 
+// Whether a command is about a prompt, or may be.
+enum class PromptIs { kNeeded, kOptional };
+
 // The options that name a prompt, and the spaces in which to look for it.
-void AddPromptOptions(CLI::App* command, Arguments* given) {
+void AddPromptOptions(CLI::App* command, Arguments* given, PromptIs is = PromptIs::kNeeded) {
   const auto text = [given](std::string* (node::v1::SpaceFilter::*field)()) {
     return [given, field](const std::string& value) { *(given->filter.*field)() = value; };
   };
@@ -312,22 +387,44 @@ void AddPromptOptions(CLI::App* command, Arguments* given) {
   CLI::Option* keys = command->add_option("--keys", given->keys, "Instead: file with the keys of its chunks, in hex")
                           ->type_name("FILE")
                           ->excludes(tokens);
-  command
-      ->add_option_function<std::string>("--space", text(&node::v1::SpaceFilter::mutable_digest),
-                                         "Only in spaces whose digest begins so (default: in all)")
-      ->type_name("DIGEST");
-  command->add_option_function<std::string>("--model", text(&node::v1::SpaceFilter::mutable_model), "Only in this model's")
-      ->type_name("NAME");
-  command
-      ->add_option_function<std::string>("--tenant", text(&node::v1::SpaceFilter::mutable_tenant), "Only in this tenant's")
-      ->type_name("NAME");
-  command->add_option("--salt", given->salt, "The request's salt, if it has one (vLLM: cache_salt)")
-      ->type_name("TEXT")
-      ->excludes(keys);
-  command->add_option("--lora", given->lora, "Its adapter, if it has one")->type_name("NAME")->excludes(keys);
-  command->callback([tokens, keys] {
-    if (tokens->count() + keys->count() == 0) throw CLI::RequiredError("--tokens or --keys");
+  // Those that only a prompt has a use for.
+  std::vector<CLI::Option*> others;
+  if (is == PromptIs::kNeeded) {
+    command
+        ->add_option_function<std::string>("--space", text(&node::v1::SpaceFilter::mutable_digest),
+                                           "Only in spaces whose digest begins so (default: in all)")
+        ->type_name("DIGEST");
+  }
+  others.push_back(
+      command
+          ->add_option_function<std::string>("--model", text(&node::v1::SpaceFilter::mutable_model), "Only in this model's")
+          ->type_name("NAME"));
+  others.push_back(command
+                       ->add_option_function<std::string>("--tenant", text(&node::v1::SpaceFilter::mutable_tenant),
+                                                          "Only in this tenant's")
+                       ->type_name("NAME"));
+  others.push_back(command->add_option("--salt", given->salt, "The request's salt, if it has one (vLLM: cache_salt)")
+                       ->type_name("TEXT")
+                       ->excludes(keys));
+  others.push_back(
+      command->add_option("--lora", given->lora, "Its adapter, if it has one")->type_name("NAME")->excludes(keys));
+  if (is == PromptIs::kOptional)
+    others.push_back(command->add_flag("--dry-run", given->dry_run, "Of a prompt: say what is there of it, and do nothing"));
+  command->callback([tokens, keys, is, others] {
+    if (tokens->count() + keys->count() > 0) return;
+    if (is == PromptIs::kNeeded) throw CLI::RequiredError("--tokens or --keys");
+    for (const CLI::Option* other : others) {
+      if (other->count() > 0) throw CLI::RequiresError(other->get_name(), "--tokens or --keys");
+    }
   });
+}
+
+// What all jobs that a command starts have.
+void AddRequestOption(CLI::App* command, Arguments* given) {
+  command
+      ->add_option("--request", given->request,
+                   "A name for this: asking again under it (after a lost answer) finds the same job, and starts none")
+      ->type_name("NAME");
 }
 
 }  // namespace
@@ -373,14 +470,29 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->type_name("PATH");
   CLI::App* lookup = app.add_subcommand("lookup", "How much of a prompt is there, and where; nothing is used or moved");
   AddPromptOptions(lookup, &given);
-  CLI::App* clear = app.add_subcommand("clear", "Forget chunks: no lookup finds them any more, and their memory is free");
+  CLI::App* clear = app.add_subcommand(
+      "clear", "Forget chunks, of a prompt or all: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
   clear->add_flag("--yes", given.yes, "Don't ask");
-  clear
-      ->add_option("--request", given.request,
-                   "A name for this clear: asking again under it (after a lost answer) finds the same job, and starts none")
-      ->type_name("NAME");
+  AddRequestOption(clear, &given);
+  AddPromptOptions(clear, &given, PromptIs::kOptional);
+  CLI::App* move = app.add_subcommand("move", "Have what is there of a prompt in another tier; what is in use stays");
+  CLI::App* prefetch =
+      app.add_subcommand("prefetch", "Have what is there of a prompt read into DRAM before it is asked for");
+  for (CLI::App* one : {move, prefetch}) {
+    AddPromptOptions(one, &given);
+    CLI::Option* from = one->add_option("--from", given.from, "The tier where it is: dram or ssd")->type_name("TIER");
+    if (one == move) {
+      from->required();
+      one->add_option("--to", given.to, "The tier where it is to be: dram or ssd")->required()->type_name("TIER");
+      one->add_flag("--keep-source", given.keep_source, "Leave it where it is, too");
+    }
+    one->add_option("--node", given.node, "Another node's name (this kvistd can't do that yet, and says so)")
+        ->type_name("NAME");
+    one->add_flag("--dry-run", given.dry_run, "Say what is there of it, and do nothing");
+    AddRequestOption(one, &given);
+  }
   CLI::App* jobs = app.add_subcommand("jobs", "The long operations: those that run, and those that ended last");
   jobs->require_subcommand(0, 1);
   const CLI::App* list_jobs = jobs->add_subcommand("list", "List them; so does `jobs` alone");
@@ -470,7 +582,11 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
     return kUsage;
   }
-  return session.Clear();
+  if (move->parsed()) return session.Move();
+  if (prefetch->parsed()) return session.Prefetch();
+  if (clear->count("--tokens") + clear->count("--keys") == 0) return session.Clear();
+  given.filter.set_digest(given.space);
+  return session.ClearPrompt();
 }
 
 }  // namespace kvist::ctl

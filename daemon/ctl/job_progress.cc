@@ -16,8 +16,12 @@ double ShareDone(const node::v1::Job& job) {
 }
 
 std::string Achieved(const node::v1::Job& job) {
-  return absl::StrCat(job.kind() == "clear" ? "freed " : "did ", HumanCount(job.chunks()),
-                      job.chunks() == 1 ? " chunk" : " chunks");
+  const bool clears = job.kind() == "clear" || job.kind() == "clear-prompt";
+  const bool moves = job.kind() == "move" || job.kind() == "prefetch";
+  return absl::StrCat(clears  ? "freed "
+                      : moves ? "moved "
+                              : "did ",
+                      HumanCount(job.chunks()), job.chunks() == 1 ? " chunk" : " chunks");
 }
 
 JobProgress::JobProgress(const Terminal& terminal)

@@ -198,6 +198,20 @@ absl::StatusOr<node::v1::AddPinReply> NodeClient::AddPin(const node::v1::AddPinR
   return state_->Call(&node::v1::Node::Stub::AddPin, request, timeout);
 }
 
+absl::StatusOr<node::v1::PromptJobsReply> NodeClient::ClearPrompt(const node::v1::ClearPromptRequest& request,
+                                                                  absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::ClearPrompt, request, timeout);
+}
+
+absl::StatusOr<node::v1::PromptJobsReply> NodeClient::Move(const node::v1::MoveRequest& request, absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Move, request, timeout);
+}
+
+absl::StatusOr<node::v1::PromptJobsReply> NodeClient::Prefetch(const node::v1::PrefetchRequest& request,
+                                                               absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Prefetch, request, timeout);
+}
+
 absl::StatusOr<node::v1::ListPinsReply> NodeClient::ListPins(absl::Duration timeout) {
   return state_->CallPages(&node::v1::Node::Stub::ListPins, timeout);
 }

@@ -43,6 +43,9 @@ class NodeClient {
   absl::StatusOr<node::v1::Quota> SetQuota(const std::string& tenant, Bytes bytes, absl::Duration timeout);
   absl::StatusOr<node::v1::LookupReply> Lookup(const node::v1::LookupRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::AddPinReply> AddPin(const node::v1::AddPinRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::PromptJobsReply> ClearPrompt(const node::v1::ClearPromptRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::PromptJobsReply> Move(const node::v1::MoveRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::PromptJobsReply> Prefetch(const node::v1::PrefetchRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);  // all, as Sessions
   absl::StatusOr<node::v1::Pin> RemovePin(uint64_t id, absl::Duration timeout);
 

@@ -217,10 +217,35 @@ std::string ToTable(const node::v1::ReloadReply& reload, size_t) {
   return text;
 }
 
+namespace {
+
+bool IsClear(const node::v1::Job& job) { return job.kind() == "clear" || job.kind() == "clear-prompt"; }
+
+// Of a job that moves chunks, what became of the others.
+std::string OthersOf(const node::v1::Job& job) {
+  std::string text;
+  if (job.bytes() > 0 && !IsClear(job)) absl::StrAppend(&text, " (", HumanBytes({job.bytes()}), ")");
+  if (job.already_there() > 0) absl::StrAppend(&text, ", ", HumanCount(job.already_there()), " were there already");
+  if (job.not_moved() > 0)
+    absl::StrAppend(&text, ", ", HumanCount(job.not_moved()), " stay where they are: in use, or for want of room");
+  return text;
+}
+
+}  // namespace
+
+std::string ToTable(const node::v1::PromptJobsReply& jobs, size_t) {
+  if (jobs.jobs().empty())
+    return absl::StrCat("nothing to do: the prompt has no full chunk in ", Plural(jobs.spaces(), "space"), "\n");
+  std::string text;
+  for (const auto& job : jobs.jobs()) absl::StrAppend(&text, "space ", job.space(), ": ", ToTable(job));
+  return text;
+}
+
 std::string ToTable(const node::v1::Job& job, size_t) {
-  if (job.kind() == "clear" && job.state() == "done") return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), "\n");
+  if (IsClear(job) && job.state() == "done") return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), "\n");
   return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", Printable(job.state()), ", ", Achieved(job),
-                      job.kind() == "clear" && job.state() == "cancelled"
+                      OthersOf(job),
+                      IsClear(job) && job.state() == "cancelled"
                           ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
                           : "\n");
 }

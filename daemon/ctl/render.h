@@ -14,6 +14,7 @@ std::string ToTable(const node::v1::SsdReply& ssd, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ReloadReply& reload, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Job& job, size_t columns = SIZE_MAX);
+std::string ToTable(const node::v1::PromptJobsReply& jobs, size_t columns = SIZE_MAX);  // that have ended
 std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Quota& quota, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::ListQuotasReply& quotas, size_t columns = SIZE_MAX);
