@@ -1,0 +1,241 @@
+// What an operator does with one prompt of a real kvistd with a tier on disk: clear it for good, move it, have it read beforehand.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/ctl.h"
+#include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/recovery.h"
+#include "tests/support/temp_dir.h"
+
+using kvist::test::Ctl;
+using kvist::test::CtlSays;
+using kvist::test::DaemonProcess;
+using kvist::test::FakeEngine;
+using kvist::test::HasRecovered;
+using kvist::test::TempDir;
+
+namespace {
+
+constexpr uint32_t kChunks = 16;  // of a prompt
+constexpr uint32_t kTokens = kChunks * FakeEngine::kChunkTokens;
+constexpr int64_t kFlushTime = 30'000'000;
+
+// A pool of 10 prompts; a disk of some 700.
+std::vector<std::string> Settings(const std::string& lease_share = "0.9") {
+  return {"ssd.enabled=true",     "ssd.capacity=512MiB",  "pool.bytes=6MiB",
+          "pool.slab_bytes=1MiB", "pool.touch_threads=0", "lease.share=" + lease_share};
+}
+
+std::vector<kvist_key> Prompt(const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, kChunks); }
+
+void StoreDurably(const DaemonProcess& daemon, uint32_t prompts) {
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  uint32_t durable = 0;
+  for (uint32_t p = 0; p < prompts; ++p) {  // none of them is dropped for the next before it is written
+    REQUIRE(engine.StoreAll(Prompt(engine, p)).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(kFlushTime, &durable).ok());
+  }
+  CHECK(durable >= prompts * kChunks);
+}
+
+std::string TokensOf(const TempDir& dir, uint32_t p) {
+  const std::string path = dir / ("tokens-" + std::to_string(p));
+  std::ofstream file(path);
+  for (const uint32_t token : FakeEngine::Tokens(p * 1000, kChunks)) file << token << " ";
+  return path;
+}
+
+struct Where {
+  uint64_t dram = 0, ssd = 0;  // tokens
+  bool operator==(const Where&) const = default;
+};
+Where WhereIs(const DaemonProcess& daemon, const std::string& tokens) {
+  const nlohmann::json found = Ctl(daemon, {"lookup", "--tokens", tokens}).at("spaces").at(0);
+  return {found.at("dram_tokens"), found.at("ssd_tokens")};
+}
+
+// The one job that a command has begun and waited for.
+nlohmann::json JobOf(const DaemonProcess& daemon, std::vector<std::string> arguments) {
+  const nlohmann::json reply = Ctl(daemon, arguments);
+  INFO(reply.dump());
+  REQUIRE(reply.at("jobs").size() == 1);
+  CHECK(reply["jobs"][0].at("state") == "done");
+  return reply["jobs"][0];
+}
+
+void Restart(DaemonProcess& daemon) {
+  daemon.Kill();
+  daemon.Start();
+  REQUIRE(HasRecovered(daemon));
+}
+
+bool LoadsWell(FakeEngine& engine, uint32_t p) {
+  std::string wrong;
+  const uint32_t chunks = engine.LoadAll(Prompt(engine, p), &wrong);
+  INFO(wrong);
+  CHECK(wrong.empty());
+  return chunks == kChunks && wrong.empty();
+}
+
+}  // namespace
+
+TEST_CASE("clear_tokens: a prompt that was cleared is gone, also after kill -9, and others are there") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  StoreDurably(daemon, 3);
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    // It goes on from the first two chunks of prompt 1.
+    REQUIRE(engine.StoreAll(engine.Keys(1007, kChunks)).status == KVIST_OK);
+  }
+  const std::string one = TokensOf(dir, 1), two = TokensOf(dir, 2);
+  CHECK(Ctl(daemon, {"pins", "add", "--tokens", one})["pins"].size() == 1);
+
+  CHECK(Ctl(daemon, {"clear", "--tokens", one, "--dry-run"})["spaces"][0]["chunks"] == kChunks);
+  const auto [unasked, refusal] = CtlSays(daemon, {"clear", "--tokens", one});
+  CHECK(unasked == 2);
+  CHECK_THAT(refusal, Catch::Contains("--yes"));
+  CHECK(WhereIs(daemon, one) == Where{kTokens, 0});
+
+  const nlohmann::json job = JobOf(daemon, {"clear", "--tokens", one, "--yes", "--request", "case-17"});
+  CHECK(job["kind"] == "clear-prompt");
+  CHECK(job["chunks"] == 2 * kChunks - 2);  // with what hung on it
+  CHECK(WhereIs(daemon, one) == Where{});
+  CHECK(WhereIs(daemon, two) == Where{kTokens, 0});
+  CHECK(Ctl(daemon, {"pins"})["pins"].empty());
+  CHECK(JobOf(daemon, {"clear", "--tokens", one, "--yes", "--request", "case-17"})["id"] == job["id"]);
+
+  Restart(daemon);
+  CHECK(WhereIs(daemon, one) == Where{});
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    CHECK(engine.scheduler().Lookup(engine.Keys(1007, kChunks), 0).chunks == 0);
+    CHECK(LoadsWell(engine, 0));
+    CHECK(LoadsWell(engine, 2));
+  }
+
+  // What only lies on disk goes as well, and what is stored anew stays.
+  REQUIRE(JobOf(daemon, {"move", "--tokens", two, "--from", "dram", "--to", "ssd"})["not_moved"] == 0);
+  CHECK(WhereIs(daemon, two) == Where{0, kTokens});
+  CHECK(JobOf(daemon, {"clear", "--tokens", two, "--yes"})["chunks"] == kChunks);
+  StoreDurably(daemon, 2);
+  Restart(daemon);
+  CHECK(WhereIs(daemon, two) == Where{});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  CHECK(LoadsWell(engine, 0));
+  CHECK(LoadsWell(engine, 1));
+  CHECK(JobOf(daemon, {"clear", "--tokens", two, "--yes"})["chunks"] == 0);
+}
+
+TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in use stays") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  StoreDurably(daemon, 2);
+  const std::string zero = TokensOf(dir, 0), one = TokensOf(dir, 1);
+
+  nlohmann::json job = JobOf(daemon, {"move", "--tokens", one, "--from", "dram", "--to", "ssd"});
+  CHECK(job["kind"] == "move");
+  CHECK(job["chunks"] == kChunks);
+  CHECK(job["bytes"] > kChunks * 4096);
+  CHECK(WhereIs(daemon, one) == Where{0, kTokens});
+  CHECK(WhereIs(daemon, zero) == Where{kTokens, 0});
+  job = JobOf(daemon, {"move", "--tokens", one, "--from", "dram", "--to", "ssd"});
+  CHECK(job["chunks"] == 0);
+  CHECK(job["already_there"] == kChunks);
+
+  job = JobOf(daemon, {"move", "--tokens", one, "--from", "ssd", "--to", "dram", "--keep-source"});
+  CHECK(job["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, one) == Where{kTokens, 0});
+  Restart(daemon);
+  CHECK(WhereIs(daemon, one).ssd + WhereIs(daemon, one).dram == kTokens);
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    CHECK(LoadsWell(engine, 1));
+  }
+  job = JobOf(daemon, {"move", "--tokens", one, "--from", "ssd", "--to", "dram"});
+  CHECK(job["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, one) == Where{kTokens, 0});
+
+  // A pin keeps it in DRAM.
+  REQUIRE(Ctl(daemon, {"pins", "add", "--tokens", zero})["pins"].size() == 1);
+  REQUIRE(JobOf(daemon, {"prefetch", "--tokens", zero})["not_moved"] == 0);
+  job = JobOf(daemon, {"move", "--tokens", zero, "--from", "dram", "--to", "ssd"});
+  CHECK(job["chunks"] == 0);
+  CHECK(job["not_moved"] == kChunks);
+  CHECK(WhereIs(daemon, zero) == Where{kTokens, 0});
+
+  struct Wrong {
+    std::vector<std::string> arguments;
+    const char* why;
+  };
+  for (const Wrong& wrong : std::vector<Wrong>{
+           {{"move", "--from", "dram", "--to", "tape"}, "to: \"tape\" is no tier"},
+           {{"move", "--from", "ssd", "--to", "ssd"}, "to: ssd is where it comes from"},
+           {{"move", "--from", "remote:s3", "--to", "dram"}, "from: \"remote:s3\""},
+           {{"move", "--from", "ssd", "--to", "dram", "--node", "node-b"}, "node: \"node-b\""},
+           {{"prefetch", "--from", "dram"}, "from: dram is where a prefetch goes to"},
+           {{"prefetch", "--model", "none such"}, "no space fits"}}) {
+    std::vector<std::string> arguments = wrong.arguments;
+    arguments.insert(arguments.end(), {"--tokens", one});
+    const auto [code, said] = CtlSays(daemon, arguments);
+    CHECK(code == 1);
+    CHECK_THAT(said, Catch::Contains(wrong.why));
+  }
+}
+
+TEST_CASE("move_tokens: without a tier on disk nothing can be moved to or from it") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=4MiB", "ssd.enabled=false"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.StoreAll(Prompt(engine, 1)).status == KVIST_OK);
+  const std::string one = TokensOf(dir, 1);
+  CHECK_THAT(CtlSays(daemon, {"move", "--tokens", one, "--from", "dram", "--to", "ssd"}).second,
+             Catch::Contains("to: this kvistd has no SSD tier"));
+  CHECK_THAT(CtlSays(daemon, {"prefetch", "--tokens", one}).second, Catch::Contains("from: this kvistd has no SSD tier"));
+  CHECK(JobOf(daemon, {"clear", "--tokens", one, "--yes"})["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, one) == Where{});
+}
+
+TEST_CASE("prefetch_tokens: what lies on disk is in DRAM before an engine asks, as far as a job may take room") {
+  const TempDir dir;
+  constexpr uint32_t kPrompts = 20;  // twice the pool
+  {
+    DaemonProcess daemon(dir.path(), Settings());
+    StoreDurably(daemon, kPrompts);
+    daemon.Kill();
+  }
+  const std::string three = TokensOf(dir, 3);
+  SECTION("all of it") {
+    DaemonProcess daemon(dir.path(), Settings());
+    REQUIRE(HasRecovered(daemon));
+    REQUIRE(WhereIs(daemon, three).dram + WhereIs(daemon, three).ssd == kTokens);
+    const nlohmann::json job = JobOf(daemon, {"prefetch", "--tokens", three});
+    CHECK(job["kind"] == "prefetch");
+    CHECK(job["chunks"].get<uint64_t>() + job["already_there"].get<uint64_t>() == kChunks);
+    CHECK(job["not_moved"] == 0);
+    CHECK(WhereIs(daemon, three) == Where{kTokens, 0});
+    CHECK(JobOf(daemon, {"prefetch", "--tokens", three})["already_there"] == kChunks);
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    CHECK(LoadsWell(engine, 3));
+    // Prompts that don't fit together: each is there when its job has ended.
+    for (uint32_t p = 0; p < kPrompts; ++p) {
+      const std::string tokens = TokensOf(dir, p);
+      CHECK(JobOf(daemon, {"prefetch", "--tokens", tokens})["not_moved"] == 0);
+      CHECK(WhereIs(daemon, tokens) == Where{kTokens, 0});
+    }
+  }
+  SECTION("its beginning") {
+    DaemonProcess daemon(dir.path(), Settings("0.05"));
+    REQUIRE(HasRecovered(daemon));
+    const Where before = WhereIs(daemon, three);
+    REQUIRE(before.dram + before.ssd == kTokens);
+    const nlohmann::json job = JobOf(daemon, {"prefetch", "--tokens", three});
+    CHECK(job["not_moved"] > 0);
+    CHECK(WhereIs(daemon, three).ssd == job["not_moved"].get<uint64_t>() * FakeEngine::kChunkTokens);
+  }
+}
