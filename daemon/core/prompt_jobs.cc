@@ -86,6 +86,7 @@ Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* 
   switch (of->step) {
     case PromptJob::Step::kKeys:
       for (; more() && of->next < of->keys.size(); ++of->next, ++job->done) {
+        chunks_.Charge(1);
         for (uint16_t g = 0; g < count; ++g) {
           if (!groups[g].reuse.chained()) continue;
           const ChunkIndex i = chunks_.Find(space, GroupId{g}, of->keys[of->next]);
@@ -307,7 +308,6 @@ Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* o
 
 void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
-  chunks_.Charge(1);
   const Turn turn = job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
                     : of.move.to == Tier::kSsd         ? GoOnWriting(job, &of, until, out)
                                                        : GoOnReading(job, &of, until, out);

@@ -173,13 +173,13 @@ TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in
     std::vector<std::string> arguments;
     const char* why;
   };
-  for (const Wrong& wrong : std::vector<Wrong>{
-           {{"move", "--from", "dram", "--to", "tape"}, "to: \"tape\" is no tier"},
-           {{"move", "--from", "ssd", "--to", "ssd"}, "to: ssd is where it comes from"},
-           {{"move", "--from", "remote:s3", "--to", "dram"}, "from: \"remote:s3\""},
-           {{"move", "--from", "ssd", "--to", "dram", "--node", "node-b"}, "node: \"node-b\""},
-           {{"prefetch", "--from", "dram"}, "from: dram is where a prefetch goes to"},
-           {{"prefetch", "--model", "none such"}, "no space fits"}}) {
+  for (const Wrong& wrong :
+       std::vector<Wrong>{{{"move", "--from", "dram", "--to", "tape"}, "to: \"tape\" is no tier"},
+                          {{"move", "--from", "ssd", "--to", "ssd"}, "to: ssd is where it comes from"},
+                          {{"move", "--from", "remote:s3", "--to", "dram"}, "from: \"remote:s3\""},
+                          {{"move", "--from", "ssd", "--to", "dram", "--node", "node-b"}, "node: \"node-b\""},
+                          {{"prefetch", "--from", "dram"}, "from: dram is where a prefetch goes to"},
+                          {{"prefetch", "--model", "none such"}, "no space fits"}}) {
     std::vector<std::string> arguments = wrong.arguments;
     arguments.insert(arguments.end(), {"--tokens", one});
     const auto [code, said] = CtlSays(daemon, arguments);

@@ -45,8 +45,9 @@ void PrintTotals(const Totals& t) {
               c.pins, c.pins_refused, c.pins_expired, c.pins_cleared, c.allocations, c.allocations_refused, c.swaps_out,
               c.swaps_in, c.swaps_refused, c.swaps_freed_under);
   std::printf("sessions: %" PRIu64 " refused, %" PRIu64 " died with copies in flight; %" PRIu64 " clears, %" PRIu64
-              " cancelled\n",
-              c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled);
+              " jobs cancelled; %" PRIu64 " prompts cleared, %" PRIu64 " shards of hits stored since; %" PRIu64 " moves\n",
+              c.sessions_refused, c.deaths_in_flight, c.clears, c.clears_cancelled, c.prompts_cleared,
+              c.hits_after_prompt_clear, c.moves);
   std::printf("cores that died: %" PRIu64 "; %" PRIu64 " chunks went on, %" PRIu64
               " of those asked for just before; %" PRIu64 " slots rested\n",
               c.new_cores, c.chunks_kept, c.hits_kept, c.slots_in_doubt);

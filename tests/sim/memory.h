@@ -60,6 +60,7 @@ class Memory {
   // Whether the shard's slot still is its own and every page holds its bytes.
   bool Intact(ShardId id) const;
   const Shard& operator[](ShardId id) const { return shards_[id]; }
+  ShardId next() const { return static_cast<ShardId>(shards_.size()); }  // that the next store gets
 
  private:
   struct Page {

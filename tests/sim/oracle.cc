@@ -162,6 +162,10 @@ void Oracle::CheckHit(SpaceId space, GroupId group, std::span<const ChunkKey> ke
         spec.reuse.kind != GroupKind::kFull || (k == 0 ? !shard.parent.has_value() : shard.parent == keys[k - 1]);
     if (!follows) return verdict_.Break(kNoWrongBytes, absl::StrCat(where(), ": was stored under another parent"));
     if (shard.clears > 0) ++coverage_.hits_after_clear;
+    const ShardId gone = ClearedBefore(space, group, keys.first(k + 1));
+    if (found->second < gone)
+      return verdict_.Break(kClearedIsGone, absl::StrCat(where(), ": its newest bytes are older than the prompt's clear"));
+    if (gone > 0) ++coverage_.hits_after_prompt_clear;
     shards->push_back(found->second);
   }
 }
@@ -516,6 +520,52 @@ void Oracle::Judge(const core::ClearAsked& event, const Effects& effects) {
   }
 }
 
+ShardId Oracle::ClearedBefore(SpaceId space, GroupId group, std::span<const ChunkKey> prefix) const {
+  const auto chunk = cleared_chunks_.find({space.value, group.value, prefix.back()});
+  const auto path = cleared_prefixes_.find({space.value, group.value, {prefix.begin(), prefix.end()}});
+  return std::max(chunk == cleared_chunks_.end() ? 0 : chunk->second, path == cleared_prefixes_.end() ? 0 : path->second);
+}
+
+bool Oracle::IsStoring(SpaceId space) const {
+  return std::any_of(open_fills_.begin(), open_fills_.end(),
+                     [&](FillId id) { return !fills_[id].ended && std::get<0>(fills_[id].chunk) == space.value; });
+}
+
+void Oracle::Judge(const core::PromptClearAsked& event, const Effects& effects) {
+  Expect(effects.empty(), kOneAnswer, "a clear of a prompt ends in slices, by the clock");
+  jobs_.push_back(event.job);
+  ++coverage_.prompts_cleared;
+  if (!specs_.contains(event.space.value)) return;  // the core may have met a space whose session it refused
+  const std::vector<core::GroupSpec>& groups = specs_.at(event.space.value).groups;
+  for (uint16_t g = 0; g < groups.size(); ++g) {
+    const bool chained = groups[g].reuse.kind == GroupKind::kFull;
+    for (size_t k = 0; k < event.keys.size(); ++k) {
+      const std::span<const ChunkKey> prefix = event.keys.first(k + 1);
+      if (chained) cleared_prefixes_[{event.space.value, g, {prefix.begin(), prefix.end()}}] = memory_.next();
+      if (!chained || k == 0) cleared_chunks_[{event.space.value, g, prefix.back()}] = memory_.next();
+    }
+  }
+  // A pin of what begins with a chunk that is gone, or has one, is over.
+  for (auto at = pins_.begin(); at != pins_.end();) {
+    const auto pin = at++;
+    if (pin->first.first != event.space.value) continue;
+    const bool over = std::any_of(pin->second.shards.begin(), pin->second.shards.end(), [&](ShardId id) {
+      const Shard& shard = memory_[id];
+      const auto gone = cleared_chunks_.find({shard.space.value, shard.group.value, shard.key});
+      return gone != cleared_chunks_.end() && id < gone->second;
+    });
+    if (!over) continue;
+    ++coverage_.pins_cleared;
+    EndPin(pin);
+  }
+}
+
+void Oracle::Judge(const core::MoveAsked& event, const Effects& effects) {
+  Expect(effects.empty(), kOneAnswer, "a move ends in slices, by the clock");
+  jobs_.push_back(event.job);
+  ++coverage_.moves;
+}
+
 void Oracle::Judge(const core::JobCancelAsked& event, const Effects& effects) {
   const auto job = std::find(jobs_.begin(), jobs_.end(), event.job);
   if (job == jobs_.end()) {
@@ -549,7 +599,7 @@ void Oracle::Judge(const core::Tick& event, const Effects& effects) {
   for (const core::Effect& effect : effects) {
     const auto* ended = std::get_if<core::JobEnded>(&effect);
     if (!Expect(ended != nullptr && !jobs_.empty() && ended->job == jobs_.front() && ended->how == core::JobState::kDone,
-                kOneAnswer, "clears end once each, in their order"))
+                kOneAnswer, "jobs end once each, in their order"))
       return;
     jobs_.pop_front();
   }
@@ -603,7 +653,7 @@ void Oracle::Compare(const core::Core& core) {
     }
     Expect(used <= quota, kBudgetsHold, absl::StrCat("tenant ", tenant, " has more than its quota"));
   }
-  if (caught_up) equal("clears under way", 0, jobs_.size());
+  if (caught_up) equal("jobs under way", 0, jobs_.size());
 
   uint64_t unsure = 0;
   std::erase_if(open_fills_, [&](FillId id) {

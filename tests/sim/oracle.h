@@ -45,11 +45,16 @@ class Oracle {
   void Judge(const core::CancelAsked& event, const core::Effects& effects);
   void Judge(const core::CopyFinished& event, const core::Effects& effects);
   void Judge(const core::ClearAsked& event, const core::Effects& effects);
+  void Judge(const core::PromptClearAsked& event, const core::Effects& effects);
+  void Judge(const core::MoveAsked& event, const core::Effects& effects);
   void Judge(const core::JobCancelAsked& event, const core::Effects& effects);
   void Judge(const core::Tick& event, const core::Effects& effects);
 
   // The core is gone, with all that it had promised but the chunks; another has the pool's memory. Memory::NewSlots comes after.
   void NewCore();
+
+  // Whether anything is being stored in the space: it doesn't know what becomes of that when a prompt is cleared.
+  bool IsStoring(SpaceId space) const;
 
   // Counts of the core against the model's: more is a leak, less a loss. Exact once the core has caught up with the clock.
   void Compare(const core::Core& core);
@@ -66,6 +71,7 @@ class Oracle {
              hits_without_prefix = 0, clears_cancelled = 0, stores_lost = 0, too_many_ghosts = 0;
     uint64_t pins = 0, pins_refused = 0, pins_expired = 0, pins_cleared = 0, allocations = 0, allocations_refused = 0,
              swaps_out = 0, swaps_in = 0, swaps_refused = 0, swaps_freed_under = 0;
+    uint64_t prompts_cleared = 0, hits_after_prompt_clear = 0, moves = 0;
     uint64_t new_cores = 0, chunks_kept = 0, slots_in_doubt = 0, hits_kept = 0;
   };
   const Coverage& coverage() const { return coverage_; }
@@ -193,6 +199,8 @@ class Oracle {
   bool Refused(const core::Effects& effects, SessionId session, core::RequestTag tag, absl::StatusCode code);
   // Checks that chunk k of a hit is whole in all shards; adds them to `shards`.
   void CheckHit(SpaceId space, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards);
+  // Shards of the last of `prefix` that were begun before this one were cleared; 0: none was.
+  ShardId ClearedBefore(SpaceId space, GroupId group, std::span<const ChunkKey> prefix) const;
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
   // Whether the answer says of a store that was copied well what is kept of it.
@@ -225,7 +233,10 @@ class Oracle {
   std::vector<FillId> open_fills_;  // not ended
   std::map<ChunkName, FillId> current_fill_;
   std::map<std::pair<ChunkName, uint16_t>, ShardId> newest_;  // (chunk, shard) -> the complete shard that was begun last
-  std::deque<core::JobId> jobs_;                              // clears under way
+  // Cleared by themselves: shards that were begun before these are gone. Of chained groups by the whole prefix, for a chunk may hang elsewhere.
+  std::map<std::tuple<uint32_t, uint16_t, std::vector<ChunkKey>>, ShardId> cleared_prefixes_;
+  std::map<ChunkName, ShardId> cleared_chunks_;
+  std::deque<core::JobId> jobs_;  // under way
   Coverage coverage_;
 };
 

@@ -101,7 +101,7 @@ void World::MakeEngines() {
   branches_ = prng_.Between(1, 4);
   depth_ = prng_.Between(2, 12);
   // What a run does often and what seldom is drawn, too: bugs hide in unusual mixtures.
-  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60, 4, 4, 4, 12, 1}) {
+  for (const uint32_t usual : {40, 2, 3, 30, 25, 12, 30, 12, 4, 1, 20, 60, 4, 4, 4, 12, 1, 2, 1}) {
     weights_.push_back(usual * (prng_.Percent(70) ? 4 : prng_.Percent(50) ? 1 : 12));
   }
 }
@@ -148,6 +148,8 @@ void World::Act() {
     case 14: return Allocate();
     case 15: return Swap();
     case 16: return CancelJob();
+    case 17: return ClearPrompt();
+    case 18: return MovePrompt();
   }
 }
 
@@ -355,6 +357,8 @@ void World::Compute() {
 }
 
 void World::Ask(Process& process, StoreJob job) {
+  if (const auto space = core_->FindSpace(spaces_[engines_[process.engine].space].digest); space && PromptGoes(*space))
+    return;
   Deliver(core::StoreAsked{process.session, core::RequestTag{next_tag_++}, job.group, job.parent, job.keys});
 }
 
@@ -393,6 +397,9 @@ void World::Pin() {
   if (process == nullptr) return;
   const core::RequestTag tag{next_tag_++};
   const std::vector<ChunkKey> keys = prng_.Percent(1) ? std::vector<ChunkKey>{} : Prompt();
+  for (uint32_t s = 0; s < core_->status().spaces.size(); ++s) {
+    if (PromptGoes(SpaceId{s})) return;
+  }
   if (prng_.Percent(40)) {
     Deliver(core::PinAsked{process->session, tag, keys});
   } else if (prng_.Percent(30)) {
@@ -479,10 +486,46 @@ void World::Clear() {
   Deliver(event);
 }
 
-// One that runs, most likely, or that has ended or never was.
+bool World::PromptGoes(SpaceId space) const {
+  bool goes = false;
+  core_->jobs().ForEach([&](const core::Job& job) {
+    goes |= job.kind == core::JobKind::kClearPrompt && job.state == core::JobState::kRunning && job.space == space;
+  });
+  return goes;
+}
+
+void World::ClearPrompt() {
+  if (!prng_.Percent(15)) return;  // or nothing would ever be old enough to be hit
+  const auto spaces = static_cast<uint32_t>(core_->status().spaces.size());
+  if (spaces == 0 || core_->jobs().full()) return;
+  const SpaceId space{prng_.Below(spaces)};
+  std::vector<ChunkKey> keys = Prompt();
+  keys.resize(std::min<size_t>(keys.size(), core_->ClearKeysMax(space)));
+  if (oracle_->IsStoring(space)) return;
+  Deliver(core::PromptClearAsked{core::JobId{next_job_++}, space, keys});
+}
+
+// There is no disk here.
+void World::MovePrompt() {
+  const auto spaces = static_cast<uint32_t>(core_->status().spaces.size());
+  if (spaces == 0 || core_->jobs().full()) return;
+  const std::vector<ChunkKey> keys = Prompt();
+  const bool up = prng_.Percent(50);
+  Deliver(core::MoveAsked{.job = core::JobId{next_job_++},
+                          .space = SpaceId{prng_.Below(spaces)},
+                          .keys = keys,
+                          .from = up ? core::Tier::kSsd : core::Tier::kDram,
+                          .to = up ? core::Tier::kDram : core::Tier::kSsd,
+                          .keep_source = prng_.Percent(50)});
+}
+
+// One that runs, most likely, or that has ended or never was. Which pins a prompt's clear has ended by then the oracle doesn't know.
 void World::CancelJob() {
   const uint64_t recent = std::min<uint64_t>(next_job_, 3);
-  Deliver(core::JobCancelAsked{core::JobId{next_job_ - prng_.Below(recent)}});
+  const core::JobId id{next_job_ - prng_.Below(recent)};
+  const core::Job* job = core_->jobs().Find(id);
+  if (job != nullptr && job->kind == core::JobKind::kClearPrompt && core_->status().pins > 0) return;
+  Deliver(core::JobCancelAsked{id});
 }
 
 void World::PassTime() {

@@ -94,6 +94,11 @@ class World {
   void Allocate();
   void Swap();
   void Clear();
+  // Jobs on a prompt. While one clears it nothing is stored or pinned in the space, and nothing was being stored: what becomes of that is tried
+  // in tests/unit/core/disk_test.cc.
+  void ClearPrompt();
+  void MovePrompt();
+  bool PromptGoes(SpaceId space) const;
   void CancelJob();
   void PassTime();
   void TellTime(absl::Time told);
