@@ -194,6 +194,29 @@ void StoreWorld::Clear(std::optional<uint32_t> space) {
   for (auto& [name, places] : gone) store_->Free(IdOf(name), shape_.units(), std::move(places));
 }
 
+// The owner clears one chunk: reads of it may go on until its places are freed, which comes at once or later.
+void StoreWorld::Hide(const Name& name) {
+  Note(absl::StrCat("hide ", name.first, "/", name.second));
+  History& history = histories_[name];
+  const uint64_t below = history.next;
+  history.durable.reset();
+  for (auto& [ticket, writing] : writing_) writing.cleared |= writing.name == name;
+  ++clears_running_;
+  store_->Hide({IdOf(name)}, [this, name, below](const absl::Status& status) {
+    --clears_running_;
+    Note(absl::StrCat("hidden ", absl::StatusCodeToString(status.code())), std::string(status.message()));
+    verdict_.Expect(kind_ != Kind::kHonest || !absl::IsUnavailable(status), kServesAgain,
+                    absl::StrCat("a chunk can't be hidden: ", status.message()));
+    if (!status.ok()) return;
+    ++coverage_.hidden;
+    histories_[name].hidden = std::max(histories_[name].hidden, below);
+  });
+  hidden_now_.insert(name);
+  if (!known_.contains(name) || BeingRead(name)) return;
+  auto node = known_.extract(name);
+  store_->Free(IdOf(name), shape_.units(), std::move(node.mapped().places));
+}
+
 void StoreWorld::Writable(bool writable, const std::string& why) {
   Note(absl::StrCat("writable ", writable), why);
   writable_ = writable;
@@ -220,7 +243,10 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
                     absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
     verdict_.Expect(chunk.places.size() == shards_ && chunk.units == shape_.units(), kNothingHalfDone,
                     "a chunk is found in another shape");
-    if (cleared_spaces_.contains(name.first)) {
+    if (history.hidden >= history.next) hidden_found_.insert(name);
+    if (hidden_now_.contains(name)) {
+      store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/known_.contains(name));
+    } else if (cleared_spaces_.contains(name.first)) {
       store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/known_.contains(name));
     } else if (known_.contains(name)) {
       store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/true);
@@ -239,7 +265,13 @@ void StoreWorld::Recovered(const ssd::Recovery& recovery) {
                     recovery.chunks),
        recovery.message);
   recovered_ = true;
-  if (recovery.rebuilt) ++coverage_.rebuilds;
+  if (recovery.rebuilt) {
+    ++coverage_.rebuilds;
+    for (auto& [name, history] : histories_) history.hidden = 0;
+  } else {
+    verdict_.Expect(kind_ == Kind::kLying || hidden_found_.empty(), kClearedIsGone,
+                    absl::StrCat(hidden_found_.size(), " chunks that were hidden are found"));
+  }
   if (!recovery.status.ok()) {
     verdict_.Expect(kind_ != Kind::kHonest || absl::IsCancelled(recovery.status), kServesAgain,
                     absl::StrCat("recovery fails: ", recovery.status.message()));

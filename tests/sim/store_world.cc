@@ -101,6 +101,8 @@ void StoreWorld::Forget() {
   reading_.clear();
   known_.clear();
   cleared_spaces_.clear();
+  hidden_now_.clear();
+  hidden_found_.clear();
 }
 
 void StoreWorld::Close() {
@@ -130,6 +132,7 @@ void StoreWorld::BetweenLives() {
   if (prng_.Percent(15)) {
     catalog_->Lose();
     ++coverage_.catalogs_lost;
+    for (auto& [name, history] : histories_) history.hidden = 0;  // a rebuild knows nothing of it
     Note("the catalog is lost");
   }
   if (kind_ != Kind::kLying) return;
@@ -200,7 +203,11 @@ void StoreWorld::Event() {
       if (known_.contains(name) && !BeingRead(name)) FreeOne(name);
       break;
     case 11:
-      if (prng_.Percent(20)) Clear(prng_.Percent(30) ? std::nullopt : std::optional(name.first));
+      if (prng_.Percent(40)) {
+        Hide(name);
+      } else if (prng_.Percent(33)) {
+        Clear(prng_.Percent(30) ? std::nullopt : std::optional(name.first));
+      }
       break;
     case 12:
     case 13: store_->Flush(); break;
