@@ -326,6 +326,7 @@ class Core {
   void On(const RemoteFound& event, Effects* out);
   void On(const RemoteReachable& event, Effects* out);
   void On(const RemoteForgot& event, Effects* out);
+  void On(const RemoteCleared& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
   void On(const DiskTold& event, Effects* out);
   void On(const SpaceFound& event, Effects* out);
@@ -349,7 +350,8 @@ class Core {
     LookupAsked lookup;  // but its keys
     std::vector<ChunkKey> keys;
     SpaceId space;
-    uint32_t epoch = 0;                         // the space's, when it was asked
+    uint32_t epoch = 0;  // the space's, when it was asked
+    absl::Time began;
     uint32_t from = 0;                          // the position before it was asked
     uint32_t asked = 0;                         // keys from there on, so far
     bool vain = false;                          // what is found may be what was to be forgotten
@@ -357,11 +359,13 @@ class Core {
   };
   void AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out);
   // Of an ask that has ended: puts what is there into the index. Those that weren't there: `added`.
-  void TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added);
+  void TakeRemote(const Ask& ask, std::vector<ChunkRef>* added);
   void EndAsks(SessionId session);
   // The remote store shall forget them; until it has they aren't found there, nor written.
   void ForgetRemotely(RemoteForgotten forgotten, Effects* out);
   void AskInVain(SpaceId space);
+  // What is being written to it of this name is to be forgotten by it then, and the job waits for that.
+  void DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job);
   // Chunks that shall be in the remote store, too; and what of them is written now.
   void OfferRemote(ChunkIndex chunk);
   bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
@@ -542,10 +546,22 @@ class Core {
   bool reachable_ = false;                                // the remote store
   absl::Time remote_pause_until_ = absl::InfinitePast();  // until then it isn't asked
   HandleTable<AskId, Ask> asks_;
-  std::deque<ChunkRef> remote_queue_;
+  struct ToWrite {
+    ChunkRef chunk;
+    uint64_t serial;
+  };
+  std::deque<ToWrite> remote_queue_;
+  uint64_t next_remote_ = 1;
   Bytes remote_writing_{};                                           // of slots that are being written to it
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_forgets_;  // what it is to forget and hasn't, so often
-  absl::flat_hash_map<ChunkIndex, JobId> remote_doomed_;             // that are being written, and were cleared meanwhile
+  // Chunks that are being written to it, by name: one that is detached may be written beside another of its name. And those whose prompt was
+  // cleared meanwhile: it is to forget them when they have been written.
+  struct Doomed {
+    JobId job;
+    uint32_t writes = 0;
+  };
+  std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_writes_;
+  std::map<std::pair<SpaceId, ChunkKey>, Doomed> remote_doomed_;
   std::deque<Flush> flushes_;
   Jobs jobs_;
   std::map<JobId, PromptJob> prompt_jobs_;  // that run

@@ -160,14 +160,14 @@ void Core::GoOnFlushing(uint64_t until, Effects* out) {
     chunks_.Charge(1);
     const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
                        (!flush.space.has_value() || chunk.space == *flush.space);
-    const bool safe = chunk.disk == DiskCopy::kThere || chunk.remote == RemoteCopy::kThere;
-    if (meant && !safe && chunk.disk == DiskCopy::kNone) {
+    // What is in a remote store only isn't this node's to keep.
+    if (meant && chunk.disk == DiskCopy::kNone && chunk.state == ChunkState::kSealed) {
       if (spaces_[chunk.space].no_disk)
         ++flush.failed;
       else
         BeginWrite(i, out);  // it keeps its place in the policy's order
     }
-    if (meant && safe) ++flush.chunks;
+    if (meant && chunk.disk == DiskCopy::kThere) ++flush.chunks;
     flush.writes = next_write_;
   }
   EndFlushes(out);

@@ -230,7 +230,7 @@ struct CopyFinished {
 using ChunkRef = Handle<struct ChunkRefTag>;
 
 // The driver of a tier has written a chunk; or it hasn't, and nothing of it touches its slots any more. ResourceExhausted: there is no room
-// now; InvalidArgument: it can't take any of that space.
+// now; InvalidArgument: it can't take any of that space; DataLoss: its slots hold other bytes than were stored (the remote store's only).
 struct WriteFinished {
   ChunkRef chunk;
   absl::Status status;
@@ -269,6 +269,11 @@ struct RemoteForgot {
   JobId job;
   SpaceId space;
   std::vector<ChunkKey> keys;
+};
+
+// Another node has cleared a space (all, when absent) in the remote store: what was offered to it before isn't to be written any more.
+struct RemoteCleared {
+  std::optional<SpaceDigest> space;
 };
 
 // Whether the remote store can be asked and written to; until this is said it can't.
@@ -453,6 +458,7 @@ struct RemoteAsked {
   AskId ask;
   SpaceId space;
   std::vector<ChunkKey> keys;
+  absl::Time since;  // the lookup has waited from then on
 };
 // Nothing leads to these places any more.
 struct PlacesFreed {

@@ -45,6 +45,7 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
     }
   }
   of.to_forget = of.keys;  // it may have what isn't known here
+  for (const ChunkKey& key : event.keys) DoomRemoteWrites(event.space, key, event.job);
   jobs_.Start(std::move(job));
   HideFromRestarts(std::move(hidden), &of, out);
 }
@@ -56,10 +57,7 @@ void Core::HideOfPrompt(ChunkIndex i, bool untold, Job* job, ChunksHidden* hidde
     job->bytes += BytesOf(i);
   }
   if (chunk.remote == RemoteCopy::kThere) prompt_jobs_[job->id].to_forget.push_back(chunk.key);
-  if (chunk.remote == RemoteCopy::kWriting) {
-    ++prompt_jobs_[job->id].hiding;
-    remote_doomed_[i] = job->id;
-  }
+  if (chunk.remote == RemoteCopy::kWriting) DoomRemoteWrites(chunk.space, chunk.key, job->id);
   if (chunk.disk != DiskCopy::kNone || untold) hidden->chunks.push_back({chunk.group, chunk.key, chunk.position});
   Detach(i);
 }

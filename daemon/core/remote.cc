@@ -36,8 +36,8 @@ bool Core::AskRemote(const LookupAsked& lookup, const Session& session, uint32_t
   const Space& space = spaces_[session.space];
   const uint32_t reach =
       UsablePosition::Reach(space.spec.groups, static_cast<uint32_t>(lookup.keys.size()), options_.event_work);
-  if (position >= reach || asks_.size() >= kAsksMax) return false;
-  Ask ask{lookup, {lookup.keys.begin(), lookup.keys.begin() + reach}, session.space, space.epoch, position};
+  if (std::max(position, lookup.have) >= reach || asks_.size() >= kAsksMax) return false;
+  Ask ask{lookup, {lookup.keys.begin(), lookup.keys.begin() + reach}, session.space, space.epoch, now_, position};
   ask.lookup.keys = {};
   ask.there.resize(space.spec.groups.size());
   chunks_.Charge(reach / 32);  // copied: 32 keys take less than looking for one
@@ -54,7 +54,7 @@ void Core::AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out) {
   keys = std::min({keys, left, static_cast<uint32_t>(ask->keys.end() - first)});
   ask->asked += keys;
   chunks_.Charge(keys / 32);
-  out->push_back(RemoteAsked{id, ask->space, {first, first + keys}});
+  out->push_back(RemoteAsked{id, ask->space, {first, first + keys}, ask->began});
 }
 
 void Core::On(const RemoteFound& event, Effects* out) {
@@ -75,14 +75,15 @@ void Core::On(const RemoteFound& event, Effects* out) {
     chunks_.Charge(event.there.size() / 32);
   } else {
     ++counters_.remote_unanswered;
-    remote_pause_until_ = now_ + options_.remote->pause;
+    // What this node has too much of itself says nothing of the store.
+    if (!absl::IsResourceExhausted(event.status)) remote_pause_until_ = now_ + options_.remote->pause;
   }
   if (all && ask->from + ask->asked < ask->keys.size() && ask->asked < kKeysAsked / groups)
     return AskFor(event.ask, ask, ask->asked * kGrowth, out);
 
   const Ask ended = asks_.Take(event.ask);
   const Session* session = sessions_.Find(ended.lookup.session);
-  std::vector<ChunkIndex> added;
+  std::vector<ChunkRef> added;
   TakeRemote(ended, &added);
   const Space& space = spaces_[ended.space];
   LookupAsked lookup = ended.lookup;
@@ -91,11 +92,13 @@ void Core::On(const RemoteFound& event, Effects* out) {
   // What nobody needs is known no longer: the deepest first.
   chunks_.Charge(added.size() / 8);
   for (auto i = added.rbegin(); i != added.rend(); ++i) {
-    if (chunks_[*i].only_remote()) placement_.Collect(*i);
+    // Collecting one may have taken those above it, or left one of them to a later turn: that is detached.
+    const ChunkIndex at = Find(*i);
+    if (at != kNoChunk && !chunks_[at].detached && chunks_[at].only_remote()) placement_.Collect(at);
   }
 }
 
-void Core::TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added) {
+void Core::TakeRemote(const Ask& ask, std::vector<ChunkRef>* added) {
   if (ask.vain || ask.epoch != spaces_[ask.space].epoch) return;  // what was found may be what was cleared meanwhile
   const std::vector<GroupSpec>& specs = spaces_[ask.space].spec.groups;
   const uint64_t until = chunks_.work() + options_.event_work / kTakeShare;
@@ -121,7 +124,7 @@ void Core::TakeRemote(const Ask& ask, std::vector<ChunkIndex>* added) {
         } else {
           placement_.SetRemote(i);
         }
-        added->push_back(i);
+        added->push_back(RefOf(i));
       } else if (hangs && there && chunks_[i].whole() && chunks_[i].remote == RemoteCopy::kNone) {
         placement_.SetRemote(i);  // needn't be written there
       }
@@ -158,8 +161,23 @@ void Core::On(const RemoteForgot& event, Effects*) {
   if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
 }
 
+void Core::DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job) {
+  const auto writes = remote_writes_.find({space, key});
+  if (writes == remote_writes_.end()) return;
+  const auto [doomed, fresh] = remote_doomed_.try_emplace({space, key}, Doomed{job, writes->second});
+  if (fresh) prompt_jobs_[job].hiding += doomed->second.writes;
+}
+
 void Core::AskInVain(SpaceId space) {
   asks_.ForEach([space](AskId, Ask& ask) { ask.vain = ask.vain || ask.space == space; });
+}
+
+void Core::On(const RemoteCleared& event, Effects*) {
+  chunks_.Charge(1);
+  for (uint32_t s = 0; s < spaces_.size(); ++s) {
+    Space& space = spaces_[SpaceId{s}];
+    if (!event.space.has_value() || space.spec.digest == *event.space) space.remote_cleared = next_remote_;
+  }
 }
 
 void Core::On(const RemoteReachable& event, Effects*) {
@@ -175,18 +193,20 @@ void Core::OfferRemote(ChunkIndex i) {
     ++counters_.remote_chunks_dropped;
     return;
   }
-  remote_queue_.push_back(RefOf(i));
+  remote_queue_.push_back({RefOf(i), next_remote_++});
 }
 
 void Core::WriteRemote(Effects* out) {
   while (CanWriteRemote() && !placement_.spent()) {
-    const ChunkIndex i = Find(remote_queue_.front());
+    const auto [ref, serial] = remote_queue_.front();
+    const ChunkIndex i = Find(ref);
     remote_queue_.pop_front();
     chunks_.Charge(1);
     if (i == kNoChunk || chunks_[i].detached || chunks_[i].epoch != spaces_[chunks_[i].space].epoch)
       continue;  // cleared, or gone
     Chunk& chunk = chunks_[i];
-    if (chunk.remote != RemoteCopy::kNone) continue;
+    // Sealed before another node cleared its space there: in the store it is cleared, too.
+    if (chunk.remote != RemoteCopy::kNone || serial < spaces_[chunk.space].remote_cleared) continue;
     // What it is to forget may be forgotten after this write.
     if (chunk.state != ChunkState::kSealed || remote_forgets_.contains({chunk.space, chunk.key})) {
       ++counters_.remote_chunks_dropped;
@@ -196,6 +216,7 @@ void Core::WriteRemote(Effects* out) {
     chunk.remote = RemoteCopy::kWriting;
     ++chunk.holds;
     remote_writing_ += BytesOf(i);
+    ++remote_writes_[{chunk.space, chunk.key}];
     const std::span<const SlotRef> slots = placement_.SlotsOf(i);
     chunks_.Charge(slots.size());
     WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
@@ -213,10 +234,20 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
   --chunk.holds;
   chunk.remote = status.ok() ? RemoteCopy::kThere : RemoteCopy::kNone;
   ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
+  if (absl::IsDataLoss(status) && !chunk.detached) {  // its slots hold other bytes than were stored
+    ++counters_.chunks_corrupt;
+    out->push_back(CorruptionFound{chunk.space, 1, Tier::kDram});
+    placement_.PolicyOf(i).Withdrawn(i);
+    chunks_.Detach(i);
+  }
   // A write that failed may be there, too.
-  if (const auto doomed = remote_doomed_.extract(i); !doomed.empty()) {
+  const std::pair<SpaceId, ChunkKey> name(chunk.space, chunk.key);
+  if (const auto writes = remote_writes_.find(name); --writes->second == 0) remote_writes_.erase(writes);
+  if (const auto doomed = remote_doomed_.find(name); doomed != remote_doomed_.end()) {
     chunk.remote = RemoteCopy::kNone;
-    ForgetRemotely({doomed.mapped(), chunk.space, {chunk.key}}, out);
+    const JobId job = doomed->second.job;
+    if (--doomed->second.writes == 0) remote_doomed_.erase(doomed);
+    ForgetRemotely({job, chunk.space, {chunk.key}}, out);
   }
   Settle(i);
 }

@@ -23,11 +23,12 @@ struct Space {
   uint32_t epoch = 0;    // rises with every clear (NewEpoch): chunks of older epochs are invisible
   bool cleared = false;  // since the core began: what the disk tells of from before then is gone, though it was on its way
   SpaceRow* row = nullptr;
-  uint64_t sealed = 0;         // chunks, over all groups
-  uint64_t below = 0;          // chunks that are in no slots, but in a tier below
-  bool no_disk = false;        // the disk can't take its chunks, as it has said of one
-  Bytes bytes{};               // slots of its chunks, sealed or filling
-  LearnedCost computing = {};  // seconds that an engine takes for chunks, and for chunks * their mean position
+  uint64_t sealed = 0;          // chunks, over all groups
+  uint64_t below = 0;           // chunks that are in no slots, but in a tier below
+  uint64_t remote_cleared = 0;  // what was offered to the remote store before this one isn't written (RemoteCleared)
+  bool no_disk = false;         // the disk can't take its chunks, as it has said of one
+  Bytes bytes{};                // slots of its chunks, sealed or filling
+  LearnedCost computing = {};   // seconds that an engine takes for chunks, and for chunks * their mean position
 
   Bytes chunk_bytes(GroupId group) const {  // of one chunk, all shards
     Bytes sum{};

@@ -21,7 +21,7 @@ class LowerTier {
  public:
   using Event = std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
                              core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept,
-                             core::RemoteFound, core::RemoteReachable>;
+                             core::RemoteFound, core::RemoteForgot, core::RemoteCleared, core::RemoteReachable>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
     const core::SpaceSpec* space;
@@ -66,6 +66,8 @@ class RemoteTier : public LowerTier {
  public:
   // RemoteFound within a time of the tier's own, whatever becomes of the store.
   virtual void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) = 0;
+  // RemoteForgot, when they are gone or can't be removed.
+  virtual void Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) = 0;
 };
 
 }  // namespace kvist::session

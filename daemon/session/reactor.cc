@@ -422,6 +422,11 @@ void Reactor::Carry(core::RemoteAsked& effect) {
   remote_->Ask(space, std::move(effect));
 }
 
+void Reactor::Carry(core::RemoteForgotten& effect) {
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  remote_->Forget(space, std::move(effect));
+}
+
 void Reactor::Carry(core::Flushed& effect) {
   if (effect.session.has_value()) return Find(*effect.session)->Answer(effect);
   flushes_.extract(effect.tag.value).mapped()(effect);

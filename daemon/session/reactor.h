@@ -165,6 +165,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::ChunksHidden& effect) { disk_->Hide(core_.spec(effect.space), std::move(effect)); }
   void Carry(core::Flushed& effect);
   void Carry(core::RemoteAsked& effect);
+  void Carry(core::RemoteForgotten& effect);
   LowerTier& TierAt(core::Tier tier) const;
   LowerTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 

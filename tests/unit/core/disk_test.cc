@@ -93,7 +93,7 @@ class DiskWorld {
       if (!writes_.empty()) EndWrite(0);
     }
     REQUIRE(last_flushed_.has_value());
-    CHECK(last_flushed_->chunks <= rows_.size() + remote_.size());
+    CHECK(last_flushed_->chunks <= rows_.size());
     if (shape_.remote) Do(RemoteReachable{false});
     while (!copies_.empty() || !reads_.empty()) EndOne();
     if (shape_.disk) Do(DiskWritable{false});

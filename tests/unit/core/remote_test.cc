@@ -252,6 +252,32 @@ TEST_CASE("few are asked for at first, more when all were there, and no more tha
   }
 }
 
+TEST_CASE("what a lookup found and couldn't keep goes, however much it was", "[remote]") {
+  CoreFixture::Options options = RemoteOptions({}, 128);  // 2,048 slots
+  options.core.lease_share = 0.25;
+  RemoteNode node(options);
+  const std::vector<ChunkKey> chain = Following(1, 900);
+  node.Have(chain);
+  node.Look(chain);
+  while (!node.asks.empty()) node.AnswerAsk();
+  REQUIRE(node.answers.size() == 1);
+  CHECK(node.answers[0].chunks == 900);
+  CHECK_FALSE(node.answers[0].lease);
+  for (int i = 0; i < 20; ++i) node.fixture.PassTime(absl::Milliseconds(1));
+  CHECK(node.status().chunks == 0);
+}
+
+TEST_CASE("what was offered to the store before another node cleared it there isn't written", "[remote]") {
+  RemoteNode node;
+  node.fixture.Do(RemoteReachable{false});
+  node.Keep(Following(1, 3));
+  node.fixture.Do(RemoteCleared{node.space.digest});
+  node.Keep(Following(10, 2));
+  node.Hear(node.fixture.Do(RemoteReachable{true}));
+  REQUIRE(node.writes.size() == 2);
+  CHECK(node.writes[0].key == KeyOf(10));
+}
+
 TEST_CASE("a hybrid space resumes where all of its groups can, with the remote store's chunks", "[remote]") {
   RemoteNode node(RemoteOptions(), {{GroupKind::kWindow, 2}});
   const std::vector<ChunkKey> chain = Following(1, 8);
