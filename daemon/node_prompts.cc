@@ -150,9 +150,9 @@ absl::StatusOr<rpc::PromptJobs> Node::ClearPrompt(const rpc::SpaceFilter& filter
 
 absl::StatusOr<rpc::PromptJobs> Node::Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                            const rpc::MoveWish& wish, const std::string& request, absl::Time deadline) {
-  if (ssd_ == nullptr) {
+  if (below_.ssd == nullptr) {
     return absl::FailedPreconditionError(
-        absl::StrCat(wish.from == rpc::Tier::kSsd ? "from" : "to", ": this kvistd has no SSD tier: ", why_no_ssd_));
+        absl::StrCat(wish.from == rpc::Tier::kSsd ? "from" : "to", ": this kvistd has no SSD tier: ", below_.why_no_ssd));
   }
   const auto tier = [](rpc::Tier of) { return of == rpc::Tier::kSsd ? core::Tier::kSsd : core::Tier::kDram; };
   core::MoveAsked move;

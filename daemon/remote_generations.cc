@@ -92,6 +92,13 @@ bool RemoteGenerations::Raise(const SpaceDigest* space, uint64_t number) {
   return true;
 }
 
+std::vector<std::string> RemoteGenerations::Cleared() const {
+  std::vector<std::string> cleared;
+  if (all_ > 0) cleared.emplace_back();
+  for (const auto& [space, number] : spaces_) cleared.emplace_back(space.bytes.begin(), space.bytes.end());
+  return cleared;
+}
+
 std::string RemoteGenerations::Text() const {
   std::string text = absl::StrCat(kFirstLine, "\n");
   if (all_ > 0) absl::StrAppend(&text, kAll, " ", all_, "\n");
@@ -105,7 +112,7 @@ absl::Status RemoteGenerations::Keep(const std::string& path, const std::string&
   if (!file) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0 ||
       ::rename(fresh.c_str(), path.c_str()) != 0)
-    return ErrnoStatus(absl::StrCat("can't write ", path), errno);
+    return ErrnoStatus(absl::StrCat("can't write ", path), errno != 0 ? errno : ENOSPC);
   const UniqueFd directory(::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory || ::fsync(directory.get()) != 0)
     return ErrnoStatus(absl::StrCat("can't sync the directory of ", path), errno);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ class RemoteGenerations {
   // The number of a space, or of all of them (null); and raises it, never lowers it. True: it was raised.
   uint64_t Number(const SpaceDigest* space) const;
   bool Raise(const SpaceDigest* space, uint64_t number);
+
+  // The bytes of the digests of all spaces that were cleared by themselves; empty: for a clear of all.
+  std::vector<std::string> Cleared() const;
 
   // What the file is to hold.
   std::string Text() const;

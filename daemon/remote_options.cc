@@ -28,6 +28,8 @@ namespace kvist::daemon {
 namespace {
 
 constexpr size_t kSecretsMax = 64 * 1024;
+// Above what the core lets be under way (RemoteTier::Options::reading, CoreOptions::Remote::writing), with chunks as large as they come.
+constexpr remote::Limits kLimits{.operations = 65536, .bytes = GiB(1)};
 
 // A file that only its owner may read.
 absl::StatusOr<std::string> ReadPrivate(absl::string_view key, const std::string& path) {
@@ -55,7 +57,7 @@ absl::Status MakeSecret(const std::string& path) {
   if (!file) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
   if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0 ||
       ::rename(fresh.c_str(), path.c_str()) != 0)
-    return ErrnoStatus(absl::StrCat("can't write ", path), errno);
+    return ErrnoStatus(absl::StrCat("can't write ", path), errno != 0 ? errno : ENOSPC);
   return absl::OkStatus();
 }
 
@@ -99,6 +101,7 @@ absl::StatusOr<std::unique_ptr<remote::RemoteStore>> OpenRedis(const Options::Re
   redis.tls.enabled = url.tls;
   redis.tls.ca_file = options.ca_file;
   redis.expire_after = options.expire_after;
+  redis.limits = kLimits;
   return remote::RedisStore::Create(redis);
 }
 
@@ -113,6 +116,7 @@ absl::StatusOr<std::unique_ptr<remote::RemoteStore>> OpenS3(const Options::Remot
   s3.endpoint =
       options.s3_endpoint.empty() ? absl::StrCat("https://s3.", options.s3_region, ".amazonaws.com") : options.s3_endpoint;
   s3.path_style = options.s3_path_style;
+  s3.limits = kLimits;
   s3.ca_file = options.ca_file;
   s3.credentials = {credentials.access_key, credentials.secret_key, credentials.session_token};
   return remote::S3Store::Create(s3);
@@ -127,6 +131,7 @@ absl::StatusOr<std::unique_ptr<remote::RemoteStore>> OpenStore(const Options::Re
   }
   remote::DirectoryOptions directory;
   directory.directory = url.directory;
+  directory.limits = kLimits;
   return remote::DirectoryStore::Create(directory);
 }
 
@@ -162,6 +167,10 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> OpenRemoteTier(const Options& option
   tier.checksums = options.pool.verify == "always";
   tier.generations = absl::StrCat(options.daemon.state_dir, "/remote.", remote.name, ".generations");
   tier.guard.rate.bytes_per_second = remote.rate;
+  tier.guard.limits = kLimits;
+  // A question that was given less says nothing of the store when it isn't answered.
+  tier.guard.patience =
+      std::min({tier.guard.patience, remote.lookup_wait / 2, remote.read_timeout / 2, remote.write_timeout / 2});
   tier.sealing.encrypt = remote.encrypt;
   tier.codec = codec::MethodNamed(remote.codec);
   const bool own = remote.secret_file.empty();

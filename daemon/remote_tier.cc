@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -29,11 +30,13 @@ using remote::Verdict;
 
 // How long what a marker says is believed: so late a node sees another one's clear.
 constexpr absl::Duration kMarkerFresh = absl::Seconds(1);
+constexpr absl::Duration kAskAtLeast = absl::Milliseconds(1);
 constexpr absl::Duration kProbeEvery = absl::Milliseconds(500);
 // What is read by one batch, whose chunks are there when all are: enough for a store to answer many small ones at once.
 constexpr Bytes kBatch = MiB(4);
 // No space has so many groups: an object of it is a marker.
 constexpr GroupId kMarkerGroup{UINT16_MAX};
+constexpr size_t kCountedMost = 1024;        // as the core asks for at most
 using MarkerBody = std::array<uint64_t, 1>;  // the number
 
 Bytes PayloadOf(const core::GroupSpec& group) { return group.layer_bytes * group.layers; }
@@ -52,6 +55,10 @@ absl::Status FirstError(const std::vector<Outcome>& outcomes) {
 absl::Status Take(const SealedStore::Got& got, const codec::Shape& shape, std::span<std::byte> payload) {
   KVIST_RETURN_IF_ERROR(got.status);
   if (got.verdict == Verdict::kMissing) return absl::NotFoundError("the remote store hasn't got it any more");
+  if (got.verdict == Verdict::kVersion || got.verdict == Verdict::kCipher) {  // another node's, which reads it
+    return absl::FailedPreconditionError(
+        absl::StrCat("what the remote store has is of another ", remote::NameOf(got.verdict)));
+  }
   if (got.verdict != Verdict::kGood)
     return absl::DataLossError(absl::StrCat("what the remote store has in its place is ", remote::NameOf(got.verdict)));
   return DecodeInPlace(got.said.label, shape, got.bytes, payload);
@@ -80,6 +87,8 @@ struct RemoteTier::Writing {
   SpaceDigest space;
   SpaceDigest name;                                // in its generation
   std::vector<std::span<const std::byte>> bodies;  // [shard] their payloads
+  Slots slots;
+  core::GroupSpec group;
   codec::Shape shape;
   std::vector<std::vector<std::byte>> encoded = {};  // of those that are being put
   Bytes put{};
@@ -93,22 +102,23 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Options options, st
   KVIST_ASSIGN_OR_RETURN(std::unique_ptr<remote::GuardedStore> guarded,
                          remote::GuardedStore::Create(std::move(store), options.guard));
   auto tier = absl::WrapUnique(new RemoteTier(std::move(options), std::move(generations)));
+  {
+    const absl::MutexLock lock(&tier->mutex_);
+    for (const std::string& space : tier->generations_.Cleared()) tier->markers_[space].untold = true;
+  }
   tier->guard_ = guarded.get();
   tier->store_ = std::make_unique<SealedStore>(std::move(guarded), tier->options_.sealing);
   return tier;
 }
 
 RemoteTier::~RemoteTier() {
-  {
-    const absl::MutexLock lock(&mutex_);
-    stopping_ = true;
-    changed_.Signal();
-  }
-  if (thread_.joinable()) thread_.join();
+  asks_.Stop();
+  works_.Stop();
 }
 
 void RemoteTier::Start() {
-  thread_ = std::thread([this] { Run(); });
+  asks_.Start([this] { return LookAfter(); });
+  works_.Start({});
 }
 
 RemoteTier::Status RemoteTier::status() const {
@@ -128,40 +138,21 @@ RemoteTier::Status RemoteTier::status() const {
   return status;
 }
 
-// ---- The thread -------------------------------------------------------------------------------------------------------------
+// ---- Whether it answers -----------------------------------------------------------------------------------------------------
 
-void RemoteTier::Post(std::function<void()> task) {
-  const absl::MutexLock lock(&mutex_);
-  if (stopping_) return;
-  tasks_.push_back(std::move(task));
-  changed_.Signal();
-}
-
-void RemoteTier::Run() {
-  while (true) {
-    std::function<void()> task;
-    bool probe = false;
-    {
-      const absl::MutexLock lock(&mutex_);
-      const absl::Time now = MonotonicNow();
-      if (stopping_) return;
-      probe = !reachable_ && now >= next_probe_;
-      if (probe) {
-        next_probe_ = now + kProbeEvery;
-      } else if (tasks_.empty()) {
-        changed_.WaitWithTimeout(&mutex_, reachable_ ? absl::InfiniteDuration() : next_probe_ - now);
-        continue;
-      } else {
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-    }
-    if (probe) {
-      Probe();
-    } else {
-      task();
-    }
+absl::Duration RemoteTier::LookAfter() {
+  bool reachable = false, untold = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    reachable = reachable_;
+    for (const auto& [space, marker] : markers_) untold = untold || marker.untold;
   }
+  if (!reachable) {
+    Probe();
+    return kProbeEvery;
+  }
+  if (untold) PutMarkers();
+  return untold ? kProbeEvery : absl::InfiniteDuration();
 }
 
 // Whether it answers at all: it is asked for an object that needn't be there.
@@ -172,7 +163,6 @@ void RemoteTier::Probe() {
         const absl::Status status = FirstError(outcomes);
         if (!status.ok()) return Note(status);
         SayReachable(true, "");
-        Post([this] { PutMarkers(); });
       });
   if (!asked.ok()) Note(asked);
 }
@@ -191,19 +181,17 @@ void RemoteTier::Note(const absl::Status& status) {
 }
 
 void RemoteTier::SayReachable(bool reachable, std::string why_not) {
-  {
-    const absl::MutexLock lock(&mutex_);
-    if (reachable_ == reachable) return;
-    reachable_ = reachable;
-    why_not_ = why_not;
-    changed_.Signal();
-  }
+  const absl::MutexLock lock(&mutex_);
+  if (reachable_ == reachable) return;
+  reachable_ = reachable;
+  why_not_ = why_not;
+  ear_->Say(core::RemoteReachable{reachable});  // here, so that the core hears of both in their order
+  asks_.Wake();
   if (reachable) {
     spdlog::info("remote:{} answers: {}", options_.name, options_.where);
   } else {
     spdlog::warn("remote:{} isn't asked until it answers again: {}", options_.name, why_not);
   }
-  ear_->Say(core::RemoteReachable{reachable});
 }
 
 // ---- Generations ------------------------------------------------------------------------------------------------------------
@@ -246,14 +234,15 @@ void RemoteTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared)
   const SpaceDigest* digest = space != nullptr ? &space->digest : nullptr;
   {
     const absl::MutexLock lock(&mutex_);
-    generations_.Raise(digest, generations_.Number(digest) + 1);
+    // Above what other nodes have set, also where this one hasn't heard of it yet: the time is, unless clocks differ by more than clears.
+    generations_.Raise(digest, std::max<uint64_t>(generations_.Number(digest) + 1, absl::ToUnixMicros(absl::Now())));
     markers_[KeyOf(digest)].untold = true;
   }
-  Post([this, job = cleared.job] {
+  works_.Post([this, job = cleared.job] {
     KeepGenerations();
     ear_->Say(core::ClearKept{job, core::Tier::kRemote});
-    PutMarkers();
   });
+  asks_.Wake();
 }
 
 void RemoteTier::KeepGenerations() {
@@ -307,12 +296,13 @@ void RemoteTier::Ask(const core::SpaceSpec& space, core::RemoteAsked asked) {
   asking->space = space.digest;
   asking->groups = static_cast<uint16_t>(space.groups.size());
   asking->keys = std::move(asked.keys);
-  asking->deadline = MonotonicNow() + options_.ask_for;
+  // One wait for all that is asked for a lookup.
+  asking->deadline = std::max(asked.since + options_.ask_for, MonotonicNow() + kAskAtLeast);
   asking->done = [this, ask = asked.ask](absl::Status status, std::vector<bool> there) {
     Note(status);
     ear_->Say(core::RemoteFound{ask, std::move(status), std::move(there)});
   };
-  Post([this, asking] { AskStore(asking); });
+  asks_.Post([this, asking] { AskStore(asking); });
 }
 
 absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline) {
@@ -325,6 +315,7 @@ absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::ve
   auto asking = std::make_shared<Asking>();
   asking->space = space.digest;
   asking->groups = static_cast<uint16_t>(space.groups.size());
+  keys.resize(std::min(keys.size(), kCountedMost / space.groups.size()));
   asking->keys = keys;
   asking->deadline = std::min(deadline, MonotonicNow() + options_.read_for);
   asking->done = [answer](absl::Status status, std::vector<bool> there) {
@@ -332,7 +323,7 @@ absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::ve
     answer->there = std::move(there);
     answer->said.Notify();
   };
-  Post([this, asking] { AskStore(asking); });
+  asks_.Post([this, asking] { AskStore(asking); });
   if (!answer->said.WaitForNotificationWithTimeout(deadline - MonotonicNow()))
     return absl::UnavailableError(absl::StrCat("remote:", options_.name, " didn't answer"));
   KVIST_RETURN_IF_ERROR(answer->status);
@@ -345,6 +336,30 @@ absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::ve
   return count;
 }
 
+void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) {
+  const SpaceDigest name = NameOf(space.digest);
+  Bytes longest{};
+  for (const core::GroupSpec& group : space.groups) longest = std::max(longest, PayloadOf(group));
+  asks_.Post([this, name, longest, groups = static_cast<uint16_t>(space.groups.size()), forgotten = std::move(forgotten)] {
+    std::vector<Identity> identities;  // of first shards: without them there is nothing
+    for (uint16_t group = 0; group < groups; ++group) {
+      for (const ChunkKey& key : forgotten.keys) identities.push_back({name, key, GroupId{group}, Rank{0}});
+    }
+    const auto ended = [this, forgotten](const absl::Status& status) {
+      Note(status);
+      if (!status.ok()) {
+        spdlog::error("{} chunks that were cleared may be found again in remote:{}, for they couldn't be removed: {}",
+                      forgotten.keys.size(), options_.name, std::string(status.message()));
+      }
+      ear_->Say(core::RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
+    };
+    const absl::Status taken =
+        store_->Remove(identities, longest, MonotonicNow() + options_.write_for,
+                       [ended](const std::vector<Outcome>& outcomes) { ended(FirstError(outcomes)); });
+    if (!taken.ok()) ended(taken);
+  });
+}
+
 void RemoteTier::AskStore(const std::shared_ptr<Asking>& asking) {
   const bool fresh = MarkersAreFresh(asking->space);
   {
@@ -353,6 +368,15 @@ void RemoteTier::AskStore(const std::shared_ptr<Asking>& asking) {
   }
   AskExists(asking);
   if (!fresh) ReadMarkers(asking);
+}
+
+bool RemoteTier::MayReadMarkers(const SpaceDigest& space) {
+  const absl::MutexLock lock(&mutex_);
+  Marker& marker = markers_[KeyOf(&space)];
+  const absl::Time now = MonotonicNow();
+  if (marker.asked > now - kMarkerFresh) return false;
+  marker.asked = now;
+  return true;
 }
 
 bool RemoteTier::MarkersAreFresh(const SpaceDigest& space) {
@@ -415,14 +439,17 @@ void RemoteTier::ReadMarkers(const std::shared_ptr<Asking>& asking) {
       const SpaceDigest* of[] = {nullptr, &asking->space};
       for (int i = 0; i < 2; ++i) {
         const uint64_t number = got[i].verdict == Verdict::kGood ? got[i].said.epoch : 0;
-        raised |= generations_.Raise(of[i], number);
+        if (generations_.Raise(of[i], number)) {
+          raised = true;
+          ear_->Say(core::RemoteCleared{of[i] != nullptr ? std::optional(*of[i]) : std::nullopt});
+        }
         Marker& marker = markers_[KeyOf(of[i])];
         marker.read = asked;
         if (number < generations_.Number(of[i])) untold = marker.untold = true;
       }
     }
-    if (raised) Post([this] { KeepGenerations(); });
-    if (untold) Post([this] { PutMarkers(); });
+    if (raised) works_.Post([this] { KeepGenerations(); });
+    if (untold) asks_.Wake();
     {
       const absl::MutexLock lock(&asking->mutex);
       asking->status.Update(status);
@@ -445,10 +472,10 @@ void RemoteTier::AskedPart(const std::shared_ptr<Asking>& asking) {
   {
     const absl::MutexLock lock(&asking->mutex);
     if (--asking->parts > 0) return;
-    if (asking->status.ok() && asking->generation != now_counts) {
+    if (asking->status.ok() && asking->generation != now_counts && !asking->keys.empty()) {
       // What was found is of a generation that was cleared.
       asking->parts = 1;
-      Post([this, asking] { AskExists(asking); });
+      asks_.Post([this, asking] { AskExists(asking); });
       return;
     }
     status = asking->status;
@@ -468,24 +495,38 @@ void RemoteTier::Write(const core::SpaceSpec& space, core::WriteStarted write, S
   for (const std::span<std::byte> slot : slots)
     writing->bodies.emplace_back(slot.subspan(kSlotHeaderBytes.value, payload.value));
   writing->shape = ShapesOf(space)->at(write.group.value);
+  writing->group = space.groups[write.group.value];
   writing->write = std::move(write);
   writing->deadline = MonotonicNow() + options_.write_for;
   writing->first_shard = writing->bodies.size() == 1;
-  Post([this, writing] { PutShards(writing); });
+  writing->slots = std::move(slots);
+  works_.Post([this, writing] { PutShards(writing); });
 }
 
 void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
   // Engines that find everything here never ask: so that what they store isn't of a generation that another node has ended.
-  if (!MarkersAreFresh(writing->space)) {
+  if (!MarkersAreFresh(writing->space) && MayReadMarkers(writing->space)) {
     auto asking = std::make_shared<Asking>();
     asking->space = writing->space;
     asking->deadline = writing->deadline;
     asking->done = [](const absl::Status&, const std::vector<bool>&) {};
     asking->parts = 1;
-    ReadMarkers(asking);
+    asks_.Post([this, asking] { ReadMarkers(asking); });
   }
   std::vector<SealedStore::Put> puts;
   const auto shards = static_cast<uint16_t>(writing->bodies.size());
+  for (const std::span<std::byte> slot : writing->slots) {
+    const core::GroupSpec& group = writing->group;
+    for (uint32_t layer = 0; options_.checksums && layer < group.layers; ++layer) {
+      const std::span<const std::byte> bytes =
+          slot.subspan(kSlotHeaderBytes.value + layer * group.layer_bytes.value, group.layer_bytes.value);
+      if (LayerMatches(slot.data(), layer, bytes)) continue;
+      // Never under a seal that says it is right.
+      ear_->Say(core::WriteFinished{
+          writing->write.chunk, absl::DataLossError("DRAM holds other bytes than were stored"), {}, core::Tier::kRemote});
+      return;
+    }
+  }
   writing->encoded.clear();
   writing->encoded.reserve(shards);
   const uint16_t from = writing->first_shard ? 0 : 1, to = writing->first_shard ? 1 : shards;
@@ -507,7 +548,7 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
     Note(status);
     if (status.ok() && !writing->first_shard) {
       writing->first_shard = true;
-      return Post([this, writing] { PutShards(writing); });
+      return works_.Post([this, writing] { PutShards(writing); });
     }
     if (status.ok()) {
       const absl::MutexLock lock(&mutex_);
@@ -538,8 +579,9 @@ absl::StatusOr<std::shared_ptr<RemoteRecoding>> RemoteTier::Recode(const core::S
     }
   }
   auto recoding = std::make_shared<RemoteRecoding>(
-      store_.get(), std::move(prompt), [this](std::function<void()> task) { Post(std::move(task)); }, std::move(progress));
-  Post([recoding] { recoding->Start(); });
+      store_.get(), std::move(prompt), [this](std::function<void()> task) { works_.Post(std::move(task)); },
+      std::move(progress));
+  works_.Post([recoding] { recoding->Start(); });
   return recoding;
 }
 
@@ -555,7 +597,7 @@ void RemoteTier::Read(std::vector<ChunkToRead> chunks) {
       reads_.push_back({std::move(chunk), name, shapes->second});
     }
   }
-  Post([this] { PumpReads(); });
+  works_.Post([this] { PumpReads(); });
 }
 
 void RemoteTier::PumpReads() {
@@ -588,11 +630,24 @@ void RemoteTier::PumpReads() {
     const absl::Status taken =
         store_->Submit(gets, MonotonicNow() + options_.read_for, [this, all](const std::vector<SealedStore::Got>& got) {
           HaveRead(std::move(*all), got);
-          Post([this] { PumpReads(); });
+          works_.Post([this] { PumpReads(); });
         });
     if (taken.ok()) continue;
+    if (absl::IsResourceExhausted(taken) && PutBack(all.get())) return;  // what is on its way makes room
     for (const ToRead& chunk : *all) EndRead(chunk, taken, {});
   }
+}
+
+bool RemoteTier::PutBack(std::vector<ToRead>* chunks) {
+  const absl::MutexLock lock(&mutex_);
+  Bytes bytes{};
+  for (const ToRead& chunk : *chunks)
+    bytes += PayloadOf(chunk.chunk.space->groups[chunk.chunk.read.group.value]) * chunk.chunk.slots.size();
+  if (reading_ == bytes) return false;  // nothing else is: it never fits
+  reading_ -= bytes;
+  for (const ToRead& chunk : *chunks) busy_.End(chunk.chunk.read.chunk.Pack(), /*good=*/false, MonotonicNow());
+  std::move(chunks->rbegin(), chunks->rend(), std::front_inserter(reads_));
+  return true;
 }
 
 void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedStore::Got>& got) {
@@ -624,7 +679,7 @@ void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedSt
     EndRead(chunk, std::move(status), brought);
   }
   if (bad.empty()) return;
-  Post([this, bad = std::move(bad), longest] {
+  works_.Post([this, bad = std::move(bad), longest] {
     Note(store_->Remove(bad, longest, MonotonicNow() + options_.write_for, [](const std::vector<Outcome>&) {}));
   });
 }

@@ -19,6 +19,7 @@
 #include "daemon/remote_generations.h"
 #include "daemon/remote_recoding.h"
 #include "daemon/session/lower_tier.h"
+#include "daemon/task_thread.h"
 #include "daemon/tier_busy.h"
 #include "storage/codec/codec.h"
 #include "storage/remote/guarded_store.h"
@@ -33,7 +34,7 @@ namespace kvist::daemon {
 //   that late here. What is read and isn't good is removed, so that it isn't found again.
 // Reachable: when the store has answered a question of the tier's own, until its breaker opens; then it is asked again and again.
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
-// Threads: as RemoteTier says; one of its own, which seals and submits, beside the store's, which check what was read.
+// Threads: as RemoteTier says; two of its own beside the store's, which check what was read.
 class RemoteTier final : public session::RemoteTier {
  public:
   struct Options {
@@ -61,6 +62,7 @@ class RemoteTier final : public session::RemoteTier {
   void Read(std::vector<ChunkToRead> chunks) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) override;
+  void Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) override;
 
   // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who wait until `deadline` at most.
   // Errors: those of the store. Threads: any but the reactor's and the store's.
@@ -97,8 +99,9 @@ class RemoteTier final : public session::RemoteTier {
     std::shared_ptr<const Shapes> shapes;
   };
   struct Marker {
-    absl::Time read = absl::InfinitePast();  // when the store was last asked for it
-    bool untold = false;                     // the store doesn't know the number yet
+    absl::Time read = absl::InfinitePast();   // when the store was last asked for it
+    absl::Time asked = absl::InfinitePast();  // for a write
+    bool untold = false;                      // the store doesn't know the number yet
   };
 
   RemoteTier(Options options, RemoteGenerations generations)
@@ -108,19 +111,19 @@ class RemoteTier final : public session::RemoteTier {
   std::shared_ptr<const Shapes> ShapesOf(const core::SpaceSpec& space) ABSL_LOCKS_EXCLUDED(mutex_);
   SpaceDigest NameOf(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
   remote::Identity MarkerOf(const SpaceDigest* space) const;
-  // Runs on the tier's thread, soon.
-  void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // On the tier's thread.
+  // On the thread of `asks_`. Says when it is to be called again.
+  absl::Duration LookAfter();
   bool MarkersAreFresh(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool MayReadMarkers(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);  // they weren't just now
   void AskStore(const std::shared_ptr<Asking>& asking);
   void ReadMarkers(const std::shared_ptr<Asking>& asking);
   void AskExists(const std::shared_ptr<Asking>& asking);
-  void PutShards(const std::shared_ptr<Writing>& writing);
-  void PumpReads();
   void Probe();
   void PutMarkers();
+  // On that of `works_`.
+  void PutShards(const std::shared_ptr<Writing>& writing);
+  void PumpReads();
+  bool PutBack(std::vector<ToRead>* chunks);  // false: there is nothing to wait for
   void KeepGenerations();
 
   // On any.
@@ -135,20 +138,17 @@ class RemoteTier final : public session::RemoteTier {
   remote::GuardedStore* guard_ = nullptr;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar changed_;
   RemoteGenerations generations_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // by the digest's bytes; empty: of all spaces
-  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);           // bounded by what the core lets be under way
   std::deque<ToRead> reads_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<const Shapes>> shapes_ ABSL_GUARDED_BY(mutex_);  // as markers_
   Bytes reading_ ABSL_GUARDED_BY(mutex_){};
   TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kRemote};
   bool reachable_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time next_probe_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_not_ ABSL_GUARDED_BY(mutex_) = "it hasn't answered yet";
   Bytes written_ ABSL_GUARDED_BY(mutex_){}, read_ ABSL_GUARDED_BY(mutex_){};
-  std::thread thread_;
+  TaskThread asks_;                             // small questions, so that none waits behind bytes
+  TaskThread works_;                            // sealing, encoding, files
   std::unique_ptr<remote::SealedStore> store_;  // last: its end calls back
 };
 

@@ -138,7 +138,7 @@ void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
     case core::Tier::kRemote:
       spdlog::error(
           "{} in the remote store was not what was stored there and will not be served again: space {}; the store, or who "
-          "else writes to it, may be failing (`kvistctl remote` says what was found)",
+          "else writes to it, may be failing (`kvistctl status -o json` says what was found)",
           what, space);
       break;
   }
@@ -186,7 +186,7 @@ struct Daemon::State {
   // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
   // lost must not take the node with it. Errors: the configuration's.
   absl::StatusOr<std::string> OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core);
-  // Opens the tier beyond the node, where there is one. Errors: the configuration's.
+  // Opens the tier beyond the node, where there is one; what it has on this node and can't be used costs the tier. Errors: the configuration's.
   absl::Status OpenRemote(const Options& options, core::CoreOptions* of_core);
   void FlushAll();
   ~State() {
@@ -224,7 +224,15 @@ absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts
 
 absl::Status Daemon::State::OpenRemote(const Options& options, core::CoreOptions* of_core) {
   if (options.remote.store.empty() || regions.empty()) return absl::OkStatus();
-  KVIST_ASSIGN_OR_RETURN(remote, OpenRemoteTier(options));
+  absl::StatusOr<std::unique_ptr<RemoteTier>> tier = OpenRemoteTier(options);
+  if (!tier.ok()) {
+    const bool configured_wrongly = absl::IsInvalidArgument(tier.status()) || absl::IsFailedPrecondition(tier.status()) ||
+                                    absl::IsNotFound(tier.status()) || absl::IsPermissionDenied(tier.status());
+    if (configured_wrongly) return tier.status();
+    spdlog::error("no remote tier until the next start: {}", std::string(tier.status().message()));
+    return absl::OkStatus();
+  }
+  remote = *std::move(tier);
   // What is being written is held: a sixteenth of a small pool.
   core::CoreOptions::Remote of_remote;
   of_remote.writing = std::min(of_remote.writing, options.pool.bytes / 16);

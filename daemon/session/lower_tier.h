@@ -50,8 +50,6 @@ class LowerTier {
   virtual void Read(std::vector<ChunkToRead> chunks) = 0;
   // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.
   virtual void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) = 0;
-  // Nor are these chunks, though their places may be read until they are freed; ClearKept when that is so.
-  virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
 };
 
 // The node's disks.
@@ -59,6 +57,8 @@ class DiskTier : public LowerTier {
  public:
   // No chunk is at these places any more; each was written or found by this tier.
   virtual void Free(core::PlacesFreed freed) = 0;
+  // These chunks are not to be found again by a later daemon, though their places may be read until they are freed; ClearKept when that is so.
+  virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
 };
 
 // A store beyond the node, which others may write to and read.
