@@ -66,6 +66,9 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::PromptJobs> Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::MoveWish& wish,
                                        const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
+  absl::StatusOr<rpc::PromptJobs> Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                         const rpc::RecodeWish& wish, const std::string& request,
+                                         absl::Time deadline) override;
   absl::StatusOr<rpc::PinStatus> RemovePin(uint64_t id, absl::Time deadline) override;
 
  private:
@@ -112,6 +115,8 @@ class Node final : public rpc::NodeControl {
   session::Reactor& reactor_;
   const pool::SlotAllocator& slots_;
   const Regions& regions_;
+  // Whether that is the name of the remote tier here.
+  absl::Status CheckRemote(const char* field, const std::string& name) const;
   const Below below_;
   const cuda::Gpus* const gpus_;
   const Options options_;

@@ -15,6 +15,7 @@
 #include "daemon/session/registration.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/status.h"
+#include "storage/codec/method.h"
 
 namespace kvist::daemon {
 namespace {
@@ -148,13 +149,45 @@ absl::StatusOr<rpc::PromptJobs> Node::ClearPrompt(const rpc::SpaceFilter& filter
   return StartOnPrompt(filter, prompt, start, deadline);
 }
 
+absl::Status Node::CheckRemote(const char* field, const std::string& name) const {
+  if (below_.remote == nullptr)
+    return absl::FailedPreconditionError(absl::StrCat(field, ": this kvistd has no remote tier: remote.store names none"));
+  const std::string ours = absl::StrCat("remote:", options_.remote.name);
+  if (name == ours) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(field, ": this kvistd has no remote tier of that name; it has ", ours));
+}
+
+absl::StatusOr<rpc::PromptJobs> Node::Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                             const rpc::RecodeWish& wish, const std::string& request, absl::Time deadline) {
+  if (wish.tier == "dram" || wish.tier == "ssd") {
+    return absl::UnimplementedError(
+        absl::StrCat("tier: in ", wish.tier, " KV lies as engines store it; allowed: remote:NAME"));
+  }
+  KVIST_RETURN_IF_ERROR(CheckRemote("tier", wish.tier));
+  const std::optional<codec::Method> method = codec::MethodNamed(wish.method);
+  if (!wish.method.empty() && !method.has_value())
+    return absl::InvalidArgumentError("method: allowed: lossless, int8, int4, fp8, strongest");
+  const auto start = [this, request, method](SpaceId space,
+                                             const std::vector<ChunkKey>& keys) -> absl::StatusOr<core::JobId> {
+    if (method.has_value()) KVIST_RETURN_IF_ERROR(below_.remote->MayEncode(reactor_.core().spec(space), *method));
+    core::RecodeAsked asked{.job = {}, .space = space, .keys = keys};
+    asked.kind = method.has_value() ? core::JobKind::kCompress : core::JobKind::kDecompress;
+    asked.method = method.has_value() ? static_cast<uint8_t>(*method) : uint8_t{0};
+    return reactor_.Recode(asked, request);
+  };
+  return StartOnPrompt(filter, prompt, start, deadline);
+}
+
 absl::StatusOr<rpc::PromptJobs> Node::Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                            const rpc::MoveWish& wish, const std::string& request, absl::Time deadline) {
-  if (below_.ssd == nullptr) {
+  if (wish.to == rpc::Tier::kRemote) KVIST_RETURN_IF_ERROR(CheckRemote("to", wish.remote));
+  if (below_.ssd == nullptr && wish.to != rpc::Tier::kRemote) {
     return absl::FailedPreconditionError(
         absl::StrCat(wish.from == rpc::Tier::kSsd ? "from" : "to", ": this kvistd has no SSD tier: ", below_.why_no_ssd));
   }
-  const auto tier = [](rpc::Tier of) { return of == rpc::Tier::kSsd ? core::Tier::kSsd : core::Tier::kDram; };
+  const auto tier = [](rpc::Tier of) {
+    return of == rpc::Tier::kSsd ? core::Tier::kSsd : of == rpc::Tier::kRemote ? core::Tier::kRemote : core::Tier::kDram;
+  };
   core::MoveAsked move;
   move.kind = wish.prefetch ? core::JobKind::kPrefetch : core::JobKind::kMove;
   move.from = tier(wish.from);

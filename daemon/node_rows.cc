@@ -47,6 +47,8 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
     case core::JobKind::kClearPrompt: row.kind = "clear-prompt"; break;
     case core::JobKind::kMove: row.kind = "move"; break;
     case core::JobKind::kPrefetch: row.kind = "prefetch"; break;
+    case core::JobKind::kCompress: row.kind = "compress"; break;
+    case core::JobKind::kDecompress: row.kind = "decompress"; break;
   }
   if (job.space.has_value()) row.space = Hex(core.space(*job.space).digest);
   switch (job.state) {
@@ -58,6 +60,9 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
   row.total = job.total;
   row.chunks = job.chunks;
   row.request = job.request;
+  row.bytes_after = job.bytes_after;
+  row.relative_error = job.relative_error;
+  row.trouble = job.trouble;
   row.bytes = job.bytes;
   row.already = job.already;
   row.left = job.left;

@@ -566,23 +566,51 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
 
 // ---- Encoding another way ---------------------------------------------------------------------------------------------------
 
-absl::StatusOr<std::shared_ptr<RemoteRecoding>> RemoteTier::Recode(const core::SpaceSpec& space, std::vector<ChunkKey> keys,
-                                                                   std::optional<codec::Method> method,
-                                                                   RemoteRecoding::Progress progress) {
-  RemoteRecoding::Prompt prompt{NameOf(space.digest), *ShapesOf(space), {}, std::move(keys), method, options_.read_for};
-  for (const core::GroupSpec& group : space.groups) prompt.shards.push_back(group.shards());
-  for (const codec::Shape& shape : prompt.shapes) {
-    if (method.has_value() && codec::IsLossy(*method) && shape.element == codec::Element::kOpaque) {
-      return absl::InvalidArgumentError(absl::StrCat("method: ", codec::NameOf(*method),
+absl::Status RemoteTier::MayEncode(const core::SpaceSpec& space, codec::Method method) {
+  for (const codec::Shape& shape : *ShapesOf(space)) {
+    if (codec::IsLossy(method) && shape.element == codec::Element::kOpaque) {
+      return absl::InvalidArgumentError(absl::StrCat("method: ", codec::NameOf(method),
                                                      " takes KV of bf16 or fp16, and that of ", space.model,
                                                      " is something else; lossless takes any"));
     }
   }
-  auto recoding = std::make_shared<RemoteRecoding>(
+  return absl::OkStatus();
+}
+
+void RemoteTier::Recode(const core::SpaceSpec& space, core::RecodeStarted started) {
+  RemoteRecoding::Prompt prompt{NameOf(space.digest),    *ShapesOf(space), {},
+                                std::move(started.keys), std::nullopt,     options_.read_for};
+  if (started.method != 0) prompt.method = static_cast<codec::Method>(started.method);
+  for (const core::GroupSpec& group : space.groups) prompt.shards.push_back(group.shards());
+  const auto recoding = std::make_shared<RemoteRecoding>(
       store_.get(), std::move(prompt), [this](std::function<void()> task) { works_.Post(std::move(task)); },
-      std::move(progress));
+      [this, job = started.job](const RemoteRecoding::Tally& tally) {
+        ear_->Say(core::Recoded{.job = job,
+                                .done = tally.chunks + tally.already + tally.missing + tally.failed,
+                                .chunks = tally.chunks,
+                                .already = tally.already,
+                                .left = tally.failed,
+                                .bytes = tally.before,
+                                .bytes_after = tally.after,
+                                .relative_error = tally.relative_error,
+                                .ended = tally.ended,
+                                .status = tally.status});
+      });
+  {
+    const absl::MutexLock lock(&mutex_);
+    std::erase_if(recodings_, [](const auto& other) { return other.second.expired(); });
+    recodings_[started.job] = recoding;
+  }
   works_.Post([recoding] { recoding->Start(); });
-  return recoding;
+}
+
+void RemoteTier::StopRecoding(core::JobId job) {
+  std::shared_ptr<RemoteRecoding> recoding;
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (const auto known = recodings_.find(job); known != recodings_.end()) recoding = known->second.lock();
+  }
+  if (recoding != nullptr) recoding->Stop();
 }
 
 // ---- Reading ----------------------------------------------------------------------------------------------------------------

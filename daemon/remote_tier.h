@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -63,16 +64,15 @@ class RemoteTier final : public session::RemoteTier {
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) override;
   void Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) override;
+  void Recode(const core::SpaceSpec& space, core::RecodeStarted started) override;
+  void StopRecoding(core::JobId job) override;
 
   // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who wait until `deadline` at most.
   // Errors: those of the store. Threads: any but the reactor's and the store's.
   absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline);
 
-  // Encodes what the store has of a prompt another way (RemoteRecoding). Errors: InvalidArgument  a lossy method for KV of which it isn't known
-  // what its values are. Threads: any.
-  absl::StatusOr<std::shared_ptr<RemoteRecoding>> Recode(const core::SpaceSpec& space, std::vector<ChunkKey> keys,
-                                                         std::optional<codec::Method> method,
-                                                         RemoteRecoding::Progress progress);
+  // Errors: InvalidArgument  a lossy method for KV of which it isn't known what its values are. Threads: any.
+  absl::Status MayEncode(const core::SpaceSpec& space, codec::Method method);
 
   // For operators and monitoring. Threads: any.
   struct Status {
@@ -147,6 +147,7 @@ class RemoteTier final : public session::RemoteTier {
   bool reachable_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_not_ ABSL_GUARDED_BY(mutex_) = "it hasn't answered yet";
   Bytes written_ ABSL_GUARDED_BY(mutex_){}, read_ ABSL_GUARDED_BY(mutex_){};
+  std::map<core::JobId, std::weak_ptr<RemoteRecoding>> recodings_ ABSL_GUARDED_BY(mutex_);
   TaskThread asks_;                             // small questions, so that none waits behind bytes
   TaskThread works_;                            // sealing, encoding, files
   std::unique_ptr<remote::SealedStore> store_;  // last: its end calls back

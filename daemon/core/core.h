@@ -326,6 +326,8 @@ class Core {
   void On(const RemoteFound& event, Effects* out);
   void On(const RemoteReachable& event, Effects* out);
   void On(const RemoteForgot& event, Effects* out);
+  void On(const RecodeAsked& event, Effects* out);
+  void On(const Recoded& event, Effects* out);
   void On(const RemoteCleared& event, Effects* out);
   void On(const DiskWritable& event, Effects* out);
   void On(const DiskTold& event, Effects* out);
@@ -370,6 +372,7 @@ class Core {
   void OfferRemote(ChunkIndex chunk);
   bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
   void WriteRemote(Effects* out);
+  void BeginRemoteWrite(ChunkIndex chunk, Effects* out);
   void RemoteWritten(ChunkIndex chunk, const absl::Status& status, Effects* out);
   // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
   Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
@@ -452,6 +455,8 @@ class Core {
   enum class Turn { kMore, kWaits, kDone };
   Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
   Turn GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);

@@ -350,7 +350,7 @@ struct PromptClearAsked {
 };
 
 // What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
-// isn't used by that, and what is in use meanwhile isn't moved. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
+// isn't used by that, and what is in use meanwhile isn't moved. From kDram to kRemote: as to kSsd. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
 // needs are freed. From kSsd to kDram: it is read, as far as there is room: nothing that is leased goes for it, and it takes no more than a
 // lease may; then its places on disk are freed. `keep_source`: nothing is freed. Answer, in the end: JobEnded.
 struct MoveAsked {
@@ -374,6 +374,28 @@ struct QuotaSet {
 // the next clear; of a prompt a restart may find some. Answer: JobEnded; none when no such job runs.
 struct JobCancelAsked {
   JobId job;
+};
+
+// What the remote store has of a prompt of `keys` (kKeysMax at most) in a space that was met is to be encoded by `method`, which the store's
+// driver knows, by a job as ClearAsked's. Answer, in the end: JobEnded.
+struct RecodeAsked {
+  JobId job;
+  JobKind kind = JobKind::kCompress;  // or kDecompress
+  SpaceId space;
+  std::span<const ChunkKey> keys;
+  uint8_t method = 0;
+  std::string request = {};
+};
+
+// How far that has come: counts as in Job.
+struct Recoded {
+  JobId job;
+  uint64_t done = 0;  // chunks, of all groups
+  uint64_t chunks = 0, already = 0, left = 0;
+  Bytes bytes{}, bytes_after{};
+  double relative_error = 0;
+  bool ended = false;
+  absl::Status status = {};  // why before its end
 };
 
 // The clock. Expires leases and half stores and goes on with long work, a slice at a time.
@@ -446,6 +468,16 @@ struct ReadStarted {
   std::vector<DiskPlace> places;
   std::vector<SlotRef> slots;
   Tier from = Tier::kSsd;
+};
+// Encode what the remote store has of these chunks another way. Answers: Recoded, the last time with `ended`. And stop that.
+struct RecodeStarted {
+  JobId job;
+  SpaceId space;
+  std::vector<ChunkKey> keys;
+  uint8_t method = 0;
+};
+struct RecodeStopped {
+  JobId job;
 };
 // These chunks, of every group, are to be removed from the remote store. Answer: RemoteForgot.
 struct RemoteForgotten {
@@ -531,9 +563,10 @@ struct CorruptionFound {
   Tier tier = Tier::kDram;
 };
 
-using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
-                            CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten>;
+using Effect =
+    std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits, CopyCancelled,
+                 OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted, ReadStarted, PlacesFreed,
+                 SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten, RecodeStarted, RecodeStopped>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -14,7 +14,7 @@ namespace kvist::core {
 
 using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused while the daemon lives
 
-enum class JobKind : uint8_t { kClear, kClearPrompt, kMove, kPrefetch };
+enum class JobKind : uint8_t { kClear, kClearPrompt, kMove, kPrefetch, kCompress, kDecompress };
 enum class JobState : uint8_t { kRunning, kDone, kCancelled };
 
 // A long operation that an operator has asked for.
@@ -32,7 +32,12 @@ struct Job {
   // Of jobs on prompts (prompt_jobs.h).
   Bytes bytes{};         // of those chunks' shards
   uint64_t already = 0;  // chunks to which nothing had to be done
-  uint64_t left = 0;     // that were to be moved and were not: in use, or for want of room
+  uint64_t left =
+      0;  // that were to be moved or encoded and were not: in use, for want of room, or what is there isn't whole
+  // Of one that encodes: what `bytes` have become, and the largest relative error of a shard; 0: bit for bit.
+  Bytes bytes_after{};
+  double relative_error = 0;
+  std::string trouble = {};  // why it ended before its end
 
   bool kept() const { return unkept == 0; }
 };

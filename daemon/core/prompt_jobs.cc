@@ -235,6 +235,90 @@ Core::Turn Core::GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* o
   return of->next > 0 ? Turn::kMore : Turn::kDone;
 }
 
+Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const Space& space = spaces_[*job->space];
+  const size_t groups = space.spec.groups.size();
+  const size_t items = of->keys.size() * groups;
+  const auto find = [&](size_t item) {
+    return chunks_.FindVisible(*job->space, GroupId{static_cast<uint16_t>(item % groups)}, space.epoch,
+                               of->keys[item / groups]);
+  };
+  const bool keep = of->move.keep_source;
+  if (of->step == PromptJob::Step::kKeys) {
+    if (of->items.empty()) of->items.resize(items);
+    for (; chunks_.work() < until && of->next < items; ++of->next, ++job->done) {
+      const ChunkIndex i = find(of->next);
+      PromptJob::Item& item = of->items[of->next];
+      if (i == kNoChunk) continue;
+      const Chunk& chunk = chunks_[i];
+      const bool there = chunk.remote != RemoteCopy::kNone;
+      if (there && (keep || !chunk.has_slots())) {
+        item = PromptJob::Item::kAlready;
+        continue;
+      }
+      item = PromptJob::Item::kLeft;
+      if (chunk.state != ChunkState::kSealed || (!there && !reachable_)) continue;
+      if (!there && remote_writing_ >= options_.remote->writing) return Turn::kWaits;
+      item = PromptJob::Item::kToMove;
+      if (!there) BeginRemoteWrite(i, out);
+    }
+    if (of->next < items) return Turn::kMore;
+    of->step = PromptJob::Step::kSettle;
+  }
+  for (; chunks_.work() < until && of->next > 0; --of->next, ++job->done) {
+    const PromptJob::Item item = of->items[of->next - 1];
+    chunks_.Charge(1);
+    const ChunkIndex i = item == PromptJob::Item::kToMove ? find(of->next - 1) : kNoChunk;
+    if (i != kNoChunk && chunks_[i].remote == RemoteCopy::kWriting) return Turn::kWaits;
+    job->already += item == PromptJob::Item::kAlready;
+    job->left += item == PromptJob::Item::kLeft;
+    if (item != PromptJob::Item::kToMove) continue;
+    const bool there = i != kNoChunk && chunks_[i].remote == RemoteCopy::kThere;
+    const bool moved = there && (keep || (chunks_[i].state == ChunkState::kSealed && !chunks_[i].busy()));
+    ++(moved ? job->chunks : job->left);
+    if (!moved) continue;
+    job->bytes += BytesOf(i);
+    if (keep) continue;
+    placement_.PolicyOf(i).Withdrawn(i);
+    placement_.Unreserve(i);
+    if (chunks_[i].only_remote()) placement_.Collect(i);
+  }
+  return of->next > 0 ? Turn::kMore : Turn::kDone;
+}
+
+// ---- Encoding another way ---------------------------------------------------------------------------------------------------
+
+void Core::On(const RecodeAsked& event, Effects*) {
+  KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && options_.remote.has_value());
+  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space};
+  job.total = event.keys.size() * spaces_[event.space].spec.groups.size();
+  chunks_.Charge(event.keys.size() / 32);
+  PromptJob& of = prompt_jobs_[event.job];
+  of.keys.assign(event.keys.begin(), event.keys.end());
+  of.method = event.method;
+  jobs_.Start(std::move(job));
+}
+
+Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
+  if (!std::exchange(of->recoding, true)) out->push_back(RecodeStarted{job->id, *job->space, of->keys, of->method});
+  return of->recoded ? Turn::kDone : Turn::kWaits;
+}
+
+void Core::On(const Recoded& event, Effects*) {
+  const auto of = prompt_jobs_.find(event.job);
+  Job* job = jobs_.current();
+  if (of == prompt_jobs_.end() || job == nullptr || job->id != event.job) return;  // it was cancelled
+  job->done = event.ended ? job->total : event.done;
+  job->chunks = event.chunks;
+  job->already = event.already;
+  job->left = event.left;
+  job->bytes = event.bytes;
+  job->bytes_after = event.bytes_after;
+  job->relative_error = event.relative_error;
+  job->trouble = std::string(event.status.message());
+  of->second.recoded = event.ended;
+}
+
 // kDone: it is being read, or can't be.
 Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
   if (chunks_[i].state != ChunkState::kBelow || chunks_[i].detached) return Turn::kDone;
@@ -306,9 +390,12 @@ Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* o
 
 void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
-  const Turn turn = job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
-                    : of.move.to == Tier::kSsd         ? GoOnWriting(job, &of, until, out)
-                                                       : GoOnReading(job, &of, until, out);
+  const bool recode = job->kind == JobKind::kCompress || job->kind == JobKind::kDecompress;
+  const Turn turn = recode                               ? GoOnRecoding(job, &of, out)
+                    : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
+                    : of.move.to == Tier::kRemote        ? GoOnWritingRemote(job, &of, until, out)
+                    : of.move.to == Tier::kSsd           ? GoOnWriting(job, &of, until, out)
+                                                         : GoOnReading(job, &of, until, out);
   job_waits_ = turn == Turn::kWaits;
   if (turn != Turn::kDone) return;
   const Job* ended = jobs_.End(job->id, JobState::kDone);

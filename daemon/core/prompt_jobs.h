@@ -22,6 +22,7 @@ namespace kvist::core {
 //   to disk: kKeys    writes what isn't there yet
 //            kWritten waits for that
 //            kSettle  frees slots, the last chunk first
+//   to a remote store: kKeys begins writes of what isn't there yet, kSettle waits for each and frees slots, the last chunk first
 //   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
 //              kRead   begins reads, the last chunk first
 //              kSettle waits for each, frees its places on disk, and keeps it no longer
@@ -36,6 +37,8 @@ struct PromptJob {
 
   std::vector<ChunkKey> keys = {};
   MoveAsked move = {};  // of a move; without its keys
+  uint8_t method = 0;   // of one that encodes: whether it has begun, and has ended
+  bool recoding = false, recoded = false;
   Step step = Step::kKeys;
   size_t next = 0;  // in what the step goes through: items [key * groups + group], places of the index, `kept`
   // Clear.

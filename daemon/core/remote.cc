@@ -212,18 +212,23 @@ void Core::WriteRemote(Effects* out) {
       ++counters_.remote_chunks_dropped;
       continue;
     }
-    if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
-    chunk.remote = RemoteCopy::kWriting;
-    ++chunk.holds;
-    remote_writing_ += BytesOf(i);
-    ++remote_writes_[{chunk.space, chunk.key}];
-    const std::span<const SlotRef> slots = placement_.SlotsOf(i);
-    chunks_.Charge(slots.size());
-    WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
-                       Tier::kRemote};
-    if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
-    out->push_back(std::move(write));
+    BeginRemoteWrite(i, out);
   }
+}
+
+void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
+  Chunk& chunk = chunks_[i];
+  if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
+  chunk.remote = RemoteCopy::kWriting;
+  ++chunk.holds;
+  remote_writing_ += BytesOf(i);
+  ++remote_writes_[{chunk.space, chunk.key}];
+  const std::span<const SlotRef> slots = placement_.SlotsOf(i);
+  chunks_.Charge(slots.size());
+  WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
+                     Tier::kRemote};
+  if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
+  out->push_back(std::move(write));
 }
 
 void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out) {

@@ -65,6 +65,8 @@ void Core::Clear(Job* job, uint64_t until) {
 void Core::On(const JobCancelAsked& event, Effects* out) {
   const Job* job = jobs_.End(event.job, JobState::kCancelled);
   if (job == nullptr) return;
+  const auto prompt = prompt_jobs_.find(event.job);
+  if (prompt != prompt_jobs_.end() && prompt->second.recoding) out->push_back(RecodeStopped{event.job});
   ForgetPromptJob(event.job);
   out->push_back(JobEnded{job->id, job->state, job->chunks});
 }

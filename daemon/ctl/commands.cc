@@ -52,6 +52,7 @@ struct Arguments {
   std::string salt, lora;
   bool dry_run = false;
   std::string from, to;  // tiers
+  std::string tier, method;
   bool keep_source = false;
   std::string node;
   std::string owner;
@@ -169,6 +170,25 @@ class Session {
       request.set_node(arguments_.node);
       request.set_request(arguments_.request);
       return WithNode([&](NodeClient& node) { return WatchAll(node, node.Prefetch(request, Timeout(kQuestionTime))); });
+    });
+  }
+  ExitCode Recode(bool compress) {
+    return WithPrompt([this, compress](node::v1::Prompt prompt) {
+      if (arguments_.dry_run)
+        return DryRun(std::move(prompt), absl::StrCat("encoded anew, as far as it is in ", arguments_.tier));
+      const auto fill = [&](auto request) {
+        *request.mutable_space() = arguments_.filter;
+        *request.mutable_prompt() = std::move(prompt);
+        request.set_tier(arguments_.tier);
+        request.set_request(arguments_.request);
+        return request;
+      };
+      return WithNode([&](NodeClient& node) {
+        if (!compress) return WatchAll(node, node.Decompress(fill(node::v1::DecompressRequest()), Timeout(kQuestionTime)));
+        node::v1::CompressRequest request = fill(node::v1::CompressRequest());
+        request.set_method(arguments_.method);
+        return WatchAll(node, node.Compress(request, Timeout(kQuestionTime)));
+      });
     });
   }
   ExitCode ListJobs() {
@@ -485,11 +505,31 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     CLI::Option* from = one->add_option("--from", given.from, "The tier where it is: dram or ssd")->type_name("TIER");
     if (one == move) {
       from->required();
-      one->add_option("--to", given.to, "The tier where it is to be: dram or ssd")->required()->type_name("TIER");
+      one->add_option("--to", given.to, "The tier where it is to be: dram, ssd or remote:NAME")
+          ->required()
+          ->type_name("TIER");
       one->add_flag("--keep-source", given.keep_source, "Leave it where it is, too");
     }
     one->add_option("--node", given.node, "Another node's name (this kvistd can't do that yet, and says so)")
         ->type_name("NAME");
+    one->add_flag("--dry-run", given.dry_run, "Say what is there of it, and do nothing");
+    AddRequestOption(one, &given);
+  }
+  CLI::App* compress =
+      app.add_subcommand("compress", "Encode what a remote tier has of a prompt in fewer bytes, where it lies");
+  CLI::App* decompress =
+      app.add_subcommand("decompress", "Have what a remote tier has of a prompt lie there as engines store it");
+  for (CLI::App* one : {compress, decompress}) {
+    AddPromptOptions(one, &given);
+    one->add_option("--tier", given.tier, "The tier where it lies, as in `kvistctl status`: remote:NAME")
+        ->required()
+        ->type_name("TIER");
+    if (one == compress) {
+      one->add_option("--method", given.method,
+                      "lossless, or with loss, which engines then load: int8, int4, fp8, strongest")
+          ->required()
+          ->type_name("METHOD");
+    }
     one->add_flag("--dry-run", given.dry_run, "Say what is there of it, and do nothing");
     AddRequestOption(one, &given);
   }
@@ -584,6 +624,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   }
   if (move->parsed()) return session.Move();
   if (prefetch->parsed()) return session.Prefetch();
+  if (compress->parsed()) return session.Recode(/*compress=*/true);
+  if (decompress->parsed()) return session.Recode(/*compress=*/false);
   if (clear->count("--tokens") + clear->count("--keys") == 0) return session.Clear();
   given.filter.set_digest(given.space);
   return session.ClearPrompt();

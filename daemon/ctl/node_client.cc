@@ -212,6 +212,16 @@ absl::StatusOr<node::v1::PromptJobsReply> NodeClient::Prefetch(const node::v1::P
   return state_->Call(&node::v1::Node::Stub::Prefetch, request, timeout);
 }
 
+absl::StatusOr<node::v1::PromptJobsReply> NodeClient::Compress(const node::v1::CompressRequest& request,
+                                                               absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Compress, request, timeout);
+}
+
+absl::StatusOr<node::v1::PromptJobsReply> NodeClient::Decompress(const node::v1::DecompressRequest& request,
+                                                                 absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Decompress, request, timeout);
+}
+
 absl::StatusOr<node::v1::ListPinsReply> NodeClient::ListPins(absl::Duration timeout) {
   return state_->CallPages(&node::v1::Node::Stub::ListPins, timeout);
 }

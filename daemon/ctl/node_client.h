@@ -46,6 +46,8 @@ class NodeClient {
   absl::StatusOr<node::v1::PromptJobsReply> ClearPrompt(const node::v1::ClearPromptRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::PromptJobsReply> Move(const node::v1::MoveRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::PromptJobsReply> Prefetch(const node::v1::PrefetchRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::PromptJobsReply> Compress(const node::v1::CompressRequest& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::PromptJobsReply> Decompress(const node::v1::DecompressRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);  // all, as Sessions
   absl::StatusOr<node::v1::Pin> RemovePin(uint64_t id, absl::Duration timeout);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/job_progress.h"
@@ -225,6 +226,12 @@ bool IsClear(const node::v1::Job& job) { return job.kind() == "clear" || job.kin
 std::string OthersOf(const node::v1::Job& job) {
   std::string text;
   if (job.bytes() > 0 && !IsClear(job)) absl::StrAppend(&text, " (", HumanBytes({job.bytes()}), ")");
+  if (job.bytes_after() > 0) {
+    absl::StrAppend(
+        &text, ", ", HumanBytes({job.bytes_after()}), " now, ",
+        absl::StrFormat("%.2f times less", static_cast<double>(job.bytes()) / static_cast<double>(job.bytes_after())),
+        job.relative_error() == 0 ? ", bit for bit" : absl::StrFormat(", relative error %.4f", job.relative_error()));
+  }
   if (job.already_there() > 0) absl::StrAppend(&text, ", ", HumanCount(job.already_there()), " were there already");
   if (job.not_moved() > 0)
     absl::StrAppend(&text, ", ", HumanCount(job.not_moved()), " stay where they are: in use, or for want of room");

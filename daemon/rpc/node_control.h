@@ -150,6 +150,9 @@ struct JobStatus {
   std::string request = {};
   Bytes bytes{};                   // of those chunks, of a job on a prompt
   uint64_t already = 0, left = 0;  // chunks of a move that were there already, or stayed where they were
+  Bytes bytes_after{};             // of one that encodes
+  double relative_error = 0;
+  std::string trouble = {};
 
   bool running() const { return state == "running"; }
   bool operator==(const JobStatus&) const = default;
@@ -201,13 +204,20 @@ struct Pinned {
   uint64_t spaces = 0;          // that fit
 };
 
-enum class Tier { kDram, kSsd };
+enum class Tier { kDram, kSsd, kRemote };
 
 struct MoveWish {
+  std::string remote;  // the name of the remote tier, where it is one of the two: remote:NAME
   Tier from = Tier::kSsd;
   Tier to = Tier::kDram;  // another one
   bool keep_source = false;
   bool prefetch = false;  // that is what it is called then
+};
+
+// How what a tier has of a prompt is to lie there.
+struct RecodeWish {
+  std::string tier;    // remote:NAME
+  std::string method;  // of storage/codec; "" for as it is in DRAM
 };
 
 // One for each space in which the prompt has a full chunk.
@@ -271,6 +281,9 @@ class NodeControl {
                                                  absl::Time deadline) = 0;
   virtual absl::StatusOr<PromptJobs> Move(const SpaceFilter& filter, const Prompt& prompt, const MoveWish& wish,
                                           const std::string& request, absl::Time deadline) = 0;
+  // Encodes it there. Errors also: FailedPrecondition  there is no such tier.  InvalidArgument  the method.
+  virtual absl::StatusOr<PromptJobs> Recode(const SpaceFilter& filter, const Prompt& prompt, const RecodeWish& wish,
+                                            const std::string& request, absl::Time deadline) = 0;
   // The pins whose number is above `after`, kPageRows at most, perhaps none although more follow.
   virtual absl::StatusOr<Page<PinStatus>> Pins(uint64_t after, absl::Time deadline) = 0;
   // Ends a pin; what it was. Errors also: NotFound  no such pin.

@@ -211,6 +211,24 @@ class NodeService final : public node::v1::Node::Service {
     });
   }
 
+  grpc::Status Compress(grpc::ServerContext* context, const node::v1::CompressRequest* request,
+                        node::v1::PromptJobsReply* reply) override {
+    if (request->method().empty())
+      return ToGrpc(absl::InvalidArgumentError("method: it is empty; allowed: lossless, int8, int4, fp8, strongest"));
+    return StartOnPrompt("compress", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
+      return control_->Recode(filter, prompt, {request->tier(), request->method()}, request->request(),
+                              DeadlineOf(*context, kQuestionTime));
+    });
+  }
+
+  grpc::Status Decompress(grpc::ServerContext* context, const node::v1::DecompressRequest* request,
+                          node::v1::PromptJobsReply* reply) override {
+    return StartOnPrompt("decompress", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
+      return control_->Recode(filter, prompt, {request->tier(), ""}, request->request(),
+                              DeadlineOf(*context, kQuestionTime));
+    });
+  }
+
  private:
   static absl::Status CheckRequestName(const std::string& name) {
     if (name.size() <= kRequestNameMax) return absl::OkStatus();

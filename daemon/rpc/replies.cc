@@ -253,6 +253,9 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_bytes(job.bytes.value);
   reply.set_already_there(job.already);
   reply.set_not_moved(job.left);
+  reply.set_bytes_after(job.bytes_after.value);
+  reply.set_relative_error(job.relative_error);
+  reply.set_trouble(Text(job.trouble));
   return reply;
 }
 

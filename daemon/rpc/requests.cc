@@ -20,10 +20,13 @@ std::string Shown(const std::string& text) { return absl::StrCat("\"", absl::CHe
 absl::StatusOr<Tier> ReadTier(const char* field, const std::string& name) {
   if (name == "dram") return Tier::kDram;
   if (name == "ssd") return Tier::kSsd;
-  if (absl::StartsWith(name, "remote:"))
-    return absl::UnimplementedError(absl::StrCat(
-        field, ": ", Shown(name), ": this kvistd moves no prompts to or from a remote tier; allowed: dram, ssd"));
-  return absl::InvalidArgumentError(absl::StrCat(field, ": ", Shown(name), " is no tier; allowed: dram, ssd"));
+  if (absl::StartsWith(name, "remote:")) return Tier::kRemote;
+  return absl::InvalidArgumentError(absl::StrCat(field, ": ", Shown(name), " is no tier; allowed: dram, ssd, remote:NAME"));
+}
+
+absl::Status FromRemote(const std::string& tier) {
+  return absl::UnimplementedError(absl::StrCat(
+      "from: ", Shown(tier), ": what is in a remote tier is read when an engine looks it up; allowed: dram, ssd"));
 }
 
 absl::Status CheckNode(const std::string& node) {
@@ -71,18 +74,27 @@ absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt) {
 
 absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request) {
   KVIST_RETURN_IF_ERROR(CheckNode(request.node()));
-  MoveWish wish{.keep_source = request.keep_source()};
+  MoveWish wish;
+  wish.keep_source = request.keep_source();
   KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from()));
   KVIST_ASSIGN_OR_RETURN(wish.to, ReadTier("to", request.to()));
   if (wish.from == wish.to) return absl::InvalidArgumentError(absl::StrCat("to: ", request.to(), " is where it comes from"));
-  return wish;
+  if (wish.from == Tier::kRemote) return FromRemote(request.from());
+  if (wish.to != Tier::kRemote) return wish;
+  wish.remote = request.to();
+  if (wish.from == Tier::kDram) return wish;
+  return absl::UnimplementedError(
+      absl::StrCat("from: ", Shown(request.from()), ": to a remote tier prompts are moved from dram; prefetch it first"));
 }
 
 absl::StatusOr<MoveWish> ReadPrefetch(const node::v1::PrefetchRequest& request) {
   KVIST_RETURN_IF_ERROR(CheckNode(request.node()));
-  MoveWish wish{.keep_source = true, .prefetch = true};
+  MoveWish wish;
+  wish.keep_source = true;
+  wish.prefetch = true;
   KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from().empty() ? "ssd" : request.from()));
   if (wish.from == wish.to) return absl::InvalidArgumentError("from: dram is where a prefetch goes to");
+  if (wish.from == Tier::kRemote) return FromRemote(request.from());
   return wish;
 }
 

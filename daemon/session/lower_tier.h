@@ -19,9 +19,10 @@ namespace kvist::session {
 // Threads: all calls come on the reactor's, and don't block; events are said on any.
 class LowerTier {
  public:
-  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
-                             core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept,
-                             core::RemoteFound, core::RemoteForgot, core::RemoteCleared, core::RemoteReachable>;
+  using Event =
+      std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
+                   core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept,
+                   core::RemoteFound, core::RemoteForgot, core::RemoteCleared, core::RemoteReachable, core::Recoded>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
     const core::SpaceSpec* space;
@@ -68,6 +69,9 @@ class RemoteTier : public LowerTier {
   virtual void Ask(const core::SpaceSpec& space, core::RemoteAsked asked) = 0;
   // RemoteForgot, when they are gone or can't be removed.
   virtual void Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) = 0;
+  // Recoded, now and then, and when it has ended or was stopped.
+  virtual void Recode(const core::SpaceSpec& space, core::RecodeStarted started) = 0;
+  virtual void StopRecoding(core::JobId job) = 0;
 };
 
 }  // namespace kvist::session

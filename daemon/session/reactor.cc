@@ -427,6 +427,11 @@ void Reactor::Carry(core::RemoteForgotten& effect) {
   remote_->Forget(space, std::move(effect));
 }
 
+void Reactor::Carry(core::RecodeStarted& effect) {
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  remote_->Recode(space, std::move(effect));
+}
+
 void Reactor::Carry(core::Flushed& effect) {
   if (effect.session.has_value()) return Find(*effect.session)->Answer(effect);
   flushes_.extract(effect.tag.value).mapped()(effect);
@@ -500,6 +505,11 @@ absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, s
 absl::StatusOr<core::JobId> Reactor::Move(core::MoveAsked move, std::string request) {
   if (const core::Job* known = core_.jobs().OfRequest(request, move.space)) return known->id;
   return StartJob(move, std::move(request));
+}
+
+absl::StatusOr<core::JobId> Reactor::Recode(core::RecodeAsked recode, std::string request) {
+  if (const core::Job* known = core_.jobs().OfRequest(request, recode.space)) return known->id;
+  return StartJob(recode, std::move(request));
 }
 
 void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {

@@ -87,6 +87,7 @@ class Reactor : public LowerTier::Ear {
   // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in. The request's name is one for each space.
   absl::StatusOr<core::JobId> ClearPrompt(core::PromptClearAsked clear, std::string request);
   absl::StatusOr<core::JobId> Move(core::MoveAsked move, std::string request);
+  absl::StatusOr<core::JobId> Recode(core::RecodeAsked recode, std::string request);
   // No effect on a job that has ended.
   void CancelJob(core::JobId job);
   // As core::QuotaSet says.
@@ -166,6 +167,8 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::Flushed& effect);
   void Carry(core::RemoteAsked& effect);
   void Carry(core::RemoteForgotten& effect);
+  void Carry(core::RecodeStarted& effect);
+  void Carry(core::RecodeStopped& effect) { remote_->StopRecoding(effect.job); }
   LowerTier& TierAt(core::Tier tier) const;
   LowerTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 

@@ -400,6 +400,8 @@ class World {
   void Carry(core::PlacesFreed&) { KVIST_CHECK(false); }
   void Carry(core::SpaceCleared&) { KVIST_CHECK(false); }
   void Carry(core::RemoteAsked&) { KVIST_CHECK(false); }
+  void Carry(core::RecodeStarted&) { KVIST_CHECK(false); }
+  void Carry(core::RecodeStopped&) { KVIST_CHECK(false); }
   void Carry(core::RemoteForgotten&) { KVIST_CHECK(false); }
   void Carry(core::ChunksHidden&) { KVIST_CHECK(false); }
   void Carry(core::Flushed& effect) { Find(*effect.session)->daemon->Answer(effect); }

@@ -52,6 +52,8 @@ struct Printer {
   std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
   std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
   std::string operator()(const core::RemoteForgotten& e) { return absl::StrCat("forget ", e.keys.size(), " keys"); }
+  std::string operator()(const core::RecodeStarted& e) { return absl::StrCat("encode of job ", e.job.value); }
+  std::string operator()(const core::RecodeStopped& e) { return absl::StrCat("stop encoding of job ", e.job.value); }
   std::string operator()(const core::RemoteAsked& e) { return absl::StrCat("ask for ", e.keys.size(), " keys"); }
   std::string operator()(const core::ChunksHidden& e) {
     return absl::StrCat("hide ", e.chunks.size(), " chunks of job ", e.job.value);

@@ -179,6 +179,11 @@ class FakeNode : public rpc::NodeControl {
     }
     return JobsOn(wish.prefetch ? "prefetch" : "move", filter, prompt, request, deadline);
   }
+  absl::StatusOr<rpc::PromptJobs> Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
+                                         const rpc::RecodeWish& wish, const std::string& request,
+                                         absl::Time deadline) override {
+    return JobsOn(wish.method.empty() ? "decompress" : "compress", filter, prompt, request, deadline);
+  }
   std::vector<rpc::MoveWish> moves() const {
     absl::MutexLock lock(&mutex_);
     return moves_;
