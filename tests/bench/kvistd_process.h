@@ -27,6 +27,7 @@ class KvistdProcess {
 
   void Kill();  // kill -9; it is gone when this returns
   const std::string& socket() const { return socket_; }
+  std::string admin_socket() const { return directory_ / "admin.sock"; }
   // Seconds of processor time that it has used so far, with threads that have ended. Errors: those of its clock.
   absl::StatusOr<double> CpuSeconds() const;
 

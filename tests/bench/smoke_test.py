@@ -73,6 +73,11 @@ CASES = {
     "remote": {
         **{f"{way} {size}": 0.8 for way in ("put", "get") for size in ("256 KiB", "2 MiB", "8 MiB")},
         **{f"{way} 2 MiB, encrypted": None for way in ("put", "get")},
+        **{
+            f"local hit, {store}, {figure}": goal if store != "both up" else None
+            for store in ("both up", "killed", "hung")
+            for figure, goal in (("p50", 1.05), ("p99", 1.5))
+        },
     },
     "restart": {
         "first hit after kill -9": 1,
