@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that kvist needs. Says what it installs, asks nothing; does nothing when all is there.
 #
-# usage: deploy/install_dependencies.sh [build|test|engines] [--missing]
+# usage: deploy/install_dependencies.sh [build|test|examples|engines] [--missing]
 #   build      what kvistd, kvistctl and the examples need (the default)
 #   test       that, and what the tests, benchmarks and checks need
+#   examples   build's, and what examples/ start beside kvistd
 #   engines    what kvistd and tests/engines need; Python packages come from pip
 #   --missing  only prints which of them are not installed
 # Works as root or through sudo.
@@ -27,6 +28,9 @@ test_packages=(
   openssl                            # certificates for tests
   prometheus                         # promtool, which judges /metrics; with systemd, apt starts its server, too
 )
+examples_packages=(
+  redis-server  # the store of examples/shared_store; with systemd, apt starts one, too
+)
 engines_packages=(
   python3 python3-venv
   python3-dev  # torch and SGLang compile extensions when they first run
@@ -35,8 +39,9 @@ engines_packages=(
 case "${1:-build}" in
   build) wanted=("${build_packages[@]}") ;;
   test) wanted=("${build_packages[@]}" "${test_packages[@]}") ;;
+  examples) wanted=("${build_packages[@]}" "${examples_packages[@]}") ;;
   engines) wanted=("${build_packages[@]}" "${engines_packages[@]}") ;;
-  *) sed -n '2,9p' "$0"; exit 2 ;;
+  *) sed -n '2,10p' "$0"; exit 2 ;;
 esac
 
 if ! command -v apt-get >/dev/null; then
