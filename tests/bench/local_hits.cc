@@ -41,6 +41,9 @@ constexpr double kHitMedianGoal = 1.05;
 constexpr double kHitTailGoal = 1.5;
 
 enum class Outage { kNone, kKilled, kHung };
+const char* NameOf(Outage outage) {
+  return outage == Outage::kNone ? "both up" : outage == Outage::kKilled ? "killed" : "hung";
+}
 
 // Of each slice, in seconds.
 struct HitTimes {
@@ -214,16 +217,14 @@ absl::Status MeasureLocalHits(const Settings& settings, absl::Duration time, Rep
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<EngineMemory> memory, EngineMemory::Create(kHitShape));
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<HitNode> one, HitNode::Start(*memory, 1));
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<HitNode> other, HitNode::Start(*memory, 2));
-  const std::pair<const char*, Outage> outages[] = {
-      {"both up", Outage::kNone}, {"killed", Outage::kKilled}, {"hung", Outage::kHung}};
-  for (const auto& [name, outage] : outages) {
+  for (const Outage outage : {Outage::kNone, Outage::kKilled, Outage::kHung}) {
     // Each node is the one whose store is down once: where its slots happen to lie mustn't count.
     UpAndDown times;
     KVIST_RETURN_IF_ERROR(CompareHits(settings, time / 2, outage, *one, *other, &times));
     KVIST_RETURN_IF_ERROR(CompareHits(settings, time / 2, outage, *other, *one, &times));
     const auto add = [&](const char* figure, std::vector<double> HitTimes::*of, double goal) {
-      report->cases.push_back({absl::StrCat("local hit, ", name, ", ", figure), Quantile(times.down.*of, 0.5) * 1e6, "us",
-                               Quantile(times.up.*of, 0.5) * 1e6, Better::kLower,
+      report->cases.push_back({absl::StrCat("local hit, ", NameOf(outage), ", ", figure),
+                               Quantile(times.down.*of, 0.5) * 1e6, "us", Quantile(times.up.*of, 0.5) * 1e6, Better::kLower,
                                outage == Outage::kNone ? std::nullopt : std::optional(goal)});
     };
     add("p50", &HitTimes::p50, kHitMedianGoal);
