@@ -15,7 +15,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 
 state_seconds=60    # until a node serves, reaches the store, or has written what it has
-phase_seconds=300   # one run of tinyllm takes 1 to 15 s on 2 cores
+phase_seconds=300   # one run of tinyllm takes 1 to 30 s on 2 cores with other work beside it
 stop_seconds=30
 
 bin=''; workload=(--document-bytes 11000 --answer-tokens 16)
