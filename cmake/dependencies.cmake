@@ -18,6 +18,7 @@ find_package(prometheus-cpp REQUIRED)     # prometheus-cpp::core
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(GRPC REQUIRED IMPORTED_TARGET grpc++)  # PkgConfig::GRPC; the CMake files of Debian's gRPC want packages that it doesn't depend on
+find_library(GRPC_REFLECTION grpc++_reflection REQUIRED)  # of libgrpc++-dev, too; it has no file for pkg-config
 pkg_check_modules(HTTPLIB REQUIRED IMPORTED_TARGET cpp-httplib)  # PkgConfig::HTTPLIB
 pkg_check_modules(ROCKSDB REQUIRED IMPORTED_TARGET rocksdb)  # PkgConfig::ROCKSDB; its CMake files want packages that it doesn't depend on
 pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa)    # PkgConfig::NUMA

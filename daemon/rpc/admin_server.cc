@@ -1,5 +1,7 @@
 #include "daemon/rpc/admin_server.h"
 
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/service_type.h>
 #include <grpcpp/resource_quota.h>
 #include <grpcpp/security/server_credentials.h>
@@ -20,9 +22,8 @@
 namespace kvist::rpc {
 namespace {
 
-// A prompt of a million tokens, which most requests are far below.
-constexpr int kRequestBytesMax = 4 << 20;
-constexpr int kThreadsMax = 16;  // calls at a time, gRPC's own pollers included; a few operators and a scraper
+// Calls at a time, gRPC's own pollers included; a few operators and a scraper, and eight watchers of jobs of each of two services.
+constexpr int kThreadsMax = 24;
 constexpr std::chrono::seconds kGrace(1);
 
 class NarrowUmask {
@@ -40,23 +41,29 @@ class NarrowUmask {
 
 struct AdminServer::State {
   std::string socket;
-  std::unique_ptr<grpc::Service> service;
+  std::unique_ptr<grpc::Service> node;
+  std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
 };
 
 AdminServer::AdminServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options) {
-  KVIST_CHECK(options.node != nullptr);
-  KVIST_RETURN_IF_ERROR(FreeSocketPath(options.socket));
+  KVIST_CHECK(options.node != nullptr || !options.services.empty());
+  KVIST_RETURN_IF_ERROR(FreeSocketPath(options.socket, options.section));
+  // For all servers of this process.
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   auto state = std::make_unique<State>();
   state->socket = options.socket;
-  state->service = MakeNodeService(options.node);
+  if (options.node != nullptr) state->node = MakeNodeService(options.node);
+  state->services = std::move(options.services);
   grpc::ServerBuilder builder;
   builder.AddListeningPort(SocketAddress(options.socket), grpc::InsecureServerCredentials());
-  builder.RegisterService(state->service.get());
-  builder.SetMaxReceiveMessageSize(kRequestBytesMax);
+  if (state->node != nullptr) builder.RegisterService(state->node.get());
+  for (const auto& service : state->services) builder.RegisterService(service.get());
+  builder.SetMaxReceiveMessageSize(options.request_bytes_max);
   builder.SetResourceQuota(grpc::ResourceQuota("admin").SetMaxThreads(kThreadsMax));
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
   {
@@ -64,9 +71,9 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options
     state->server = builder.BuildAndStart();
   }
   if (state->server == nullptr)
-    return absl::UnavailableError(absl::StrCat("admin.socket: gRPC can't listen at ", options.socket));
+    return absl::UnavailableError(absl::StrCat(options.section, ".socket: gRPC can't listen at ", options.socket));
   std::unique_ptr<AdminServer> server(new AdminServer(std::move(state)));
-  KVIST_RETURN_IF_ERROR(OpenSocketTo(options.socket, options.group, options.mode));
+  KVIST_RETURN_IF_ERROR(OpenSocketTo(options.socket, options.group, options.mode, options.section));
   return server;
 }
 

@@ -33,9 +33,6 @@ constexpr absl::Duration kLook = absl::Milliseconds(200);
 constexpr int kWatchersMax =
     8;  // each has one of the server's threads (kThreadsMax in admin_server.cc), and others want answers
 constexpr size_t kRequestNameMax = 64;
-constexpr size_t kOwnerMax = 255;  // as of an engine's instance
-constexpr double kPinSecondsMin = 0.001;
-constexpr double kPinSecondsMax = 31536000;  // a year
 
 // gRPC keeps deadlines on the wall clock; what is left of one is carried over to the monotonic clock.
 absl::Time DeadlineOf(const grpc::ServerContext& context, absl::Duration without_one) {
@@ -155,16 +152,9 @@ class NodeService final : public node::v1::Node::Service {
     if (!filter.ok()) return ToGrpc(filter.status());
     const absl::StatusOr<Prompt> prompt = ReadPrompt(request->prompt());
     if (!prompt.ok()) return ToGrpc(prompt.status());
-    if (request->owner().size() > kOwnerMax)
-      return ToGrpc(absl::InvalidArgumentError(absl::StrCat("owner: at most ", kOwnerMax, " bytes")));
-    const double seconds = request->seconds();
-    if (seconds != 0 && !(seconds >= kPinSecondsMin && seconds <= kPinSecondsMax)) {
-      return ToGrpc(absl::InvalidArgumentError(absl::StrCat("seconds: ", seconds, "; allowed: 0 (until it is removed), or ",
-                                                            kPinSecondsMin, " to ", kPinSecondsMax)));
-    }
-    PinWish wish{request->owner().empty() ? "operator" : request->owner()};
-    if (seconds > 0) wish.lasts = absl::Seconds(seconds);
-    const absl::StatusOr<Pinned> pinned = control_->Pin(*filter, *prompt, wish, DeadlineOf(*context, kQuestionTime));
+    const absl::StatusOr<PinWish> wish = ReadPinWish(*request);
+    if (!wish.ok()) return ToGrpc(wish.status());
+    const absl::StatusOr<Pinned> pinned = control_->Pin(*filter, *prompt, *wish, DeadlineOf(*context, kQuestionTime));
     if (!pinned.ok()) return ToGrpc(pinned.status());
     *reply = ToReply(*pinned);
     return grpc::Status::OK;

@@ -14,6 +14,9 @@ namespace kvist::rpc {
 namespace {
 
 constexpr size_t kShownMax = 64;
+constexpr size_t kOwnerMax = 255;  // as of an engine's instance
+constexpr double kPinSecondsMin = 0.001;
+constexpr double kPinSecondsMax = 31536000;  // a year
 
 std::string Shown(const std::string& text) { return absl::StrCat("\"", absl::CHexEscape(text.substr(0, kShownMax)), "\""); }
 
@@ -70,6 +73,20 @@ absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt) {
     read.keys.push_back(key);
   }
   return read;
+}
+
+absl::StatusOr<PinWish> ReadPinWish(const node::v1::AddPinRequest& request) {
+  if (request.owner().size() > kOwnerMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("owner: ", request.owner().size(), " bytes; allowed: at most ", kOwnerMax));
+  const double seconds = request.seconds();
+  if (seconds != 0 && !(seconds >= kPinSecondsMin && seconds <= kPinSecondsMax)) {
+    return absl::InvalidArgumentError(absl::StrCat("seconds: ", seconds, "; allowed: 0 (until it is removed), or ",
+                                                   kPinSecondsMin, " to ", kPinSecondsMax));
+  }
+  PinWish wish{request.owner().empty() ? "operator" : request.owner()};
+  if (seconds > 0) wish.lasts = absl::Seconds(seconds);
+  return wish;
 }
 
 absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request) {

@@ -12,6 +12,7 @@ namespace kvist::rpc {
 // Errors: InvalidArgument  names the field, and what it may be.
 absl::StatusOr<SpaceFilter> ReadFilter(const node::v1::SpaceFilter& filter);
 absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt);
+absl::StatusOr<PinWish> ReadPinWish(const node::v1::AddPinRequest& request);
 // Errors also: Unimplemented  names the tier or node that chunks can't be moved to or from.
 absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request);
 absl::StatusOr<MoveWish> ReadPrefetch(const node::v1::PrefetchRequest& request);
