@@ -7,6 +7,7 @@ The arrows (DESIGN: the lower layer declares an interface, the upper one impleme
 
     storage/base <- storage/* <- cuda <- daemon        daemon/core <- daemon/session <- wiring (the files of daemon/ itself)
     proto <- daemon, connector                         daemon/core <- daemon/rpc     <- wiring
+    daemon/rpc <- daemon/controller <- wiring
     daemon/session <- daemon/metrics <- wiring
     storage/base, cuda/driver, proto <- connector <- examples (its include/ only)
 """
@@ -45,7 +46,7 @@ LAYERS = {
     "daemon/metrics": (["storage", "daemon/core", "daemon/session"], []),
     "daemon/peer": (["storage", "cuda", "proto", "daemon/core"], ["protobuf", "UCX"]),
     "daemon/cluster": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
-    "daemon/controller": (["storage/base"], []),  # pure data and threads: the wire comes to it from outside
+    "daemon/controller": (["storage/base", "proto", "daemon/rpc"], ["gRPC", "protobuf"]),
     "daemon/ctl": (["storage/base", "storage/ssd", "proto"], ["gRPC", "protobuf"]),
     "daemon": (["storage", "cuda", "proto", "daemon"], ["protobuf"]),  # wiring: the one place where all is joined
     "connector": (["proto", "storage/base", "cuda/driver", "connector"], ["protobuf"]),
