@@ -33,7 +33,7 @@ absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view na
                                     const std::vector<std::string>& overrides = {});
 
 // Fills in what was left empty: paths (/run/kvist and /var/lib/kvist for root; $XDG_RUNTIME_DIR/kvist or /tmp/kvist-UID, and
-// $XDG_STATE_HOME/kvist or ~/.local/state/kvist for others), pool.bytes (a quarter of the memory that is available now, a multiple
+// $XDG_STATE_HOME/kvist or ~/.local/state/kvist for others), daemon.node (the host's name), pool.bytes (a quarter of the memory that is available now, a multiple
 // of 2 MiB) and pool.slab_bytes (64 MiB; for a pool below 1 GiB the largest power of two of which it has 16, but at least 2 MiB, or as
 // much as a pool below that holds).
 // Touches no file. Validate() afterwards: a key that was given can contradict a default.

@@ -71,6 +71,9 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("A directory of this daemon's own, locked while it runs. Default: /var/lib/kvist for root, else "
               "$XDG_STATE_HOME/kvist or ~/.local/state/kvist.",
               Path(KVIST_FIELD(daemon, state_dir), kPathMax)),
+      AtStart("What the controller API on this daemon's admin socket calls it; a kvist-controller has names of its own. "
+              "Default: the host's name.",
+              NodeName(KVIST_FIELD(daemon, node))),
 
       AtStart("Engines connect here. Default: /run/kvist/engine.sock for root, else $XDG_RUNTIME_DIR/kvist/engine.sock or "
               "/tmp/kvist-UID/engine.sock.",

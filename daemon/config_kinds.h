@@ -22,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "daemon/config_keys.h"
+#include "daemon/controller/node_name.h"
 #include "daemon/listen_address.h"
 #include "daemon/remote_url.h"
 #include "storage/base/byte_text.h"
@@ -150,6 +151,14 @@ ConfigKey Group(absl::string_view section, absl::string_view name, Field field) 
                });
       },
       [](const std::string& group) { return TomlString(group); });
+}
+
+template <class Field>
+ConfigKey NodeName(absl::string_view section, absl::string_view name, Field field) {
+  return MakeKey(
+      section, name, field, true, absl::StrCat(controller::kNodeNameAllowed, ", or \"\" for the default"), ReadText,
+      [](const std::string& node) { return node.empty() || controller::IsNodeName(node); },
+      [](const std::string& node) { return TomlString(node); });
 }
 
 template <class Field>

@@ -1,8 +1,13 @@
+#include <limits.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/available_memory.h"
 #include "daemon/config.h"
+#include "daemon/controller/node_name.h"
 #include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
 #include "storage/base/runtime_dir.h"
@@ -36,6 +41,13 @@ Bytes DefaultSlabBytes(Bytes pool) {
   return slab;
 }
 
+std::string HostName() {
+  char name[HOST_NAME_MAX + 1] = "";
+  // A host can be called what no node may be.
+  if (gethostname(name, sizeof name - 1) != 0 || !controller::IsNodeName(name)) return "node";
+  return name;
+}
+
 }  // namespace
 
 absl::Status FillDefaults(Options* options) {
@@ -44,6 +56,7 @@ absl::Status FillDefaults(Options* options) {
     return absl::FailedPreconditionError(
         "daemon.state_dir: has no default, because this user has no home directory; set it");
   }
+  if (options->daemon.node.empty()) options->daemon.node = HostName();
   if (options->session.socket.empty() || options->admin.socket.empty()) {
     const std::string dir = DefaultRuntimeDir();
     KVIST_RETURN_IF_ERROR(CheckSocketDir(dir));

@@ -17,6 +17,8 @@ namespace kvist::daemon {
 struct Options {
   struct Daemon {
     std::string state_dir;  // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist
+    std::string
+        node;  // what this kvistd is called as the controller of itself (proto/controller.proto). Default: the host's name
     bool operator==(const Daemon&) const = default;
   } daemon;
 

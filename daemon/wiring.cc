@@ -19,6 +19,9 @@
 #include "cuda/shared_memory_engine.h"
 #include "daemon/available_memory.h"
 #include "daemon/config_keys.h"
+#include "daemon/controller/controller_service.h"
+#include "daemon/controller/local_node.h"
+#include "daemon/controller/nodes.h"
 #include "daemon/core/core.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
@@ -437,6 +440,11 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   admin.mode = options.admin.socket_mode;
   admin.group = options.admin.socket_group;
   admin.node = s.node.get();
+  // The controller's API over this node alone, so that clients use one API whether there is a kvist-controller or not.
+  std::vector<controller::NamedNode> itself;
+  itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
+  KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
+  admin.services.push_back(controller::MakeControllerService(std::move(nodes)));
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
   s.observation->AdminSocketOpen(options.admin.socket);
   return daemon;

@@ -39,6 +39,7 @@ std::string OtherValue(const ConfigKey& key) {
   if (name == "daemon.state_dir" || absl::EndsWith(name, ".socket")) return absl::StrCat("\"/somewhere/", key.section, "\"");
   if (absl::EndsWith(name, ".socket_mode")) return "\"0600\"";
   if (absl::EndsWith(name, ".socket_group")) return "\"kvist-users\"";
+  if (name == "daemon.node") return "\"node-a.rack_7\"";
   if (name == "session.connections_max") return "7";
   if (name == "session.connections_per_uid") return "5";
   if (name == "session.reactor_cpu") return "3";
@@ -220,6 +221,7 @@ TEST_CASE("ParseConfig refuses impossible values of every kind") {
       {"session", "reactor_cpu = -2"},
       {"session", "reactor_cpu = 1024"},
       {"daemon", "state_dir = \"state\""},
+      {"daemon", "node = \"a node\""},
       {"pool", "touch_threads = -1"},
       {"copy", "cpus = [-1]"},
       {"copy", "cpus = [1024]"},

@@ -76,6 +76,7 @@ Options Filled(Options options = {}) {
 TEST_CASE("FillDefaults leaves what was given") {
   const absl::StatusOr<Options> parsed = ParseConfig(R"(
       daemon.state_dir = "/a"
+      daemon.node = "node-a"
       session.socket = "/b"
       admin.socket = "/c"
       ssd.path = "/d"
@@ -85,6 +86,12 @@ TEST_CASE("FillDefaults leaves what was given") {
   REQUIRE(parsed.ok());
   const Options& given = *parsed;
   CHECK(PrintConfig(Filled(given)) == PrintConfig(given));
+}
+
+TEST_CASE("FillDefaults calls the node as the host is called") {
+  char host[65] = "";
+  REQUIRE(gethostname(host, sizeof host - 1) == 0);
+  CHECK(Filled().daemon.node == host);
 }
 
 TEST_CASE("FillDefaults chooses a pool that the machine has room for, and at least 16 slabs") {

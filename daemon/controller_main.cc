@@ -1,0 +1,140 @@
+// kvist-controller: the controller's API over several kvistds, until a signal ends it. It keeps nothing, so any number may run.
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <sys/stat.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "daemon/config.h"
+#include "daemon/controller/controller_service.h"
+#include "daemon/controller/remote_node.h"
+#include "daemon/controller_options.h"
+#include "daemon/ctl/completion.h"
+#include "daemon/ctl/wrap.h"
+#include "daemon/logging.h"
+#include "daemon/main_loop.h"
+#include "daemon/rpc/admin_server.h"
+#include "daemon/service_notify.h"
+#include "daemon/socket_dir.h"
+#include "storage/base/status.h"
+
+namespace kvist::daemon {
+namespace {
+
+constexpr size_t kHelpColumns = 80;
+// Four prompts of a million tokens: so who sends too many hears which field it was.
+constexpr int kRequestBytesMax = 16 << 20;
+
+enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
+
+absl::StatusOr<std::unique_ptr<rpc::AdminServer>> Serve(const ControllerOptions& options) {
+  std::vector<controller::NamedNode> nodes;
+  for (const ControllerOptions::Node& node : options.nodes)
+    nodes.push_back({node.name, controller::MakeRemoteNode(node.socket)});
+  KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.socket));
+  rpc::AdminServer::Options server;
+  server.socket = options.socket;
+  server.mode = options.socket_mode;
+  server.group = options.socket_group;
+  server.services.push_back(controller::MakeControllerService(std::move(named)));
+  server.section = "controller";
+  server.request_bytes_max = kRequestBytesMax;
+  return rpc::AdminServer::Create(std::move(server));
+}
+
+int Run(const ControllerOptions& options) {
+  SetUpLogging(options.log);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, nullptr);  // a reader of our output that is gone is an error there, not an end
+  const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
+  if (!loop.ok()) {
+    spdlog::error("{}", std::string(loop.status().message()));
+    return kFailed;
+  }
+  umask(0077);  // the socket gets its mode explicitly
+  absl::StatusOr<std::unique_ptr<rpc::AdminServer>> server = Serve(options);
+  if (!server.ok()) {
+    spdlog::error("can't start: {}", std::string(server.status().message()));
+    return kFailed;
+  }
+  for (const ControllerOptions::Node& node : options.nodes) spdlog::info("node {} at unix:{}", node.name, node.socket);
+  const std::string serving = absl::StrCat("serving ", options.nodes.size(), " nodes on ", options.socket);
+  spdlog::info("{}", serving);
+  NotifyReady(serving);
+  std::puts("READY");
+  std::fflush(stdout);
+  const auto no_reload = []() -> absl::StatusOr<rpc::ReloadResult> {
+    spdlog::warn("SIGHUP: the configuration is read at the start only; restart kvist-controller");
+    return absl::UnimplementedError("the configuration is read at the start only");
+  };
+  const int signal = (*loop)->Run({.reload = no_reload, .beat = [] { NotifyWatchdog(); }, .beat_every = WatchdogPeriod()});
+  NotifyStopping("ending calls");
+  spdlog::info("stopping: {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
+  server->reset();
+  spdlog::info("stopped");
+  return kStopped;
+}
+
+int Main(int argc, char** argv) {
+  std::string file, socket;
+  std::vector<std::string> nodes;
+  bool man = false;
+  CLI::App app("The controller of several kvistds: one gRPC API (proto/controller.proto) over all of them.",
+               "kvist-controller");
+  app.get_formatter()->column_width(ctl::kHelpColumn);
+  app.set_version_flag("--version", "kvist-controller " KVIST_VERSION);
+  app.add_option("--config", file,
+                 "TOML file: [controller] socket, socket_mode, socket_group; [log] level, format; [nodes] NAME = ADDRESS")
+      ->type_name("FILE");
+  app.add_option("--node", nodes,
+                 "A node, on top of the file's, e.g. --node node-a=unix:/run/kvist/admin.sock; may be repeated")
+      ->type_name("NAME=ADDRESS")
+      ->allow_extra_args(false);
+  app.add_option("--socket", socket,
+                 "Where clients connect, in place of the file's (default: controller.sock beside kvistd's sockets)")
+      ->type_name("PATH");
+  app.add_flag("--man", man, "Print the manual page, in roff: kvist-controller --man | man -l -");
+  app.footer(
+      "Unix sockets only, to clients and to nodes: TCP isn't offered yet, it comes with mTLS.\n"
+      "exit status: 0 stopped by a signal; 1 can't start; 2 wrong usage or configuration\n"
+      "READY on stdout says that clients can connect. The log is on stderr.");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream help;
+    const int status = app.exit(error, help, std::cerr);
+    std::cout << ctl::WrapHelp(help.str(), kHelpColumns) << std::flush;
+    return status == 0 ? kStopped : kWrongConfig;
+  }
+  if (man) {
+    std::cout << ctl::ManPage(app, 8) << std::flush;
+    return kStopped;
+  }
+  absl::StatusOr<ControllerOptions> options = LoadControllerOptions(file, nodes);
+  if (!options.ok()) {
+    for (const std::string& line : ErrorLines(options.status())) std::cerr << "kvist-controller: " << line << "\n";
+    return kWrongConfig;
+  }
+  if (!socket.empty()) options->socket = socket;
+  return Run(*options);
+}
+
+}  // namespace
+}  // namespace kvist::daemon
+
+int main(int argc, char** argv) {
+  // Debian's Abseil is built with deadlock detection, which shows in the profile of a request.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+  return kvist::daemon::Main(argc, argv);
+}
