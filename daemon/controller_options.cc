@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <exception>
 #include <fstream>
-#include <map>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "absl/strings/escaping.h"
