@@ -78,6 +78,9 @@ class Session {
   ExitCode Sessions() {
     return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
   }
+  ExitCode Nodes() {
+    return WithNode([this](NodeClient& node) { return Print(node.Health(Timeout(kQuestionTime)), kQuestionTime); });
+  }
   ExitCode Reload() {
     return WithNode([this](NodeClient& node) {
       return Print(node.Reload(Timeout(kQuestionTime)), kQuestionTime, "; the reload goes on in the daemon");
@@ -470,6 +473,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
   const CLI::App* ssd =
       app.add_subcommand("ssd", "The tier on disk: its devices, what they hold, do and have found wrong, and its catalog");
+  const CLI::App* nodes = app.add_subcommand(
+      "nodes", "The nodes of a kvist-controller, and how they are: name its socket by --socket; of a kvistd: itself");
   const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
   CLI::App* top =
       app.add_subcommand("top", "How busy the daemon is, live: pool, hit rate, throughput, latencies, who does what");
@@ -604,6 +609,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (status->parsed()) return session.Status();
   if (ssd->parsed()) return session.Ssd();
   if (sessions->parsed()) return session.Sessions();
+  if (nodes->parsed()) return session.Nodes();
   if (reload->parsed()) return session.Reload();
   if (top->parsed()) return session.Top();
   if (doctor->parsed()) return session.Doctor();

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/status.h"
@@ -69,14 +70,21 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
 
 struct NodeClient::State {
   std::unique_ptr<node::v1::Node::Stub> stub;
+  std::unique_ptr<controller::v1::Controller::Stub> controller;
 
   template <class Request, class Reply>
   absl::StatusOr<Reply> Call(grpc::Status (node::v1::Node::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                              const Request& request, absl::Duration timeout) {
+    return CallOf(*stub, method, request, timeout);
+  }
+
+  template <class Stub, class Request, class Reply>
+  static absl::StatusOr<Reply> CallOf(Stub& of, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
+                                      const Request& request, absl::Duration timeout) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
     Reply reply;
-    const grpc::Status status = (stub.get()->*method)(&context, request, &reply);
+    const grpc::Status status = (of.*method)(&context, request, &reply);
     if (!status.ok()) return FromGrpc(status);
     return reply;
   }
@@ -110,7 +118,9 @@ absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket) {
   KVIST_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(socket));
   // A channel over a connection of ours: connect() says why it failed, no proxy comes in between, and a path is no URI.
   auto state = std::make_unique<State>();
-  state->stub = node::v1::Node::NewStub(grpc::CreateInsecureChannelFromFd("kvistd", fd.release()));
+  const std::shared_ptr<grpc::Channel> channel = grpc::CreateInsecureChannelFromFd("kvistd", fd.release());
+  state->stub = node::v1::Node::NewStub(channel);
+  state->controller = controller::v1::Controller::NewStub(channel);
   return NodeClient(std::move(state));
 }
 
@@ -188,6 +198,11 @@ absl::StatusOr<node::v1::Job> NodeClient::WatchJob(uint64_t id, absl::Duration t
 
 absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration timeout) {
   return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
+}
+
+absl::StatusOr<controller::v1::HealthReply> NodeClient::Health(absl::Duration timeout) {
+  return State::CallOf(*state_->controller, &controller::v1::Controller::Stub::Health, controller::v1::HealthRequest(),
+                       timeout);
 }
 
 absl::StatusOr<node::v1::LookupReply> NodeClient::Lookup(const node::v1::LookupRequest& request, absl::Duration timeout) {

@@ -30,13 +30,14 @@ Json OneValue(const Message& message, const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT64: return at.GetUInt64(message, &field);
     case FieldDescriptor::CPPTYPE_UINT32: return at.GetUInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_INT32: return at.GetInt32(message, &field);
     case FieldDescriptor::CPPTYPE_DOUBLE: return at.GetDouble(message, &field);
     case FieldDescriptor::CPPTYPE_BOOL: return at.GetBool(message, &field);
     case FieldDescriptor::CPPTYPE_STRING: return at.GetString(message, &field);
     case FieldDescriptor::CPPTYPE_MESSAGE: return Object(at.GetMessage(message, &field));
     default: break;
   }
-  KVIST_CHECK(!"node.proto has a field of a type that isn't printed yet");
+  KVIST_CHECK(!"the proto has a field of a type that isn't printed yet");
   return nullptr;
 }
 
@@ -208,6 +209,26 @@ std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns) {
                HumanCount(session.requests())});
   }
   return table.Render(columns);
+}
+
+std::string ToTable(const controller::v1::HealthReply& health, size_t columns) {
+  Table table({{"NODE"},
+               {"VERSION", Table::Align::kLeft, 2},
+               {"UP", kRight},
+               {"POOL", kRight},
+               {"USED", kRight},
+               {"SSD"},
+               {"SESSIONS", kRight}});
+  std::string silent;
+  for (const auto& node : health.healthy()) {
+    table.Add({node.node(), node.version(), HumanDuration(absl::Seconds(node.uptime_seconds())),
+               HumanBytes(Bytes{node.pool_capacity_bytes()}), HumanBytes(Bytes{node.pool_used_bytes()}), node.ssd().state(),
+               HumanCount(node.sessions())});
+  }
+  for (const auto& outcome : health.nodes()) {
+    if (outcome.code() != 0) absl::StrAppend(&silent, Printable(outcome.node()), ": ", Printable(outcome.message()), "\n");
+  }
+  return absl::StrCat(health.healthy().empty() ? "" : table.Render(columns), silent);
 }
 
 std::string ToTable(const node::v1::ReloadReply& reload, size_t) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "proto/controller.pb.h"
 #include "proto/node.pb.h"
 
 namespace kvist::ctl {
@@ -23,7 +24,10 @@ std::string ToTable(const node::v1::AddPinReply& pinned, size_t columns = SIZE_M
 std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Pin& pin, size_t columns = SIZE_MAX);  // that was removed
 
-// A reply for programs: one object with the field names of proto/node.proto, every field present, numbers as numbers (protobuf's own
+// Nodes of a controller: those that don't answer with why.
+std::string ToTable(const controller::v1::HealthReply& health, size_t columns = SIZE_MAX);
+
+// A reply for programs: one object with the field names of proto/node.proto or controller.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.
 std::string ToJson(const google::protobuf::Message& reply);
 // The same in one line: for programs that read one object a line.

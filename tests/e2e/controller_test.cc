@@ -430,6 +430,17 @@ TEST_CASE("A node that is down, or hangs, costs its own row of an answer, and is
     pin.set_node("node-b");
     client.Refuses(&api::Controller::Stub::Pin, pin, grpc::UNAVAILABLE, "node-b: ");
     CHECK(client.Good(&api::Controller::Stub::ListNodes, api::ListNodesRequest()).nodes_size() == 2);
+    const auto ctl = [&](std::vector<std::string> arguments) {
+      arguments.insert(arguments.begin(), {BinDir() + "/kvistctl", "--socket", cluster.dir / "controller.sock"});
+      std::string out;
+      CHECK(kvist::test::RunProgram(arguments, &out) == 0);
+      return out;
+    };
+    const nlohmann::json nodes = nlohmann::json::parse(ctl({"nodes", "-o", "json"}));
+    CHECK(nodes["healthy"].size() == 1);
+    CHECK(nodes["healthy"][0]["pool_capacity_bytes"] == 8 << 20);
+    CHECK(nodes["nodes"][1]["code"] == 14);
+    CHECK_THAT(ctl({"nodes"}), Catch::Contains("node-a  ") && Catch::Contains("node-b: doesn't answer"));
     CHECK(client.Good(&api::Controller::Stub::QueryIp, api::QueryIpRequest()).addresses(1).api() ==
           "unix:" + cluster.b.admin_socket());
     cluster.b.Start();
