@@ -77,8 +77,7 @@ absl::StatusOr<Prompt> ReadPrompt(const node::v1::Prompt& prompt) {
 
 absl::StatusOr<PinWish> ReadPinWish(const node::v1::AddPinRequest& request) {
   if (request.owner().size() > kOwnerMax)
-    return absl::InvalidArgumentError(
-        absl::StrCat("owner: ", request.owner().size(), " bytes; allowed: at most ", kOwnerMax));
+    return absl::InvalidArgumentError(absl::StrCat("owner: at most ", kOwnerMax, " bytes"));
   const double seconds = request.seconds();
   if (seconds != 0 && !(seconds >= kPinSecondsMin && seconds <= kPinSecondsMax)) {
     return absl::InvalidArgumentError(absl::StrCat("seconds: ", seconds, "; allowed: 0 (until it is removed), or ",
