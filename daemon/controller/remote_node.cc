@@ -47,14 +47,15 @@ class RemoteNode final : public NodeApi {
   // A kvistd tells its addresses as the controller of itself.
   void Ips(const node::v1::StatusRequest&, absl::Time deadline, Done<std::vector<std::string>> done) override {
     const auto request = std::make_shared<const v1::QueryIpRequest>();
-    Ask(controller_->async(), &v1::Controller::StubInterface::async_interface::QueryIp, *request, deadline,
-        Done<v1::QueryIpReply>([done = std::move(done), request](absl::StatusOr<v1::QueryIpReply> reply) {
+    Ask<OfController, v1::QueryIpRequest, v1::QueryIpReply>(
+        controller_->async(), &OfController::QueryIp, *request, deadline,
+        [done = std::move(done), request](absl::StatusOr<v1::QueryIpReply> reply) {
           if (!reply.ok()) return done(reply.status());
           std::vector<std::string> ips;
           for (const v1::QueryIpReply::Addresses& addresses : reply->addresses())
             ips.insert(ips.end(), addresses.ips().begin(), addresses.ips().end());
           done(std::move(ips));
-        }));
+        });
   }
   void Status(const node::v1::StatusRequest& request, absl::Time deadline, Done<node::v1::StatusReply> done) override {
     AskNode(&OfNode::Status, request, deadline, std::move(done));
@@ -94,6 +95,7 @@ class RemoteNode final : public NodeApi {
 
  private:
   using OfNode = node::v1::Node::StubInterface::async_interface;
+  using OfController = v1::Controller::StubInterface::async_interface;
 
   template <class Request, class Reply>
   void AskNode(void (OfNode::*method)(grpc::ClientContext*, const Request*, Reply*, std::function<void(grpc::Status)>),
