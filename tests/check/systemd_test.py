@@ -14,6 +14,7 @@ ROOT = pathlib.Path(sys.argv.pop(1))
 KVISTD = sys.argv.pop(1)
 SYSTEMD = ROOT / "deploy/systemd"
 UNITS = ["kvistd.service", "kvistd-gpu.service"]
+ALL_UNITS = [*UNITS, "kvist-controller.service"]
 EXPOSURE_MAX = 20  # tenths
 
 
@@ -28,7 +29,7 @@ def settings(unit):
 
 class Units(unittest.TestCase):
     def test_exposure_is_low(self):
-        for unit in UNITS:
+        for unit in ALL_UNITS:
             done = run("systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={EXPOSURE_MAX}", SYSTEMD / unit)
             print(done.stdout.splitlines()[-1])
             self.assertEqual(done.returncode, 0, done.stdout)
@@ -37,9 +38,9 @@ class Units(unittest.TestCase):
 
     def test_every_line_is_understood(self):
         # `verify` wants the programs to be there: in a root that holds nothing but them and the unit.
-        for unit in UNITS:
+        for unit in ALL_UNITS:
             with tempfile.TemporaryDirectory() as root:
-                for program in ["usr/sbin/kvistd", "usr/bin/kvistctl"]:
+                for program in ["usr/sbin/kvistd", "usr/sbin/kvist-controller", "usr/bin/kvistctl"]:
                     path = pathlib.Path(root, program)
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text("#!/bin/sh\n")
@@ -59,7 +60,7 @@ class Units(unittest.TestCase):
         self.assertEqual({line.split("=")[0] for line in cpu - gpu} - own, {"PrivateDevices", "MemoryDenyWriteExecute"})
 
     def test_credentials_are_in_a_drop_in_only(self):
-        for unit in UNITS:
+        for unit in ALL_UNITS:
             self.assertFalse([line for line in settings(unit) if "Credential" in line])
 
 
@@ -71,7 +72,7 @@ class Files(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout)
             users = {line.split(":")[0] for line in pathlib.Path(root, "etc/passwd").read_text().splitlines()}
             groups = {line.split(":")[0] for line in pathlib.Path(root, "etc/group").read_text().splitlines()}
-            for unit in UNITS:
+            for unit in ALL_UNITS:
                 values = dict(line.split("=", 1) for line in settings(unit))
                 self.assertIn(values["User"], users)
                 self.assertLessEqual({values["Group"], *values["SupplementaryGroups"].split()}, groups)
