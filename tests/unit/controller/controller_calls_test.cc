@@ -149,17 +149,28 @@ TEST_CASE("Controller waits for no node beyond its time, and an answer that come
   CHECK(health->healthy_size() == 1);
   nodes.far->Answer(absl::UnavailableError("too late"));
 
-  // All are asked at once: the far one holds up nobody while it is waited for.
-  absl::StatusOr<v1::HealthReply> answered;
-  std::thread caller([&] { answered = nodes.controller.Health({}, Later()); });
-  nodes.far->WaitUntilAsked(1);
-  nodes.far->Answer(absl::UnavailableError("gone"));
-  caller.join();
-  REQUIRE(answered.ok());
-  CHECK(Codes(*answered) == std::vector<int>{0, 14});
   v1::GetJobRequest get;
   get.set_job("far/1");
   IsError(nodes.controller.GetJob(get, Soon()).status(), absl::StatusCode::kDeadlineExceeded, "far: ");
+}
+
+TEST_CASE("Controller asks all nodes before it waits for any") {
+  std::vector<NamedNode> named;
+  HeldNode* far[2] = {};
+  for (HeldNode*& node : far) {
+    auto held = std::make_unique<HeldNode>();
+    node = held.get();
+    named.push_back({named.empty() ? "near" : "far", std::move(held)});
+  }
+  const Controller controller{Of(std::move(named))};
+  absl::StatusOr<v1::HealthReply> answered;
+  std::thread caller([&] { answered = controller.Health({}, Later()); });
+  CHECK((far[0]->IsAsked() && far[1]->IsAsked()));
+  far[1]->Answer(absl::UnavailableError("gone"));
+  far[0]->Answer(absl::InternalError("broken"));
+  caller.join();
+  REQUIRE(answered.ok());
+  CHECK(Codes(*answered) == std::vector<int>{13, 14});
 }
 
 TEST_CASE("Controller moves within a node, and says that nothing moves between two") {

@@ -24,9 +24,11 @@ class HeldNode : public controller::NodeApi {
     }
     for (const auto& done : held) done(error);
   }
-  void WaitUntilAsked(size_t times) const {
+  // Whether it is asked something within 20 s.
+  bool IsAsked() const {
     absl::MutexLock lock(&mutex_);
-    while (held_.size() < times) asked_.Wait(&mutex_);
+    const auto asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_.empty(); };
+    return mutex_.AwaitWithTimeout(absl::Condition(&asked), absl::Seconds(20));
   }
 
   std::string address() const override { return "unix:/held"; }
@@ -73,11 +75,9 @@ class HeldNode : public controller::NodeApi {
   void Hold(controller::Done<Reply> done) {
     absl::MutexLock lock(&mutex_);
     held_.push_back([done = std::move(done)](absl::Status error) { done(std::move(error)); });
-    asked_.SignalAll();
   }
 
   mutable absl::Mutex mutex_;
-  mutable absl::CondVar asked_;
   std::vector<std::function<void(absl::Status)>> held_ ABSL_GUARDED_BY(mutex_);
 };
 
