@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "daemon/controller/node_api.h"
+#include "storage/base/clock.h"
 
 namespace kvist {
 
@@ -26,9 +27,10 @@ class HeldNode : public controller::NodeApi {
   }
   // Whether it is asked something within 20 s.
   bool IsAsked() const {
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
     absl::MutexLock lock(&mutex_);
-    const auto asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !held_.empty(); };
-    return mutex_.AwaitWithTimeout(absl::Condition(&asked), absl::Seconds(20));
+    while (held_.empty() && MonotonicNow() < deadline) asked_.WaitWithTimeout(&mutex_, deadline - MonotonicNow());
+    return !held_.empty();
   }
 
   std::string address() const override { return "unix:/held"; }
@@ -75,9 +77,11 @@ class HeldNode : public controller::NodeApi {
   void Hold(controller::Done<Reply> done) {
     absl::MutexLock lock(&mutex_);
     held_.push_back([done = std::move(done)](absl::Status error) { done(std::move(error)); });
+    asked_.SignalAll();
   }
 
   mutable absl::Mutex mutex_;
+  mutable absl::CondVar asked_;
   std::vector<std::function<void(absl::Status)>> held_ ABSL_GUARDED_BY(mutex_);
 };
 
