@@ -144,14 +144,10 @@ absl::StatusOr<std::vector<const NamedNode*>> SourcesOf(const v1::MoveRequest& r
 
 // Of Compress and Decompress.
 template <class Request>
-absl::Status CheckPacking(const Request& request, const Nodes& nodes) {
+absl::Status CheckPacking(const Request& request) {
   KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_RETURN_IF_ERROR(CheckTier("tier", request.tier()));
-  KVIST_RETURN_IF_ERROR(CheckRequestName(request.request()));
-  if (request.method().size() > kMethodMax)
-    return absl::InvalidArgumentError(
-        absl::StrCat("method: ", request.method().size(), " bytes; allowed: at most ", kMethodMax));
-  return nodes.OneOrAll("node", request.node()).status();
+  return CheckRequestName(request.request());
 }
 
 }  // namespace
@@ -283,15 +279,28 @@ absl::StatusOr<v1::JobsReply> Controller::ClearSpaces(const v1::ClearRequest& re
   return OrTheOnlyError(std::move(reply));
 }
 
-absl::StatusOr<v1::JobsReply> Controller::Compress(const v1::CompressRequest& request, absl::Time) const {
-  KVIST_RETURN_IF_ERROR(CheckPacking(request, nodes_));
-  if (request.method().empty()) return absl::InvalidArgumentError("method: empty; allowed: a method's name");
-  return absl::UnimplementedError("Compress: no node can compress what it holds yet");
+absl::StatusOr<v1::JobsReply> Controller::Compress(const v1::CompressRequest& request, absl::Time deadline) const {
+  KVIST_RETURN_IF_ERROR(CheckPacking(request));
+  if (request.method().empty())
+    return absl::InvalidArgumentError("method: empty; allowed: lossless, int8, int4, fp8, strongest");
+  if (request.method().size() > kMethodMax)
+    return absl::InvalidArgumentError(
+        absl::StrCat("method: ", request.method().size(), " bytes; allowed: at most ", kMethodMax));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.OneOrAll("node", request.node()));
+  auto compress = OnPromptOf<node::v1::CompressRequest>(request);
+  compress.set_tier(request.tier());
+  compress.set_method(request.method());
+  compress.set_request(request.request());
+  return StartJobs(nodes, std::move(compress), &NodeApi::Compress, deadline);
 }
 
-absl::StatusOr<v1::JobsReply> Controller::Decompress(const v1::DecompressRequest& request, absl::Time) const {
-  KVIST_RETURN_IF_ERROR(CheckPacking(request, nodes_));
-  return absl::UnimplementedError("Decompress: no node can compress what it holds yet, nor decompress it");
+absl::StatusOr<v1::JobsReply> Controller::Decompress(const v1::DecompressRequest& request, absl::Time deadline) const {
+  KVIST_RETURN_IF_ERROR(CheckPacking(request));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.OneOrAll("node", request.node()));
+  auto decompress = OnPromptOf<node::v1::DecompressRequest>(request);
+  decompress.set_tier(request.tier());
+  decompress.set_request(request.request());
+  return StartJobs(nodes, std::move(decompress), &NodeApi::Decompress, deadline);
 }
 
 absl::StatusOr<v1::PinReply> Controller::Pin(const v1::PinRequest& request, absl::Time deadline) const {

@@ -60,6 +60,18 @@ class LocalNode final : public NodeApi {
                 Done<node::v1::PromptJobsReply> done) override {
     done(StartMove(request, rpc::ReadPrefetch(request), deadline));
   }
+  void Compress(const node::v1::CompressRequest& request, absl::Time deadline,
+                Done<node::v1::PromptJobsReply> done) override {
+    done(OfPrompt(request, [&](const rpc::SpaceFilter& filter, const rpc::Prompt& prompt) {
+      return control_.Recode(filter, prompt, {request.tier(), request.method()}, request.request(), deadline);
+    }));
+  }
+  void Decompress(const node::v1::DecompressRequest& request, absl::Time deadline,
+                  Done<node::v1::PromptJobsReply> done) override {
+    done(OfPrompt(request, [&](const rpc::SpaceFilter& filter, const rpc::Prompt& prompt) {
+      return control_.Recode(filter, prompt, {request.tier(), ""}, request.request(), deadline);
+    }));
+  }
   void AddPin(const node::v1::AddPinRequest& request, absl::Time deadline, Done<node::v1::AddPinReply> done) override {
     const absl::StatusOr<rpc::PinWish> wish = rpc::ReadPinWish(request);
     if (!wish.ok()) return done(wish.status());

@@ -39,6 +39,10 @@ class NodeApi {
   virtual void Move(const node::v1::MoveRequest& request, absl::Time deadline, Done<node::v1::PromptJobsReply> done) = 0;
   virtual void Prefetch(const node::v1::PrefetchRequest& request, absl::Time deadline,
                         Done<node::v1::PromptJobsReply> done) = 0;
+  virtual void Compress(const node::v1::CompressRequest& request, absl::Time deadline,
+                        Done<node::v1::PromptJobsReply> done) = 0;
+  virtual void Decompress(const node::v1::DecompressRequest& request, absl::Time deadline,
+                          Done<node::v1::PromptJobsReply> done) = 0;
   virtual void AddPin(const node::v1::AddPinRequest& request, absl::Time deadline, Done<node::v1::AddPinReply> done) = 0;
   virtual void ListPins(const node::v1::ListPinsRequest& request, absl::Time deadline,
                         Done<node::v1::ListPinsReply> done) = 0;

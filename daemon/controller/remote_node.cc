@@ -77,6 +77,14 @@ class RemoteNode final : public NodeApi {
                 Done<node::v1::PromptJobsReply> done) override {
     AskNode(&OfNode::Prefetch, request, deadline, std::move(done));
   }
+  void Compress(const node::v1::CompressRequest& request, absl::Time deadline,
+                Done<node::v1::PromptJobsReply> done) override {
+    AskNode(&OfNode::Compress, request, deadline, std::move(done));
+  }
+  void Decompress(const node::v1::DecompressRequest& request, absl::Time deadline,
+                  Done<node::v1::PromptJobsReply> done) override {
+    AskNode(&OfNode::Decompress, request, deadline, std::move(done));
+  }
   void AddPin(const node::v1::AddPinRequest& request, absl::Time deadline, Done<node::v1::AddPinReply> done) override {
     AskNode(&OfNode::AddPin, request, deadline, std::move(done));
   }

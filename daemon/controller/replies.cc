@@ -34,6 +34,9 @@ v1::Job ToJob(const std::string& node, const node::v1::Job& job) {
   reply.set_bytes(job.bytes());
   reply.set_already_there(job.already_there());
   reply.set_not_moved(job.not_moved());
+  reply.set_bytes_after(job.bytes_after());
+  reply.set_relative_error(job.relative_error());
+  reply.set_trouble(job.trouble());
   return reply;
 }
 

@@ -248,9 +248,10 @@ std::string OthersOf(const node::v1::Job& job) {
   std::string text;
   if (job.bytes() > 0 && !IsClear(job)) absl::StrAppend(&text, " (", HumanBytes({job.bytes()}), ")");
   if (job.bytes_after() > 0) {
+    const double ratio = static_cast<double>(job.bytes()) / static_cast<double>(job.bytes_after());
     absl::StrAppend(
         &text, ", ", HumanBytes({job.bytes_after()}), " now, ",
-        absl::StrFormat("%.2f times less", static_cast<double>(job.bytes()) / static_cast<double>(job.bytes_after())),
+        ratio >= 1 ? absl::StrFormat("%.2f times less", ratio) : absl::StrFormat("%.2f times as much", 1 / ratio),
         job.relative_error() == 0 ? ", bit for bit" : absl::StrFormat(", relative error %.4f", job.relative_error()));
   }
   if (job.already_there() > 0) absl::StrAppend(&text, ", ", HumanCount(job.already_there()), " were there already");

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "examples/tinyllm/record.h"
 
@@ -99,6 +101,15 @@ void PrintSummary(Engine& engine) {
 DemoResult RunDemo(const DemoOptions& options) {
   const std::vector<Document> documents = ReadDocuments(options.directories, options.documents);
   if (documents.empty()) return Fail(absl::NotFoundError("no text file to read below the directories of --documents"));
+  if (!options.prompt_out.empty()) {
+    const std::vector<std::vector<Token>> prompts = FirstPrompts(documents);
+    for (size_t p = 0; p < prompts.size(); ++p) {
+      const std::string path = p == 0 ? options.prompt_out : absl::StrCat(options.prompt_out, ".", p);
+      std::ofstream file(path);
+      for (const Token token : prompts[p]) file << token << '\n';
+      if (!file.flush()) return Fail(absl::UnavailableError(absl::StrCat("can't write ", path)));
+    }
+  }
   Record record;
   if (!options.logits_compare.empty()) {
     absl::StatusOr<Record> reference = ReadRecord(options.logits_compare);

@@ -30,6 +30,7 @@ struct DemoOptions {
   ModelConfig model;
   Engine::Options engine;
   std::string logits_out;         // file to write; none if empty
+  std::string prompt_out;         // the same, of the first document's token ids as text, for `kvistctl lookup`
   std::string logits_compare;     // file to compare with; none if empty
   bool flush = false;             // at the end waits until what was stored would survive kvistd
   bool corrupt_one_page = false;  // flips a bit in one page of the last phase's loads: the negative control

@@ -49,6 +49,9 @@ int Main(int argc, char** argv) {
                    "something from kvist")
       ->delimiter(',')
       ->capture_default_str();
+  demo->add_option(
+      "--prompt-out", options.prompt_out,
+      "File for the token ids that all prompts on the first document begin with; FILE.1, FILE.2: the first of each reader");
   demo->add_option("--logits-out", options.logits_out, "File for the raw logits and times to first token");
   demo->add_option("--logits-compare", options.logits_compare, "Compare with such a file instead of with the first phase");
   demo->add_flag("--flush", options.flush, "At the end wait until what was stored is on kvistd's SSD");

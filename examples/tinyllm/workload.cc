@@ -68,4 +68,14 @@ absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<c
   return answers;
 }
 
+std::vector<std::vector<Token>> FirstPrompts(std::span<const Document> documents) {
+  std::vector<Conversation> conversations = Start(documents);
+  std::vector<std::vector<Token>> prompts{conversations.front().tokens};
+  for (size_t reader = 0; reader < kReaders; ++reader) {
+    AppendTokens(kQuestions[reader][0], conversations[reader].tokens);
+    prompts.push_back(conversations[reader].tokens);
+  }
+  return prompts;
+}
+
 }  // namespace tinyllm

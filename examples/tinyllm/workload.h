@@ -29,6 +29,9 @@ struct NamedAnswer {
 absl::StatusOr<std::vector<NamedAnswer>> RunWorkload(Engine& engine, std::span<const Document> documents,
                                                      const WorkloadOptions& options);
 
+// The first prompts on the first document: what they all begin with, then each reader's.
+std::vector<std::vector<Token>> FirstPrompts(std::span<const Document> documents);
+
 }  // namespace tinyllm
 
 #endif  // KVIST_EXAMPLES_TINYLLM_WORKLOAD_H_

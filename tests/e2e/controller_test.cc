@@ -34,6 +34,7 @@ using kvist::test::ChildProcess;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -388,17 +389,42 @@ TEST_CASE("pin: a prompt is kept for an owner until its time has passed, or it i
   CHECK(Eventually([&] { return kvist::test::Ctl(cluster.b, {"pins"})["pins"].empty(); }));
 }
 
-TEST_CASE("compress: no node can yet, and the controller says so") {
-  const Controlled cluster;
+TEST_CASE("compress: what a shared store has of a prompt, with its ratio, and back") {
+  const kvist::test::TempDir store;
+  const std::string url = "remote.store=file://" + store.path();
+  const Controlled cluster({"pool.bytes=8MiB", "ssd.enabled=false", url});
+  Store(cluster.a, 1000);
+  REQUIRE(Eventually([&] { return StatusOf(cluster.a)["remote"]["chunks_written"].get<uint64_t>() >= kChunks; }));
   api::CompressRequest request = OnNode<api::CompressRequest>("node-a", 1000);
+  request.set_tier("remote:shared");
+  request.set_method("lossless");
+  const auto ended = [&](const std::string& id) {
+    api::Job job;
+    REQUIRE(Eventually([&] {
+      api::GetJobRequest get;
+      get.set_job(id);
+      job = cluster.client.Good(&api::Controller::Stub::GetJob, get);
+      return job.state() == "done";
+    }));
+    return job;
+  };
+  const api::JobsReply started = cluster.client.Good(&api::Controller::Stub::Compress, request);
+  REQUIRE(started.jobs_size() == 1);
+  const api::Job job = ended(started.jobs(0).id());
+  CHECK(job.kind() == "compress");
+  CHECK(job.trouble().empty());
+  CHECK(job.chunks() + job.already_there() == kChunks);
+  CHECK(job.bytes_after() <= job.bytes());
+  CHECK(job.relative_error() == 0);
+  api::DecompressRequest undo = OnNode<api::DecompressRequest>("node-a", 1000);
+  undo.set_tier("remote:shared");
+  CHECK(ended(cluster.client.Good(&api::Controller::Stub::Decompress, undo).jobs(0).id()).trouble().empty());
+  request.set_method("int8");  // these engines' KV isn't of floats
+  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::INVALID_ARGUMENT, "int8 takes KV of bf16");
   request.set_tier("dram");
-  request.set_method("zstd");
-  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::UNIMPLEMENTED, "no node can compress");
+  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::UNIMPLEMENTED, "allowed: remote:NAME");
   request.set_node("node-z");
   cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::NOT_FOUND, "node-z");
-  api::DecompressRequest undo = OnNode<api::DecompressRequest>("node-a", 1000);
-  undo.set_tier("dram");
-  cluster.client.Refuses(&api::Controller::Stub::Decompress, undo, grpc::UNIMPLEMENTED, "no node can");
 }
 
 TEST_CASE("A node that is down, or hangs, costs its own row of an answer, and is found again") {

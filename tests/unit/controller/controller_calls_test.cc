@@ -202,9 +202,9 @@ TEST_CASE("Controller moves within a node, and says that nothing moves between t
   move.mutable_destination()->clear_node();
   move.mutable_destination()->set_tier("dram");
   IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kInvalidArgument, "destination.tier: dram");
-  move.mutable_destination()->set_tier("remote:s3");  // a node's word
+  move.mutable_source()->set_tier("remote:s3");  // a node's word
   move.mutable_source()->set_node("a");
-  IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kUnimplemented, "a: to: \"remote:s3\"");
+  IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kUnimplemented, "a: from: \"remote:s3\"");
   CHECK(two.a.moves().size() == 2);
 
   v1::PrefetchRequest prefetch = On<v1::PrefetchRequest>();
@@ -334,19 +334,23 @@ TEST_CASE("Controller watches a job until it ends, to a bounded number of watche
   CHECK(two.controller.WatchJob(request, Soon(), takes, stays).code() == absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST_CASE("Controller says that no node can compress yet, when nothing else is wrong") {
+TEST_CASE("Controller has nodes encode what a remote tier has, and checks what they are asked") {
   Two two;
   v1::CompressRequest compress = On<v1::CompressRequest>();
   IsError(two.controller.Compress(compress, Later()).status(), absl::StatusCode::kInvalidArgument, "tier: ");
   compress.set_tier("ssd");
   IsError(two.controller.Compress(compress, Later()).status(), absl::StatusCode::kInvalidArgument, "method: empty");
-  compress.set_method("zstd");
-  IsError(two.controller.Compress(compress, Later()).status(), absl::StatusCode::kUnimplemented, "Compress: no node can");
+  compress.set_method("int8");
+  compress.set_tier("remote:s3");
+  const auto jobs = two.controller.Compress(compress, Later());
+  REQUIRE(jobs.ok());
+  REQUIRE(jobs->jobs_size() > 0);
+  CHECK(jobs->jobs(0).kind() == "compress");
   compress.set_node("z");
   IsError(two.controller.Compress(compress, Later()).status(), absl::StatusCode::kNotFound, "node: no node is called");
   v1::DecompressRequest decompress = On<v1::DecompressRequest>();
-  decompress.set_tier("ssd");
-  IsError(two.controller.Decompress(decompress, Later()).status(), absl::StatusCode::kUnimplemented, "Decompress: no node");
+  decompress.set_tier("remote:s3");
+  CHECK(two.controller.Decompress(decompress, Later())->jobs(0).kind() == "decompress");
 }
 
 }  // namespace

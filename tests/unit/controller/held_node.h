@@ -56,6 +56,13 @@ class HeldNode : public controller::NodeApi {
   void Prefetch(const node::v1::PrefetchRequest&, absl::Time, controller::Done<node::v1::PromptJobsReply> done) override {
     Hold(std::move(done));
   }
+  void Compress(const node::v1::CompressRequest&, absl::Time, controller::Done<node::v1::PromptJobsReply> done) override {
+    Hold(std::move(done));
+  }
+  void Decompress(const node::v1::DecompressRequest&, absl::Time,
+                  controller::Done<node::v1::PromptJobsReply> done) override {
+    Hold(std::move(done));
+  }
   void AddPin(const node::v1::AddPinRequest&, absl::Time, controller::Done<node::v1::AddPinReply> done) override {
     Hold(std::move(done));
   }
