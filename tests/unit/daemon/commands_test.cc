@@ -305,7 +305,13 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
                                                             {"done", 1000},
                                                             {"total", 1000},
                                                             {"chunks", 17},
-                                                            {"request", ""}});
+                                                            {"request", ""},
+                                                            {"bytes", 0},
+                                                            {"already_there", 0},
+                                                            {"not_moved", 0},
+                                                            {"bytes_after", 0},
+                                                            {"relative_error", 0.0},
+                                                            {"trouble", ""}});
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("bash completion offers every command, and only these where a word has
 }
 
 TEST_CASE("bash completion offers a command's options, and an option's values") {
-  CHECK(BashOffers({"kvistctl", "clear", "--s"}) == std::vector<std::string>{"--socket", "--space"});
+  CHECK(BashOffers({"kvistctl", "clear", "--s"}) == std::vector<std::string>{"--salt", "--socket", "--space"});
   CHECK(BashOffers({"kvistctl", "status", "--sp"}).empty());
   CHECK(BashOffers({"kvistctl", "status", "-o", ""}) == std::vector<std::string>{"json", "table"});
   CHECK(BashOffers({"kvistctl", "-o", "json", "top", "--on"}) == std::vector<std::string>{"--once"});
