@@ -167,7 +167,9 @@ Core::TakenOver Core::TakeOver(const LeftIndex& left, std::span<const std::optio
   for (const auto& [old, chunk] : here) {
     if (chunks_[chunk].state == ChunkState::kSealed && !chunks_[chunk].busy()) leaves.push_back(chunk);
   }
-  std::sort(leaves.begin(), leaves.end(), [this](ChunkIndex a, ChunkIndex b) { return chunks_[a].key < chunks_[b].key; });
+  std::sort(leaves.begin(), leaves.end(), [this](ChunkIndex a, ChunkIndex b) {
+    return std::pair(chunks_[a].key, a) < std::pair(chunks_[b].key, b);  // groups and spaces share keys
+  });
   for (const ChunkIndex chunk : leaves) placement_.PolicyOf(chunk).Returned(chunk);
   // What of them is on disk already is not to be written again.
   disk_told_ = told.chunks == 0;
