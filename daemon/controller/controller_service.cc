@@ -92,8 +92,9 @@ class ControllerService final : public v1::Controller::Service {
                       absl::StatusOr<Reply> (Controller::*call)(const Request&, absl::Time) const, const Request& request,
                       Reply* reply) {
     absl::StatusOr<Reply> answer = (controller_.*call)(request, EndOf(context, kCallTime));
-    if (answer.ok()) *reply = *std::move(answer);
-    return rpc::ToGrpc(answer.status());
+    if (!answer.ok()) return rpc::ToGrpc(answer.status());
+    *reply = *std::move(answer);
+    return grpc::Status::OK;
   }
 
   Controller controller_;

@@ -417,6 +417,11 @@ void Reactor::Carry(core::SpaceCleared& effect) {
   if (remote_ != nullptr) remote_->Clear(space, effect);
 }
 
+void Reactor::Carry(core::ChunksHidden& effect) {
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  disk_->Hide(space, std::move(effect));
+}
+
 void Reactor::Carry(core::RemoteAsked& effect) {
   const core::SpaceSpec& space = core_.spec(effect.space);
   remote_->Ask(space, std::move(effect));

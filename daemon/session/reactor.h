@@ -163,7 +163,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::ReadStarted& effect);
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
   void Carry(core::SpaceCleared& effect);
-  void Carry(core::ChunksHidden& effect) { disk_->Hide(core_.spec(effect.space), std::move(effect)); }
+  void Carry(core::ChunksHidden& effect);
   void Carry(core::Flushed& effect);
   void Carry(core::RemoteAsked& effect);
   void Carry(core::RemoteForgotten& effect);
