@@ -11,9 +11,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-state_seconds=60
 phase_seconds=300
-stop_seconds=30
 
 bin=''; bytes=8192
 while [ $# -gt 0 ]; do
@@ -25,53 +23,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
-fail() { say "FAILED: $*" >&2; exit 1; }
-
-work=$(mktemp -d "${TMPDIR:-/tmp}/kvist-controller.XXXXXX")
-declare -A pids=()
-
-start() {  # name, command...: ends with this script, also when that is killed
-  local name=$1; shift
-  setpriv --pdeathsig TERM "$@" >>"$work/$name.log" 2>&1 &
-  pids[$name]=$!
-}
-
-stop() {  # name: asks it to end, waits, insists
-  local pid=${pids[$1]:-}
-  [ -n "$pid" ] || return 0
-  unset "pids[$1]"
-  kill -TERM "$pid" 2>/dev/null || true
-  timeout "$stop_seconds" tail --pid="$pid" -s 0.1 -f /dev/null || kill -KILL "$pid" 2>/dev/null || true
-  wait "$pid" 2>/dev/null || true
-}
-
-cleanup() {
-  local status=$? name
-  trap - EXIT INT TERM
-  trap '' PIPE
-  set +e
-  for name in engine kvistd redis; do
-    stop "$name"
-    if [ $status != 0 ] && [ -s "$work/$name.log" ]; then
-      echo "the last words of $name:" >&2
-      tail -n 20 "$work/$name.log" >&2
-    fi
-  done
-  rm -rf "$work"
-  exit $status
-}
-trap cleanup EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-await() {  # what, command...: until it succeeds
-  local what=$1 deadline=$((SECONDS + state_seconds)); shift
-  until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $deadline ] || fail "$what: not within $state_seconds s"
-    sleep 0.05
-  done
-}
+stopped_in_order=(engine kvistd redis)
+# shellcheck source=deploy/demo_lib.sh
+. "$root/deploy/demo_lib.sh"
 
 ctl() { "$bin/kvistctl" --socket "$work/admin.sock" "$@"; }
 show() { echo "  \$ kvistctl $*"; ctl "$@" 2>&1 | sed 's/^/    /'; }
@@ -101,19 +55,7 @@ run_engine() {  # the exit status that is right, phase, tinyllm's arguments
   [ "$status" = "$expected" ] || fail "$phase: tinyllm ended with status $status instead of $expected"
 }
 
-if [ -z "$bin" ]; then
-  cd "$root"
-  say "packages"
-  deploy/install_dependencies.sh examples
-  say "building kvistd, kvistctl and tinyllm into build/release"
-  tests=ON
-  [ -z "$(deploy/install_dependencies.sh test --missing)" ] || tests=OFF
-  if ! { cmake --preset release -DKVIST_TESTS=$tests && cmake --build --preset release --target kvistd kvistctl tinyllm; } >"$work/build.log" 2>&1; then
-    tail -n 60 "$work/build.log" >&2
-    fail "the build; the lines above say why"
-  fi
-  bin=$root/build/release/bin
-fi
+build_for_demo
 
 mkdir "$work/documents"
 head -c "$bytes" "$root/LICENSE" >"$work/documents/LICENSE"
