@@ -17,6 +17,12 @@ void RemoteRecoding::Start() {
   Read();
 }
 
+void RemoteRecoding::Leave(const std::vector<ChunkKey>& keys, std::function<void()> then) {
+  left_.insert(keys.begin(), keys.end());
+  if (!writing_) return then();
+  after_write_.push_back(std::move(then));
+}
+
 remote::Identity RemoteRecoding::Who() const { return {prompt_.name, prompt_.keys[key_], GroupId{group_}, Rank{shard_}}; }
 
 void RemoteRecoding::Read() {
@@ -57,12 +63,15 @@ void RemoteRecoding::HaveRead(const SealedStore::Got& got) {
 }
 
 void RemoteRecoding::Write(std::optional<codec::Method> method) {
+  if (left_.contains(prompt_.keys[key_])) return Next(Fate::kMissing);  // forgotten meanwhile
+  writing_ = true;
   const SealedStore::Put put{
       Who(), {0, LabelOf(method)}, encoded_.empty() ? std::span<const std::byte>(payload_) : encoded_};
   const absl::Status taken =
       store_.Submit({&put, 1}, MonotonicNow() + prompt_.step_for,
                     [self = shared_from_this(), bytes = Bytes{put.body.size()}](const std::vector<absl::Status>& statuses) {
                       self->post_([self, bytes, status = statuses.front()] {
+                        self->Written();
                         if (!status.ok()) return self->End(status);
                         self->tally_.before += self->was_;
                         self->tally_.after += bytes;
@@ -70,7 +79,14 @@ void RemoteRecoding::Write(std::optional<codec::Method> method) {
                         self->Next(Fate::kEncoded);
                       });
                     });
-  if (!taken.ok()) End(taken);
+  if (taken.ok()) return;
+  Written();
+  End(taken);
+}
+
+void RemoteRecoding::Written() {
+  writing_ = false;
+  for (const std::function<void()>& then : std::exchange(after_write_, {})) then();
 }
 
 void RemoteRecoding::Next(Fate fate) {

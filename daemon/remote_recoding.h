@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,11 +52,14 @@ class RemoteRecoding : public std::enable_shared_from_this<RemoteRecoding> {
 
   void Start();
   void Stop() { stopped_ = true; }
+  // Writes none of these any more; `then` runs when none of them is being written. On the thread of `post`.
+  void Leave(const std::vector<ChunkKey>& keys, std::function<void()> then);
 
  private:
   void Read();  // the shard whose turn it is
   void HaveRead(const remote::SealedStore::Got& got);
   void Write(std::optional<codec::Method> method);
+  void Written();
   // What became of the shard; on to the next one.
   enum class Fate : uint8_t { kEncoded, kAlready, kMissing, kFailed };
   void Next(Fate fate);
@@ -73,6 +77,9 @@ class RemoteRecoding : public std::enable_shared_from_this<RemoteRecoding> {
   uint16_t shard_ = 0;
   Fate worst_ = Fate::kEncoded;  // of the chunk's shards so far
   bool any_encoded_ = false;
+  std::set<ChunkKey> left_;
+  bool writing_ = false;
+  std::vector<std::function<void()>> after_write_;
   std::vector<std::byte> payload_, encoded_;
   Bytes was_{};
   Tally tally_;

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -32,6 +31,7 @@ using remote::Verdict;
 constexpr absl::Duration kMarkerFresh = absl::Seconds(1);
 constexpr absl::Duration kAskAtLeast = absl::Milliseconds(1);
 constexpr absl::Duration kProbeEvery = absl::Milliseconds(500);
+constexpr absl::Duration kLookEvery = absl::Seconds(2);
 // What is read by one batch, whose chunks are there when all are: enough for a store to answer many small ones at once.
 constexpr Bytes kBatch = MiB(4);
 // No space has so many groups: an object of it is a marker.
@@ -152,7 +152,7 @@ absl::Duration RemoteTier::LookAfter() {
     return kProbeEvery;
   }
   if (untold) PutMarkers();
-  return untold ? kProbeEvery : absl::InfiniteDuration();
+  return kLookEvery;  // a put may fail later
 }
 
 // Whether it answers at all: it is asked for an object that needn't be there.
@@ -340,7 +340,7 @@ void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forg
   const SpaceDigest name = NameOf(space.digest);
   Bytes longest{};
   for (const core::GroupSpec& group : space.groups) longest = std::max(longest, PayloadOf(group));
-  asks_.Post([this, name, longest, groups = static_cast<uint16_t>(space.groups.size()), forgotten = std::move(forgotten)] {
+  std::function<void()> remove = [this, name, longest, groups = static_cast<uint16_t>(space.groups.size()), forgotten] {
     std::vector<Identity> identities;  // of first shards: without them there is nothing
     for (uint16_t group = 0; group < groups; ++group) {
       for (const ChunkKey& key : forgotten.keys) identities.push_back({name, key, GroupId{group}, Rank{0}});
@@ -357,7 +357,19 @@ void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forg
         store_->Remove(identities, longest, MonotonicNow() + options_.write_for,
                        [ended](const std::vector<Outcome>& outcomes) { ended(FirstError(outcomes)); });
     if (!taken.ok()) ended(taken);
-  });
+  };
+  // What is being encoded anew would be written back.
+  bool recodes = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (const auto& [job, known] : recodings_) {
+      const std::shared_ptr<RemoteRecoding> recoding = known.lock();
+      if (recoding == nullptr) continue;
+      recodes = true;
+      remove = [recoding, keys = forgotten.keys, then = std::move(remove)] { recoding->Leave(keys, then); };
+    }
+  }
+  (recodes ? works_ : asks_).Post(std::move(remove));
 }
 
 void RemoteTier::AskStore(const std::shared_ptr<Asking>& asking) {

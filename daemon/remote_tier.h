@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -99,7 +98,7 @@ class RemoteTier final : public session::RemoteTier {
     std::shared_ptr<const Shapes> shapes;
   };
   struct Marker {
-    absl::Time read = absl::InfinitePast();   // when the store was last asked for it
+    absl::Time read = absl::InfinitePast();   // when the store was asked for what it has answered last
     absl::Time asked = absl::InfinitePast();  // for a write
     bool untold = false;                      // the store doesn't know the number yet
   };

@@ -9,7 +9,8 @@
  *   scheduler process           kvist_connect(KVIST_SCHEDULER)  kvist_lookup ... kvist_release
  *   each worker (TP x PP rank)  kvist_connect(KVIST_WORKER)     kvist_load, kvist_store, kvist_wait, kvist_poll
  *
- * Promises: every call ends within its deadline; a call never blocks on I/O; when the daemon is away every lookup is a miss and
+ * Promises: every call ends within its deadline; a call never blocks on I/O, but for a lookup where the operator has given kvistd a store
+ * beyond the node to ask (remote.lookup_wait at most); when the daemon is away every lookup is a miss and
  * every operation ends with KVIST_UNAVAILABLE, and the client connects and registers again by itself. A miss is always an
  * allowed answer, wrong bytes never are.
  *
