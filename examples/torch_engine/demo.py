@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import kvist
 import torch
 
+from torch_engine import kv_file
 from torch_engine.engine import Answer, Engine, EngineOptions
 from torch_engine.kvist_cache import KvistOptions
 from torch_engine.memory import PagedMemory
@@ -188,7 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="torch_engine", description="A small LLM inference engine that keeps its KV cache in kvistd."
     )
-    demo = parser.add_subparsers(required=True).add_parser(
+    commands = parser.add_subparsers(required=True)
+    demo = commands.add_parser(
         "demo",
         help="questions about documents: time to first token, and whether the logits are equal bit for bit",
         epilog="Exit status: 0 all logits equal the reference bit for bit; 1 could not run; 2 some differ (as they must "
@@ -223,7 +225,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument(
         "--corrupt-one-page", action="store_true", help="spoil one loaded page in the last phase: the status must be 2"
     )
+    demo.set_defaults(run=lambda options: _demo(options, demo, arguments))
+    kv_file.add_to(commands, default)
     options = parser.parse_args(arguments)
+    try:
+        return options.run(options)
+    except (kvist.KvistError, OSError, ValueError) as error:
+        print(f"torch_engine: {error}", file=sys.stderr)
+        return Verdict.ERROR
+
+
+def _demo(options: argparse.Namespace, demo: argparse.ArgumentParser, arguments: Sequence[str]) -> int:
     if options.device == "cuda":
         demo.error(
             "--device cuda comes with kvist's CUDA copy engine; kvistd copies pages in shared memory only so far: "
@@ -234,8 +246,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             demo.error("--without-kvist, --logits-out, --logits-compare and --corrupt-one-page want --phases")
         return _run_all(arguments[1:])
     torch.set_num_threads(options.threads)
-    try:
-        return _run_phases(options)
-    except (kvist.KvistError, OSError, ValueError) as error:
-        print(f"torch_engine: {error}", file=sys.stderr)
-        return Verdict.ERROR
+    return _run_phases(options)
