@@ -130,7 +130,7 @@ absl::StatusOr<Encoded> Encode(Method method, const Parameters& parameters, cons
   auto* const begin = reinterpret_cast<uint8_t*>(out.data());
   uint8_t* at = begin + PartsAt(shape.matrices());
   for (uint64_t matrix = 0; matrix < directory.size(); ++matrix) {
-    const size_t bytes = coder->Encode(matrix, payload.data() + matrix * shape.matrix_bytes().value, at);
+    const size_t bytes = coder->Encode(matrix, payload, at);
     directory[matrix] = {XXH3_64bits_withSeed(at, bytes, matrix), static_cast<uint32_t>(bytes), 0};
     at += bytes;
   }

@@ -157,10 +157,10 @@ float Int4Coder::WantedStep(const Ends& ends) const {
   return std::max(range, std::max(std::abs(low), std::abs(high)) / 126);
 }
 
-size_t Int4Coder::Encode(uint64_t matrix, const std::byte* values, uint8_t* part) {
+size_t Int4Coder::Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) {
   const bool key = shape_.IsKey(matrix);
   const ScaleGrid& grid = key ? keys_ : others_;
-  const RawValue* const rows = ValuesAt(values);
+  const RawValue* const rows = MatrixAt(shape_, payload, matrix);
   FindEnds(grid, key, rows);
   TakeOutliers(grid, rows);
 

@@ -23,7 +23,7 @@ class Int4Coder final : public MatrixCoder {
  public:
   Int4Coder(const Shape& shape, const Parameters& parameters, const Kernels& kernels);
   static size_t Bound(const Shape& shape, const Parameters& parameters);
-  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  size_t Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) override;
   bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
 
  private:

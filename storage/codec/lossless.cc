@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "storage/codec/twins.h"
+
 namespace kvist::codec {
 namespace {
 
@@ -13,6 +15,7 @@ constexpr uint32_t kTokensForBases = 64;
 
 LosslessCoder::LosslessCoder(const Shape& shape, const Kernels& kernels)
     : kernels_(kernels),
+      shape_(shape),
       tokens_(shape.tokens),
       channels_(shape.channels),
       modelled_(shape.tokens >= kTokensForBases),
@@ -22,8 +25,11 @@ LosslessCoder::LosslessCoder(const Shape& shape, const Kernels& kernels)
 
 size_t LosslessCoder::Bound(const Shape& shape) { return sizeof(LosslessPart) + shape.channels + 2 * shape.matrix_values(); }
 
-size_t LosslessCoder::Encode(uint64_t /*matrix*/, const std::byte* values, uint8_t* part) {
-  const RawValue* const rows = ValuesAt(values);
+size_t LosslessCoder::Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) {
+  const RawValue* const rows = MatrixAt(shape_, payload, matrix);
+  const uint64_t teller = TellerOf(shape_, matrix);
+  const bool alike = !KindsOfRows(shape_, payload, teller).empty();
+  Compressor& compressor = alike ? repeats_ : compressor_;
   std::fill(bases_.begin(), bases_.end(), uint8_t{0});
   if (modelled_) {
     for (size_t t = 0; t < tokens_; ++t) kernels_.max_exponents(rows + t * channels_, channels_, bases_.data());
@@ -37,7 +43,7 @@ size_t LosslessCoder::Encode(uint64_t /*matrix*/, const std::byte* values, uint8
   }
   LosslessPart head{};
   const size_t count = coded_.size();
-  if (const auto length = compressor_.Compress(coded_, {at, count})) {
+  if (const auto length = compressor.Compress(coded_, {at, count})) {
     head.coded_bytes = static_cast<uint32_t>(*length);
   } else {
     head.coded_bytes = static_cast<uint32_t>(count);
@@ -45,8 +51,8 @@ size_t LosslessCoder::Encode(uint64_t /*matrix*/, const std::byte* values, uint8
   }
   std::memcpy(part, &head, sizeof head);
   at += head.coded_bytes;
-  if (SeemsCompressible(kept_)) {
-    if (const auto length = compressor_.Compress(kept_, {at, count})) return static_cast<size_t>(at - part) + *length;
+  if ((alike && matrix == teller) || SeemsCompressible(kept_)) {
+    if (const auto length = compressor.Compress(kept_, {at, count})) return static_cast<size_t>(at - part) + *length;
   }
   std::memcpy(at, kept_.data(), count);
   return static_cast<size_t>(at - part) + count;

@@ -19,11 +19,12 @@ class LosslessCoder final : public MatrixCoder {
  public:
   LosslessCoder(const Shape& shape, const Kernels& kernels);
   static size_t Bound(const Shape& shape);
-  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  size_t Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) override;
   bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
 
  private:
   const Kernels& kernels_;
+  const Shape shape_;
   const size_t tokens_;
   const size_t channels_;
   const bool modelled_;  // whether channels have a base: not where so few tokens share it that it costs more than it saves
@@ -31,6 +32,7 @@ class LosslessCoder final : public MatrixCoder {
   std::vector<uint8_t> coded_;
   std::vector<uint8_t> kept_;
   Compressor compressor_{Compressor::How::kHuffman};
+  Compressor repeats_{Compressor::How::kRepeats};
   Decompressor decompressor_;
 };
 

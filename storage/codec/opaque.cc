@@ -4,7 +4,8 @@
 
 namespace kvist::codec {
 
-size_t OpaqueCoder::Encode(uint64_t /*matrix*/, const std::byte* values, uint8_t* part) {
+size_t OpaqueCoder::Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) {
+  const std::byte* const values = payload.data() + matrix * bytes_;
   const std::span<const uint8_t> input(reinterpret_cast<const uint8_t*>(values), bytes_);
   if (const auto length = compressor_.Compress(input, {part, bytes_})) return *length;
   std::memcpy(part, values, bytes_);

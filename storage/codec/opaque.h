@@ -11,7 +11,7 @@ class OpaqueCoder final : public MatrixCoder {
  public:
   explicit OpaqueCoder(const Shape& shape) : bytes_(shape.matrix_values()) {}
   static size_t Bound(const Shape& shape) { return shape.matrix_values(); }
-  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  size_t Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) override;
   bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
 
  private:

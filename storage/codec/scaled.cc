@@ -23,10 +23,10 @@ size_t ScaledCoder::Bound(const Shape& shape, uint32_t group) {
   return sizeof(float) + scales + shape.matrix_values();
 }
 
-size_t ScaledCoder::Encode(uint64_t matrix, const std::byte* values, uint8_t* part) {
+size_t ScaledCoder::Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) {
   const bool key = shape_.IsKey(matrix);
   const ScaleGrid& grid = key ? keys_ : others_;
-  const RawValue* const rows = ValuesAt(values);
+  const RawValue* const rows = MatrixAt(shape_, payload, matrix);
   magnitudes_.assign(grid.scales(), 0);
   for (size_t line = 0; line < grid.lines(); ++line) {
     uint16_t* const found = magnitudes_.data() + line * grid.cells();

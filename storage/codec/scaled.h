@@ -19,7 +19,7 @@ class ScaledCoder final : public MatrixCoder {
  public:
   ScaledCoder(Method method, const Shape& shape, uint32_t group, const Kernels& kernels);
   static size_t Bound(const Shape& shape, uint32_t group);
-  size_t Encode(uint64_t matrix, const std::byte* values, uint8_t* part) override;
+  size_t Encode(uint64_t matrix, std::span<const std::byte> payload, uint8_t* part) override;
   bool Decode(uint64_t matrix, std::span<const uint8_t> part, std::byte* values) override;
 
  private:

@@ -1,8 +1,10 @@
 // Encoded shards that aren't as they were written: by accident, and by somebody who puts the checksums right.
 #include <catch2/catch.hpp>
 
+#include "storage/codec/anchored.h"
 #include "storage/codec/codec.h"
 #include "storage/codec/format.h"
+#include "storage/codec/twins.h"
 #include "tests/support/codec_forgery.h"
 #include "tests/unit/codec/values.h"
 
@@ -35,6 +37,10 @@ std::vector<Written> AllKinds() {
       if (method == Method::kInt4) REQUIRE(OutliersIn(all.back()) > 0);
     }
   }
+  const Shape said{.element = Element::kBf16, .layers = 2, .segments = 2, .keys = 1, .tokens = 70, .channels = 9};
+  std::vector<uint32_t> tokens(said.tokens);
+  for (uint32_t& token : tokens) token = static_cast<uint32_t>(random() % 20);
+  all.push_back({said, EncodeAll(Method::kStrongest, said, OfTokens(said, tokens, &random))});  // with twins
   const Shape any{.element = Element::kBf16, .layers = 2, .tokens = 7, .channels = 9};
   all.push_back({any, EncodeAll(Method::kLossless, any, AnyBytes(any, &random))});
   const Shape opaque{.layers = 3, .channels = 100};
@@ -166,6 +172,32 @@ TEST_CASE("Describe refuses a forged length that no shard of the shape can have"
       CHECK((found.ok() || found.status().code() == absl::StatusCode::kDataLoss));
     }
   }
+}
+
+// The kinds of tokens lie behind the sides, as they are when they can't be made shorter: at 0 1 2 .. here, and then again.
+TEST_CASE("Decode refuses kinds of tokens that aren't numbered in their order, and twins without kinds") {
+  const Shape shape{.element = Element::kBf16, .segments = 1, .tokens = 24, .channels = 64};
+  std::vector<uint32_t> tokens(shape.tokens);
+  for (uint32_t t = 0; t < shape.tokens; ++t) tokens[t] = t % 12;
+  std::mt19937_64 random(9);
+  const Payload written = EncodeAll(Method::kStrongest, shape, OfTokens(shape, tokens, &random));
+  const size_t part = PartsAt(1);
+  AnchoredPart head{};
+  std::memcpy(&head, written.data() + part, sizeof head);
+  REQUIRE(head.kind_bytes > 0);
+  for (const uint32_t kind_bytes : {0U, head.kind_bytes - 1, head.kind_bytes + 1, 2 * shape.tokens, UINT32_MAX}) {
+    Payload forged = written;
+    if (kind_bytes == head.kind_bytes) continue;
+    std::memcpy(forged.data() + part + offsetof(AnchoredPart, kind_bytes), &kind_bytes, sizeof kind_bytes);
+    ForgeChecksums(forged);
+    INFO("kind_bytes " << kind_bytes << " of " << head.kind_bytes);
+    CHECK(IsLost(forged, shape));
+  }
+  std::vector<uint32_t> twins;
+  CHECK(FindTwins(std::vector<Kind>{0, 1, 0, 2, 1}, &twins));
+  CHECK(twins == std::vector<uint32_t>{kNoTwin, kNoTwin, 0, kNoTwin, 1});
+  CHECK_FALSE(FindTwins(std::vector<Kind>{0, 2, 1}, &twins));
+  CHECK_FALSE(FindTwins(std::vector<Kind>{1}, &twins));
 }
 
 TEST_CASE("Decode refuses outliers that lie outside or out of order") {

@@ -55,6 +55,25 @@ inline Payload Gaussian(const Shape& shape, std::mt19937_64* random, double size
   return payload;
 }
 
+// As Gaussian, but what isn't a key is a token's: the same for the same token in the first layer, up to noise of a fifth behind it.
+inline Payload OfTokens(const Shape& shape, std::span<const uint32_t> tokens, std::mt19937_64* random) {
+  std::normal_distribution<float> normal;
+  Payload payload = Gaussian(shape, random);
+  for (uint64_t matrix = 0; matrix < shape.matrices(); ++matrix) {
+    if (shape.IsKey(matrix)) continue;
+    for (uint32_t t = 0; t < shape.tokens; ++t) {
+      std::mt19937_64 of_token(tokens[t] + (uint64_t{shape.LayerOf(matrix)} << 32));
+      std::normal_distribution<float> values;
+      for (uint32_t c = 0; c < shape.channels; ++c) {
+        const float noise = shape.LayerOf(matrix) == 0 ? 0.0F : 0.2F * normal(*random);
+        PutValue(shape.element, &payload, matrix * shape.matrix_values() + uint64_t{t} * shape.channels + c,
+                 values(of_token) + noise);
+      }
+    }
+  }
+  return payload;
+}
+
 inline Payload EncodeAll(Method method, const Parameters& parameters, const Shape& shape, const Payload& payload) {
   Payload out(EncodedBound(method, parameters, shape)->value);
   const auto encoded = Encode(method, parameters, shape, payload, out);
