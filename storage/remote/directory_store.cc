@@ -93,6 +93,8 @@ class DirectoryStore::Work {
   absl::CondVar work_there_;
   absl::CondVar time_changed_;
   absl::CondVar worker_ended_;
+  // Questions (IsQuestion) before bytes.
+  std::deque<std::shared_ptr<Op>> questions_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Op>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, Running> running_ ABSL_GUARDED_BY(mutex_);  // by deadline
   uint32_t workers_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -114,7 +116,8 @@ absl::Status DirectoryStore::Work::Add(Batch batch, Done done) {
   {
     absl::MutexLock lock(&mutex_);
     if (!stopping_) {
-      waiting_.insert(waiting_.end(), running.ops.begin(), running.ops.end());
+      std::deque<std::shared_ptr<Op>>& queue = IsQuestion(running.batch->batch()) ? questions_ : waiting_;
+      queue.insert(queue.end(), running.ops.begin(), running.ops.end());
       const bool first = running_.empty() || deadline < running_.begin()->first;
       running_.emplace(deadline, std::move(running));
       if (first) time_changed_.Signal();
@@ -132,14 +135,15 @@ void DirectoryStore::Work::DoOperations() {
     std::shared_ptr<Op> op;
     {
       absl::MutexLock lock(&mutex_);
-      while (waiting_.empty() && !stopping_) work_there_.Wait(&mutex_);
+      while (questions_.empty() && waiting_.empty() && !stopping_) work_there_.Wait(&mutex_);
       if (stopping_) {
         --workers_;
         worker_ended_.SignalAll();
         return;
       }
-      op = std::move(waiting_.front());
-      waiting_.pop_front();
+      std::deque<std::shared_ptr<Op>>& queue = questions_.empty() ? waiting_ : questions_;
+      op = std::move(queue.front());
+      queue.pop_front();
     }
     std::optional<Outcome> outcome = Do(op.get(), &buffer);
     Batches finished;
@@ -210,7 +214,8 @@ void DirectoryStore::Work::End(const std::shared_ptr<Op>& op, Outcome outcome, B
 void DirectoryStore::Work::EndAll(const Running& running, const absl::Status& status, Batches* finished) {
   for (const std::shared_ptr<Op>& op : running.ops) {
     if (running.batch->ended(op->index)) continue;
-    waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), op), waiting_.end());
+    for (std::deque<std::shared_ptr<Op>>* const queue : {&questions_, &waiting_})
+      queue->erase(std::remove(queue->begin(), queue->end(), op), queue->end());
     End(op, {status}, finished);
   }
 }

@@ -26,10 +26,13 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(const RedisOption
 
 RedisStore::RedisStore(const RedisOptions& options, std::shared_ptr<const TlsContext> tls, UniqueFd event)
     : options_(options), tls_(std::move(tls)), event_(std::move(event)), in_flight_(options.limits) {
-  for (uint32_t i = 0; i < options_.connections; ++i)
-    connections_.push_back(std::make_unique<RedisConnection>(
-        &options_, tls_, [this] { Wake(); },
-        [this](const std::shared_ptr<RedisOp>& op, Outcome outcome) { End(op, std::move(outcome)); }));
+  for (Lane* const lane : {&bytes_, &questions_}) {
+    const uint32_t connections = lane == &bytes_ ? options_.connections : 1;
+    for (uint32_t i = 0; i < connections; ++i)
+      lane->connections.push_back(std::make_unique<RedisConnection>(
+          &options_, tls_, [this] { Wake(); },
+          [this](const std::shared_ptr<RedisOp>& op, Outcome outcome) { End(op, std::move(outcome)); }));
+  }
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -75,20 +78,24 @@ void RedisStore::Run() {
   while (TakeSubmitted()) {
     const absl::Time now = MonotonicNow();
     GiveUpLate(now);
-    for (const auto& connection : connections_) connection->Turn(now);
-    Pump(now);
-    // What was issued goes together: a call of the kernel for many commands.
-    for (const auto& connection : connections_)
-      if (connection->has_output()) connection->Turn(now);
-    TakeUnsent();
+    for (Lane* const lane : {&questions_, &bytes_}) {
+      for (const auto& connection : lane->connections) connection->Turn(now);
+      Pump(lane, now);
+      // What was issued goes together: a call of the kernel for many commands.
+      for (const auto& connection : lane->connections)
+        if (connection->has_output()) connection->Turn(now);
+      TakeUnsent(lane);
+    }
     Announce();
     Poll(MonotonicNow());
   }
   const absl::Time now = MonotonicNow();
   const absl::Status cancelled = absl::CancelledError("the remote store is being closed");
-  for (const auto& connection : connections_) connection->Close(cancelled, now);
-  TakeUnsent();
-  for (const auto& op : std::exchange(waiting_, {})) End(op, {cancelled});
+  for (Lane* const lane : {&questions_, &bytes_}) {
+    for (const auto& connection : lane->connections) connection->Close(cancelled, now);
+    TakeUnsent(lane);
+    for (const auto& op : std::exchange(lane->waiting, {})) End(op, {cancelled});
+  }
   Announce();
   KVIST_CHECK(running_.empty());
 }
@@ -102,14 +109,15 @@ bool RedisStore::TakeSubmitted() {
     stopping = stopping_;
   }
   for (std::shared_ptr<RunningBatch>& batch : submitted) {
-    Running running{batch, {}};
+    Lane& lane = IsQuestion(batch->batch()) ? questions_ : bytes_;
+    Running running{batch, &lane, {}};
     for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
       auto op = std::make_shared<RedisOp>();
       op->batch = batch;
       op->index = i;
       op->bytes = batch->operation(i).bytes();
       running.ops.push_back(op);
-      waiting_.push_back(std::move(op));
+      lane.waiting.push_back(std::move(op));
     }
     running_.emplace(batch->batch().deadline, std::move(running));
   }
@@ -119,25 +127,26 @@ bool RedisStore::TakeSubmitted() {
 void RedisStore::GiveUpLate(absl::Time now) {
   while (!running_.empty() && running_.begin()->first <= now) {
     const std::vector<std::shared_ptr<RedisOp>> ops = running_.begin()->second.ops;
+    Lane& lane = *running_.begin()->second.lane;
     for (const std::shared_ptr<RedisOp>& op : ops) {
       if (op->batch->ended(op->index)) continue;
-      const auto waiting = std::find(waiting_.begin(), waiting_.end(), op);
-      if (waiting != waiting_.end()) {
-        waiting_.erase(waiting);
+      const auto waiting = std::find(lane.waiting.begin(), lane.waiting.end(), op);
+      if (waiting != lane.waiting.end()) {
+        lane.waiting.erase(waiting);
       } else {
-        for (const auto& connection : connections_)
+        for (const auto& connection : lane.connections)
           if (connection->Has(op.get())) connection->GiveUp(op.get(), now);
       }
-      TakeUnsent();  // of a connection that was ended for its sake
+      TakeUnsent(&lane);  // of a connection that was ended for its sake
       End(op, {absl::DeadlineExceededError("redis didn't answer in time")});
     }
   }
 }
 
-void RedisStore::TakeUnsent() {
-  for (const auto& connection : connections_) {
+void RedisStore::TakeUnsent(Lane* lane) {
+  for (const auto& connection : lane->connections) {
     auto unsent = connection->TakeUnsent();
-    waiting_.insert(waiting_.begin(), unsent.begin(), unsent.end());
+    lane->waiting.insert(lane->waiting.begin(), unsent.begin(), unsent.end());
   }
 }
 
@@ -145,16 +154,16 @@ bool RedisStore::HasRoom(const RedisConnection& connection, Bytes wanted) const 
   return connection.outstanding().value == 0 || connection.outstanding() + wanted <= options_.window;
 }
 
-void RedisStore::Pump(absl::Time now) {
+void RedisStore::Pump(Lane* lane, absl::Time now) {
   while (true) {
-    TakeUnsent();
-    if (waiting_.empty()) return;
+    TakeUnsent(lane);
+    if (lane->waiting.empty()) return;
     RedisConnection* best = nullptr;
     RedisConnection* idle = nullptr;
     bool connecting = false;
     bool any_ready = false;
     const absl::Status* error = nullptr;
-    for (const auto& connection : connections_) {
+    for (const auto& connection : lane->connections) {
       if (connection->ready()) {
         any_ready = true;
         if (best == nullptr || connection->outstanding() < best->outstanding()) best = connection.get();
@@ -165,10 +174,10 @@ void RedisStore::Pump(absl::Time now) {
         if (!connection->error().ok()) error = &connection->error();
       }
     }
-    const Bytes wanted = waiting_.front()->bytes;
+    const Bytes wanted = lane->waiting.front()->bytes;
     if (best != nullptr && HasRoom(*best, wanted)) {
-      std::shared_ptr<RedisOp> op = std::move(waiting_.front());
-      waiting_.pop_front();
+      std::shared_ptr<RedisOp> op = std::move(lane->waiting.front());
+      lane->waiting.pop_front();
       best->Issue(std::move(op));
       continue;
     }
@@ -181,7 +190,7 @@ void RedisStore::Pump(absl::Time now) {
     if (any_ready) return;
     // Nobody can be asked now, and the next attempt isn't worth a wait: it would be a lookup's.
     const absl::Status unavailable = *error;
-    for (const auto& op : std::exchange(waiting_, {})) End(op, {unavailable});
+    for (const auto& op : std::exchange(lane->waiting, {})) End(op, {unavailable});
   }
 }
 
@@ -201,15 +210,17 @@ void RedisStore::Announce() {
 void RedisStore::Poll(absl::Time now) {
   std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
   absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
-  // While one is being made no other is begun: Pump waits for it, whenever others might be.
-  const bool connecting = std::any_of(connections_.begin(), connections_.end(),
-                                      [](const auto& connection) { return !connection->idle() && !connection->ready(); });
-  for (const auto& connection : connections_) {
-    polled.push_back(connection->Poll());
-    wake = std::min(wake, connection->wake());
-    if (waiting_.empty()) continue;
-    if (connection->idle() && !connecting) wake = std::min(wake, connection->retry_at());
-    if (connection->ready() && HasRoom(*connection, waiting_.front()->bytes)) wake = absl::InfinitePast();
+  for (const Lane* const lane : {&questions_, &bytes_}) {
+    // While one is being made no other is begun: Pump waits for it, whenever others might be.
+    const bool connecting = std::any_of(lane->connections.begin(), lane->connections.end(),
+                                        [](const auto& connection) { return !connection->idle() && !connection->ready(); });
+    for (const auto& connection : lane->connections) {
+      polled.push_back(connection->Poll());
+      wake = std::min(wake, connection->wake());
+      if (lane->waiting.empty()) continue;
+      if (connection->idle() && !connecting) wake = std::min(wake, connection->retry_at());
+      if (connection->ready() && HasRoom(*connection, lane->waiting.front()->bytes)) wake = absl::InfinitePast();
+    }
   }
   const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));
   ::ppoll(polled.data(), polled.size(), &timeout, nullptr);

@@ -20,7 +20,7 @@ namespace kvist::remote {
 
 // Objects in a Redis or Valkey server; redis_connection.h draws how they lie there.
 //
-// One thread with a few connections that never block, commands pipelined, values received where they belong. Not by hiredis: Debian 12's (0.14)
+// One thread with a few connections for bytes and one for questions, that never block, commands pipelined, values received where they belong. Not by hiredis: Debian 12's (0.14)
 //   has no TLS, looks names up while its caller waits, and copies a value twice, into its buffer and into a reply; with the sockets our own a
 //   deadline is exact, whatever the server does, and spans are safe without a copy: nobody but this thread ever touches them.
 // A server that can't be reached ends what waits at once, with Unavailable, and is tried again for the next; guarded_store.h asks less often.
@@ -35,8 +35,14 @@ class RedisStore final : public RemoteStore {
   Load load() const override { return in_flight_.load(); }
 
  private:
+  // Connections, and what waits for one of them.
+  struct Lane {
+    std::vector<std::unique_ptr<RedisConnection>> connections;
+    std::deque<std::shared_ptr<RedisOp>> waiting;
+  };
   struct Running {
     std::shared_ptr<RunningBatch> batch;
+    Lane* lane;
     std::vector<std::shared_ptr<RedisOp>> ops;
   };
 
@@ -47,9 +53,9 @@ class RedisStore final : public RemoteStore {
   void Run();
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void GiveUpLate(absl::Time now);
-  void Pump(absl::Time now);
+  void Pump(Lane* lane, absl::Time now);
   bool HasRoom(const RedisConnection& connection, Bytes wanted) const;
-  void TakeUnsent();
+  static void TakeUnsent(Lane* lane);
   void End(const std::shared_ptr<RedisOp>& op, Outcome outcome);
   void Announce();
   void Poll(absl::Time now);
@@ -62,9 +68,9 @@ class RedisStore final : public RemoteStore {
   std::vector<std::shared_ptr<RunningBatch>> submitted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::vector<std::unique_ptr<RedisConnection>> connections_;
-  std::deque<std::shared_ptr<RedisOp>> waiting_;  // for a connection
-  std::multimap<absl::Time, Running> running_;    // by deadline
+  Lane bytes_;
+  Lane questions_;                              // IsQuestion: of one connection, on which no bytes of others lie before them
+  std::multimap<absl::Time, Running> running_;  // by deadline
   std::vector<std::shared_ptr<RunningBatch>> finished_;
   std::thread thread_;
 };

@@ -8,6 +8,13 @@
 
 namespace kvist::remote {
 
+bool IsQuestion(const Batch& batch) {
+  if (batch.kind == Kind::kPut) return false;
+  uint64_t bytes = 0;
+  for (const Operation& operation : batch.operations) bytes += operation.bytes().value;
+  return bytes <= kQuestionBytes.value;
+}
+
 absl::Status ValidateNames(const Batch& batch) {
   const auto is_of_name = [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';

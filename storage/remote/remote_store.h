@@ -91,6 +91,11 @@ class RemoteStore {
   virtual Load load() const = 0;
 };
 
+// Whether it moves next to nothing: whether objects are there, their removal, and gets that have room for kQuestionBytes in all. Somebody's
+// lookup waits for it, so no store has it wait for bytes of others.
+bool IsQuestion(const Batch& batch);
+inline constexpr Bytes kQuestionBytes = KiB(4);
+
 // Whether there is an operation, and the names are names.
 [[nodiscard]] absl::Status ValidateNames(const Batch& batch);
 

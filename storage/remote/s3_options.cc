@@ -38,6 +38,8 @@ absl::Status S3Options::Validate() const {
     return absl::InvalidArgumentError("credentials: access_key and secret_key");
   if (part < MiB(5) || part > GiB(1)) return absl::InvalidArgumentError("part: 5 MiB to 1 GiB");
   if (connections < 1 || connections > 256) return absl::InvalidArgumentError("connections: 1 to 256");
+  if (question_connections < 1 || question_connections > 256)
+    return absl::InvalidArgumentError("question_connections: 1 to 256");
   if (attempts < 1 || attempts > 10) return absl::InvalidArgumentError("attempts: 1 to 10");
   if (pause_min <= absl::ZeroDuration() || pause_max < pause_min)
     return absl::InvalidArgumentError("pause_min: above 0 and at most pause_max");

@@ -24,7 +24,9 @@ struct S3Options {
   std::string ca_file;      // whom to believe; empty: whom the system believes
   // What one request carries of a body at most: larger ones are read by ranges and written by multipart, side by side. Larger: fewer requests.
   Bytes part = MiB(8);       // 5 MiB at least, says S3
-  uint32_t connections = 8;  // requests at a time
+  uint32_t connections = 8;  // requests at a time that move bytes
+  // Questions (IsQuestion) at a time, beside those: a lookup asks for hundreds of objects, one a request, and waits for tens of milliseconds.
+  uint32_t question_connections = 32;
   // Requests that fail by a connection or with 429 or 5xx are tried again, so often in all, after a pause that doubles.
   uint32_t attempts = 3;
   absl::Duration pause_min = absl::Milliseconds(50);

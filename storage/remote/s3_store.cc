@@ -45,6 +45,7 @@ struct S3Store::Part {
 struct S3Store::Op {
   enum class Phase : uint8_t { kOnly, kCreating, kUploading, kCompleting };
   std::shared_ptr<RunningBatch> batch;
+  Lane* lane = nullptr;
   size_t index = 0;
   Phase phase = Phase::kOnly;
   uint32_t left = 0;  // requests
@@ -72,9 +73,14 @@ absl::StatusOr<std::unique_ptr<S3Store>> S3Store::Create(const S3Options& option
 }
 
 S3Store::S3Store(const S3Options& options, S3Place place)
-    : options_(options), place_(std::move(place)), in_flight_(options.limits), multi_(curl_multi_init()) {
+    : options_(options),
+      place_(std::move(place)),
+      in_flight_(options.limits),
+      multi_(curl_multi_init()),
+      bytes_{options.connections, {}, {}},
+      questions_{options.question_connections, {}, {}} {
   KVIST_CHECK(multi_ != nullptr);
-  curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, static_cast<long>(options_.connections));
+  curl_multi_setopt(multi_, CURLMOPT_MAXCONNECTS, static_cast<long>(options_.connections + options_.question_connections));
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -110,14 +116,17 @@ void S3Store::Run() {
   while (TakeSubmitted()) {
     absl::Time now = MonotonicNow();
     EndLate(now);
-    Begin(now);
+    for (Lane* const lane : {&questions_, &bytes_}) Begin(lane, now);
     int running = 0;
     KVIST_CHECK(curl_multi_perform(multi_, &running) == CURLM_OK);
     TakeEnds(now);
     Announce();
     now = MonotonicNow();
     absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
-    if (!waiting_.empty() && active_.size() < options_.connections) wake = std::min(wake, waiting_.begin()->first);
+    for (const Lane* const lane : {&questions_, &bytes_}) {
+      if (!lane->waiting.empty() && lane->active.size() < lane->connections)
+        wake = std::min(wake, lane->waiting.begin()->first);
+    }
     const absl::Duration wait = std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(10));
     curl_multi_poll(multi_, nullptr, 0, static_cast<int>(absl::ToInt64Milliseconds(wait + absl::Microseconds(999))),
                     nullptr);
@@ -130,8 +139,10 @@ void S3Store::Run() {
       End(op, {absl::CancelledError("the remote store is being closed")});
     }
   }
-  while (!active_.empty()) Drop(active_.begin()->second->op.get());  // what tidies up for those that have ended
-  waiting_.clear();
+  for (Lane* const lane : {&questions_, &bytes_}) {
+    while (!lane->active.empty()) Drop(lane->active.begin()->second->op.get());  // what tidies up for those that have ended
+    lane->waiting.clear();
+  }
   Announce();
 }
 
@@ -145,9 +156,11 @@ bool S3Store::TakeSubmitted() {
   }
   for (const auto& batch : submitted) {
     Running running{batch, {}};
+    Lane* const lane = IsQuestion(batch->batch()) ? &questions_ : &bytes_;
     for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
       running.ops.push_back(std::make_shared<Op>());
       running.ops.back()->batch = batch;
+      running.ops.back()->lane = lane;
       running.ops.back()->index = i;
     }
     const auto at = running_.emplace(batch->batch().deadline, std::move(running));
@@ -177,7 +190,7 @@ void S3Store::Ask(const std::shared_ptr<Op>& op, S3Request request, S3HttpReques
   request.path = op->operation().name;
   part->request = std::make_unique<S3HttpRequest>(&options_, &place_, std::move(request), body, into);
   ++op->left;
-  waiting_.emplace(absl::InfinitePast(), std::move(part));
+  op->lane->waiting.emplace(absl::InfinitePast(), std::move(part));
 }
 
 void S3Store::Plan(const std::shared_ptr<Op>& op) {
@@ -211,13 +224,13 @@ void S3Store::Plan(const std::shared_ptr<Op>& op) {
   }
 }
 
-void S3Store::Begin(absl::Time now) {
-  while (active_.size() < options_.connections && !waiting_.empty() && waiting_.begin()->first <= now) {
-    std::shared_ptr<Part> part = waiting_.begin()->second;
-    waiting_.erase(waiting_.begin());
+void S3Store::Begin(Lane* lane, absl::Time now) {
+  while (lane->active.size() < lane->connections && !lane->waiting.empty() && lane->waiting.begin()->first <= now) {
+    std::shared_ptr<Part> part = lane->waiting.begin()->second;
+    lane->waiting.erase(lane->waiting.begin());
     void* const handle = part->request->Begin(part->time_max);
     KVIST_CHECK(curl_multi_add_handle(multi_, handle) == CURLM_OK);
-    active_.emplace(handle, std::move(part));
+    lane->active.emplace(handle, std::move(part));
   }
 }
 
@@ -227,16 +240,16 @@ void S3Store::TakeEnds(absl::Time now) {
     if (message->msg != CURLMSG_DONE) continue;
     const CURLcode code = message->data.result;
     CURL* const handle = message->easy_handle;
-    const auto at = active_.find(handle);
-    KVIST_CHECK(at != active_.end());
-    const std::shared_ptr<Part> part = at->second;
-    active_.erase(at);
+    auto ended = questions_.active.extract(handle);
+    if (ended.empty()) ended = bytes_.active.extract(handle);
+    KVIST_CHECK(!ended.empty());
+    const std::shared_ptr<Part> part = std::move(ended.mapped());
     curl_multi_remove_handle(multi_, handle);
     const absl::Status status = part->request->too_long() ? absl::OkStatus() : part->request->StatusOf(code);
     if (absl::IsUnavailable(status) && part->attempt < options_.attempts && !part->op->batch->ended(part->op->index)) {
       const absl::Duration pause = std::min(options_.pause_min * (1 << (part->attempt - 1)), options_.pause_max);
       ++part->attempt;
-      waiting_.emplace(now + pause, part);
+      part->op->lane->waiting.emplace(now + pause, part);
       continue;
     }
     PartEnded(part.get(), status);
@@ -352,20 +365,21 @@ void S3Store::End(const std::shared_ptr<Op>& op, Outcome outcome) {
 }
 
 void S3Store::Drop(Op* op) {
-  for (auto at = active_.begin(); at != active_.end();) {
+  auto& active = op->lane->active;
+  for (auto at = active.begin(); at != active.end();) {
     if (at->second->op.get() == op) {
       curl_multi_remove_handle(multi_, at->second->request->handle());
-      at = active_.erase(at);
+      at = active.erase(at);
     } else {
       ++at;
     }
   }
-  for (auto at = waiting_.begin(); at != waiting_.end();)
-    at = at->second->op.get() == op ? waiting_.erase(at) : std::next(at);
+  auto& waiting = op->lane->waiting;
+  for (auto at = waiting.begin(); at != waiting.end();) at = at->second->op.get() == op ? waiting.erase(at) : std::next(at);
 }
 
 void S3Store::Abort(const std::shared_ptr<Op>& op) {
-  if (op->upload_id.empty() || waiting_.size() > options_.limits.operations) return;
+  if (op->upload_id.empty() || op->lane->waiting.size() > options_.limits.operations) return;
   auto part = std::make_shared<Part>();
   part->op = op;
   part->time_max = kAbortTimeMax;
@@ -373,7 +387,7 @@ void S3Store::Abort(const std::shared_ptr<Op>& op) {
   part->request =
       std::make_unique<S3HttpRequest>(&options_, &place_, std::move(abort), S3HttpRequest::Body{}, S3HttpRequest::Into{});
   ++op->left;
-  waiting_.emplace(absl::InfinitePast(), std::move(part));
+  op->lane->waiting.emplace(absl::InfinitePast(), std::move(part));
 }
 
 void S3Store::Announce() {

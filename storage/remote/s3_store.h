@@ -33,6 +33,12 @@ class S3Store final : public RemoteStore {
  private:
   struct Op;
   struct Part;
+  // Requests that share so many connections.
+  struct Lane {
+    const uint32_t connections;
+    std::multimap<absl::Time, std::shared_ptr<Part>> waiting;  // by when they may begin
+    std::map<const void*, std::shared_ptr<Part>> active;       // by handle
+  };
   struct Running {
     std::shared_ptr<RunningBatch> batch;
     std::vector<std::shared_ptr<Op>> ops;
@@ -44,7 +50,7 @@ class S3Store final : public RemoteStore {
   void Run();
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void EndLate(absl::Time now);
-  void Begin(absl::Time now);
+  void Begin(Lane* lane, absl::Time now);
   void TakeEnds(absl::Time now);
   void Plan(const std::shared_ptr<Op>& op);  // its first requests
   void Ask(const std::shared_ptr<Op>& op, S3Request request, S3HttpRequest::Body body, S3HttpRequest::Into into,
@@ -66,9 +72,8 @@ class S3Store final : public RemoteStore {
   std::vector<std::shared_ptr<RunningBatch>> submitted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::multimap<absl::Time, Running> running_;                // by deadline
-  std::multimap<absl::Time, std::shared_ptr<Part>> waiting_;  // by when they may begin
-  std::map<const void*, std::shared_ptr<Part>> active_;       // by handle
+  std::multimap<absl::Time, Running> running_;  // by deadline
+  Lane bytes_, questions_;
   std::vector<std::shared_ptr<RunningBatch>> finished_;
   std::thread thread_;
 };

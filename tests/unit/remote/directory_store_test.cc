@@ -10,6 +10,7 @@
 #include <fstream>
 #include <mutex>
 
+#include "absl/strings/str_cat.h"
 #include "storage/remote/object_file.h"
 #include "storage/remote/sealed_store.h"
 #include "tests/support/temp_dir.h"
@@ -107,6 +108,20 @@ TEST_CASE("DirectoryStore gives back what was put, of any length, on another nod
     CHECK(outcome.status.ok());
   CHECK(shared.Files() == 0);
   CHECK(shared.store->load().bytes == 0);
+}
+
+TEST_CASE("DirectoryStore answers questions before it moves what waits longer") {
+  Shared shared(1);
+  RemoteStore* const store = shared.store.get();
+  const auto body = Pattern(1 << 20, 1);
+  std::vector<Answer<Outcome>> puts(50);
+  for (size_t i = 0; i < puts.size(); ++i) {
+    const Batch batch{Kind::kPut, {PutOf(absl::StrCat("object-", i), {}, body)}, In(absl::Seconds(60))};
+    REQUIRE(store->Submit(batch, puts[i].Done()).ok());
+  }
+  CHECK(Ask(store, Kind::kExists, {Named("object-49")})[0].found == Found::kNo);
+  CHECK(!puts.back().there());
+  for (const Answer<Outcome>& put : puts) CHECK(put.Wait()[0].status.ok());
 }
 
 TEST_CASE("DirectoryStore takes links, pipes and folders for nothing of ours, and damaged files for misses") {

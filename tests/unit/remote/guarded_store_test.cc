@@ -143,7 +143,9 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
   CHECK(guarded.Submit(waits, 1000).ok());
   CHECK(guarded.Submit(late, 1000, absl::Milliseconds(10)).ok());
   CHECK(guarded.held->held() == 1);
-  CHECK(guarded.Submit({}, 0).ok());  // nothing to wait for
+  // A question waits for nobody's bytes.
+  std::vector<std::byte> room(1000);
+  CHECK(guarded.guard->Submit({Kind::kGet, {GetOf("a", {}, room)}, In(absl::Seconds(10))}, [](const auto&) {}).ok());
   CHECK(guarded.held->held() == 2);
   CHECK(absl::IsDeadlineExceeded(late.Wait()[0].status));
   const absl::Time until = In(absl::Seconds(10));

@@ -213,6 +213,39 @@ struct Hasty {
   ScriptedServer server;
 };
 
+TEST_CASE("RedisStore answers questions while bytes are on their way") {
+  // Answers EXISTS and UNLINK in their turn, and stops at the first command of another kind.
+  ScriptedServer server([](int client) {
+    std::string said;
+    char buffer[4096];
+    for (ssize_t n; (n = ::recv(client, buffer, sizeof buffer, 0)) > 0;) {
+      said.append(buffer, static_cast<size_t>(n));
+      if (said.find("GET") != std::string::npos || said.find("SET") != std::string::npos) {
+        while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
+        return;
+      }
+      for (size_t at;
+           (at = said.find("\r\nthe-name")) != std::string::npos || (at = said.find("{the-name}")) != std::string::npos;) {
+        said.erase(0, at + 10);
+        ::send(client, ":1\r\n", 4, MSG_NOSIGNAL);
+      }
+    }
+  });
+  RedisOptions options = At(server.address());
+  options.connections = GENERATE(1u, 2u);
+  const auto store = *RedisStore::Create(options);
+  const auto body = Pattern(2 << 20, 1);
+  std::vector<std::byte> room(5000);
+  std::vector<Answer<Outcome>> slow(6);
+  for (size_t i = 0; i < slow.size(); ++i) {
+    const Operation operation = i % 2 == 0 ? PutOf("a", {}, body) : GetOf("a", {}, room);
+    REQUIRE(store->Submit({i % 2 == 0 ? Kind::kPut : Kind::kGet, {operation}, In(absl::Seconds(20))}, slow[i].Done()).ok());
+  }
+  for (const Kind kind : {Kind::kExists, Kind::kRemove, Kind::kExists})
+    CHECK(Ask(store.get(), kind, {Named("the-name")}, absl::Seconds(10))[0].status.ok());
+  for (const Answer<Outcome>& one : slow) CHECK(!one.there());
+}
+
 TEST_CASE("RedisStore reads nothing of a put that was answered while it was sent, after its end") {
   const std::string answer = GENERATE(as<std::string>(), "-ERR Protocol error: unauthenticated bulk length\r\n", "+OK\r\n",
                                       ":1\r\n", "$3\r\nabc\r\n");
@@ -249,7 +282,7 @@ TEST_CASE("RedisStore touches no room of a get that was answered before it was s
   options.connections = 1;
   const auto store = *RedisStore::Create(options);
   const auto body = Pattern(2 << 20, 1);
-  std::vector<std::byte> room(100);
+  std::vector<std::byte> room(5000);  // no question, which would have a connection of its own
   Answer<Outcome> put;
   Answer<Outcome> get;
   REQUIRE(store->Submit({Kind::kPut, {PutOf("a", {}, body)}, In(absl::Seconds(20))}, put.Done()).ok());

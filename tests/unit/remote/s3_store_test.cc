@@ -58,7 +58,7 @@ class FakeS3 {
     while (!server_.is_running()) std::this_thread::yield();  // before that it can't be stopped
   }
   ~FakeS3() {
-    hang = false;
+    hang = hang_gets = false;
     server_.stop();
     thread_.join();
   }
@@ -88,6 +88,7 @@ class FakeS3 {
   std::atomic<int> fail = 0;  // so many requests end with fail_with
   std::atomic<int> fail_with = 503;
   std::atomic<bool> hang = false;
+  std::atomic<bool> hang_gets = false;
   std::atomic<int> requests = 0;
   std::atomic<bool> fail_complete = false;
 
@@ -105,7 +106,7 @@ class FakeS3 {
   }
   void Serve(const httplib::Request& request, httplib::Response* response) {
     ++requests;
-    while (hang) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    while (hang || (hang_gets && request.method == "GET")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (fail > 0) {
       --fail;
       response->status = fail_with;
@@ -280,6 +281,23 @@ TEST_CASE("S3Store keeps deadlines when the server hangs, touches nothing after 
   CHECK(MonotonicNow() - start < absl::Seconds(2));
   CHECK(absl::IsCancelled(cancelled.Wait()[0].status));
   CHECK(room == std::vector<std::byte>(room.size(), std::byte{7}));
+}
+
+TEST_CASE("S3Store answers questions while all connections for bytes are at work") {
+  FakeS3 server;
+  S3Options options = server.Options();
+  options.connections = 2;
+  const auto store = *S3Store::Create(options);
+  server.hang_gets = true;
+  std::vector<std::vector<std::byte>> rooms(4, std::vector<std::byte>(100'000));
+  std::vector<Answer<Outcome>> gets(rooms.size());
+  for (size_t i = 0; i < rooms.size(); ++i)
+    REQUIRE(store->Submit({Kind::kGet, {GetOf("object", {}, rooms[i])}, In(absl::Seconds(20))}, gets[i].Done()).ok());
+  CHECK(Ask(store.get(), Kind::kExists, std::vector<Operation>(40, Named("a")), absl::Seconds(10))[39].status.ok());
+  CHECK(Ask(store.get(), Kind::kRemove, {Named("a")}, absl::Seconds(10))[0].status.ok());
+  for (const Answer<Outcome>& get : gets) CHECK(!get.there());
+  server.hang_gets = false;
+  for (const Answer<Outcome>& get : gets) CHECK(get.Wait()[0].status.ok());
 }
 
 TEST_CASE("S3Store refuses what is submitted while it is destroyed") {
