@@ -119,13 +119,13 @@ void Core::On(const LookupAsked& event, Effects* out) {
   KVIST_CHECK(event.keys.size() <= kKeysMax);
   const Space& space = spaces_[session->space];
   const uint32_t position = usable_.Find(session->space, space.epoch, space.spec.groups, event.keys);
-  if (!AskRemote(event, *session, position, out)) Answer(event, *session, position, out);
+  if (!AskRemote(event, *session, position, out)) Answer(event, *session, position, false, out);
 }
 
-void Core::Answer(const LookupAsked& event, const Session& session, uint32_t position, Effects* out) {
+void Core::Answer(const LookupAsked& event, const Session& session, uint32_t position, bool waited, Effects* out) {
   const Space& space = spaces_[session.space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
-  LookupAnswered answer{.session = event.session, .tag = event.tag};
+  LookupAnswered answer{.session = event.session, .tag = event.tag, .waited = waited};
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());

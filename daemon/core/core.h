@@ -345,7 +345,7 @@ class Core {
   void On(const Tick& event, Effects* out);
 
   // The rest of a lookup, whose position usable_ has found: what is leased and read for it, and its answer.
-  void Answer(const LookupAsked& lookup, const Session& session, uint32_t position, Effects* out);
+  void Answer(const LookupAsked& lookup, const Session& session, uint32_t position, bool waited, Effects* out);
   // Whether the remote store is asked for what follows `position` of a lookup; then that goes on with RemoteFound.
   bool AskRemote(const LookupAsked& lookup, const Session& session, uint32_t position, Effects* out);
   struct Ask {

@@ -423,6 +423,7 @@ struct LookupAnswered {
   uint32_t coming = 0;  // chunks (of all groups) that it needs and that are being read; a load waits for them
   LeaseId lease =
       {};  // none when nothing more was found than it has, no lease was asked for, or the instance's budget is spent
+  bool waited = false;  // a store beyond the node was asked first: this isn't the event that asked
 };
 // Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished. A load of
 // slots that are still being read takes from each what is there (ReadStarted), and ends when a read fails.

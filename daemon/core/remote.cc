@@ -88,7 +88,7 @@ void Core::On(const RemoteFound& event, Effects* out) {
   const Space& space = spaces_[ended.space];
   LookupAsked lookup = ended.lookup;
   lookup.keys = ended.keys;
-  Answer(lookup, *session, usable_.Find(ended.space, space.epoch, space.spec.groups, lookup.keys), out);
+  Answer(lookup, *session, usable_.Find(ended.space, space.epoch, space.spec.groups, lookup.keys), true, out);
   // What nobody needs is known no longer: the deepest first.
   chunks_.Charge(added.size() / 8);
   for (auto i = added.rbegin(); i != added.rend(); ++i) {

@@ -357,6 +357,10 @@ void EngineSession::Answer(const core::LookupAnswered& answer) {
   traffic_.chunks_asked += asked;
   traffic_.chunks_hit += answer.chunks;
   End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, answer.coming, 0, answer.lease.Pack());
+  if (answer.waited && latencies_ != nullptr) {
+    const int64_t taken_nanos = pending_[CellOf(answer.tag)].taken_nanos;
+    latencies_->hooks[static_cast<size_t>(Hook::kLookup)].Record(MonotonicNanos() - taken_nanos);
+  }
 }
 
 void EngineSession::Answer(const core::Answered& answered) {

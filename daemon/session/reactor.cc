@@ -375,7 +375,7 @@ void Reactor::Carry(core::SessionDrained& effect) {
 }
 
 void Reactor::Carry(core::LookupAnswered& effect) {
-  ++lookups_answered_;
+  if (!effect.waited) ++lookups_answered_;  // in this turn: DrainSessions measures them together
   Find(effect.session)->Answer(effect);
 }
 

@@ -215,6 +215,13 @@ TEST_CASE("Row 17, 18: a remote store that hangs costs lookups their wait at mos
     longest = std::max(longest, MillisSince(began));
     sum += MillisSince(began);
   }
+  // All are in the latency, also those that were answered when the store had not.
+  const nlohmann::json status = StatusOf(*node.daemon);
+  const auto& rows = status["latencies"];
+  const auto lookup = std::find_if(rows.begin(), rows.end(), [](const auto& row) { return row["name"] == "lookup"; });
+  REQUIRE(lookup != rows.end());
+  CHECK((*lookup)["count"] == status["lookups"]);
+  CHECK((*lookup)["seconds"] > 0.05);
   // Writes that hang give their slots back, and what is here is served.
   for (uint32_t p = 1; p < 6; ++p) REQUIRE(engine->StoreAll(RemotePrompt(*engine, p)).status == KVIST_OK);
   std::string wrong;
