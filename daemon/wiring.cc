@@ -23,6 +23,7 @@
 #include "daemon/controller/local_node.h"
 #include "daemon/controller/nodes.h"
 #include "daemon/core/core.h"
+#include "daemon/corruption_log.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/observation.h"
@@ -120,31 +121,6 @@ absl::StatusOr<session::MemoryProofs> OpenProofs(const Options& options) {
 Bytes PinnedAtOnce(const Options::Pool& options) {
   const uint64_t slabs = std::max<uint64_t>(1, GiB(1) / options.slab_bytes);
   return options.slab_bytes * slabs;
-}
-
-void LogCorruption(const core::CorruptionFound& found, const core::Core& core) {
-  const std::string what = found.chunks == 1 ? "a chunk" : absl::StrCat(found.chunks, " chunks");
-  const std::string space = Hex(core.space(found.space).digest);
-  switch (found.tier) {
-    case core::Tier::kDram:
-      spdlog::error(
-          "{} in DRAM held other bytes than were stored (pool.verify) and will not be served again: space {}; memory may be "
-          "failing",
-          what, space);
-      break;
-    case core::Tier::kSsd:
-      spdlog::error(
-          "{} on the SSD tier was not what was stored there and will not be served again: space {}; a disk may be failing "
-          "(`kvistctl ssd` says which, and what was found)",
-          what, space);
-      break;
-    case core::Tier::kRemote:
-      spdlog::error(
-          "{} in the remote store was not what was stored there and will not be served again: space {}; the store, or who "
-          "else writes to it, may be failing (`kvistctl status -o json` says what was found)",
-          what, space);
-      break;
-  }
 }
 
 // Where the store of the SSD tier is to be, or why there is none.
@@ -342,7 +318,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   };
   KVIST_ASSIGN_OR_RETURN(s.reactor, session::Reactor::Create(reactor, s.core.get(), slot_memory));
 
-  s.reactor->OnCorruption([raw = s.core.get()](const core::CorruptionFound& found) { LogCorruption(found, *raw); });
+  s.reactor->OnCorruption([raw = s.core.get(), log = CorruptionLog()](const core::CorruptionFound& found) mutable {
+    log.Found(found, raw->space(found.space).digest, MonotonicNow());
+  });
   auto copy_done = [raw = s.reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
   if (parts.copy_engine) {
     s.copy_engine = parts.copy_engine(copy_done);
