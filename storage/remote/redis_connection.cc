@@ -162,7 +162,8 @@ void RedisConnection::Turn(absl::Time now) {
 
 absl::Status RedisConnection::Go(absl::Time now) {
   if (state_ == State::kResolving || state_ == State::kConnecting) {
-    if (absl::Status status = Connecting(now); !status.ok()) return status;
+    if (const absl::Status status = Connecting(now); !status.ok())
+      return {status.code(), absl::StrCat(options_->address, ": ", status.message())};
   }
   if (state_ != State::kGreeting && state_ != State::kReady) return absl::OkStatus();
   if (absl::Status status = Send(); !status.ok()) return status;

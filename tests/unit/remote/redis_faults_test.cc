@@ -46,6 +46,7 @@ TEST_CASE("RedisStore says at once that a server refuses") {
   for (int i = 0; i < 3; ++i) {
     const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(20));
     CHECK(absl::IsUnavailable(tried.outcome.status));
+    CHECK_THAT(std::string(tried.outcome.status.message()), Catch::Contains((folder / "nobody") + ": connect: "));
     CHECK(tried.took < kSoon);
   }
 }
