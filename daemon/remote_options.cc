@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/remote_url.h"
+#include "storage/base/private_file.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 #include "storage/remote/directory_store.h"
@@ -27,24 +27,8 @@
 namespace kvist::daemon {
 namespace {
 
-constexpr size_t kSecretsMax = 64 * 1024;
 // Above what the core lets be under way (RemoteTier::Options::reading, CoreOptions::Remote::writing), with chunks as large as they come.
 constexpr remote::Limits kLimits{.operations = 65536, .bytes = GiB(1)};
-
-// A file that only its owner may read.
-absl::StatusOr<std::string> ReadPrivate(absl::string_view key, const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return ErrnoStatus(absl::StrCat(key, ": opening ", path), errno);
-  struct stat info {};
-  if (::fstat(file.get(), &info) != 0) return ErrnoStatus(absl::StrCat(key, ": ", path), errno);
-  if ((info.st_mode & S_IRWXO) != 0)
-    return absl::FailedPreconditionError(absl::StrCat(key, ": other users may read ", path, ": chmod o-rwx ", path));
-  std::string text(kSecretsMax, '\0');
-  const ssize_t read = ::read(file.get(), text.data(), text.size());
-  if (read < 0) return ErrnoStatus(absl::StrCat(key, ": reading ", path), errno);
-  text.resize(static_cast<size_t>(read));
-  return text;
-}
 
 absl::Status MakeSecret(const std::string& path) {
   remote::Secret secret{};
@@ -68,7 +52,7 @@ struct Credentials {
 absl::StatusOr<Credentials> ReadCredentials(const std::string& path) {
   Credentials credentials;
   if (path.empty()) return credentials;
-  KVIST_ASSIGN_OR_RETURN(const std::string text, ReadPrivate("remote.credentials_file", path));
+  KVIST_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile("remote.credentials_file", path));
   const std::map<std::string, std::string*, std::less<>> fields = {{"user", &credentials.user},
                                                                    {"password", &credentials.password},
                                                                    {"access_key", &credentials.access_key},
@@ -139,7 +123,7 @@ absl::StatusOr<std::unique_ptr<remote::RemoteStore>> OpenStore(const Options::Re
 
 absl::StatusOr<remote::Secret> ReadSecret(const std::string& path, bool make) {
   if (make && ::access(path.c_str(), F_OK) != 0 && errno == ENOENT) KVIST_RETURN_IF_ERROR(MakeSecret(path));
-  KVIST_ASSIGN_OR_RETURN(const std::string text, ReadPrivate("remote.secret_file", path));
+  KVIST_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile("remote.secret_file", path));
   const absl::string_view hex = absl::StripAsciiWhitespace(text);
   remote::Secret secret{};
   const bool is_hex = hex.size() == 2 * secret.size() && std::all_of(hex.begin(), hex.end(), [](char c) {
