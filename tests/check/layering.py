@@ -7,7 +7,7 @@ The arrows (DESIGN: the lower layer declares an interface, the upper one impleme
 
     storage/base <- storage/* <- cuda <- daemon        daemon/core <- daemon/session <- wiring (the files of daemon/ itself)
     proto <- daemon, connector                         daemon/core <- daemon/rpc     <- wiring
-    daemon/rpc <- daemon/controller <- wiring
+    daemon/rpc <- daemon/controller <- wiring          daemon/endpoint <- daemon/rpc, daemon/controller, daemon/ctl
     daemon/session <- daemon/metrics <- wiring
     storage/base, cuda/driver, proto <- connector <- examples (its include/ only)
 """
@@ -42,12 +42,13 @@ LAYERS = {
     "proto": ([], ["gRPC", "protobuf"]),
     "daemon/core": (["storage/base", "storage/pool"], []),
     "daemon/session": (["storage", "cuda", "proto", "daemon/core"], ["protobuf"]),
-    "daemon/rpc": (["storage", "cuda", "proto", "daemon/core"], ["gRPC", "protobuf"]),
+    "daemon/endpoint": (["storage/base"], ["gRPC"]),
+    "daemon/rpc": (["storage", "cuda", "proto", "daemon/core", "daemon/endpoint"], ["gRPC", "protobuf"]),
     "daemon/metrics": (["storage", "daemon/core", "daemon/session"], []),
     "daemon/peer": (["storage", "cuda", "proto", "daemon/core"], ["protobuf", "UCX"]),
     "daemon/cluster": (["storage", "proto", "daemon/core"], ["gRPC", "protobuf"]),
-    "daemon/controller": (["storage/base", "proto", "daemon/rpc"], ["gRPC", "protobuf"]),
-    "daemon/ctl": (["storage/base", "storage/ssd", "proto"], ["gRPC", "protobuf"]),
+    "daemon/controller": (["storage/base", "proto", "daemon/endpoint", "daemon/rpc"], ["gRPC", "protobuf"]),
+    "daemon/ctl": (["storage/base", "storage/ssd", "proto", "daemon/endpoint"], ["gRPC", "protobuf"]),
     "daemon": (["storage", "cuda", "proto", "daemon"], ["protobuf"]),  # wiring: the one place where all is joined
     "connector": (["proto", "storage/base", "cuda/driver", "connector"], ["protobuf"]),
     "connector/include": ([], []),

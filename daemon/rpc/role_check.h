@@ -1,0 +1,36 @@
+#ifndef KVIST_DAEMON_RPC_ROLE_CHECK_H_
+#define KVIST_DAEMON_RPC_ROLE_CHECK_H_
+
+#include <memory>
+
+#include "daemon/rpc/roles.h"
+
+namespace grpc {
+class ServerCredentials;
+}
+
+namespace kvist::rpc {
+
+// Has every call that comes by some credentials pass MayCall before any service hears of it: the one place where that is asked, whichever
+// service it is for. It is asked per call, so a connection that is there loses what SetRoles takes away.
+//
+// Threads: any.
+class RoleCheck {
+ public:
+  explicit RoleCheck(Roles roles);
+  ~RoleCheck();
+  RoleCheck(const RoleCheck&) = delete;
+  RoleCheck& operator=(const RoleCheck&) = delete;
+
+  void SetRoles(Roles roles);
+  // Before the server is built. `credentials` keep what they need.
+  void Guard(grpc::ServerCredentials& credentials) const;
+
+ private:
+  class Processor;
+  std::shared_ptr<Processor> processor_;
+};
+
+}  // namespace kvist::rpc
+
+#endif  // KVIST_DAEMON_RPC_ROLE_CHECK_H_

@@ -1,0 +1,86 @@
+#include "daemon/rpc/tls_server.h"
+
+#include <grpc/impl/codegen/grpc_types.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/service_type.h>
+#include <grpcpp/resource_quota.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+#include <grpcpp/server_builder.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/endpoint/credentials.h"
+#include "daemon/rpc/node_service.h"
+#include "daemon/rpc/role_check.h"
+#include "storage/base/check.h"
+#include "storage/base/status.h"
+
+namespace kvist::rpc {
+namespace {
+
+constexpr int kTlsThreadsMax = 24;  // as on the socket
+constexpr std::chrono::seconds kTlsGrace(1);
+constexpr int kHandshakeMillis = 10'000;
+constexpr int kConnectionMillis = 3'600'000;
+constexpr int kLastCallMillis = 660'000;  // more than any call lasts
+constexpr int kAskSilentMillis = 60'000;  // whether a client is still there that says nothing
+
+}  // namespace
+
+struct TlsServer::State {
+  explicit State(Roles roles) : check(std::move(roles)) {}
+  RoleCheck check;
+  std::unique_ptr<grpc::Service> node;
+  std::vector<std::shared_ptr<grpc::Service>> services;
+  std::unique_ptr<grpc::Server> server;
+};
+
+TlsServer::TlsServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
+  KVIST_CHECK(options.node != nullptr || !options.services.empty());
+  KVIST_RETURN_IF_ERROR(endpoint::CheckTlsFiles(options.files));
+  // For all servers of this process. gRPC writes a line for each handshake that fails, and those are anybody's.
+  endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+
+  auto state = std::make_unique<State>(std::move(options.roles));
+  if (options.node != nullptr) state->node = MakeNodeService(options.node);
+  state->services = std::move(options.services);
+  const std::shared_ptr<grpc::ServerCredentials> credentials = endpoint::TlsServerCredentials(options.files);
+  state->check.Guard(*credentials);
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(options.listen, credentials);
+  if (state->node != nullptr) builder.RegisterService(state->node.get());
+  for (const auto& service : state->services) builder.RegisterService(service.get());
+  builder.SetMaxReceiveMessageSize(options.request_bytes_max);
+  builder.SetResourceQuota(grpc::ResourceQuota("tls").SetMaxThreads(kTlsThreadsMax));
+  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
+                             0);  // else another process of this user could take a part of the clients
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionMillis);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLastCallMillis);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskSilentMillis);
+  state->server = builder.BuildAndStart();
+  if (state->server == nullptr) {
+    return absl::UnavailableError(absl::StrCat(options.section, ".listen: can't listen at ", options.listen,
+                                               ": another process has the port, or this machine hasn't the address"));
+  }
+  return std::unique_ptr<TlsServer>(new TlsServer(std::move(state)));
+}
+
+TlsServer::~TlsServer() {
+  state_->server->Shutdown(std::chrono::system_clock::now() + kTlsGrace);
+  state_->server->Wait();
+}
+
+void TlsServer::SetRoles(Roles roles) { state_->check.SetRoles(std::move(roles)); }
+
+}  // namespace kvist::rpc
