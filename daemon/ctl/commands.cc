@@ -37,7 +37,7 @@ constexpr char kExitCodes[] =
     "or a clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier that fsck can't have";
 
 struct Arguments {
-  std::string socket;
+  Target target;
   std::string output = "table";
   std::optional<absl::Duration> timeout;
   std::string space;
@@ -88,7 +88,7 @@ class Session {
   }
   ExitCode Top() {
     TopOptions options;
-    options.socket = arguments_.socket;
+    options.target = arguments_.target;
     options.json = arguments_.output == "json";
     options.once = arguments_.once;
     options.interval = arguments_.interval;
@@ -97,18 +97,23 @@ class Session {
   }
   ExitCode Doctor() {
     Patient patient;
-    patient.admin_socket = arguments_.socket;
+    if (arguments_.target.address.is_tls()) {
+      terminal_.err << "kvistctl: doctor looks at this machine and at a kvistd of it: name that by --socket\n";
+      return kUsage;
+    }
+    patient.admin_socket = arguments_.target.address.socket;
     patient.state_dir = arguments_.state_dir.empty() ? DefaultStateDir() : arguments_.state_dir;
-    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
+    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
     absl::StatusOr<node::v1::StatusReply> status = node.ok() ? node->Status(Timeout(kQuestionTime)) : node.status();
     if (status.ok()) {
       patient.engine_socket = status->engine_socket();
       patient.status = *std::move(status);
     } else {
       patient.why_no_status = std::string(status.status().message());
-      const size_t slash = arguments_.socket.rfind('/');
+      const std::string& admin = patient.admin_socket;
+      const size_t slash = admin.rfind('/');
       patient.engine_socket =
-          absl::StrCat(slash == std::string::npos ? "." : arguments_.socket.substr(0, slash), "/", kEngineSocketName);
+          absl::StrCat(slash == std::string::npos ? "." : admin.substr(0, slash), "/", kEngineSocketName);
     }
     const Diagnosis diagnosis = Diagnose(patient);
     const bool colours = terminal_.size && terminal_.size().has_value();
@@ -317,10 +322,10 @@ class Session {
 
   template <class Ask>
   ExitCode WithNode(Ask ask) {
-    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.socket);
+    absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
     if (node.ok()) return ask(*node);
     terminal_.err << "kvistctl: " << node.status().message() << "\n";
-    return kUnavailable;
+    return absl::IsInvalidArgument(node.status()) ? kUsage : kUnavailable;  // the files for TLS
   }
 
   template <class Reply>
@@ -330,12 +335,14 @@ class Session {
       return kOk;
     }
     if (absl::IsDeadlineExceeded(reply.status())) {
-      terminal_.err << "kvistctl: kvistd at " << arguments_.socket << " didn't answer within "
+      terminal_.err << "kvistctl: kvistd at " << arguments_.target.text() << " didn't answer within "
                     << HumanDuration(Timeout(time)) << note_when_late << "; --timeout gives it longer\n";
       return kUnavailable;
     }
     if (absl::IsUnavailable(reply.status())) {
-      terminal_.err << "kvistctl: kvistd at " << arguments_.socket << " went away: " << reply.status().message() << "\n";
+      terminal_.err << "kvistctl: kvistd at " << arguments_.target.text()
+                    << (arguments_.target.address.is_tls() ? " isn't reached: " : " went away: ") << reply.status().message()
+                    << "\n";
       return kUnavailable;
     }
     terminal_.err << "kvistctl: " << reply.status().message() << "\n";
@@ -356,6 +363,14 @@ class Session {
 // "" when `text` is the number of a `noun`.
 std::string CheckNumber(const std::string& text, absl::string_view noun, uint64_t* number) {
   return absl::SimpleAtoi(text, number) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a ", noun);
+}
+
+// "" when `text` is an address.
+std::string CheckAddress(const std::string& text, endpoint::Address* address) {
+  const std::optional<endpoint::Address> parsed = endpoint::ParseAddress(text);
+  if (!parsed.has_value()) return absl::StrCat("\"", text, "\"; allowed: ", endpoint::kAddressAllowed);
+  *address = *parsed;
+  return "";
 }
 
 // "" when `text` is a time between two looks.
@@ -454,16 +469,31 @@ void AddRequestOption(CLI::App* command, Arguments* given) {
 
 ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal) {
   Arguments given;
-  given.socket = DefaultSocket();
+  given.target = {.address = {.socket = DefaultSocket()}, .tls = DefaultTlsFiles()};
   CLI::App app("Shows and steers the kvistd of this machine.", "kvistctl");
   app.get_formatter()->column_width(kHelpColumn);
   app.footer(kExitCodes);
   app.set_version_flag("--version", "kvistctl " KVIST_VERSION);
   app.require_subcommand(1);
   app.fallthrough();  // the options below may also stand behind the command
-  app.add_option("--socket", given.socket,
-                 "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, else the system's)")
-      ->type_name("PATH");
+  CLI::Option* socket = app.add_option("--socket", given.target.address.socket,
+                                       "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, "
+                                       "else the system's)")
+                            ->type_name("PATH")
+                            ->check([](const std::string& path) { return path.empty() ? "empty; allowed: a path" : ""; });
+  app.add_option("--address",
+                 "Instead: unix:PATH, or tls:HOST:PORT, the admin.listen of a kvistd elsewhere; then the next three, too")
+      ->type_name("ADDRESS")
+      ->excludes(socket)
+      ->check([&](const std::string& text) { return CheckAddress(text, &given.target.address); });
+  app.add_option("--tls-certificate", given.target.tls.certificate,
+                 "By TLS: file with your certificate, PEM (default: $KVIST_TLS_CERTIFICATE)")
+      ->type_name("FILE");
+  app.add_option("--tls-key", given.target.tls.key, "By TLS: file with its key (default: $KVIST_TLS_KEY)")
+      ->type_name("FILE");
+  app.add_option("--tls-ca", given.target.tls.ca,
+                 "By TLS: file with the certificates of who signs kvistds' (default: $KVIST_TLS_CA)")
+      ->type_name("FILE");
   app.add_option("-o,--output", given.output, "How to print: table, or json with the field names of proto/node.proto")
       ->check(CLI::IsMember({"table", "json"}))
       ->type_name("FORMAT");

@@ -3,6 +3,7 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel_posix.h>
+#include <grpcpp/support/channel_arguments.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/endpoint/credentials.h"
 #include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/runtime_dir.h"
@@ -115,10 +117,24 @@ NodeClient& NodeClient::operator=(NodeClient&&) noexcept = default;
 NodeClient::~NodeClient() = default;
 
 absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket) {
-  KVIST_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(socket));
-  // A channel over a connection of ours: connect() says why it failed, no proxy comes in between, and a path is no URI.
+  return Connect(Target{.address = {.socket = socket}});
+}
+
+absl::StatusOr<NodeClient> NodeClient::Connect(const Target& target) {
+  std::shared_ptr<grpc::Channel> channel;
+  if (target.address.is_tls()) {
+    KVIST_RETURN_IF_ERROR(
+        endpoint::CheckTlsFiles(target.tls, {.certificate = "--tls-certificate", .key = "--tls-key", .ca = "--tls-ca"}));
+    endpoint::HearGrpc([](const char*) {});  // the call's error says the same
+    grpc::ChannelArguments arguments;
+    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+    channel = endpoint::OpenTlsChannel(target.address, target.tls, arguments);
+  } else {
+    // A channel over a connection of ours: connect() says why it failed, no proxy comes in between, and a path is no URI.
+    KVIST_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(target.address.socket));
+    channel = grpc::CreateInsecureChannelFromFd("kvistd", fd.release());
+  }
   auto state = std::make_unique<State>();
-  const std::shared_ptr<grpc::Channel> channel = grpc::CreateInsecureChannelFromFd("kvistd", fd.release());
   state->stub = node::v1::Node::NewStub(channel);
   state->controller = controller::v1::Controller::NewStub(channel);
   return NodeClient(std::move(state));
@@ -252,6 +268,14 @@ absl::StatusOr<node::v1::Quota> NodeClient::SetQuota(const std::string& tenant, 
   request.set_tenant(tenant);
   request.set_bytes(bytes.value);
   return state_->Call(&node::v1::Node::Stub::SetQuota, request, timeout);
+}
+
+endpoint::TlsFiles DefaultTlsFiles() {
+  const auto named = [](const char* variable) {
+    const char* file = std::getenv(variable);
+    return std::string(file == nullptr ? "" : file);
+  };
+  return {named("KVIST_TLS_CERTIFICATE"), named("KVIST_TLS_KEY"), named("KVIST_TLS_CA")};
 }
 
 std::string DefaultSocket() {

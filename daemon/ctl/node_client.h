@@ -7,20 +7,24 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/ctl/target.h"
 #include "proto/controller.pb.h"
 #include "proto/node.pb.h"
 #include "storage/base/units.h"
 
 namespace kvist::ctl {
 
-// The admin API of the kvistd behind a unix socket.
+// The admin API of the kvistd behind a unix socket, or at a TCP address by TLS.
 //
 // Threads: one at a time. Each call ends within its timeout, a list of several pages within 100 of them.
 // Errors:  FailedPrecondition  nobody can be reached: no socket, no daemon behind it, no right to open it.
 //          Unavailable, DeadlineExceeded  the daemon was reached, but went away or didn't answer in time.
 //          Others are the daemon's own words.
+//          By TLS nobody is reached before the first call: Unavailable, with the reason, is what that says then.
 class NodeClient {
  public:
+  // Errors also: those of CheckTlsFiles, with kvistctl's options that name the files.
+  static absl::StatusOr<NodeClient> Connect(const Target& target);
   static absl::StatusOr<NodeClient> Connect(const std::string& socket);
   NodeClient(NodeClient&&) noexcept;
   NodeClient& operator=(NodeClient&&) noexcept;
@@ -63,6 +67,8 @@ class NodeClient {
 // Where kvistctl looks for a daemon when it is told nothing: $KVIST_ADMIN_SOCKET, else the socket of this user's own daemon when
 // there is one, else the system's, /run/kvist/admin.sock.
 std::string DefaultSocket();
+// And the files for a target by TLS: $KVIST_TLS_CERTIFICATE, $KVIST_TLS_KEY and $KVIST_TLS_CA.
+endpoint::TlsFiles DefaultTlsFiles();
 
 }  // namespace kvist::ctl
 

@@ -16,7 +16,7 @@ namespace {
 constexpr absl::Duration kFirstLook = absl::Milliseconds(300);  // the first view of a live screen comes so soon
 
 absl::StatusOr<TopSample> Sample(const TopOptions& options) {
-  KVIST_ASSIGN_OR_RETURN(NodeClient node, NodeClient::Connect(options.socket));
+  KVIST_ASSIGN_OR_RETURN(NodeClient node, NodeClient::Connect(options.target));
   TopSample sample;
   KVIST_ASSIGN_OR_RETURN(sample.status, node.Status(options.timeout));
   KVIST_ASSIGN_OR_RETURN(sample.sessions, node.Sessions(options.timeout));

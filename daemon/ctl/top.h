@@ -1,15 +1,14 @@
 #ifndef KVIST_DAEMON_CTL_TOP_H_
 #define KVIST_DAEMON_CTL_TOP_H_
 
-#include <string>
-
 #include "absl/time/time.h"
 #include "daemon/ctl/commands.h"
+#include "daemon/ctl/target.h"
 
 namespace kvist::ctl {
 
 struct TopOptions {
-  std::string socket;
+  Target target;
   bool json = false;
   bool once = false;  // one look, of one interval
   absl::Duration interval = absl::Seconds(1);

@@ -553,6 +553,11 @@ TEST_CASE("kvistctl refuses what it doesn't understand, before it asks anybody")
                                                 {"status", "--timeout", "1h"},
                                                 {"status", "extra"},
                                                 {"status", "--yes"},
+                                                {"status", "--socket", ""},
+                                                {"status", "--address", "/a/b.sock"},
+                                                {"status", "--address", "tls:a"},
+                                                {"status", "--address", "unix:/a", "--socket", "/a"},
+                                                {"status", "--address", "tls:a:1", "--tls-key", "/k"},
                                                 {"status", "sessions"},
                                                 {"--nothing", "status"}}) {
     INFO((wrong.empty() ? "" : wrong.back()));
@@ -561,6 +566,11 @@ TEST_CASE("kvistctl refuses what it doesn't understand, before it asks anybody")
     CHECK(outcome.out.empty());
     CHECK_FALSE(outcome.err.empty());
   }
+}
+
+TEST_CASE("kvistctl takes a socket as an address, too") {
+  Served served;
+  CHECK(Ctl({"status", "--address", "unix:" + served.socket}).out == Ctl({"status", "--socket", served.socket}).out);
 }
 
 TEST_CASE("kvistctl explains itself") {
