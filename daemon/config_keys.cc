@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "daemon/config_kinds.h"
+#include "daemon/rpc/client_name.h"
 #include "storage/base/byte_text.h"
 
 namespace kvist::daemon {
@@ -94,6 +95,19 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("Mode of the operators' socket: whoever may write to it may clear the cache.",
               Mode(KVIST_FIELD(admin, socket_mode))),
       AtStart("Group of the operators' socket; kvistd must be a member of it.", Group(KVIST_FIELD(admin, socket_group))),
+      AtStart("The same API over TCP, for other machines. By TLS only, so it takes all three files of [tls], and for "
+              "clients that "
+              "[roles] names. \"\" switches it off.",
+              Address(KVIST_FIELD(admin, listen))),
+
+      AtStart("A file with this kvistd's certificate, and those between it and its CA (PEM). It, the key and ca_file are "
+              "looked at "
+              "again every few seconds: new ones need no restart.",
+              Path(KVIST_FIELD(tls, certificate_file), kPathMax)),
+      AtStart("A file with that certificate's key (PEM, without a password), closed to other users.",
+              Path(KVIST_FIELD(tls, key_file), kPathMax)),
+      AtStart("A file of certificates (PEM) by which those of clients have to be signed.",
+              Path(KVIST_FIELD(tls, ca_file), kPathMax)),
 
       // One smallest slot; what SlotAllocator can number.
       AtStart("Memory for KV. Default: a quarter of what is available at the start, cgroups' limits counted; or as much as "
@@ -239,6 +253,15 @@ const std::vector<ConfigMap>& ConfigMaps() {
                [](absl::string_view name) { return IsTenantName(name) || IsUidTenant(name); }, QuotaAllowed(), ReadBytes,
                [](Bytes quota) { return CheckQuota(quota).empty(); },
                [](Bytes quota) { return absl::StrCat("\"", PrintBytes(quota), "\""); })),
+      Live(
+          "What clients may do that come over TCP (admin.listen), by a name in their certificates: \"read\" asks, "
+          "\"operate\" also "
+          "changes. One that isn't listed may do nothing, whoever has signed its certificate. On the socket its mode and "
+          "group decide.",
+          MakeMap(
+              "roles", [](auto& o) -> auto& { return o.roles; }, true, "CLIENT", rpc::kClientNameAllowed, rpc::IsClientName,
+              "\"read\", \"operate\"", ReadText, [](const std::string& role) { return role == "read" || role == "operate"; },
+              [](const std::string& role) { return TomlString(role); })),
   };
   return *maps;
 }

@@ -3,10 +3,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "daemon/config_keys.h"
+#include "daemon/endpoint/tls_files.h"
 #include "daemon/listen_address.h"
 #include "storage/base/byte_text.h"
 
 namespace kvist::daemon {
+
+endpoint::TlsFiles TlsFilesOf(const Options& options) {
+  return {options.tls.certificate_file, options.tls.key_file, options.tls.ca_file};
+}
 
 std::optional<ConfigProblem> FindContradiction(const Options& options) {
   const Options::Pool& pool = options.pool;
@@ -24,6 +29,12 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
     return ConfigProblem{"quotas", tenant,
                          absl::StrCat("no engine can be of this tenant; allowed: one that [tenants] gives to a uid, or "
                                       "\"uid:N\" in quotes for a uid that it doesn't name")};
+  }
+  if (const endpoint::TlsFiles files = TlsFilesOf(options); !options.admin.listen.empty() && !files.complete()) {
+    return ConfigProblem{
+        "admin", "listen",
+        absl::StrCat(Quoted(options.admin.listen), "; allowed: \"\", as long as ", endpoint::Missing(files),
+                     " aren't there: over TCP kvistd serves by TLS only, to other machines and to its own")};
   }
   const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
   if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
@@ -48,6 +59,11 @@ std::vector<std::string> ConfigWarnings(const Options& options) {
     warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": ", PrintBytes(quota), " is more than the whole pool, ",
                                     PrintBytes(options.pool.bytes), ", and limits nothing"));
   }
+  if (options.admin.listen.empty() && !options.roles.empty())
+    warnings.push_back(
+        "roles: nobody comes over TCP, because admin.listen is empty; on the socket its mode and group decide");
+  if (!options.admin.listen.empty() && options.roles.empty())
+    warnings.push_back("admin.listen: [roles] is empty, so nobody may do anything there");
   return warnings;
 }
 

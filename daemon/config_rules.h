@@ -6,9 +6,13 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "daemon/endpoint/tls_files.h"
 #include "daemon/options.h"
 
 namespace kvist::daemon {
+
+// [tls], as it is used.
+endpoint::TlsFiles TlsFilesOf(const Options& options);
 
 // What keys say about each other.
 struct ConfigProblem {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -20,9 +21,12 @@
 #include "daemon/controller_options.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/wrap.h"
+#include "daemon/endpoint/credentials.h"
+#include "daemon/endpoint/tls_files.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/rpc/admin_server.h"
+#include "daemon/rpc/tls_server.h"
 #include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
 #include "storage/base/status.h"
@@ -36,10 +40,21 @@ constexpr int kRequestBytesMax = 16 << 20;
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
-absl::StatusOr<std::unique_ptr<rpc::AdminServer>> Serve(const ControllerOptions& options) {
+// What clients come to; the first is there always.
+struct Servers {
+  std::unique_ptr<rpc::AdminServer> socket;
+  std::unique_ptr<rpc::TlsServer> tls;
+};
+
+absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
+  const bool by_tls = !options.listen.empty() || std::any_of(options.nodes.begin(), options.nodes.end(),
+                                                             [](const auto& node) { return node.address.is_tls(); });
+  if (by_tls) KVIST_RETURN_IF_ERROR(endpoint::CheckTlsFiles(options.tls));
+  // gRPC writes a line for each handshake that fails, at every attempt.
+  endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
   std::vector<controller::NamedNode> nodes;
   for (const ControllerOptions::Node& node : options.nodes)
-    nodes.push_back({node.name, controller::MakeRemoteNode(node.socket)});
+    nodes.push_back({node.name, controller::MakeRemoteNode(node.address, options.tls)});
   KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.socket));
   rpc::AdminServer::Options server;
@@ -49,7 +64,18 @@ absl::StatusOr<std::unique_ptr<rpc::AdminServer>> Serve(const ControllerOptions&
   server.services.push_back(controller::MakeControllerService(std::move(named)));
   server.section = "controller";
   server.request_bytes_max = kRequestBytesMax;
-  return rpc::AdminServer::Create(std::move(server));
+  Servers servers;
+  rpc::TlsServer::Options tls;
+  tls.services = server.services;
+  KVIST_ASSIGN_OR_RETURN(servers.socket, rpc::AdminServer::Create(std::move(server)));
+  if (options.listen.empty()) return servers;
+  tls.listen = options.listen;
+  tls.files = options.tls;
+  tls.roles = rpc::ToRoles(options.roles);
+  tls.section = "controller";
+  tls.request_bytes_max = kRequestBytesMax;
+  KVIST_ASSIGN_OR_RETURN(servers.tls, rpc::TlsServer::Create(std::move(tls)));
+  return servers;
 }
 
 int Run(const ControllerOptions& options) {
@@ -63,13 +89,16 @@ int Run(const ControllerOptions& options) {
     return kFailed;
   }
   umask(0077);  // the socket gets its mode explicitly
-  absl::StatusOr<std::unique_ptr<rpc::AdminServer>> server = Serve(options);
+  absl::StatusOr<Servers> server = Serve(options);
   if (!server.ok()) {
     spdlog::error("can't start: {}", std::string(server.status().message()));
     return kFailed;
   }
-  for (const ControllerOptions::Node& node : options.nodes) spdlog::info("node {} at unix:{}", node.name, node.socket);
-  const std::string serving = absl::StrCat("serving ", options.nodes.size(), " nodes on ", options.socket);
+  for (const ControllerOptions::Node& node : options.nodes) spdlog::info("node {} at {}", node.name, node.address.text());
+  if (!options.listen.empty() && options.roles.empty())
+    spdlog::warn("controller.listen: [roles] is empty, so nobody may do anything there");
+  const std::string serving = absl::StrCat("serving ", options.nodes.size(), " nodes on ", options.socket,
+                                           options.listen.empty() ? "" : absl::StrCat(" and by TLS at ", options.listen));
   spdlog::info("{}", serving);
   NotifyReady(serving);
   std::puts("READY");
@@ -81,7 +110,8 @@ int Run(const ControllerOptions& options) {
   const int signal = (*loop)->Run({.reload = no_reload, .beat = [] { NotifyWatchdog(); }, .beat_every = WatchdogPeriod()});
   NotifyStopping("ending calls");
   spdlog::info("stopping: {}", signal == SIGINT ? "SIGINT" : "SIGTERM");
-  server->reset();
+  server->tls.reset();
+  server->socket.reset();
   spdlog::info("stopped");
   return kStopped;
 }
@@ -95,10 +125,14 @@ int Main(int argc, char** argv) {
   app.get_formatter()->column_width(ctl::kHelpColumn);
   app.set_version_flag("--version", "kvist-controller " KVIST_VERSION);
   app.add_option("--config", file,
-                 "TOML file: [controller] socket, socket_mode, socket_group; [log] level, format; [nodes] NAME = ADDRESS")
+                 "TOML file: [controller] socket, socket_mode, socket_group, listen; [tls] certificate_file, key_file, "
+                 "ca_file; [roles] "
+                 "CLIENT = ROLE; [log] level, format; [nodes] NAME = ADDRESS")
       ->type_name("FILE");
   app.add_option("--node", nodes,
-                 "A node, on top of the file's, e.g. --node node-a=unix:/run/kvist/admin.sock; may be repeated")
+                 "A node, on top of the file's, e.g. --node node-a=unix:/run/kvist/admin.sock or "
+                 "node-b=tls:node-b.example:9416; may "
+                 "be repeated")
       ->type_name("NAME=ADDRESS")
       ->allow_extra_args(false);
   app.add_option("--socket", socket,
@@ -106,7 +140,7 @@ int Main(int argc, char** argv) {
       ->type_name("PATH");
   app.add_flag("--man", man, "Print the manual page, in roff: kvist-controller --man | man -l -");
   app.footer(
-      "Unix sockets only, to clients and to nodes: TCP isn't offered yet, it comes with mTLS.\n"
+      "Over TCP clients and nodes are reached by TLS only, with certificates on both sides: [tls] and [roles] of the file.\n"
       "exit status: 0 stopped by a signal; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that clients can connect. The log is on stderr.");
   try {

@@ -1,6 +1,5 @@
 #include "daemon/controller_options.h"
 
-#include <sys/un.h>
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -9,13 +8,12 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
 #include "daemon/controller/node_name.h"
@@ -26,25 +24,18 @@ namespace kvist::daemon {
 namespace {
 
 constexpr char kControllerSocketName[] = "controller.sock";
-constexpr size_t kUnixPathMax = sizeof(sockaddr_un::sun_path) - 1;
-constexpr char kAddressAllowed[] =
-    "unix:PATH, the absolute path of a kvistd's admin socket (nodes are not reached by TCP yet: it comes with mTLS)";
+constexpr absl::string_view kSections[] = {"controller", "tls", "roles", "log", "nodes"};
 
 std::string InQuotes(absl::string_view text) { return absl::StrCat("\"", absl::CHexEscape(text), "\""); }
-
-// The path of an address, or "".
-std::string PathOf(absl::string_view address) {
-  if (!absl::ConsumePrefix(&address, "unix:") || !absl::StartsWith(address, "/") || address.size() > kUnixPathMax) return "";
-  return std::string(address);
-}
 
 class ControllerReader {
  public:
   void TakeFile(const toml::table& file, const std::string& name) {
     for (auto&& [section, keys] : file) {
       const std::string of(section.str());
-      if (!keys.is_table() || (of != "controller" && of != "log" && of != "nodes")) {
-        Note(Place(name, section.source()), of, "unknown", "the sections [controller], [log], [nodes]");
+      if (!keys.is_table() || std::find(std::begin(kSections), std::end(kSections), of) == std::end(kSections)) {
+        Note(Place(name, section.source()), of, "unknown",
+             absl::StrCat("the sections [", absl::StrJoin(kSections, "], ["), "]"));
         continue;
       }
       for (auto&& [key, value] : *keys.as_table()) {
@@ -54,6 +45,8 @@ class ControllerReader {
           Note(at, absl::StrCat(of, ".", std::string(key.str())), "no string", "a string");
         } else if (of == "nodes") {
           TakeNode(at, std::string(key.str()), text->get());
+        } else if (of == "roles") {
+          TakeRole(at, std::string(key.str()), text->get());
         } else {
           TakeKey(at, of, std::string(key.str()), text->get());
         }
@@ -62,13 +55,13 @@ class ControllerReader {
   }
 
   void TakeNode(const std::string& at, const std::string& name, const std::string& address) {
-    const std::string path = PathOf(address);
+    const std::optional<endpoint::Address> parsed = endpoint::ParseAddress(address);
     if (!controller::IsNodeName(name)) {
       Note(at, absl::StrCat("nodes.", absl::CHexEscape(name)), "the name", controller::kNodeNameAllowed);
-    } else if (path.empty()) {
-      Note(at, absl::StrCat("nodes.", name), InQuotes(address), kAddressAllowed);
+    } else if (!parsed.has_value()) {
+      Note(at, absl::StrCat("nodes.", name), InQuotes(address), endpoint::kAddressAllowed);
     } else {
-      nodes_[name] = path;
+      nodes_[name] = *parsed;
     }
   }
 
@@ -80,8 +73,20 @@ class ControllerReader {
 
   absl::StatusOr<ControllerOptions> Finish() {
     if (nodes_.empty() && errors_.empty()) errors_.push_back("nodes: there are none; name them under [nodes], or by --node");
+    const bool complete = options_.tls.complete();
+    if (!options_.listen.empty() && !complete) {
+      errors_.push_back(absl::StrCat("controller.listen: ", InQuotes(options_.listen), "; allowed: \"\", as long as ",
+                                     endpoint::Missing(options_.tls),
+                                     " aren't there: over TCP it serves by TLS only, to other machines and to its own"));
+    }
+    for (const auto& [name, address] : nodes_) {
+      if (address.is_tls() && !complete) {
+        errors_.push_back(
+            absl::StrCat("nodes.", name, ": ", address.text(), " takes ", endpoint::Missing(options_.tls), ", too"));
+      }
+    }
     if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
-    for (const auto& [name, path] : nodes_) options_.nodes.push_back({name, path});
+    for (const auto& [name, address] : nodes_) options_.nodes.push_back({name, address});
     if (options_.socket.empty()) options_.socket = absl::StrCat(DefaultRuntimeDir(), "/", kControllerSocketName);
     return std::move(options_);
   }
@@ -98,21 +103,41 @@ class ControllerReader {
                                   [&](const ConfigKey& key) { return key.section == row_of && key.name == name; });
     const std::string full = absl::StrCat(section, ".", name);
     if (row == ConfigKeys().end()) {
-      return Note(at, full, "unknown", section == "log" ? "level, format" : "socket, socket_mode, socket_group");
+      std::vector<absl::string_view> known;
+      for (const ConfigKey& key : ConfigKeys())
+        if (key.section == row_of) known.push_back(key.name);
+      return Note(at, full, "unknown", absl::StrJoin(known, ", "));
     }
     Options of_kvistd;
     of_kvistd.log = options_.log;
-    of_kvistd.admin = {options_.socket, options_.socket_mode, options_.socket_group};
+    of_kvistd.admin = {options_.socket, options_.socket_mode, options_.socket_group, options_.listen};
+    of_kvistd.tls = {options_.tls.certificate, options_.tls.key, options_.tls.ca};
     if (!row->assign({text, InQuotes(text)}, &of_kvistd) || !row->holds(of_kvistd))
       return Note(at, full, InQuotes(text), row->allowed);
     options_.log = of_kvistd.log;
     options_.socket = of_kvistd.admin.socket;
     options_.socket_mode = of_kvistd.admin.socket_mode;
     options_.socket_group = of_kvistd.admin.socket_group;
+    options_.listen = of_kvistd.admin.listen;
+    options_.tls = {of_kvistd.tls.certificate_file, of_kvistd.tls.key_file, of_kvistd.tls.ca_file};
+  }
+
+  void TakeRole(const std::string& at, const std::string& client, const std::string& role) {
+    const auto row =
+        std::find_if(ConfigMaps().begin(), ConfigMaps().end(), [](const ConfigMap& map) { return map.section == "roles"; });
+    const std::string full = FullName(*row, client);
+    Options of_kvistd;
+    if (!row->key_holds(client)) {
+      Note(at, full, "the client", row->key_allowed);
+    } else if (!row->assign(client, {role, InQuotes(role)}, &of_kvistd)) {
+      Note(at, full, InQuotes(role), row->value_allowed);
+    } else {
+      options_.roles.merge(of_kvistd.roles);
+    }
   }
 
   ControllerOptions options_;
-  std::map<std::string, std::string> nodes_;
+  std::map<std::string, endpoint::Address> nodes_;
   std::vector<std::string> errors_;
 };
 

@@ -38,8 +38,17 @@ struct Options {
     std::string socket;  // kvistctl connects here. Default beside the engine socket: admin.sock
     uint32_t socket_mode = 0660;
     std::string socket_group;
+    std::string listen;  // the same API by TLS over TCP, for clients that [roles] names; "" for none
     bool operator==(const Admin&) const = default;
   } admin;
+
+  // By what this kvistd shows who it is over TCP, and whom it believes (daemon/endpoint/tls_files.h).
+  struct Tls {
+    std::string certificate_file;
+    std::string key_file;
+    std::string ca_file;
+    bool operator==(const Tls&) const = default;
+  } tls;
 
   struct Pool {
     Bytes bytes{};       // 0: a quarter of the memory that is available at start
@@ -133,6 +142,8 @@ struct Options {
   std::map<std::string, std::string> tenants;
   // Tenant -> the most of the pool that it may have. One that isn't listed may have all of it.
   std::map<std::string, Bytes> quotas;
+  // Client that comes over TCP (daemon/rpc/client_name.h) -> "read" or "operate". One that isn't listed may do nothing.
+  std::map<std::string, std::string> roles;
 
   bool operator==(const Options&) const = default;
 

@@ -19,6 +19,7 @@
 #include "cuda/shared_memory_engine.h"
 #include "daemon/available_memory.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_rules.h"
 #include "daemon/controller/controller_service.h"
 #include "daemon/controller/local_node.h"
 #include "daemon/controller/nodes.h"
@@ -31,6 +32,7 @@
 #include "daemon/remote_tier.h"
 #include "daemon/remote_view.h"
 #include "daemon/rpc/admin_server.h"
+#include "daemon/rpc/tls_server.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/memory_proof.h"
 #include "daemon/session/reactor.h"
@@ -161,6 +163,7 @@ struct Daemon::State {
   std::unique_ptr<Node> node;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
+  std::unique_ptr<rpc::TlsServer> admin_by_tls;
 
   // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
   // lost must not take the node with it. Errors: the configuration's.
@@ -171,6 +174,7 @@ struct Daemon::State {
   ~State() {
     if (observation) observation->Stopping();
     for (const auto& region : regions) region->StopTouching();
+    admin_by_tls.reset();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained
     if (ssd != nullptr && stop_flush > absl::ZeroDuration()) FlushAll();
@@ -252,6 +256,7 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
   struct Taken {  // they may come after nobody waits any more
     absl::Notification core, listener;
   };
+  if (state_->admin_by_tls != nullptr) state_->admin_by_tls->SetRoles(rpc::ToRoles(options.roles));
   const auto taken = std::make_shared<Taken>();
   state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, taken] {
     reactor->core().Retune(ToCoreOptions(options));
@@ -423,8 +428,19 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
   KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
   admin.services.push_back(controller::MakeControllerService(std::move(nodes)));
+  const auto services = admin.services;
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
   s.observation->AdminSocketOpen(options.admin.socket);
+  if (!options.admin.listen.empty()) {
+    rpc::TlsServer::Options tls;
+    tls.listen = options.admin.listen;
+    tls.files = TlsFilesOf(options);
+    tls.roles = rpc::ToRoles(options.roles);
+    tls.node = s.node.get();
+    tls.services = services;
+    KVIST_ASSIGN_OR_RETURN(s.admin_by_tls, rpc::TlsServer::Create(std::move(tls)));
+    spdlog::info("operators by TLS at {}", options.admin.listen);
+  }
   return daemon;
 }
 

@@ -26,7 +26,7 @@ class NodeApi {
  public:
   virtual ~NodeApi() = default;
 
-  // Where its API is, as the configuration says it: unix:PATH; "" for this process.
+  // Where its API is, as the configuration says it: unix:PATH or tls:HOST:PORT; "" for this process.
   virtual std::string address() const = 0;
   // The IP addresses of its machine, as it says itself.
   virtual void Ips(const node::v1::StatusRequest& request, absl::Time deadline, Done<std::vector<std::string>> done) = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/endpoint/credentials.h"
 #include "daemon/rpc/admin_socket.h"
 #include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr int kReconnectMillisMin = 100;
 constexpr int kReconnectMillisMax = 1000;
 
-std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket) {
+std::shared_ptr<grpc::Channel> ChannelTo(const endpoint::Address& address, const endpoint::TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMillisMin);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMillisMin);
@@ -31,14 +32,15 @@ std::shared_ptr<grpc::Channel> ChannelTo(const std::string& socket) {
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Of two controllers in one process each has connections of its own, as if they were in two.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  return grpc::CreateCustomChannel(rpc::SocketAddress(socket), grpc::InsecureChannelCredentials(), arguments);
+  if (address.is_tls()) return endpoint::OpenTlsChannel(address, tls, arguments);
+  return grpc::CreateCustomChannel(rpc::SocketAddress(address.socket), grpc::InsecureChannelCredentials(), arguments);
 }
 
 class RemoteNode final : public NodeApi {
  public:
-  explicit RemoteNode(const std::string& socket)
-      : address_("unix:" + socket),
-        channel_(ChannelTo(socket)),
+  RemoteNode(const endpoint::Address& address, const endpoint::TlsFiles& tls)
+      : address_(address.text()),
+        channel_(ChannelTo(address, tls)),
         node_(node::v1::Node::NewStub(channel_)),
         controller_(v1::Controller::NewStub(channel_)) {}
 
@@ -148,6 +150,8 @@ class RemoteNode final : public NodeApi {
 
 }  // namespace
 
-std::unique_ptr<NodeApi> MakeRemoteNode(const std::string& socket) { return std::make_unique<RemoteNode>(socket); }
+std::unique_ptr<NodeApi> MakeRemoteNode(const endpoint::Address& address, const endpoint::TlsFiles& tls) {
+  return std::make_unique<RemoteNode>(address, tls);
+}
 
 }  // namespace kvist::controller

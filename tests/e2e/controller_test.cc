@@ -625,7 +625,7 @@ TEST_CASE("kvist-controller reads its nodes from a file, is found by reflection 
   CHECK(::access(socket.c_str(), F_OK) != 0);
 }
 
-TEST_CASE("kvist-controller refuses a configuration that it doesn't understand, and says that there is no TCP yet") {
+TEST_CASE("kvist-controller refuses a configuration that it doesn't understand, and says that TCP takes TLS") {
   const TempDir dir;
   const auto said = [](std::vector<std::string> arguments, int expected) {
     arguments.insert(arguments.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1", BinDir() + "/kvist-controller"});
@@ -633,9 +633,9 @@ TEST_CASE("kvist-controller refuses a configuration that it doesn't understand, 
     CHECK(kvist::test::RunProgram(arguments, &out) == expected);
     return out;
   };
-  CHECK_THAT(said({"--help"}, 0), Catch::Contains("TCP isn't offered yet"));
+  CHECK_THAT(said({"--help"}, 0), Catch::Contains("by TLS only"));
   CHECK_THAT(said({}, 2), Catch::Contains("nodes: there are none"));
-  CHECK_THAT(said({"--node", "a=10.0.0.1:7070"}, 2), Catch::Contains("nodes.a") && Catch::Contains("TCP"));
+  CHECK_THAT(said({"--node", "a=10.0.0.1:7070"}, 2), Catch::Contains("nodes.a") && Catch::Contains("tls:HOST:PORT"));
   const std::string file = dir / "c.toml";
   std::ofstream(file) << "[nodes]\n\"a b\" = \"unix:/a\"\n[controller]\nsocket_mode = \"0999\"\n[other]\n";
   const std::string refusal = said({"--config", file}, 2);

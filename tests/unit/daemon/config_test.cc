@@ -38,6 +38,8 @@ std::string OtherValue(const ConfigKey& key) {
   const std::string name = absl::StrCat(key.section, ".", key.name);
   if (name == "daemon.state_dir" || absl::EndsWith(name, ".socket")) return absl::StrCat("\"/somewhere/", key.section, "\"");
   if (absl::EndsWith(name, ".socket_mode")) return "\"0600\"";
+  if (name == "admin.listen") return "\"[::]:9416\"";
+  if (absl::StartsWith(name, "tls.")) return absl::StrCat("\"/etc/kvist/", key.name, ".pem\"");
   if (absl::EndsWith(name, ".socket_group")) return "\"kvist-users\"";
   if (name == "daemon.node") return "\"node-a.rack_7\"";
   if (name == "session.connections_max") return "7";
@@ -83,6 +85,12 @@ std::string OtherValue(const ConfigKey& key) {
   return "";
 }
 
+// What has to stand beside a key for its other value to be allowed.
+std::vector<std::string> Beside(const ConfigKey& key) {
+  if (key.section != "admin" || key.name != "listen") return {};
+  return {"tls.certificate_file=/c", "tls.key_file=/k", "tls.ca_file=/a"};
+}
+
 TEST_CASE("ParseConfig gives every key its default when the file is empty") {
   CHECK(PrintConfig(Good("")) == PrintConfig(Options()));
   CHECK(PrintConfig(Good("# only a comment\n[pool]\n")) == PrintConfig(Options()));
@@ -92,11 +100,13 @@ TEST_CASE("ParseConfig takes every key from a file and from --set, and PrintConf
   for (const ConfigKey& key : ConfigKeys()) {
     INFO(key.section << "." << key.name);
     const std::string value = OtherValue(key);
-    const Options from_file = Good(absl::StrCat("[", key.section, "]\n", key.name, " = ", value, "\n"));
+    const Options from_file = Good(absl::StrCat("[", key.section, "]\n", key.name, " = ", value, "\n"), Beside(key));
     CHECK(key.print(from_file) == value);
     CHECK(key.print(Options()) != value);
     CHECK(PrintConfig(Good(PrintConfig(from_file))) == PrintConfig(from_file));
-    const Options from_set = Good("", {absl::StrCat(key.section, ".", key.name, "=", value)});
+    std::vector<std::string> overrides = Beside(key);
+    overrides.push_back(absl::StrCat(key.section, ".", key.name, "=", value));
+    const Options from_set = Good("", overrides);
     CHECK(PrintConfig(from_set) == PrintConfig(from_file));
   }
 }
@@ -128,6 +138,33 @@ TEST_CASE("ParseConfig takes an address for metrics that others reach only when 
     INFO(wrong);
     CHECK_THAT(Refusal("", {absl::StrCat("metrics.listen=", wrong)}), Catch::Contains("an IP address and a port"));
   }
+}
+
+TEST_CASE("ParseConfig takes a TCP address for operators only with all that TLS needs") {
+  const std::string listen = "[admin]\nlisten = \"10.0.0.7:9416\"\n";
+  CHECK_THAT(Refusal(listen), Catch::StartsWith("f:2:10: admin.listen: \"10.0.0.7:9416\"; allowed: ") &&
+                                  Catch::Contains("tls.certificate_file, tls.key_file, tls.ca_file"));
+  CHECK_THAT(Refusal(listen, {"tls.certificate_file=/c", "tls.key_file=/k"}),
+             Catch::Contains("tls.ca_file") && !Catch::Contains("tls.key_file"));
+  CHECK_THAT(Refusal("", {"admin.listen=127.0.0.1:9416"}),
+             Catch::Contains("admin.listen"));  // nor for this machine's other users
+  CHECK_THAT(Refusal("", {"admin.listen=localhost:9416"}), Catch::Contains("an IP address and a port"));
+  Options options = Good(listen + "[tls]\ncertificate_file = \"/c\"\nkey_file = \"/k\"\nca_file = \"/a\"\n");
+  CHECK(ConfigWarnings(options).size() == 1);  // nobody may do anything there
+  options.roles["cn:a"] = "read";
+  CHECK(ConfigWarnings(options).empty());
+  options.admin.listen = "";
+  CHECK_THAT(ConfigWarnings(options)[0], Catch::StartsWith("roles: "));
+}
+
+TEST_CASE("ParseConfig gives clients roles, and PrintConfig gives them back") {
+  const Options options = Good("[roles]\n\"cn:prometheus\" = \"read\"\n", {"roles.dns:router.example=operate"});
+  CHECK(options.roles == std::map<std::string, std::string>{{"cn:prometheus", "read"}, {"dns:router.example", "operate"}});
+  CHECK(Good(PrintConfig(options)) == options);
+  CHECK(Refusal("[roles]\n\"cn:a\" = \"admin\"") ==
+        "f:2:10: roles.cn:a: the string \"admin\"; allowed: \"read\", \"operate\"");
+  CHECK_THAT(Refusal("[roles]\nprometheus = \"read\""),
+             Catch::StartsWith("f:2:1: roles.prometheus: the key") && Catch::Contains("\"dns:NAME\""));
 }
 
 TEST_CASE("ParseConfig takes everything at once") {
@@ -258,14 +295,14 @@ TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(absl::StrContains(Refusal("[session]\nstate_dir = \"/a\""), "(did you mean daemon.state_dir?)"));
   CHECK(Refusal("[pool]\nzzz = 1") ==
         "f:2:1: pool.zzz: unknown key; allowed: bytes, slab_bytes, touch_threads, lock, keep, verify");
-  CHECK(
-      Refusal("[pol]\nbytes = 1") ==
-      "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, pool, ssd, remote, copy, lease, "
-      "eviction, "
-      "pin, swap, "
-      "metrics, "
-      "log, "
-      "tenants, quotas");
+  CHECK(Refusal("[pol]\nbytes = 1") ==
+        "f:1:2: [pol]: unknown section (did you mean pool?); allowed: daemon, session, admin, tls, pool, ssd, remote, copy, "
+        "lease, "
+        "eviction, "
+        "pin, swap, "
+        "metrics, "
+        "log, "
+        "tenants, quotas, roles");
   CHECK(absl::StrContains(Refusal("[tenant]\n"), "(did you mean tenants?)"));
   CHECK(absl::StartsWith(Refusal("[pool]\n[xyzzy]\n"), "f:2:2: [xyzzy]: unknown section; allowed: "));
   CHECK(absl::StrContains(Refusal(absl::StrCat("[pool]\n", std::string(100000, 'x'), " = 1")), "unknown key; allowed"));
