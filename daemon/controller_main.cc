@@ -52,23 +52,29 @@ absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
   if (by_tls) KVIST_RETURN_IF_ERROR(endpoint::CheckTlsFiles(options.tls));
   // gRPC writes a line for each handshake that fails, at every attempt.
   endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
-  std::vector<controller::NamedNode> nodes;
-  for (const ControllerOptions::Node& node : options.nodes)
-    nodes.push_back({node.name, controller::MakeRemoteNode(node.address, options.tls)});
-  KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
+  // One for each server: those who come over TCP have watchers' places, and connections to nodes, of their own.
+  const auto over_nodes = [&]() -> absl::StatusOr<std::shared_ptr<grpc::Service>> {
+    std::vector<controller::NamedNode> nodes;
+    for (const ControllerOptions::Node& node : options.nodes)
+      nodes.push_back({node.name, controller::MakeRemoteNode(node.address, options.tls)});
+    KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
+    return controller::MakeControllerService(std::move(named));
+  };
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.socket));
   rpc::AdminServer::Options server;
   server.socket = options.socket;
   server.mode = options.socket_mode;
   server.group = options.socket_group;
-  server.services.push_back(controller::MakeControllerService(std::move(named)));
+  server.services.resize(1);
+  KVIST_ASSIGN_OR_RETURN(server.services[0], over_nodes());
   server.section = "controller";
   server.request_bytes_max = kRequestBytesMax;
   Servers servers;
-  rpc::TlsServer::Options tls;
-  tls.services = server.services;
   KVIST_ASSIGN_OR_RETURN(servers.socket, rpc::AdminServer::Create(std::move(server)));
   if (options.listen.empty()) return servers;
+  rpc::TlsServer::Options tls;
+  tls.services.resize(1);
+  KVIST_ASSIGN_OR_RETURN(tls.services[0], over_nodes());
   tls.listen = options.listen;
   tls.files = options.tls;
   tls.roles = rpc::ToRoles(options.roles);

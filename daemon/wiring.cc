@@ -424,11 +424,15 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   admin.group = options.admin.socket_group;
   admin.node = s.node.get();
   // The controller's API over this node alone, so that clients use one API whether there is a kvist-controller or not.
-  std::vector<controller::NamedNode> itself;
-  itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
-  KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
-  admin.services.push_back(controller::MakeControllerService(std::move(nodes)));
-  const auto services = admin.services;
+  // One for each server: those who come over TCP have watchers' places of their own.
+  const auto of_itself = [&]() -> absl::StatusOr<std::shared_ptr<grpc::Service>> {
+    std::vector<controller::NamedNode> itself;
+    itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
+    KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
+    return controller::MakeControllerService(std::move(nodes));
+  };
+  admin.services.resize(1);
+  KVIST_ASSIGN_OR_RETURN(admin.services[0], of_itself());
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
   s.observation->AdminSocketOpen(options.admin.socket);
   if (!options.admin.listen.empty()) {
@@ -437,7 +441,8 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     tls.files = TlsFilesOf(options);
     tls.roles = rpc::ToRoles(options.roles);
     tls.node = s.node.get();
-    tls.services = services;
+    tls.services.resize(1);
+    KVIST_ASSIGN_OR_RETURN(tls.services[0], of_itself());
     KVIST_ASSIGN_OR_RETURN(s.admin_by_tls, rpc::TlsServer::Create(std::move(tls)));
     spdlog::info("operators by TLS at {}", options.admin.listen);
   }

@@ -22,11 +22,11 @@
 namespace kvist::endpoint {
 namespace {
 
-template <auto free>
+template <auto release>
 struct Free {
   template <class T>
   void operator()(T* object) const {
-    free(object);
+    release(object);
   }
 };
 using Bio = std::unique_ptr<BIO, Free<BIO_free>>;

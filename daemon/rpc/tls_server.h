@@ -29,7 +29,7 @@ class TlsServer {
     endpoint::TlsFiles files;
     Roles roles;
     NodeControl* node = nullptr;                                // as of AdminServer, and so are those below
-    std::vector<std::shared_ptr<grpc::Service>> services = {};  // may be an AdminServer's, too
+    std::vector<std::shared_ptr<grpc::Service>> services = {};  // of its own
     std::string section = "admin";
     int request_bytes_max = 4 << 20;
   };
