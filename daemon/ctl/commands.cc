@@ -11,13 +11,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "daemon/ctl/arguments.h"
 #include "daemon/ctl/completion.h"
+#include "daemon/ctl/controller_commands.h"
+#include "daemon/ctl/conversation.h"
 #include "daemon/ctl/doctor.h"
 #include "daemon/ctl/fsck.h"
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/job_progress.h"
 #include "daemon/ctl/node_client.h"
-#include "daemon/ctl/prompt_file.h"
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
 #include "daemon/ctl/wrap.h"
@@ -27,8 +29,6 @@
 namespace kvist::ctl {
 namespace {
 
-constexpr absl::Duration kQuestionTime = absl::Seconds(5);
-constexpr absl::Duration kJobTime = absl::Seconds(60);
 constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no longer
 constexpr absl::Duration kPinTimeMax = absl::Hours(24 * 365);
 
@@ -36,38 +36,10 @@ constexpr char kExitCodes[] =
     "exit status: 0 done; 1 the daemon refused, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, "
     "or a clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier that fsck can't have";
 
-struct Arguments {
-  Target target;
-  std::string output = "table";
-  std::optional<absl::Duration> timeout;
-  std::string space;
-  std::string request;
-  bool yes = false;
-  uint64_t job = 0;
-  std::string tenant;
-  Bytes quota{};
-  uint64_t pin = 0;
-  node::v1::SpaceFilter filter;
-  std::string tokens, keys;  // files
-  std::string salt, lora;
-  bool dry_run = false;
-  std::string from, to;  // tiers
-  std::string tier, method;
-  bool keep_source = false;
-  std::string node;
-  std::string owner;
-  absl::Duration lasts = absl::ZeroDuration();  // zero: until it is removed
-  absl::Duration interval = absl::Seconds(1);
-  bool once = false;
-  std::string state_dir;
-  std::string ssd_path;
-  bool repair = false;
-  std::string shell;
-};
-
-class Session {
+// The commands that speak to one kvistd.
+class Session : private Conversation {
  public:
-  Session(const Arguments& arguments, const Terminal& terminal) : arguments_(arguments), terminal_(terminal) {}
+  using Conversation::Conversation;
 
   ExitCode Status() {
     return WithNode([this](NodeClient& node) { return Print(node.Status(Timeout(kQuestionTime)), kQuestionTime); });
@@ -77,9 +49,6 @@ class Session {
   }
   ExitCode Sessions() {
     return WithNode([this](NodeClient& node) { return Print(node.Sessions(Timeout(kQuestionTime)), kQuestionTime); });
-  }
-  ExitCode Nodes() {
-    return WithNode([this](NodeClient& node) { return Print(node.Health(Timeout(kQuestionTime)), kQuestionTime); });
   }
   ExitCode Reload() {
     return WithNode([this](NodeClient& node) {
@@ -203,11 +172,12 @@ class Session {
     return WithNode([this](NodeClient& node) { return Print(node.ListJobs(Timeout(kQuestionTime)), kQuestionTime); });
   }
   ExitCode CancelJob() {
-    return WithNode(
-        [this](NodeClient& node) { return Print(node.CancelJob(arguments_.job, Timeout(kQuestionTime)), kQuestionTime); });
+    return WithNode([this](NodeClient& node) {
+      return Print(node.CancelJob(Number(arguments_.job), Timeout(kQuestionTime)), kQuestionTime);
+    });
   }
   ExitCode WatchJob() {
-    return WithNode([this](NodeClient& node) { return Watch(node, arguments_.job, Each::kJsonLine); });
+    return WithNode([this](NodeClient& node) { return Watch(node, Number(arguments_.job), Each::kJsonLine); });
   }
   ExitCode Lookup() {
     return WithPrompt([this](node::v1::Prompt prompt) {
@@ -231,8 +201,9 @@ class Session {
     return WithNode([this](NodeClient& node) { return Print(node.ListPins(Timeout(kQuestionTime)), kQuestionTime); });
   }
   ExitCode RemovePin() {
-    return WithNode(
-        [this](NodeClient& node) { return Print(node.RemovePin(arguments_.pin, Timeout(kQuestionTime)), kQuestionTime); });
+    return WithNode([this](NodeClient& node) {
+      return Print(node.RemovePin(Number(arguments_.pin), Timeout(kQuestionTime)), kQuestionTime);
+    });
   }
   ExitCode ListQuotas() {
     return WithNode([this](NodeClient& node) { return Print(node.ListQuotas(Timeout(kQuestionTime)), kQuestionTime); });
@@ -246,16 +217,6 @@ class Session {
  private:
   // What -o json prints while a job goes on, besides the job at its end.
   enum class Each { kNothing, kJsonLine };
-
-  // Whether the user wants it, who has said so or is asked; else says why nothing is done.
-  bool Confirmed(const std::string& question) {
-    if (arguments_.yes) return true;
-    const std::optional<std::string> answer = terminal_.ask(question);
-    if (answer == "y" || answer == "Y" || answer == "yes") return true;
-    terminal_.err << (answer ? "kvistctl: nothing was cleared\n"
-                             : "kvistctl: clear: nobody can be asked here; add --yes to clear without a question\n");
-    return false;
-  }
 
   ExitCode DryRun(node::v1::Prompt prompt, const std::string& what) {
     node::v1::LookupRequest request;
@@ -279,6 +240,12 @@ class Session {
     }
     Print(jobs, kQuestionTime);
     return all;
+  }
+
+  // Of an id that was found to be one.
+  static uint64_t Number(const std::string& id) {
+    uint64_t number = 0;
+    return absl::SimpleAtoi(id, &number) ? number : 0;
   }
 
   // Waits for a job to end, and shows meanwhile how far it is. `at_end`: what it was then goes there, and isn't printed.
@@ -308,61 +275,23 @@ class Session {
 
   template <class Ask>
   ExitCode WithPrompt(Ask ask) {
-    absl::StatusOr<node::v1::Prompt> prompt =
-        arguments_.keys.empty() ? ReadTokens(arguments_.tokens) : ReadKeys(arguments_.keys);
-    if (!prompt.ok()) {
-      terminal_.err << "kvistctl: " << (arguments_.keys.empty() ? "--tokens: " : "--keys: ") << prompt.status().message()
-                    << "\n";
-      return kUsage;
-    }
-    prompt->set_salt(arguments_.salt);
-    prompt->set_lora(arguments_.lora);
-    return ask(*std::move(prompt));
+    absl::StatusOr<node::v1::Prompt> prompt = ReadPrompt();
+    return prompt.ok() ? ask(*std::move(prompt)) : kUsage;
   }
 
   template <class Ask>
   ExitCode WithNode(Ask ask) {
     absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
-    if (node.ok()) return ask(*node);
-    terminal_.err << "kvistctl: " << node.status().message() << "\n";
-    return absl::IsInvalidArgument(node.status()) ? kUsage : kUnavailable;  // the files for TLS
+    return node.ok() ? ask(*node) : NotReached(node.status());
   }
-
-  template <class Reply>
-  ExitCode Print(const absl::StatusOr<Reply>& reply, absl::Duration time, absl::string_view note_when_late = "") {
-    if (reply.ok()) {
-      terminal_.out << (arguments_.output == "json" ? ToJson(*reply) : ToTable(*reply, Columns()));
-      return kOk;
-    }
-    if (absl::IsDeadlineExceeded(reply.status())) {
-      terminal_.err << "kvistctl: kvistd at " << arguments_.target.text() << " didn't answer within "
-                    << HumanDuration(Timeout(time)) << note_when_late << "; --timeout gives it longer\n";
-      return kUnavailable;
-    }
-    if (absl::IsUnavailable(reply.status())) {
-      terminal_.err << "kvistctl: kvistd at " << arguments_.target.text()
-                    << (arguments_.target.address.is_tls() ? " isn't reached: " : " went away: ") << reply.status().message()
-                    << "\n";
-      return kUnavailable;
-    }
-    terminal_.err << "kvistctl: " << reply.status().message() << "\n";
-    return kRefused;
-  }
-
-  // How wide a table may be: as the terminal, if there is one.
-  size_t Columns() const {
-    const std::optional<Terminal::Size> size = terminal_.size ? terminal_.size() : std::nullopt;
-    return size.has_value() ? size->columns : SIZE_MAX;
-  }
-  absl::Duration Timeout(absl::Duration without_one) const { return arguments_.timeout.value_or(without_one); }
-
-  const Arguments& arguments_;
-  const Terminal& terminal_;
 };
 
-// "" when `text` is the number of a `noun`.
-std::string CheckNumber(const std::string& text, absl::string_view noun, uint64_t* number) {
-  return absl::SimpleAtoi(text, number) ? "" : absl::StrCat("\"", text, "\"; allowed: the number of a ", noun);
+// "" when `text` can be the id of a `noun`: of a kvistd a number, of a controller NODE/NUMBER.
+std::string CheckId(const std::string& text, absl::string_view noun) {
+  uint64_t number = 0;
+  return absl::SimpleAtoi(text.substr(text.rfind('/') + 1), &number)
+             ? ""
+             : absl::StrCat("\"", text, "\"; allowed: the number of a ", noun, ", of a controller NODE/NUMBER");
 }
 
 // "" when `text` is an address.
@@ -481,11 +410,25 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
                                        "else the system's)")
                             ->type_name("PATH")
                             ->check([](const std::string& path) { return path.empty() ? "empty; allowed: a path" : ""; });
-  app.add_option("--address",
-                 "Instead: unix:PATH, or tls:HOST:PORT, the admin.listen of a kvistd elsewhere; then the next three, too")
+  CLI::Option* address =
+      app.add_option(
+             "--address",
+             "Instead: unix:PATH, or tls:HOST:PORT, the admin.listen of a kvistd elsewhere; then the next three, too")
+          ->type_name("ADDRESS")
+          ->excludes(socket)
+          ->check([&](const std::string& text) { return CheckAddress(text, &given.target.address); });
+  app.add_option(
+         "--controller",
+         "Ask the kvist-controller there, unix:PATH or tls:HOST:PORT, for all its nodes: nodes, query-ip, lookup, clear, "
+         "move, prefetch, compress, decompress, jobs, pins")
       ->type_name("ADDRESS")
-      ->excludes(socket)
-      ->check([&](const std::string& text) { return CheckAddress(text, &given.target.address); });
+      ->excludes(socket, address)
+      ->check([&](const std::string& text) {
+        given.by_controller = true;
+        given.target.program = kControllerProgram;
+        return CheckAddress(text, &given.target.address);
+      });
+  app.add_option("--node", given.node, "Of a controller's nodes only this one, by its name")->type_name("NAME");
   app.add_option("--tls-certificate", given.target.tls.certificate,
                  "By TLS: file with your certificate, PEM (default: $KVIST_TLS_CERTIFICATE)")
       ->type_name("FILE");
@@ -503,8 +446,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   const CLI::App* status = app.add_subcommand("status", "What the daemon holds, and how well it serves");
   const CLI::App* ssd =
       app.add_subcommand("ssd", "The tier on disk: its devices, what they hold, do and have found wrong, and its catalog");
-  const CLI::App* nodes = app.add_subcommand(
-      "nodes", "The nodes of a kvist-controller, and how they are: name its socket by --socket; of a kvistd: itself");
+  const CLI::App* nodes =
+      app.add_subcommand("nodes", "The nodes of a kvist-controller (--controller), and how they are; of a kvistd: itself");
+  const CLI::App* query_ip =
+      app.add_subcommand("query-ip", "Where the nodes of a controller are, and the IP addresses of their machines");
   const CLI::App* sessions = app.add_subcommand("sessions", "The engine processes that are connected");
   CLI::App* top =
       app.add_subcommand("top", "How busy the daemon is, live: pool, hit rate, throughput, latencies, who does what");
@@ -545,8 +490,6 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
           ->type_name("TIER");
       one->add_flag("--keep-source", given.keep_source, "Leave it where it is, too");
     }
-    one->add_option("--node", given.node, "Another node's name (this kvistd can't do that yet, and says so)")
-        ->type_name("NAME");
     one->add_flag("--dry-run", given.dry_run, "Say what is there of it, and do nothing");
     AddRequestOption(one, &given);
   }
@@ -576,10 +519,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   CLI::App* watch_job =
       jobs->add_subcommand("watch", "Show how far a job is until it has ended; with -o json: an object a line");
   for (CLI::App* one : {cancel_job, watch_job}) {
-    one->add_option("id", "Which, by its number in `jobs list`")
+    one->add_option("id", given.job, "Which, as in `jobs list`")
         ->required()
         ->type_name("ID")
-        ->check([&](const std::string& text) { return CheckNumber(text, "job", &given.job); });
+        ->check([](const std::string& text) { return CheckId(text, "job"); });
   }
   CLI::App* quota = app.add_subcommand("quota", "How much of the pool each tenant has, and may have");
   quota->require_subcommand(0, 1);
@@ -608,10 +551,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       ->check([&](const std::string& text) { return CheckLasts(text, &given.lasts); });
   CLI::App* remove_pin =
       pins->add_subcommand("remove", "End a pin, however often it was pinned: its chunks may go when room is needed");
-  remove_pin->add_option("pin", "Which, by its number in `pins`")
+  remove_pin->add_option("pin", given.pin, "Which, as in `pins`")
       ->required()
       ->type_name("PIN")
-      ->check([&](const std::string& text) { return CheckNumber(text, "pin", &given.pin); });
+      ->check([](const std::string& text) { return CheckId(text, "pin"); });
   const CLI::App* reload = app.add_subcommand(
       "reload", "Read the configuration again: all of it is put in force that needs no restart, or nothing if it is wrong");
   CLI::App* completion =
@@ -635,11 +578,43 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     terminal.out << (man->parsed() ? ManPage(app, 1) : Completion(app, given.shell));
     return kOk;
   }
+  const auto wrong = [&terminal](absl::string_view why) {
+    terminal.err << "kvistctl: " << why << "\n";
+    return kUsage;
+  };
+  if (clear->count("--space") > 0 && given.space.empty())
+    return wrong("clear: --space is empty; leave it out to clear everything");
+  if (clear->parsed()) given.filter.set_digest(given.space);
+  ControllerSession nodes_by_name(given, terminal);
+  if (nodes->parsed()) return nodes_by_name.Nodes();
+  if (query_ip->parsed()) return nodes_by_name.QueryIp();
+  if (given.by_controller) {
+    const bool any_jobs = jobs->parsed(), any_pins = pins->parsed();
+    const bool with_node = (given.job + given.pin).find('/') != std::string::npos;
+    if ((cancel_job->parsed() || watch_job->parsed() || remove_pin->parsed()) && !with_node)
+      return wrong("a controller's jobs and pins have a node: NODE/NUMBER");
+    if (cancel_job->parsed()) return nodes_by_name.CancelJob();
+    if (watch_job->parsed()) return nodes_by_name.WatchJob();
+    if (any_jobs) return nodes_by_name.ListJobs();
+    if (add_pin->parsed()) return nodes_by_name.AddPin();
+    if (remove_pin->parsed()) return nodes_by_name.RemovePin();
+    if (any_pins) return nodes_by_name.ListPins();
+    if (lookup->parsed()) return nodes_by_name.Lookup();
+    if (clear->parsed()) return nodes_by_name.Clear();
+    if (move->parsed()) return nodes_by_name.Move();
+    if (prefetch->parsed()) return nodes_by_name.Prefetch();
+    if (compress->parsed()) return nodes_by_name.Compress();
+    if (decompress->parsed()) return nodes_by_name.Decompress();
+    return wrong("--controller: this is asked of one kvistd: name it by --socket or --address");
+  }
+  if ((given.job + given.pin).find('/') != std::string::npos)
+    return wrong("NODE/NUMBER is a controller's: add --controller");
+  if (!given.node.empty() && !move->parsed() && !prefetch->parsed())
+    return wrong("--node: one of a controller's nodes: add --controller");
   Session session(given, terminal);
   if (status->parsed()) return session.Status();
   if (ssd->parsed()) return session.Ssd();
   if (sessions->parsed()) return session.Sessions();
-  if (nodes->parsed()) return session.Nodes();
   if (reload->parsed()) return session.Reload();
   if (top->parsed()) return session.Top();
   if (doctor->parsed()) return session.Doctor();
@@ -654,17 +629,11 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (unset_quota->parsed()) return session.SetQuota(Bytes{});
   if (list_quotas->parsed() || quota->parsed()) return session.ListQuotas();
   if (list_jobs->parsed() || jobs->parsed()) return session.ListJobs();
-  if (clear->count("--space") > 0 && given.space.empty()) {
-    terminal.err << "kvistctl: clear: --space is empty; leave it out to clear everything\n";
-    return kUsage;
-  }
   if (move->parsed()) return session.Move();
   if (prefetch->parsed()) return session.Prefetch();
   if (compress->parsed()) return session.Recode(/*compress=*/true);
   if (decompress->parsed()) return session.Recode(/*compress=*/false);
-  if (clear->count("--tokens") + clear->count("--keys") == 0) return session.Clear();
-  given.filter.set_digest(given.space);
-  return session.ClearPrompt();
+  return given.has_prompt() ? session.ClearPrompt() : session.Clear();
 }
 
 }  // namespace kvist::ctl

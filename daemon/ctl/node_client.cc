@@ -2,91 +2,30 @@
 
 #include <grpcpp/channel.h>
 #include <grpcpp/client_context.h>
-#include <grpcpp/create_channel_posix.h>
-#include <grpcpp/support/channel_arguments.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/endpoint/credentials.h"
-#include "proto/controller.grpc.pb.h"
+#include "daemon/ctl/channel.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/status.h"
-#include "storage/base/unique_fd.h"
 
 namespace kvist::ctl {
-namespace {
-
-// The one place where gRPC's errors become ours.
-absl::Status FromGrpc(const grpc::Status& status) {
-  return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
-}
-
-absl::Status WhyNot(const std::string& socket, int error) {
-  std::string why;
-  switch (error) {
-    case ENOENT:
-    case ENOTDIR:
-      why = absl::StrCat("no kvistd at ", socket,
-                         ": is it running? Start it, or name its admin socket by --socket or $KVIST_ADMIN_SOCKET");
-      break;
-    case ECONNREFUSED:
-      why = absl::StrCat("no kvistd behind ", socket, ": it has ended without removing its socket. Start it again");
-      break;
-    case EACCES:
-    case EPERM:
-      why = absl::StrCat("uid ", geteuid(), " may not open ", socket,
-                         ": run kvistctl as root or as a member of the socket's group (admin.socket_group)");
-      break;
-    case EAGAIN:
-      why = absl::StrCat("kvistd at ", socket, " takes no connections: it is stuck, or has too many callers. Try again");
-      break;
-    case EPROTOTYPE:
-      why = absl::StrCat(socket, " is no admin socket (perhaps the engines'): the admin socket is admin.sock by default");
-      break;
-    default: why = absl::StrCat("can't connect to ", socket, ": ", std::strerror(error));
-  }
-  return absl::FailedPreconditionError(why);
-}
-
-absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) return WhyNot(path, ENAMETOOLONG);
-  std::memcpy(address.sun_path, path.data(), path.size());
-  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return ErrnoStatus("can't make a socket", errno);
-  if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return WhyNot(path, errno);
-  return fd;
-}
-
-}  // namespace
 
 struct NodeClient::State {
   std::unique_ptr<node::v1::Node::Stub> stub;
-  std::unique_ptr<controller::v1::Controller::Stub> controller;
 
   template <class Request, class Reply>
   absl::StatusOr<Reply> Call(grpc::Status (node::v1::Node::Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
                              const Request& request, absl::Duration timeout) {
-    return CallOf(*stub, method, request, timeout);
-  }
-
-  template <class Stub, class Request, class Reply>
-  static absl::StatusOr<Reply> CallOf(Stub& of, grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*),
-                                      const Request& request, absl::Duration timeout) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMicroseconds(timeout));
     Reply reply;
-    const grpc::Status status = (of.*method)(&context, request, &reply);
+    const grpc::Status status = (stub.get()->*method)(&context, request, &reply);
     if (!status.ok()) return FromGrpc(status);
     return reply;
   }
@@ -121,22 +60,9 @@ absl::StatusOr<NodeClient> NodeClient::Connect(const std::string& socket) {
 }
 
 absl::StatusOr<NodeClient> NodeClient::Connect(const Target& target) {
-  std::shared_ptr<grpc::Channel> channel;
-  if (target.address.is_tls()) {
-    KVIST_RETURN_IF_ERROR(
-        endpoint::CheckTlsFiles(target.tls, {.certificate = "--tls-certificate", .key = "--tls-key", .ca = "--tls-ca"}));
-    endpoint::HearGrpc([](const char*) {});  // the call's error says the same
-    grpc::ChannelArguments arguments;
-    arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-    channel = endpoint::OpenTlsChannel(target.address, target.tls, arguments);
-  } else {
-    // A channel over a connection of ours: connect() says why it failed, no proxy comes in between, and a path is no URI.
-    KVIST_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(target.address.socket));
-    channel = grpc::CreateInsecureChannelFromFd("kvistd", fd.release());
-  }
+  KVIST_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, OpenChannel(target));
   auto state = std::make_unique<State>();
   state->stub = node::v1::Node::NewStub(channel);
-  state->controller = controller::v1::Controller::NewStub(channel);
   return NodeClient(std::move(state));
 }
 
@@ -214,11 +140,6 @@ absl::StatusOr<node::v1::Job> NodeClient::WatchJob(uint64_t id, absl::Duration t
 
 absl::StatusOr<node::v1::ListQuotasReply> NodeClient::ListQuotas(absl::Duration timeout) {
   return state_->Call(&node::v1::Node::Stub::ListQuotas, node::v1::ListQuotasRequest(), timeout);
-}
-
-absl::StatusOr<controller::v1::HealthReply> NodeClient::Health(absl::Duration timeout) {
-  return State::CallOf(*state_->controller, &controller::v1::Controller::Stub::Health, controller::v1::HealthRequest(),
-                       timeout);
 }
 
 absl::StatusOr<node::v1::LookupReply> NodeClient::Lookup(const node::v1::LookupRequest& request, absl::Duration timeout) {

@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/target.h"
-#include "proto/controller.pb.h"
 #include "proto/node.pb.h"
 #include "storage/base/units.h"
 
@@ -54,8 +53,6 @@ class NodeClient {
   absl::StatusOr<node::v1::PromptJobsReply> Compress(const node::v1::CompressRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::PromptJobsReply> Decompress(const node::v1::DecompressRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ListPinsReply> ListPins(absl::Duration timeout);  // all, as Sessions
-  // The nodes of a kvist-controller, when its socket is the one; of a kvistd itself alone. A node that doesn't answer is no error.
-  absl::StatusOr<controller::v1::HealthReply> Health(absl::Duration timeout);
   absl::StatusOr<node::v1::Pin> RemovePin(uint64_t id, absl::Duration timeout);
 
  private:

@@ -24,8 +24,19 @@ std::string ToTable(const node::v1::AddPinReply& pinned, size_t columns = SIZE_M
 std::string ToTable(const node::v1::ListPinsReply& pins, size_t columns = SIZE_MAX);
 std::string ToTable(const node::v1::Pin& pin, size_t columns = SIZE_MAX);  // that was removed
 
-// Nodes of a controller: those that don't answer with why.
+// Replies of a controller, node by node: of those that haven't answered, why.
 std::string ToTable(const controller::v1::HealthReply& health, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::LookupReply& found, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::QueryIpReply& found, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::Job& job, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::JobsReply& jobs, size_t columns = SIZE_MAX);  // that have ended
+std::string ToTable(const controller::v1::ListJobsReply& jobs, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::PinReply& pinned, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::ListPinsReply& pins, size_t columns = SIZE_MAX);
+std::string ToTable(const controller::v1::PinnedPrompt& pin, size_t columns = SIZE_MAX);  // that was removed
+
+// A controller's job as its node has it.
+node::v1::Job AtItsNode(const controller::v1::Job& job);
 
 // A reply for programs: one object with the field names of proto/node.proto or controller.proto, every field present, numbers as numbers (protobuf's own
 // JSON makes strings of 64-bit integers), lists as arrays; indented, ended by a newline.

@@ -474,6 +474,85 @@ TEST_CASE("A node that is down, or hangs, costs its own row of an answer, and is
   CHECK(Eventually([&] { return client.Good(&api::Controller::Stub::Health, api::HealthRequest()).healthy_size() == 2; }));
 }
 
+TEST_CASE("kvistctl does by way of a controller what it does at one kvistd, and says so node by node") {
+  Controlled cluster(kWithDisk);
+  for (const DaemonProcess* daemon : {&cluster.a, &cluster.b}) Store(*daemon, 1000);
+  const std::string prompt = cluster.dir / "prompt";
+  std::ofstream tokens(prompt);
+  for (const uint32_t token : FakeEngine::Tokens(1000, kChunks)) tokens << token << " ";
+  tokens.close();
+  const std::string address = "unix:" + (cluster.dir / "controller.sock");
+  const auto ctl = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(),
+                     {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>&1", BinDir() + "/kvistctl", "--controller", address});
+    std::string out;
+    const int status = kvist::test::RunProgram(arguments, &out);
+    return std::pair(status, out);
+  };
+  const auto json = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"-o", "json"});
+    const auto [status, out] = ctl(arguments);
+    INFO(out);
+    REQUIRE(status == 0);
+    return nlohmann::json::parse(out);
+  };
+  CHECK(json({"nodes"})["healthy"].size() == 2);
+  CHECK(json({"query-ip"})["addresses"][1]["api"] == "unix:" + cluster.b.admin_socket());
+  CHECK(json({"lookup", "--tokens", prompt})["spaces"].size() == 2);
+  CHECK(json({"lookup", "--tokens", prompt, "--node", "node-b"})["spaces"][0]["node"] == "node-b");
+  CHECK_THAT(ctl({"lookup", "--tokens", prompt}).second,
+             Catch::Contains("node-a") && Catch::Contains("dram " + std::to_string(kPromptTokens)));
+
+  const auto [dry, would] =
+      ctl({"move", "--from", "dram", "--to", "ssd", "--tokens", prompt, "--node", "node-a", "--dry-run"});
+  CHECK(dry == 0);
+  CHECK_THAT(would, Catch::Contains("This would be moved to ssd") && !Catch::Contains("node-b"));
+  const auto [moved, how] = ctl({"move", "--from", "dram", "--to", "ssd", "--tokens", prompt, "--node", "node-a"});
+  CHECK(moved == 0);
+  CHECK_THAT(how, Catch::Contains("node-a: job 1, move: done, moved 6 chunks"));
+  CHECK(WhereIs(cluster.client, 1000) == Where{{"node-a ssd", kPromptTokens}, {"node-b dram", kPromptTokens}});
+  const nlohmann::json fetched = json({"prefetch", "--tokens", prompt});
+  CHECK(fetched["jobs"].size() == 2);
+  CHECK(fetched["jobs"][0]["state"] == "done");
+  CHECK(json({"jobs"})["jobs"].size() == 3);
+  CHECK(json({"jobs", "watch", "node-a/1"})["chunks"] == kChunks);
+  CHECK(json({"jobs", "cancel", "node-a/1"})["state"] == "done");
+  CHECK_THAT(ctl({"jobs", "list", "--node", "node-a"}).second, Catch::Contains("node-a/2") && !Catch::Contains("node-b/1"));
+
+  CHECK(json({"pins", "add", "--tokens", prompt, "--owner", "router", "--for", "10m"})["pins"].size() == 2);
+  CHECK_THAT(ctl({"pins"}).second, Catch::Contains("node-a/1") && Catch::Contains("node-b/1") && Catch::Contains("router"));
+  CHECK_THAT(ctl({"pins", "remove", "node-b/1"}).second, Catch::StartsWith("node-b: removed: 6 chunks of router"));
+  CHECK(json({"pins", "list"})["pins"].size() == 1);
+  CHECK(ctl({"pins", "remove", "node-b/1"}).first == 1);
+
+  // No node has such a tier.
+  for (const std::vector<std::string>& recode :
+       {std::vector<std::string>{"compress", "--method", "lossless"}, std::vector<std::string>{"decompress"}}) {
+    std::vector<std::string> arguments = recode;
+    arguments.insert(arguments.end(), {"--tier", "remote:shared", "--tokens", prompt});
+    const auto [status, why] = ctl(arguments);
+    CHECK(status == 1);
+    CHECK_THAT(why, Catch::Contains("node-a: ") && Catch::Contains("node-b: "));
+  }
+
+  CHECK(ctl({"clear", "--tokens", prompt}).first == 2);  // nobody has said yes
+  CHECK_THAT(ctl({"clear", "--tokens", prompt, "--yes", "--node", "node-a"}).second,
+             Catch::Contains("node-a: cleared 6 chunks"));
+  CHECK(WhereIs(cluster.client, 1000) == Where{{"node-b dram", kPromptTokens}});
+  cluster.a.Kill();
+  const auto [cleared, what] = ctl({"clear", "--yes"});
+  CHECK(cleared == 1);
+  CHECK_THAT(what, Catch::Contains("node-b: cleared 6 chunks") && Catch::Contains("node-a: doesn't answer"));
+  CHECK(WhereIs(cluster.client, 1000) == Where{});
+
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"status"}, {"pins", "remove", "1"}, {"quota"}, {"jobs", "watch", "3"}})
+    CHECK(ctl(wrong).first == 2);
+  const auto [unknown, name] = ctl({"lookup", "--tokens", prompt, "--node", "node-z"});
+  CHECK(unknown == 1);
+  CHECK_THAT(name, Catch::Contains("no node is called \"node-z\""));
+}
+
 TEST_CASE("A controller says which field of a request is wrong, and knows its nodes only") {
   const Controlled cluster;
   const Client& client = cluster.client;

@@ -257,6 +257,12 @@ TEST_CASE("kvist-controller is reached over TCP, and reaches its nodes over TCP,
   CHECK(ClearAsController(router).error_message() == "");
   CHECK(StatusOf(a)["pid"] == a.pid());
 
+  const TlsFiles files = certificates.Of("router");
+  CHECK_THAT(Said({BinDir() + "/kvistctl", "--controller", "tls:" + OwnAddress(port), "--tls-certificate", files.certificate,
+                   "--tls-key", files.key, "--tls-ca", files.ca, "clear", "--yes", "--node", "node-a"})
+                 .second,
+             Catch::Contains("node-a: cleared 0 chunks"));
+
   // A node that was away is found again soon.
   a.Kill();
   CHECK(Health(router).second.nodes(0).code() == grpc::UNAVAILABLE);

@@ -558,6 +558,11 @@ TEST_CASE("kvistctl refuses what it doesn't understand, before it asks anybody")
                                                 {"status", "--address", "tls:a"},
                                                 {"status", "--address", "unix:/a", "--socket", "/a"},
                                                 {"status", "--address", "tls:a:1", "--tls-key", "/k"},
+                                                {"status", "--controller", "unix:/a"},
+                                                {"jobs", "--controller", "unix:/a", "--socket", "/a"},
+                                                {"jobs", "cancel", "node-a/1"},
+                                                {"pins", "remove", "node-a/"},
+                                                {"lookup", "--keys", "/dev/null", "--node", "node-a"},
                                                 {"status", "sessions"},
                                                 {"--nothing", "status"}}) {
     INFO((wrong.empty() ? "" : wrong.back()));

@@ -1,0 +1,27 @@
+#ifndef KVIST_DAEMON_CTL_CHANNEL_H_
+#define KVIST_DAEMON_CTL_CHANNEL_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "daemon/ctl/target.h"
+
+namespace grpc {
+class Channel;
+class Status;
+}  // namespace grpc
+
+namespace kvist::ctl {
+
+// A channel to the target. A socket is connected to at once, a host by TLS with the first call.
+//
+// Errors: FailedPrecondition  nobody is behind the socket, or there is no right to open it; says what to do.  Those of CheckTlsFiles, with
+//         kvistctl's options that name the files.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Target& target);
+
+// The one place where gRPC's errors become ours.
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace kvist::ctl
+
+#endif  // KVIST_DAEMON_CTL_CHANNEL_H_

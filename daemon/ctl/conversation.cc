@@ -1,0 +1,58 @@
+#include "daemon/ctl/conversation.h"
+
+#include <ostream>
+
+#include "daemon/ctl/human.h"
+#include "daemon/ctl/prompt_file.h"
+
+namespace kvist::ctl {
+
+bool Conversation::Confirmed(const std::string& question) const {
+  if (arguments_.yes) return true;
+  const std::optional<std::string> answer = terminal_.ask(question);
+  if (answer == "y" || answer == "Y" || answer == "yes") return true;
+  terminal_.err << (answer ? "kvistctl: nothing was cleared\n"
+                           : "kvistctl: clear: nobody can be asked here; add --yes to clear without a question\n");
+  return false;
+}
+
+absl::StatusOr<node::v1::Prompt> Conversation::ReadPrompt() const {
+  absl::StatusOr<node::v1::Prompt> prompt =
+      arguments_.keys.empty() ? ReadTokens(arguments_.tokens) : ReadKeys(arguments_.keys);
+  if (!prompt.ok()) {
+    terminal_.err << "kvistctl: " << (arguments_.keys.empty() ? "--tokens: " : "--keys: ") << prompt.status().message()
+                  << "\n";
+    return prompt;
+  }
+  prompt->set_salt(arguments_.salt);
+  prompt->set_lora(arguments_.lora);
+  return prompt;
+}
+
+ExitCode Conversation::Fail(const absl::Status& why, absl::Duration time, absl::string_view note_when_late) const {
+  const std::string whom = arguments_.target.program + " at " + arguments_.target.text();
+  if (absl::IsDeadlineExceeded(why)) {
+    terminal_.err << "kvistctl: " << whom << " didn't answer within " << HumanDuration(Timeout(time)) << note_when_late
+                  << "; --timeout gives it longer\n";
+    return kUnavailable;
+  }
+  if (absl::IsUnavailable(why)) {
+    terminal_.err << "kvistctl: " << whom << (arguments_.target.address.is_tls() ? " isn't reached: " : " went away: ")
+                  << why.message() << "\n";
+    return kUnavailable;
+  }
+  terminal_.err << "kvistctl: " << why.message() << "\n";
+  return kRefused;
+}
+
+ExitCode Conversation::NotReached(const absl::Status& why) const {
+  terminal_.err << "kvistctl: " << why.message() << "\n";
+  return absl::IsInvalidArgument(why) ? kUsage : kUnavailable;  // the files for TLS
+}
+
+size_t Conversation::Columns() const {
+  const std::optional<Terminal::Size> size = terminal_.size ? terminal_.size() : std::nullopt;
+  return size.has_value() ? size->columns : SIZE_MAX;
+}
+
+}  // namespace kvist::ctl
