@@ -4,6 +4,7 @@
 #include <grpcpp/security/auth_context.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/server_credentials.h>
+#include <spdlog/spdlog.h>
 
 #include <string>
 #include <utility>
@@ -46,7 +47,11 @@ class RoleCheck::Processor final : public grpc::AuthMetadataProcessor {
     const auto path = metadata.find(":path");
     if (peer == nullptr || !peer->IsPeerAuthenticated() || path == metadata.end())
       return {grpc::StatusCode::UNAUTHENTICATED, "by TCP a client is known by its certificate"};
-    return ToGrpc(MayCall(*Get(), NamesOf(*peer), {path->second.data(), path->second.size()}));
+    const absl::string_view call(path->second.data(), path->second.size());
+    const std::vector<std::string> names = NamesOf(*peer);
+    const absl::Status may = MayCall(*Get(), names, call);
+    if (may.ok() && CallRoles().at(call) == Role::kOperate) spdlog::info("{} calls {}", WhoIs(names), std::string(call));
+    return ToGrpc(may);
   }
 
  private:

@@ -12,7 +12,7 @@ class ServerCredentials;
 namespace kvist::rpc {
 
 // Has every call that comes by some credentials pass MayCall before any service hears of it: the one place where that is asked, whichever
-// service it is for. It is asked per call, so a connection that is there loses what SetRoles takes away.
+// service it is for. What takes the role operate is logged, with who has called it. It is asked per call, so a connection that is there loses what SetRoles takes away.
 //
 // Threads: any.
 class RoleCheck {

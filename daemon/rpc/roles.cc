@@ -1,6 +1,7 @@
 #include "daemon/rpc/roles.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -9,7 +10,7 @@
 namespace kvist::rpc {
 namespace {
 
-constexpr size_t kShown = 4;  // of a certificate's names, in an error
+constexpr size_t kShown = 4;  // of a certificate's names
 
 absl::string_view Word(Role role) { return role == Role::kRead ? "read" : "operate"; }
 
@@ -77,15 +78,18 @@ const std::map<absl::string_view, Role>& CallRoles() {
   return *roles;
 }
 
+std::string WhoIs(const std::vector<std::string>& names) {
+  if (names.empty()) return "a certificate without a name";
+  const auto end = names.begin() + static_cast<ptrdiff_t>(std::min(names.size(), kShown));
+  return absl::StrJoin(names.begin(), end, ", ", [](std::string* out, const std::string& name) { *out += Quoted(name); });
+}
+
 absl::Status MayCall(const Roles& roles, const std::vector<std::string>& names, absl::string_view path) {
   std::optional<Role> has;
   for (const std::string& name : names) {
     if (const auto role = roles.find(name); role != roles.end()) has = std::max(has, std::optional(role->second));
   }
-  const std::string who = names.empty()
-                              ? "a certificate without a name"
-                              : absl::StrJoin(names.begin(), names.begin() + std::min(names.size(), kShown), ", ",
-                                              [](std::string* out, const std::string& name) { *out += Quoted(name); });
+  const std::string who = WhoIs(names);
   const auto needed = CallRoles().find(path);
   if (needed == CallRoles().end())
     return absl::PermissionDeniedError(absl::StrCat(who, ": there is no call ", Quoted(path), " over TCP"));

@@ -26,6 +26,9 @@ Roles ToRoles(const std::map<std::string, std::string>& words);
 // may be called by nobody over TCP; a test fails while a service of proto/ has one.
 const std::map<absl::string_view, Role>& CallRoles();
 
+// A client by its names, those of one certificate, for errors and the log: printable, and no more of them than one reads.
+std::string WhoIs(const std::vector<std::string>& names);
+
 // Whether the client of these names may call `path`; of several names the one that may do most counts.
 // Errors: PermissionDenied  it may not; names the client, the role that the call takes, and the key that would grant it.
 absl::Status MayCall(const Roles& roles, const std::vector<std::string>& names, absl::string_view path);

@@ -13,7 +13,9 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +30,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
+#include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 
 namespace api = kvist::controller::v1;
@@ -44,6 +47,7 @@ using kvist::test::FreePort;
 using kvist::test::KvistdCommand;
 using kvist::test::RunProgram;
 using kvist::test::StatusOf;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
@@ -149,7 +153,12 @@ TEST_CASE("Over TCP a client does what its certificate's role says, and without 
   const Certificates certificates;
   const TempDir dir;
   const uint16_t port = FreePort();
-  DaemonProcess daemon(dir.path(), certificates.Settings(port), FileOf(dir, kRoles));
+  const std::string log = dir / "log";
+  std::optional<StderrTo> to_log(log);
+  std::vector<std::string> settings = certificates.Settings(port);
+  settings.push_back("log.level=info");
+  DaemonProcess daemon(dir.path(), settings, FileOf(dir, kRoles));
+  to_log.reset();
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.StoreAll(engine.Keys(1000, 6)).status == KVIST_OK);
 
@@ -187,6 +196,11 @@ TEST_CASE("Over TCP a client does what its certificate's role says, and without 
   CHECK(Eventually([&] { return StatusOf(daemon)["spaces"][0]["chunks"] == 0; }));
   CHECK(ClearAsController(router).error_message() == "");
   CHECK(daemon.Terminate() == 0);
+  std::ifstream lines(log);
+  const std::string said{std::istreambuf_iterator<char>(lines), {}};
+  CHECK_THAT(said, Catch::Contains("\"dns:router.example\", \"cn:router\" calls /kvist.node.v1.Node/Clear") &&
+                       Catch::Contains(" calls /kvist.controller.v1.Controller/Clear") &&
+                       !Catch::Contains("prometheus\" calls"));
 }
 
 TEST_CASE("A reload gives and takes roles") {
