@@ -231,6 +231,7 @@ class Core {
     job_waits_ = job_waits_ && std::is_same_v<Event, Tick>;
     On(event, out);
     if (options_.below()) ServeBelow(out);
+    if (placement_.HasChanged()) out->push_back(placement_.TakeChanged());
   }
 
   // Takes lease_max and the shares over from valid options, for leases, pins and allocations from now on, and fill_timeout, which
@@ -280,6 +281,13 @@ class Core {
     uint32_t below = 0;  // of them
   };
   Located Locate(SpaceId space, std::span<const ChunkKey> keys);
+  // Where chunks are that lookups find: of the next places from `cursor` on (0: the first), `most` at most, and where to go on; kReadAll when
+  // there are no more. A chunk keeps its place, so one that is there from the first call to the last is given once; with all that ChunksChanged
+  // says from the first call on that makes up all there is. (One that hangs on a chunk which was dropped is given, and no lookup gets there.)
+  // Cost: no event's work; kPlacesRead places for each of `most`; where many are empty a call gives fewer chunks, or none.
+  uint64_t ReadChunks(uint64_t cursor, uint32_t most, std::vector<ChunkWhere>* chunks) const;
+  static constexpr uint64_t kReadAll = UINT64_MAX;
+  static constexpr uint32_t kPlacesRead = 4;
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -342,6 +350,7 @@ class Core {
   void On(const MoveAsked& event, Effects* out);
   void On(const QuotaSet& event, Effects* out);
   void On(const JobCancelAsked& event, Effects* out);
+  void On(const ChunksWatched&, Effects*) { placement_.Watch(); }
   void On(const Tick& event, Effects* out);
 
   // The rest of a lookup, whose position usable_ has found: what is leased and read for it, and its answer.

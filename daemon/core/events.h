@@ -403,6 +403,9 @@ struct Tick {
   absl::Time now;
 };
 
+// Somebody wants to know which chunks are where: from now on the core says what changes (ChunksChanged). Core::ReadChunks says how it is.
+struct ChunksWatched {};
+
 // ---- Effects ----------------------------------------------------------------------------------------------------------------
 
 struct SessionAccepted {
@@ -563,11 +566,27 @@ struct CorruptionFound {
   uint32_t chunks = 0;
   Tier tier = Tier::kDram;
 };
+// Where a chunk is now, as a lookup would find it: whole in each of these tiers, as far as is known here.
+struct ChunkWhere {
+  SpaceId space;
+  GroupId group;
+  ChunkKey key;
+  uint8_t tiers = 0;  // a bit for each, 1 << Tier; none: it is gone
 
-using Effect =
-    std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits, CopyCancelled,
-                 OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted, ReadStarted, PlacesFreed,
-                 SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten, RecodeStarted, RecodeStopped>;
+  friend bool operator==(const ChunkWhere&, const ChunkWhere&) = default;
+};
+// After ChunksWatched: where those chunks are now that the event has brought to other tiers, each as often as it changed, last the last. All
+// other effects of the event come before.
+struct ChunksChanged {
+  bool again =
+      false;  // what was said before is void: a clear has hidden chunks that aren't named, so all is to be read again
+  std::vector<ChunkWhere> chunks;
+};
+
+using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
+                            CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
+                            ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten,
+                            RecodeStarted, RecodeStopped, ChunksChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -112,6 +112,7 @@ void Placement::Unreserve(ChunkIndex i) {
     --space.sealed;
     PolicyOf(i).Dropped(i);
   }
+  const bool sealed = chunk.state == ChunkState::kSealed;
   const Bytes bytes = space.chunk_bytes(chunk.group);
   space.bytes -= bytes;
   tenants_[space.tenant].used -= bytes;
@@ -123,6 +124,7 @@ void Placement::Unreserve(ChunkIndex i) {
     chunk.state = ChunkState::kGhost;
     ++tenants_[space.tenant].ghosts;
   }
+  if (sealed) Moved(i);
   LetParentGo(chunk);
 }
 
@@ -176,6 +178,8 @@ void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places) {
   std::copy(places.begin(), places.end(), Places(chunk));
   chunk.disk = DiskCopy::kThere;
   chunks_.Charge(count);
+  BecomeBelow(chunk);
+  Moved(i);
 }
 
 ChunkIndex Placement::AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
@@ -186,10 +190,8 @@ ChunkIndex Placement::AddOnDisk(SpaceId space, GroupId group, const ChunkKey& ke
 }
 
 void Placement::Revive(ChunkIndex i, std::span<const DiskPlace> places) {
-  Chunk& chunk = chunks_[i];
-  KVIST_CHECK(chunk.state == ChunkState::kGhost && !chunk.detached);
+  KVIST_CHECK(chunks_[i].state == ChunkState::kGhost && !chunks_[i].detached);
   SetPlaces(i, places);
-  BecomeBelow(chunk);
 }
 
 std::span<const DiskPlace> Placement::PlacesOf(ChunkIndex i) const {
@@ -213,6 +215,7 @@ void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
   chunk.place = {};
   chunk.disk = DiskCopy::kNone;
   if (chunk.remote != RemoteCopy::kThere) BecomeGhost(chunk);
+  Moved(i);
 }
 
 void Placement::BecomeBelow(Chunk& chunk) {
@@ -242,12 +245,38 @@ void Placement::SetRemote(ChunkIndex i) {
   chunks_.Charge(1);
   chunk.remote = RemoteCopy::kThere;
   BecomeBelow(chunk);
+  Moved(i);
 }
 
 void Placement::ForgetRemote(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
+  const bool there = chunk.remote == RemoteCopy::kThere;
   chunk.remote = RemoteCopy::kNone;
   if (!chunk.on_disk()) BecomeGhost(chunk);
+  if (there) Moved(i);
+}
+
+// ---- Who watches ------------------------------------------------------------------------------------------------------------
+
+ChunkWhere Placement::Where(const Chunk& chunk) {
+  const auto bit = [](bool there, Tier tier) { return there ? 1u << static_cast<uint32_t>(tier) : 0u; };
+  const uint32_t tiers = bit(chunk.state == ChunkState::kSealed, Tier::kDram) | bit(chunk.on_disk(), Tier::kSsd) |
+                         bit(chunk.remote == RemoteCopy::kThere, Tier::kRemote);
+  return {chunk.space, chunk.group, chunk.key, static_cast<uint8_t>(chunk.whole() ? tiers : 0)};
+}
+
+void Placement::Moved(ChunkIndex i) {
+  if (!watched_) return;
+  const Chunk& chunk = chunks_[i];
+  // What is hidden was told when it was hidden, and its name may be another's by now.
+  if (chunk.detached || chunk.epoch != spaces_[chunk.space].epoch) return;
+  changed_.chunks.push_back(Where(chunk));
+}
+
+void Placement::Detach(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
+  if (watched_ && IsFound(chunk)) changed_.chunks.push_back({chunk.space, chunk.group, chunk.key});
+  chunks_.Detach(i);
 }
 
 // ---- Who goes ---------------------------------------------------------------------------------------------------------------
@@ -274,7 +303,7 @@ void Placement::Collect(ChunkIndex i, uint32_t detached_max, uint64_t until) {
     const bool kept = chunk.whole() && !chunk.detached && !chunk.only_remote();
     if (chunk.needed() || chunk.state == ChunkState::kFilling || kept) break;
     if (removed >= (chunk.detached ? detached_max : kGhostsMax) || chunks_.work() >= until) {
-      if (!chunk.detached) chunks_.Detach(i);  // a ghost that nothing needs: nobody misses it
+      if (!chunk.detached) Detach(i);  // a ghost that nothing needs: nobody misses it
       rest_.push_back(i);
       break;
     }

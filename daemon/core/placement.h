@@ -58,6 +58,24 @@ class Placement {
   // for they hang on ghosts, go so at last.
   void MakeFewerGhosts(TenantId tenant);
 
+  // Takes a chunk out of the index: nobody finds it any more.
+  void Detach(ChunkIndex chunk);
+
+  // Somebody watches: from now on it is noted when a chunk that lookups find comes to be in other tiers. What happens here is noted here; what
+  // makes a chunk whole elsewhere calls Moved.
+  void Watch() { watched_ = true; }
+  void Moved(ChunkIndex chunk);
+  // A clear has hidden a whole space.
+  void HiddenAtOnce() { changed_.again = watched_; }
+  // Whether a lookup finds the chunk, if it finds what that hangs on; and where it is.
+  bool IsFound(const Chunk& chunk) const {
+    return !chunk.detached && chunk.whole() && chunk.epoch == spaces_[chunk.space].epoch;
+  }
+  static ChunkWhere Where(const Chunk& chunk);
+  // What was noted since the last call.
+  bool HasChanged() const { return changed_.again || !changed_.chunks.empty(); }
+  ChunksChanged TakeChanged() { return std::exchange(changed_, {}); }
+
   // Frees the slots of a chunk that isn't held; it is below then, where it has a copy there and can still be found, or a ghost. Tells
   // the policy when its parent has become a leaf.
   void Unreserve(ChunkIndex chunk);
@@ -133,6 +151,8 @@ class Placement {
   std::vector<RestingSlot*> resting_;  // they, for a later core
   std::vector<PlacesFreed::Chunk> forgotten_;
   std::vector<ChunkIndex> rest_;
+  bool watched_ = false;
+  ChunksChanged changed_;
   uint64_t evictions_ = 0;
   uint64_t demotions_ = 0;
   uint64_t until_ = UINT64_MAX;

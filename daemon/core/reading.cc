@@ -132,6 +132,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
     chunk.state = ChunkState::kSealed;
     ++spaces_[chunk.space].sealed;
     placement_.PolicyOf(i).Sealed(i);
+    placement_.Moved(i);
     // One that is only moved goes before those that are used (Offer).
     if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
   } else {
@@ -144,7 +145,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
     // Nobody finds it any more. Those who had it leased are told when they load it, or by their copies.
     chunk.remote = RemoteCopy::kNone;
     if (!remote) placement_.ForgetPlaces(i);
-    if (!chunk.detached) chunks_.Detach(i);
+    if (!chunk.detached) placement_.Detach(i);
     chunk.state = ChunkState::kLost;
   }
   UseEnded(i);

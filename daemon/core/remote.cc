@@ -243,7 +243,7 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
     ++counters_.chunks_corrupt;
     out->push_back(CorruptionFound{chunk.space, 1, Tier::kDram});
     placement_.PolicyOf(i).Withdrawn(i);
-    chunks_.Detach(i);
+    placement_.Detach(i);
   }
   // A write that failed may be there, too.
   const std::pair<SpaceId, ChunkKey> name(chunk.space, chunk.key);
@@ -254,6 +254,7 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
     if (--doomed->second.writes == 0) remote_doomed_.erase(doomed);
     ForgetRemotely({job, chunk.space, {chunk.key}}, out);
   }
+  if (chunk.remote == RemoteCopy::kThere) placement_.Moved(i);
   Settle(i);
 }
 

@@ -34,6 +34,7 @@ void Core::On(const ClearAsked& event, Effects* out) {
   }
   const auto below = static_cast<uint8_t>((options_.disk.has_value() ? BitOf(Tier::kSsd) : 0) |
                                           (options_.remote.has_value() ? BitOf(Tier::kRemote) : 0));
+  placement_.HiddenAtOnce();
   // Places that are made later hold nothing of the epochs before.
   jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places(), .unkept = below});
   if (options_.below()) out->push_back(SpaceCleared{event.job, event.space});
@@ -74,7 +75,7 @@ void Core::On(const JobCancelAsked& event, Effects* out) {
 void Core::Detach(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   placement_.PolicyOf(i).Withdrawn(i);
-  chunks_.Detach(i);
+  placement_.Detach(i);
   if (chunk.state != ChunkState::kFilling) return placement_.Collect(i);
   Doom(i);
 }

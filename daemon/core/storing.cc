@@ -138,6 +138,7 @@ bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   chunk.disk_use = ages_.now();
   ++spaces_[chunk.space].sealed;
   placement_.PolicyOf(i).Sealed(i);
+  placement_.Moved(i);
   if (!chunk.busy()) placement_.PolicyOf(i).Returned(i);
   if (visible && !chunk.detached) OfferRemote(i);
   return visible;

@@ -169,6 +169,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::RemoteForgotten& effect);
   void Carry(core::RecodeStarted& effect);
   void Carry(core::RecodeStopped& effect) { remote_->StopRecoding(effect.job); }
+  void Carry(core::ChunksChanged&) {}
   LowerTier& TierAt(core::Tier tier) const;
   LowerTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 

@@ -402,6 +402,7 @@ class World {
   void Carry(core::RemoteAsked&) { KVIST_CHECK(false); }
   void Carry(core::RecodeStarted&) { KVIST_CHECK(false); }
   void Carry(core::RecodeStopped&) { KVIST_CHECK(false); }
+  void Carry(core::ChunksChanged&) { KVIST_CHECK(false); }  // nobody watches here
   void Carry(core::RemoteForgotten&) { KVIST_CHECK(false); }
   void Carry(core::ChunksHidden&) { KVIST_CHECK(false); }
   void Carry(core::Flushed& effect) { Find(*effect.session)->daemon->Answer(effect); }

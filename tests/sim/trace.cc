@@ -54,6 +54,12 @@ struct Printer {
   std::string operator()(const core::RemoteForgotten& e) { return absl::StrCat("forget ", e.keys.size(), " keys"); }
   std::string operator()(const core::RecodeStarted& e) { return absl::StrCat("encode of job ", e.job.value); }
   std::string operator()(const core::RecodeStopped& e) { return absl::StrCat("stop encoding of job ", e.job.value); }
+  std::string operator()(const core::ChunksChanged& e) {
+    std::string out = e.again ? "all is to be read again" : "";
+    for (const core::ChunkWhere& chunk : e.chunks)
+      absl::StrAppend(&out, out.empty() ? "" : ", ", Show(chunk.key), " in ", chunk.tiers);
+    return out;
+  }
   std::string operator()(const core::RemoteAsked& e) { return absl::StrCat("ask for ", e.keys.size(), " keys"); }
   std::string operator()(const core::ChunksHidden& e) {
     return absl::StrCat("hide ", e.chunks.size(), " chunks of job ", e.job.value);

@@ -39,6 +39,7 @@ inline constexpr std::string_view kClearedIsGone = "what was cleared is never a 
 inline constexpr std::string_view kTenantsApart = "spaces never see each other";
 inline constexpr std::string_view kBudgetsHold = "budgets hold";
 inline constexpr std::string_view kBoundedWork = "every event does bounded work";
+inline constexpr std::string_view kToldIsHeld = "what a core tells of its chunks is what it holds";
 inline constexpr std::string_view kSurvives = "what is whole in slots survives the core";
 inline constexpr std::string_view kServesAgain = "the pool serves again when nothing needs it";
 

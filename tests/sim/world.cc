@@ -58,6 +58,7 @@ void World::MakePool() {
 void World::MakeCore() {
   index_ = std::make_unique<test::KeptSections>();
   core_ = std::make_unique<core::Core>(core_options_, slots_.get(), index_.get());
+  told_.Watch(core_.get());
 }
 
 void World::MakeSpaces() {
@@ -194,6 +195,7 @@ void World::Crash() {
     spaces.push_back(core_->FindSpace(space.digest));
   }
   oracle_->Note(core_->TakeOver(left, spaces));
+  told_.Watch(core_.get());
   core_->CheckInvariants();
   memory_->NewSlots();
   late_until_ = now_ + core_options_.doubt;
@@ -636,6 +638,8 @@ const core::Effects& World::Deliver(const Event& event) {
   Digest(effects_);
   verdict_.Expect(core_->work() - work <= core_options_.EventWorkBound(), kBoundedWork,
                   absl::StrCat("an event cost ", core_->work() - work));
+  if (const std::string wrong = told_.Hear(&effects_, *core_); !wrong.empty()) verdict_.Break(kToldIsHeld, wrong);
+  if (!verdict_.kept()) return effects_;
   oracle_->Judge(event, effects_);
   if (!verdict_.kept()) return effects_;
   for (const core::Effect& effect : effects_) CarryOut(effect);

@@ -16,6 +16,7 @@
 #include "tests/sim/prng.h"
 #include "tests/sim/verdict.h"
 #include "tests/support/kept_sections.h"
+#include "tests/support/told_chunks.h"
 
 namespace kvist::sim {
 
@@ -130,6 +131,7 @@ class World {
   std::unique_ptr<Oracle> oracle_;
   std::unique_ptr<CopyEngine> copies_;
   core::Effects effects_;
+  test::ToldChunks told_;
 
   std::vector<core::SpaceSpec> spaces_;
   std::vector<Engine> engines_;

@@ -38,6 +38,7 @@ void CoreFixture::Restart(const Options& options, pool::Sections* sections) {
   pool.regions = {options.slab_bytes * options.slabs};
   slots = std::make_unique<pool::SlotAllocator>(pool::SlotAllocator::Create(pool).value());
   core = std::make_unique<Core>(options.core, slots.get(), sections);
+  watched = false;
 }
 
 absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank,

@@ -1,6 +1,7 @@
 #ifndef KVIST_TESTS_UNIT_CORE_CORE_FIXTURE_H_
 #define KVIST_TESTS_UNIT_CORE_CORE_FIXTURE_H_
 
+#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +9,9 @@
 #include <vector>
 
 #include "daemon/core/core.h"
+#include "storage/base/check.h"
 #include "storage/pool/slot_allocator.h"
+#include "tests/support/told_chunks.h"
 
 namespace kvist::core {
 
@@ -19,7 +22,8 @@ std::vector<ChunkKey> KeysOf(std::initializer_list<uint64_t> numbers);
 // A space named `name`, of `tenant`, with one group.
 SpaceSpec SpaceNamed(std::string_view name, std::vector<Bytes> slot_bytes_of_ranks, std::string_view tenant = "tenant");
 
-// A core over a pool without memory, and calls that read like what engines do. Checks the core's invariants after every event.
+// A core over a pool without memory, and calls that read like what engines do. Checks the core's invariants after every event, and that what
+// it tells of its chunks is what it holds.
 class CoreFixture {
  public:
   struct Options {
@@ -33,12 +37,17 @@ class CoreFixture {
   void Restart(const Options& options, pool::Sections* sections = nullptr);
   CoreFixture() : CoreFixture(Options{}) {}
 
-  // The effects of one event.
+  // The effects of one event, but for what it tells of chunks.
   template <class Event>
   Effects Do(const Event& event) {
+    if (!watched) told.Watch(core.get());
+    watched = true;
     Effects effects;
     core->Handle(event, &effects);
     core->CheckInvariants();
+    const std::string wrong = told.Hear(&effects, *core);
+    if (!wrong.empty()) std::fprintf(stderr, "%s\n", wrong.c_str());
+    KVIST_CHECK(wrong.empty());
     return effects;
   }
 
@@ -58,6 +67,8 @@ class CoreFixture {
 
   std::unique_ptr<pool::SlotAllocator> slots;
   std::unique_ptr<Core> core;
+  test::ToldChunks told;
+  bool watched = false;  // from the next event on: what is taken over before is read
   absl::Time now = absl::UnixEpoch();
   std::optional<OpEnded> ended;  // the last request's, when it ended at once
   uint64_t next_session = 1;

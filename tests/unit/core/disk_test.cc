@@ -393,6 +393,7 @@ class DiskWorld {
       Do(SpaceFound{space_});
       const LeftIndex left(before->sections());
       const Core::TakenOver told = fixture_.core->TakeOver(left, std::vector<std::optional<SpaceId>>{SpaceId{0}});
+      fixture_.watched = false;
       fixture_.core->CheckInvariants();
       kept += told.chunks;
       in_doubt += told.in_doubt;

@@ -49,6 +49,7 @@ class Successors {
       }
     }
     const Core::TakenOver told = core->core->TakeOver(index, here);
+    core->watched = false;
     core->core->CheckInvariants();
     file_ = std::move(file);
     sections_ = std::move(sections);
