@@ -18,9 +18,11 @@
 #include "cuda/gpus.h"
 #include "cuda/shared_memory_engine.h"
 #include "daemon/available_memory.h"
+#include "daemon/chunk_feed.h"
 #include "daemon/config_keys.h"
 #include "daemon/config_rules.h"
 #include "daemon/controller/controller_service.h"
+#include "daemon/controller/feed_service.h"
 #include "daemon/controller/local_node.h"
 #include "daemon/controller/nodes.h"
 #include "daemon/core/core.h"
@@ -161,6 +163,7 @@ struct Daemon::State {
   absl::Duration stop_flush;  // zero until there is something to flush
   std::unique_ptr<RemoteTier> remote;
   std::unique_ptr<Node> node;
+  std::unique_ptr<ChunkFeed> chunk_feed;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
   std::unique_ptr<rpc::TlsServer> admin_by_tls;
@@ -424,15 +427,17 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   admin.group = options.admin.socket_group;
   admin.node = s.node.get();
   // The controller's API over this node alone, so that clients use one API whether there is a kvist-controller or not.
+  uint64_t epoch = 0;
+  if (::getrandom(&epoch, sizeof epoch, 0) != sizeof epoch) return ErrnoStatus("getrandom", errno);
+  s.chunk_feed = std::make_unique<ChunkFeed>(s.reactor.get(), epoch);
   // One for each server: those who come over TCP have watchers' places of their own.
-  const auto of_itself = [&]() -> absl::StatusOr<std::shared_ptr<grpc::Service>> {
+  const auto services = [&]() -> absl::StatusOr<std::vector<std::shared_ptr<grpc::Service>>> {
     std::vector<controller::NamedNode> itself;
     itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
     KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
-    return controller::MakeControllerService(std::move(nodes));
+    return std::vector{controller::MakeControllerService(std::move(nodes)), controller::MakeFeedService(s.chunk_feed.get())};
   };
-  admin.services.resize(1);
-  KVIST_ASSIGN_OR_RETURN(admin.services[0], of_itself());
+  KVIST_ASSIGN_OR_RETURN(admin.services, services());
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
   s.observation->AdminSocketOpen(options.admin.socket);
   if (!options.admin.listen.empty()) {
@@ -441,8 +446,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     tls.files = TlsFilesOf(options);
     tls.roles = rpc::ToRoles(options.roles);
     tls.node = s.node.get();
-    tls.services.resize(1);
-    KVIST_ASSIGN_OR_RETURN(tls.services[0], of_itself());
+    KVIST_ASSIGN_OR_RETURN(tls.services, services());
     KVIST_ASSIGN_OR_RETURN(s.admin_by_tls, rpc::TlsServer::Create(std::move(tls)));
     spdlog::info("operators by TLS at {}", options.admin.listen);
   }

@@ -30,6 +30,9 @@ void NodeFeed::Introduce(SpaceIntroduced space) {
 
 void NodeFeed::Changed(const ChunkState& chunk) { ring_[++sequence_ % options_.changes_kept] = chunk; }
 
+// As if there had been more changes than are kept.
+void NodeFeed::ChangedAll() { sequence_ += uint64_t{options_.changes_kept} + 1; }
+
 absl::StatusOr<NodeFeed::WatcherId> NodeFeed::Watch(std::optional<Position> from) {
   if (watchers_.size() >= options_.watchers_max) {
     return absl::ResourceExhaustedError(absl::StrCat("more than ", options_.watchers_max, " watchers"));

@@ -50,6 +50,8 @@ class NodeFeed {
   void Introduce(SpaceIntroduced space);
   // Where a chunk is now.
   void Changed(const ChunkState& chunk);
+  // The node has changed in a way that isn't told chunk by chunk: everybody is told a snapshot that begins now.
+  void ChangedAll();
 
   // Somebody who wants to be told everything; who knows all up to `from` is told what came after, if that is still kept, else a snapshot.
   // Errors: ResourceExhausted  watchers_max.

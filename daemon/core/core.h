@@ -263,7 +263,8 @@ class Core {
 
   const CoreOptions& options() const { return options_; }
   CoreStatus status() const;
-  CoreStatus::SpaceRow space(SpaceId id) const;  // one that was met
+  CoreStatus::SpaceRow space(SpaceId id) const;       // one that was met
+  uint32_t spaces() const { return spaces_.size(); }  // that were met, numbered from 0
   const SpaceSpec& spec(SpaceId id) const { return spaces_[id].spec; }
   std::optional<SpaceId> FindSpace(const SpaceDigest& digest) const { return spaces_.Find(digest); }
   const std::vector<Bytes>& SlotBytes(SpaceId space, GroupId group) const {  // [shard]

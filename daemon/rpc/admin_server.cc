@@ -22,8 +22,8 @@
 namespace kvist::rpc {
 namespace {
 
-// Calls at a time, gRPC's own pollers included; a few operators and a scraper, and eight watchers of jobs of each of two services.
-constexpr int kThreadsMax = 24;
+// Calls at a time, gRPC's own pollers included; a few operators and a scraper, eight watchers of jobs of each of two services, and eight of chunks.
+constexpr int kThreadsMax = 32;
 constexpr std::chrono::seconds kGrace(1);
 
 class NarrowUmask {

@@ -53,6 +53,7 @@ const std::map<absl::string_view, Role>& CallRoles() {
       {"/kvist.node.v1.Node/Prefetch", Role::kOperate},
       {"/kvist.node.v1.Node/Compress", Role::kOperate},
       {"/kvist.node.v1.Node/Decompress", Role::kOperate},
+      {"/kvist.node.v1.Feed/WatchChunks", Role::kRead},
 
       {"/kvist.controller.v1.Controller/Lookup", Role::kRead},
       {"/kvist.controller.v1.Controller/QueryIp", Role::kRead},

@@ -143,6 +143,13 @@ void Reactor::Close(SessionId id, std::function<void()> drained) {
   });
 }
 
+void Reactor::WatchChunks(std::function<void(const core::ChunksChanged&)> changed) {
+  KVIST_CHECK(!chunks_changed_);
+  chunks_changed_ = std::move(changed);
+  core_.Handle(core::ChunksWatched{}, &effects_);
+  CarryOut();
+}
+
 // ---- The loop ---------------------------------------------------------------------------------------------------------------
 
 void Reactor::Loop() {

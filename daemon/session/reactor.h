@@ -95,6 +95,8 @@ class Reactor : public LowerTier::Ear {
   // As core::OperatorPinAsked says; how many chunks are kept. Errors: ResourceExhausted  the tenant's budget for pins.
   absl::StatusOr<uint32_t> Pin(SpaceId space, std::string owner, std::span<const ChunkKey> keys, absl::Duration lasts);
   void RemovePin(SpaceId space, const core::PinName& pin);
+  // `changed` hears where chunks come to be, from now on and for good. Once.
+  void WatchChunks(std::function<void(const core::ChunksChanged&)> changed);
   template <class F>
   void ForEachSession(F f) const {
     for (const auto& [id, session] : sessions_) f(*session);
@@ -169,7 +171,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::RemoteForgotten& effect);
   void Carry(core::RecodeStarted& effect);
   void Carry(core::RecodeStopped& effect) { remote_->StopRecoding(effect.job); }
-  void Carry(core::ChunksChanged&) {}
+  void Carry(core::ChunksChanged& effect) { chunks_changed_(effect); }
   LowerTier& TierAt(core::Tier tier) const;
   LowerTier::Slots SlotsOf(SpaceId space, GroupId group, std::span<const SlotRef> slots) const;
 
@@ -181,6 +183,7 @@ class Reactor : public LowerTier::Ear {
   RemoteTier* remote_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
   std::function<void(const core::CorruptionFound&)> corruption_;
+  std::function<void(const core::ChunksChanged&)> chunks_changed_;
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;

@@ -144,6 +144,30 @@ TEST_CASE("NodeFeed begins a snapshot again for a watcher that has fallen behind
   REQUIRE(f.NextOf<SnapshotSlice>(watcher).index == 0);
 }
 
+TEST_CASE("NodeFeed begins a snapshot for everybody when all has changed") {
+  FedNode f({.changes_kept = 4, .slice_chunks_max = 1});
+  for (uint64_t n = 0; n < 3; ++n) f.Set(StateOf(n, kDram));
+  const auto following = *f.feed.Watch(NodeFeed::Position{kEpoch, 3});
+  f.NextOf<SpaceIntroduced>(following);
+  REQUIRE_FALSE(f.Next(following).has_value());
+  const auto reading = *f.feed.Watch(std::nullopt);
+  f.NextOf<SnapshotBegin>(reading);
+  f.NextOf<SpaceIntroduced>(reading);
+  f.NextOf<SnapshotSlice>(reading);
+  f.feed.ChangedAll();
+  const uint64_t sequence = f.feed.position().sequence;
+  for (const auto watcher : {following, reading, *f.feed.Watch(NodeFeed::Position{kEpoch, 3})}) {
+    REQUIRE(f.NextOf<SnapshotBegin>(watcher).sequence == sequence);
+    f.NextOf<SpaceIntroduced>(watcher);
+    REQUIRE(f.NextOf<SnapshotSlice>(watcher).index == 0);
+  }
+  // Who knows of it goes on as ever.
+  f.Set(StateOf(9, kDram));
+  const auto after = *f.feed.Watch(NodeFeed::Position{kEpoch, sequence});
+  f.NextOf<SpaceIntroduced>(after);
+  REQUIRE(f.NextOf<ChangeBatch>(after).chunks == std::vector{StateOf(9, kDram)});
+}
+
 TEST_CASE("NodeFeed ends a snapshot when all changes before its last slice are told") {
   FedNode f({.changes_kept = 10, .batch_changes_max = 1});
   const auto watcher = *f.feed.Watch(std::nullopt);
@@ -258,6 +282,10 @@ TEST_CASE("A directory equals its node after any interleaving of slices, changes
                                TierSet{static_cast<uint8_t>(one_in(2) ? 0 : 1 + random() % TierSet::kAll)}};
         places.Set(state);
         feed.Changed(state);
+      }
+      if (one_in(200)) {  // a clear, which isn't told chunk by chunk
+        places = {};
+        feed.ChangedAll();
       }
       Watching& one = *watching[random() % watching.size()];
       if (!one_in(4)) next(one);
