@@ -14,8 +14,10 @@
 #include "daemon/controller/checks.h"
 #include "daemon/controller/fan_out.h"
 #include "daemon/controller/replies.h"
+#include "daemon/rpc/replies.h"
 #include "daemon/rpc/requests.h"
 #include "storage/base/status.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::controller {
 namespace {
@@ -95,6 +97,14 @@ To OnPromptOf(const From& from) {
   return to;
 }
 
+uint64_t ToMillis(absl::Duration age) { return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(age))); }
+
+// What a node would answer that holds this.
+absl::StatusOr<node::v1::LookupReply> ToAnswer(const std::vector<rpc::Found>& spaces) {
+  if (spaces.empty()) return absl::NotFoundError("space: no space fits");
+  return rpc::ToReply(spaces);
+}
+
 bool IsEmpty(const node::v1::SpaceFilter& space) {
   return space.digest().empty() && space.model().empty() && space.tenant().empty();
 }
@@ -152,14 +162,42 @@ absl::Status CheckPacking(const Request& request) {
 
 }  // namespace
 
+Controller::Controller(Nodes nodes, Following::Options following) : nodes_(std::move(nodes)) {
+  const std::vector<const NamedNode*> all = nodes_.all();
+  if (std::any_of(all.begin(), all.end(), [](const NamedNode* node) { return node->api->can_be_followed(); }))
+    following_ = std::make_unique<Following>(&nodes_, following);
+}
+
 absl::StatusOr<v1::LookupReply> Controller::Lookup(const v1::LookupRequest& request, absl::Time deadline) const {
   KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.Those("nodes", request.nodes()));
+  std::vector<std::optional<Following::Known>> known(nodes.size());
+  if (following_ != nullptr && !request.ask_nodes()) {
+    KVIST_ASSIGN_OR_RETURN(const rpc::SpaceFilter filter, rpc::ReadFilter(request.space()));
+    KVIST_ASSIGN_OR_RETURN(const rpc::Prompt prompt, rpc::ReadPrompt(request.prompt()));
+    known = following_->Lookup(nodes, filter, prompt);
+  }
+  std::vector<const NamedNode*> unknown;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (!known[i].has_value()) unknown.push_back(nodes[i]);
+  }
+  std::vector<absl::StatusOr<node::v1::LookupReply>> answers;
+  if (!unknown.empty()) {
+    answers =
+        AskAll(SameOf(unknown, OnPromptOf<node::v1::LookupRequest>(request)), &NodeApi::Lookup, NodeDeadline(deadline));
+  }
   v1::LookupReply reply;
-  AskThose(nodes, OnPromptOf<node::v1::LookupRequest>(request), &NodeApi::Lookup, deadline, &reply,
-           [&reply](const std::string& node, const node::v1::LookupReply& found) {
-             for (const node::v1::LookupReply::InSpace& space : found.spaces()) *reply.add_spaces() = ToInSpace(node, space);
-           });
+  auto answer = answers.begin();
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const absl::StatusOr<node::v1::LookupReply> found =
+        known[i].has_value() ? ToAnswer(known[i]->spaces) : std::move(*answer++);
+    v1::Outcome& outcome = *reply.add_nodes();
+    outcome = ToOutcome(nodes[i]->name, found.status());
+    if (known[i].has_value()) outcome.set_as_of_ms(ToMillis(known[i]->age));
+    if (!found.ok()) continue;
+    for (const node::v1::LookupReply::InSpace& space : found->spaces())
+      *reply.add_spaces() = ToInSpace(nodes[i]->name, space);
+  }
   return reply;
 }
 
@@ -356,6 +394,12 @@ absl::StatusOr<v1::HealthReply> Controller::Health(const v1::HealthRequest& requ
            [&reply](const std::string& node, const node::v1::StatusReply& status) {
              *reply.add_healthy() = ToHealth(node, status);
            });
+  for (v1::HealthReply::Node& row : *reply.mutable_healthy()) {
+    for (const NamedNode* node : nodes) {
+      if (node->name != row.node()) continue;
+      if (const std::optional<v1::Followed> followed = FollowedOf(node)) *row.mutable_followed() = *followed;
+    }
+  }
   return reply;
 }
 
@@ -365,8 +409,20 @@ absl::StatusOr<v1::ListNodesReply> Controller::ListNodes(const v1::ListNodesRequ
     v1::ListNodesReply::Node& row = *reply.add_nodes();
     row.set_name(node->name);
     row.set_api(node->api->address());
+    if (const std::optional<v1::Followed> followed = FollowedOf(node)) *row.mutable_followed() = *followed;
   }
   return reply;
+}
+
+std::optional<v1::Followed> Controller::FollowedOf(const NamedNode* node) const {
+  const std::optional<Following::State> state = following_ != nullptr ? following_->StateOf(node) : std::nullopt;
+  if (!state.has_value()) return std::nullopt;
+  v1::Followed followed;
+  followed.set_fresh(state->fresh);
+  followed.set_chunks(state->chunks);
+  if (state->age.has_value()) followed.set_as_of_ms(ToMillis(*state->age));
+  followed.set_why_not(IsUtf8(state->why_not) ? state->why_not : absl::CHexEscape(state->why_not));
+  return followed;
 }
 
 absl::StatusOr<v1::Job> Controller::JobOf(const std::string& id, absl::Time deadline) const {

@@ -3,17 +3,21 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/controller/following.h"
 #include "daemon/controller/nodes.h"
 #include "proto/controller.pb.h"
 
 namespace kvist::controller {
 
-// The calls of proto/controller.proto over some nodes, without the wire. It keeps nothing between calls.
+// The calls of proto/controller.proto over some nodes, without the wire. It keeps nothing between calls but a directory of what nodes tell, those
+// that can be followed.
 //
 // Threads: any; each call waits for its nodes, at most until `deadline` (monotonic clock). A node has 5 s, or four fifths of the time there is.
 // Errors: those that the proto says.
@@ -21,7 +25,7 @@ class Controller {
  public:
   static constexpr int kWatchersMax = 8;  // each keeps a thread of the caller's, and others want answers
 
-  explicit Controller(Nodes nodes) : nodes_(std::move(nodes)) {}
+  explicit Controller(Nodes nodes, Following::Options following = {});
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;
 
@@ -51,7 +55,10 @@ class Controller {
                                             absl::Time deadline) const;
   absl::StatusOr<v1::Job> JobOf(const std::string& id, absl::Time deadline) const;
 
+  std::optional<v1::Followed> FollowedOf(const NamedNode* node) const;
+
   const Nodes nodes_;
+  std::unique_ptr<Following> following_;  // none: no node can be followed
   std::atomic<int> watchers_{0};
 };
 

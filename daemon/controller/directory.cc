@@ -291,17 +291,41 @@ std::vector<Directory::SpaceView> Directory::Spaces(const SpaceFilter& filter) c
   return views;
 }
 
+Directory::NodeView Directory::ViewOf(NodeId id, const Node& node) {
+  NodeView view{id, node.name};
+  view.chunks = node.shown.has_value() ? node.shown->chunks : 0;
+  view.stale = node.shown.has_value() && node.stale;
+  view.filling = node.filling.has_value();
+  view.needs_snapshot = !node.follows;
+  return view;
+}
+
+std::optional<Directory::NodeView> Directory::View(NodeId id) const {
+  const std::shared_ptr<Node> node = Find(id);
+  if (node == nullptr) return std::nullopt;
+  const MutexLock lock(&node->mutex);
+  return ViewOf(id, *node);
+}
+
+std::vector<Directory::SpaceView> Directory::SpacesOf(NodeId id) const {
+  const std::shared_ptr<Node> node = Find(id);
+  if (node == nullptr) return {};
+  std::map<uint32_t, const Space*> by_number;
+  {
+    const MutexLock lock(&node->mutex);
+    by_number.insert(node->spaces.begin(), node->spaces.end());
+  }
+  std::vector<SpaceView> views;
+  for (const auto& [number, space] : by_number) views.push_back(space->view);
+  return views;
+}
+
 std::vector<Directory::NodeView> Directory::Nodes() const {
   std::vector<NodeView> views;
   const ReaderLock lock(&nodes_mutex_);
   for (const auto& [id, node] : nodes_) {
     const MutexLock its(&node->mutex);
-    NodeView view{id, node->name};
-    view.chunks = node->shown.has_value() ? node->shown->chunks : 0;
-    view.stale = node->shown.has_value() && node->stale;
-    view.filling = node->filling.has_value();
-    view.needs_snapshot = !node->follows;
-    views.push_back(std::move(view));
+    views.push_back(ViewOf(id, *node));
   }
   std::ranges::sort(views, {}, [](const NodeView& view) { return view.node; });
   return views;

@@ -109,6 +109,10 @@ class Directory {
     bool needs_snapshot = false;  // and none is on its way
   };
   std::vector<NodeView> Nodes() const;  // in the order of their ids
+  // One of them; nothing when it is forgotten.
+  std::optional<NodeView> View(NodeId node) const;
+  // The spaces that it has introduced since its last SnapshotBegin, in the order of its own numbers.
+  std::vector<SpaceView> SpacesOf(NodeId node) const;
 
   // Of everything that grows with chunks, as taken from the system.
   uint64_t memory_bytes() const { return index_.memory_bytes(); }
@@ -142,6 +146,7 @@ class Directory {
   };
 
   std::shared_ptr<Node> Find(NodeId node) const;
+  static NodeView ViewOf(NodeId id, const Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(node.mutex);
   const Space* FindSpace(const SpaceDigest& digest) const;
   absl::StatusOr<const Space*> OpenSpace(const SpaceIntroduced& introduced);
 

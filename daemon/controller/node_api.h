@@ -2,11 +2,15 @@
 #define KVIST_DAEMON_CONTROLLER_NODE_API_H_
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/controller/feed.h"
+#include "daemon/controller/node_feed.h"
 #include "proto/node.pb.h"
 
 namespace kvist::controller {
@@ -14,6 +18,19 @@ namespace kvist::controller {
 // Called once, on any thread, perhaps before the call that it was given to returns.
 template <class Reply>
 using Done = std::function<void(absl::StatusOr<Reply>)>;
+
+// What a node tells of its chunks (feed.h), from over the wire.
+//
+// Threads: Read on one, Cancel on any.
+class ChunkStream {
+ public:
+  virtual ~ChunkStream() = default;
+  // The next message; waits for it, however long that takes.
+  // Errors: InvalidArgument  it was none.  Cancelled  by Cancel.  Others: why the stream has ended; so it has with the first two.
+  virtual absl::StatusOr<FeedMessage> Read() = 0;
+  // Ends it: Read doesn't wait any more.
+  virtual void Cancel() = 0;
+};
 
 // One node as a controller sees it: the calls of proto/node.proto that it needs, and where the node is. Implemented over a kvistd's socket
 // (remote_node.h), inside a kvistd (local_node.h), and by tests.
@@ -50,6 +67,10 @@ class NodeApi {
   virtual void ListJobs(const node::v1::ListJobsRequest& request, absl::Time deadline,
                         Done<node::v1::ListJobsReply> done) = 0;
   virtual void CancelJob(const node::v1::CancelJobRequest& request, absl::Time deadline, Done<node::v1::Job> done) = 0;
+
+  // What it tells of its chunks, from there on when it still can, else from a snapshot. A node that can't be followed is asked only: null.
+  virtual std::unique_ptr<ChunkStream> Follow(std::optional<NodeFeed::Position>) { return nullptr; }
+  virtual bool can_be_followed() const { return false; }
 };
 
 }  // namespace kvist::controller

@@ -5,12 +5,14 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/support/channel_arguments.h>
+#include <grpcpp/support/sync_stream.h>
 
 #include <chrono>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/controller/feed_wire.h"
 #include "daemon/endpoint/credentials.h"
 #include "daemon/rpc/admin_socket.h"
 #include "proto/controller.grpc.pb.h"
@@ -36,13 +38,58 @@ std::shared_ptr<grpc::Channel> ChannelTo(const endpoint::Address& address, const
   return grpc::CreateCustomChannel(rpc::SocketAddress(address.socket), grpc::InsecureChannelCredentials(), arguments);
 }
 
+absl::Status ToStatus(const grpc::Status& status, const std::string& address) {
+  const auto code = static_cast<absl::StatusCode>(status.error_code());
+  std::string message = status.error_message();
+  if (code == absl::StatusCode::kUnavailable) {
+    message = absl::StrCat("doesn't answer at ", address, ": ", message);
+  } else if (code == absl::StatusCode::kDeadlineExceeded) {
+    message = absl::StrCat("no answer in time at ", address);
+  } else if (code == absl::StatusCode::kUnimplemented && message.empty()) {
+    message = absl::StrCat("the kvistd at ", address, " is older than this controller, and doesn't know the call");
+  }
+  return {code, message};
+}
+
+class RemoteStream final : public ChunkStream {
+ public:
+  RemoteStream(std::shared_ptr<node::v1::Feed::Stub> feed, std::string address, std::optional<NodeFeed::Position> from)
+      : address_(std::move(address)), feed_(std::move(feed)) {
+    node::v1::WatchChunksRequest request;
+    if (from.has_value()) {
+      request.mutable_position()->set_epoch(from->epoch);
+      request.mutable_position()->set_sequence(from->sequence);
+    }
+    reader_ = feed_->WatchChunks(&context_, request);
+  }
+  // A stream that isn't read to its end must be cancelled before it goes.
+  ~RemoteStream() override { context_.TryCancel(); }
+
+  absl::StatusOr<FeedMessage> Read() override {
+    node::v1::ChunkNews news;
+    if (reader_ == nullptr) return absl::CancelledError("the stream has ended");
+    if (reader_->Read(&news)) return FromNews(news);
+    const absl::Status why = ToStatus(reader_->Finish(), address_);
+    reader_.reset();
+    return why.ok() ? absl::UnavailableError(absl::StrCat("the stream from ", address_, " has ended")) : why;
+  }
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  const std::string address_;
+  const std::shared_ptr<node::v1::Feed::Stub> feed_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<node::v1::ChunkNews>> reader_;
+};
+
 class RemoteNode final : public NodeApi {
  public:
   RemoteNode(const endpoint::Address& address, const endpoint::TlsFiles& tls)
       : address_(address.text()),
         channel_(ChannelTo(address, tls)),
         node_(node::v1::Node::NewStub(channel_)),
-        controller_(v1::Controller::NewStub(channel_)) {}
+        controller_(v1::Controller::NewStub(channel_)),
+        feed_(node::v1::Feed::NewStub(ChannelTo(address, tls))) {}
 
   std::string address() const override { return address_; }
 
@@ -102,6 +149,10 @@ class RemoteNode final : public NodeApi {
   void CancelJob(const node::v1::CancelJobRequest& request, absl::Time deadline, Done<node::v1::Job> done) override {
     AskNode(&OfNode::CancelJob, request, deadline, std::move(done));
   }
+  std::unique_ptr<ChunkStream> Follow(std::optional<NodeFeed::Position> from) override {
+    return std::make_unique<RemoteStream>(feed_, address_, from);
+  }
+  bool can_be_followed() const override { return true; }
 
  private:
   using OfNode = node::v1::Node::StubInterface::async_interface;
@@ -129,23 +180,12 @@ class RemoteNode final : public NodeApi {
                     });
   }
 
-  static absl::Status ToStatus(const grpc::Status& status, const std::string& address) {
-    const auto code = static_cast<absl::StatusCode>(status.error_code());
-    std::string message = status.error_message();
-    if (code == absl::StatusCode::kUnavailable) {
-      message = absl::StrCat("doesn't answer at ", address, ": ", message);
-    } else if (code == absl::StatusCode::kDeadlineExceeded) {
-      message = absl::StrCat("no answer in time at ", address);
-    } else if (code == absl::StatusCode::kUnimplemented && message.empty()) {
-      message = absl::StrCat("the kvistd at ", address, " is older than this controller, and doesn't know the call");
-    }
-    return {code, message};
-  }
-
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<node::v1::Node::Stub> node_;
   const std::unique_ptr<v1::Controller::Stub> controller_;
+  // On a connection of its own: what isn't read of a stream takes room on its connection, and calls would wait for it.
+  const std::shared_ptr<node::v1::Feed::Stub> feed_;
 };
 
 }  // namespace

@@ -211,6 +211,18 @@ std::string ToTable(const node::v1::SessionsReply& sessions, size_t columns) {
   return table.Render(columns);
 }
 
+namespace {
+
+// When the controller has heard last what the node's chunks are.
+std::string ToldOf(const controller::v1::HealthReply::Node& node) {
+  if (!node.has_followed()) return "-";  // it is asked
+  const controller::v1::Followed& followed = node.followed();
+  if (!followed.fresh()) return "no: " + Printable(followed.why_not());
+  return HumanDuration(absl::Milliseconds(followed.as_of_ms())) + " ago";
+}
+
+}  // namespace
+
 std::string ToTable(const controller::v1::HealthReply& health, size_t columns) {
   Table table({{"NODE"},
                {"VERSION", Table::Align::kLeft, 2},
@@ -218,12 +230,14 @@ std::string ToTable(const controller::v1::HealthReply& health, size_t columns) {
                {"POOL", kRight},
                {"USED", kRight},
                {"SSD"},
-               {"SESSIONS", kRight}});
+               {"SESSIONS", kRight},
+               {"CHUNKS", kRight},
+               {"TOLD"}});
   std::string silent;
   for (const auto& node : health.healthy()) {
     table.Add({node.node(), node.version(), HumanDuration(absl::Seconds(node.uptime_seconds())),
                HumanBytes(Bytes{node.pool_capacity_bytes()}), HumanBytes(Bytes{node.pool_used_bytes()}), node.ssd().state(),
-               HumanCount(node.sessions())});
+               HumanCount(node.sessions()), node.has_followed() ? HumanCount(node.followed().chunks()) : "-", ToldOf(node)});
   }
   for (const auto& outcome : health.nodes()) {
     if (outcome.code() != 0) absl::StrAppend(&silent, Printable(outcome.node()), ": ", Printable(outcome.message()), "\n");

@@ -168,6 +168,13 @@ Request On(uint32_t prompt) {
   return request;
 }
 
+// A lookup that every node is asked: the directory may know of a change a moment later (followed_nodes_test.cc).
+api::LookupRequest Asking(uint32_t prompt) {
+  api::LookupRequest request = On<api::LookupRequest>(prompt);
+  request.set_ask_nodes(true);
+  return request;
+}
+
 template <class Request>
 Request OnNode(const std::string& node, uint32_t prompt) {
   Request request = On<Request>(prompt);
@@ -178,7 +185,7 @@ Request OnNode(const std::string& node, uint32_t prompt) {
 // Tokens that each node holds, by "node tier".
 std::map<std::string, uint64_t> WhereIs(const Client& client, uint32_t prompt) {
   std::map<std::string, uint64_t> where;
-  const api::LookupReply reply = client.Good(&api::Controller::Stub::Lookup, On<api::LookupRequest>(prompt));
+  const api::LookupReply reply = client.Good(&api::Controller::Stub::Lookup, Asking(prompt));
   for (const api::LookupReply::InSpace& space : reply.spaces())
     for (const auto& tier : space.tiers()) where[space.node() + " " + tier.tier()] += tier.tokens();
   return where;
@@ -210,7 +217,7 @@ TEST_CASE("lookup: which node holds how much of a prompt, in which tier") {
   const Controlled cluster;
   Store(cluster.a, 1000);
   Store(cluster.b, 1007);  // begins with the first two chunks of the other
-  const api::LookupReply reply = cluster.client.Good(&api::Controller::Stub::Lookup, On<api::LookupRequest>(1000));
+  const api::LookupReply reply = cluster.client.Good(&api::Controller::Stub::Lookup, Asking(1000));
   REQUIRE(reply.spaces_size() == 2);
   CHECK(CodesOf(reply) == Codes{{"node-a", 0}, {"node-b", 0}});
   const api::LookupReply::InSpace& a = reply.spaces(0);
@@ -229,7 +236,7 @@ TEST_CASE("lookup: which node holds how much of a prompt, in which tier") {
         Where{{"node-a dram", kPromptTokens}, {"node-b dram", 2 * FakeEngine::kChunkTokens}});
   CHECK(WhereIs(cluster.client, 5000) == Where{});
 
-  api::LookupRequest request = On<api::LookupRequest>(1000);
+  api::LookupRequest request = Asking(1000);
   request.add_nodes("node-b");
   request.mutable_space()->set_digest(a.digest().substr(0, 8));
   CHECK(cluster.client.Good(&api::Controller::Stub::Lookup, request).spaces_size() == 1);
@@ -435,8 +442,7 @@ TEST_CASE("A node that is down, or hangs, costs its own row of an answer, and is
   SECTION("it hangs") {
     cluster.b.Signal(SIGSTOP);
     // Within the caller's time, which is far less than a node's.
-    const auto [status, reply] =
-        client.Ask(&api::Controller::Stub::Lookup, On<api::LookupRequest>(1000), std::chrono::seconds(4));
+    const auto [status, reply] = client.Ask(&api::Controller::Stub::Lookup, Asking(1000), std::chrono::seconds(4));
     INFO(status.error_message());
     CHECK(status.ok());
     CHECK(CodesOf(reply) == Codes{{"node-a", 0}, {"node-b", grpc::DEADLINE_EXCEEDED}});
@@ -557,7 +563,7 @@ TEST_CASE("A controller says which field of a request is wrong, and knows its no
   const Controlled cluster;
   const Client& client = cluster.client;
   Store(cluster.a, 1000);
-  api::LookupRequest lookup = On<api::LookupRequest>(1000);
+  api::LookupRequest lookup = Asking(1000);
   lookup.add_nodes("node-z");
   client.Refuses(&api::Controller::Stub::Lookup, lookup, grpc::NOT_FOUND, "nodes: no node is called \"node-z\"");
   lookup.set_nodes(0, "own-a");  // that is what it calls itself
@@ -579,7 +585,7 @@ TEST_CASE("A controller says which field of a request is wrong, and knows its no
   // What a model takes at most is no problem: a million tokens.
   huge.mutable_prompt()->mutable_tokens()->Truncate(1'000'000);
   CHECK(client.Good(&api::Controller::Stub::Lookup, huge).spaces(0).tokens() == 0);
-  api::LookupRequest wrong = On<api::LookupRequest>(1000);
+  api::LookupRequest wrong = Asking(1000);
   wrong.mutable_space()->set_digest("xyz");
   client.Refuses(&api::Controller::Stub::Lookup, wrong, grpc::INVALID_ARGUMENT, "space.digest: \"xyz\"");
 }

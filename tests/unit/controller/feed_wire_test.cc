@@ -10,7 +10,7 @@
 namespace kvist::controller {
 namespace {
 
-constexpr uint64_t kEpoch = 0x8000'0000'0000'0005;
+constexpr uint64_t kHighEpoch = 0x8000'0000'0000'0005;
 
 // Over the wire and back.
 FeedMessage Again(const FeedMessage& message) {
@@ -23,7 +23,7 @@ FeedMessage Again(const FeedMessage& message) {
 }
 
 TEST_CASE("Each message of a feed comes back from the wire as it was") {
-  SpaceIntroduced space{kEpoch,
+  SpaceIntroduced space{kHighEpoch,
                         SpaceId{7},
                         DigestOf(3),
                         "ten\xff"
@@ -33,7 +33,7 @@ TEST_CASE("Each message of a feed comes back from the wire as it was") {
                         {}};
   space.groups = {{}, {GroupKind::kWindow, 5}, {GroupKind::kState, 0}};
   const auto space_again = std::get<SpaceIntroduced>(Again(space));
-  CHECK(space_again.epoch == kEpoch);
+  CHECK(space_again.epoch == kHighEpoch);
   CHECK(space_again.id == space.id);
   CHECK(space_again.digest == space.digest);
   CHECK(space_again.tenant == space.tenant);
@@ -41,8 +41,8 @@ TEST_CASE("Each message of a feed comes back from the wire as it was") {
   CHECK(space_again.chunk_tokens == space.chunk_tokens);
   CHECK(space_again.groups == space.groups);
 
-  CHECK(std::get<SnapshotBegin>(Again(SnapshotBegin{kEpoch, UINT64_MAX - 1})).sequence == UINT64_MAX - 1);
-  CHECK(std::get<SnapshotEnd>(Again(SnapshotEnd{kEpoch, 12})).slices == 12);
+  CHECK(std::get<SnapshotBegin>(Again(SnapshotBegin{kHighEpoch, UINT64_MAX - 1})).sequence == UINT64_MAX - 1);
+  CHECK(std::get<SnapshotEnd>(Again(SnapshotEnd{kHighEpoch, 12})).slices == 12);
 
   // Runs of one group, and chunks that change groups and spaces each time.
   std::vector<ChunkState> chunks;
@@ -51,19 +51,19 @@ TEST_CASE("Each message of a feed comes back from the wire as it was") {
     chunks.push_back(
         {SpaceId{of / 2}, GroupId{static_cast<uint16_t>(of % 3)}, KeyOf(n), TierSet{static_cast<uint8_t>(n % 8)}});
   }
-  const auto slice = std::get<SnapshotSlice>(Again(SnapshotSlice{kEpoch, 4, chunks}));
-  CHECK(slice.epoch == kEpoch);
+  const auto slice = std::get<SnapshotSlice>(Again(SnapshotSlice{kHighEpoch, 4, chunks}));
+  CHECK(slice.epoch == kHighEpoch);
   CHECK(slice.index == 4);
   CHECK(slice.chunks == chunks);
-  const auto batch = std::get<ChangeBatch>(Again(ChangeBatch{kEpoch, 10, 50, chunks}));
+  const auto batch = std::get<ChangeBatch>(Again(ChangeBatch{kHighEpoch, 10, 50, chunks}));
   CHECK(batch.after == 10);
   CHECK(batch.up_to == 50);
   CHECK(batch.chunks == chunks);
-  CHECK(std::get<ChangeBatch>(Again(ChangeBatch{kEpoch, 50, 50, {}})).chunks.empty());
+  CHECK(std::get<ChangeBatch>(Again(ChangeBatch{kHighEpoch, 50, 50, {}})).chunks.empty());
 }
 
 TEST_CASE("A chunk costs 33 bytes on the wire, and a run of them a few more") {
-  SnapshotSlice slice{kEpoch, 0, {}};
+  SnapshotSlice slice{kHighEpoch, 0, {}};
   for (uint64_t n = 0; n < 512; ++n) slice.chunks.push_back({SpaceId{1}, GroupId{0}, KeyOf(n), kDram});
   CHECK(ToNews(slice).ByteSizeLong() < 512 * 33 + 40);
 }
@@ -96,7 +96,7 @@ TEST_CASE("News that is none of a feed's messages is refused, and names the fiel
 TEST_CASE("Bytes that nobody sent on purpose are refused or read, never more") {
   std::mt19937_64 random(7);
   const std::string good =
-      ToNews(ChangeBatch{kEpoch, 1, 3, {{SpaceId{1}, GroupId{0}, KeyOf(1), kDram}}}).SerializeAsString();
+      ToNews(ChangeBatch{kHighEpoch, 1, 3, {{SpaceId{1}, GroupId{0}, KeyOf(1), kDram}}}).SerializeAsString();
   for (int i = 0; i < 20'000; ++i) {
     std::string bytes = good;
     for (uint64_t n = 1 + random() % 4; n > 0; --n) bytes[random() % bytes.size()] = static_cast<char>(random());
