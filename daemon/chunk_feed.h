@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CHUNK_FEED_H_
 #define KVIST_DAEMON_CHUNK_FEED_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -23,7 +24,7 @@ namespace kvist::daemon {
 // held up by them.
 //
 // Lifecycle: outlives the service over it and its watches; and the reactor's tasks, so it is destroyed after Reactor::Stop.
-// Threads: those of FeedSource.
+// Threads: those of FeedSource; Close from any.
 class ChunkFeed final : public controller::FeedSource {
  public:
   static constexpr absl::Duration kPause = absl::Milliseconds(5);
@@ -31,6 +32,9 @@ class ChunkFeed final : public controller::FeedSource {
   // `epoch`: of this life of the node, drawn at random.
   ChunkFeed(session::Reactor* reactor, uint64_t epoch) : reactor_(*reactor), epoch_(epoch) {}
   ~ChunkFeed() override;
+
+  // Ends all watches soon, and lets nobody watch any more, so that a server over it needn't wait for streams that don't end by themselves.
+  void Close() { closed_ = true; }
 
   absl::StatusOr<std::unique_ptr<controller::ChunkWatch>> Watch(std::optional<controller::NodeFeed::Position> from,
                                                                 absl::Time deadline) override;
@@ -52,6 +56,7 @@ class ChunkFeed final : public controller::FeedSource {
 
   session::Reactor& reactor_;
   const uint64_t epoch_;
+  std::atomic<bool> closed_ = false;
   // The reactor thread's own.
   std::optional<controller::NodeFeed> feed_;  // from the first watcher on
   std::vector<bool> spaces_;  // [SpaceId] whether it can be told of: its description says how long chunks are

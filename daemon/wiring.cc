@@ -177,6 +177,7 @@ struct Daemon::State {
   ~State() {
     if (observation) observation->Stopping();
     for (const auto& region : regions) region->StopTouching();
+    if (chunk_feed) chunk_feed->Close();
     admin_by_tls.reset();
     admin.reset();
     listener.reset();  // ends the sessions, returns when they are drained

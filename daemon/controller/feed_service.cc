@@ -31,7 +31,9 @@ class FeedService final : public node::v1::Feed::Service {
     if (!watch.ok()) return rpc::ToGrpc(watch.status());
     absl::Time told = absl::InfinitePast();
     while (!context->IsCancelled()) {
-      std::optional<FeedMessage> message = (*watch)->Next(MonotonicNow() + kLook);
+      absl::StatusOr<std::optional<FeedMessage>> next = (*watch)->Next(MonotonicNow() + kLook);
+      if (!next.ok()) return rpc::ToGrpc(next.status());
+      std::optional<FeedMessage> message = *std::move(next);
       if (!message.has_value() && MonotonicNow() - told >= kBeat) message = (*watch)->Beat();
       if (!message.has_value()) continue;
       if (!writer->Write(ToNews(*message))) break;

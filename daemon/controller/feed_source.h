@@ -18,7 +18,8 @@ class ChunkWatch {
  public:
   virtual ~ChunkWatch() = default;
   // What it is to be told next; waits until there is something, or `until` (monotonic clock): nothing then.
-  virtual std::optional<FeedMessage> Next(absl::Time until) = 0;
+  // Errors: Unavailable  the node is stopping.
+  virtual absl::StatusOr<std::optional<FeedMessage>> Next(absl::Time until) = 0;
   // After Next had nothing: a batch without changes, which says that the node lives and that the watcher knows everything; nothing when
   // the node hasn't said so since the last time.
   virtual std::optional<ChangeBatch> Beat() = 0;

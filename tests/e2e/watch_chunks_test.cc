@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -216,6 +217,21 @@ TEST_CASE("Who returns goes on where it was, and begins anew when the node has d
   Watcher watcher(daemon, at);
   watcher.UntilShown();
   CHECK(watcher.at().epoch != at.epoch);
+}
+
+TEST_CASE("A kvistd that stops says so to who watches") {
+  const TempDir dir;
+  DaemonProcess daemon(dir / "", kSettings);
+  Watcher watcher(daemon);
+  watcher.UntilShown();
+  int status = -1;
+  std::thread stops([&] { status = daemon.Terminate(); });
+  while (watcher.Next().has_value()) {}
+  stops.join();
+  CHECK(status == 0);
+  const grpc::Status why = watcher.Finish();
+  CHECK(why.error_code() == grpc::UNAVAILABLE);
+  CHECK(why.error_message() == "the node is stopping");
 }
 
 TEST_CASE("A watcher that doesn't read holds up neither engines nor others, and is told all when it does") {
