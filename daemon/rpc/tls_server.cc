@@ -27,7 +27,8 @@ constexpr int kTlsThreadsMax = 32;  // as on the socket
 constexpr std::chrono::seconds kTlsGrace(1);
 constexpr int kHandshakeMillis = 10'000;
 constexpr int kConnectionMillis = 3'600'000;
-constexpr int kLastCallMillis = 660'000;  // more than any call lasts but the watching of chunks, which goes on from where it was
+constexpr int kLastCallMillis =
+    660'000;  // more than any call lasts but the watching of chunks, which goes on from where it was
 constexpr int kAskSilentMillis = 60'000;  // whether a client is still there that says nothing
 
 }  // namespace
