@@ -378,6 +378,10 @@ class Core {
   void AskInVain(SpaceId space);
   // What is being written to it of this name is to be forgotten by it then, and the job waits for that.
   void DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job);
+  // Whether it is to forget what it has of this name, now or soon: what is written meanwhile may be forgotten, too.
+  bool WillForget(SpaceId space, const ChunkKey& key) const {
+    return remote_forgets_.contains({space, key}) || remote_doomed_.contains({space, key});
+  }
   // Chunks that shall be in the remote store, too; and what of them is written now.
   void OfferRemote(ChunkIndex chunk);
   bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
@@ -570,13 +574,13 @@ class Core {
   Bytes remote_writing_{};                                           // of slots that are being written to it
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_forgets_;  // what it is to forget and hasn't, so often
   // Chunks that are being written to it, by name: one that is detached may be written beside another of its name. And those whose prompt was
-  // cleared meanwhile: it is to forget them when they have been written.
+  // cleared meanwhile, by one job or several: it is to forget them, for each, when they have been written.
   struct Doomed {
     JobId job;
     uint32_t writes = 0;
   };
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_writes_;
-  std::map<std::pair<SpaceId, ChunkKey>, Doomed> remote_doomed_;
+  std::map<std::pair<SpaceId, ChunkKey>, std::vector<Doomed>> remote_doomed_;
   std::deque<Flush> flushes_;
   Jobs jobs_;
   std::map<JobId, PromptJob> prompt_jobs_;  // that run

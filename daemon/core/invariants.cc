@@ -151,8 +151,10 @@ void Core::CheckInvariants() {
   KVIST_CHECK(reading == reading_bytes_);
   KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size());
   KVIST_CHECK(remote_writing == remote_writing_);
-  for (const auto& [name, doomed] : remote_doomed_)
-    KVIST_CHECK(doomed.writes > 0 && remote_writes_.at(name) >= doomed.writes);
+  for (const auto& [name, doomed] : remote_doomed_) {
+    KVIST_CHECK(!doomed.empty());
+    for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && remote_writes_.at(name) >= by.writes);
+  }
   asks_.ForEach([&](AskId, const Ask& ask) { KVIST_CHECK(sessions_.Find(ask.lookup.session) != nullptr); });
   placement_.CheckInvariants();
   slots_.CheckInvariants();

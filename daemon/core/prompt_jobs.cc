@@ -251,6 +251,7 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       PromptJob::Item& item = of->items[of->next];
       if (i == kNoChunk) continue;
       const Chunk& chunk = chunks_[i];
+      if (WillForget(*job->space, chunk.key)) return Turn::kWaits;
       const bool there = chunk.remote != RemoteCopy::kNone;
       if (there && (keep || !chunk.has_slots())) {
         item = PromptJob::Item::kAlready;

@@ -164,8 +164,10 @@ void Core::On(const RemoteForgot& event, Effects*) {
 void Core::DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job) {
   const auto writes = remote_writes_.find({space, key});
   if (writes == remote_writes_.end()) return;
-  const auto [doomed, fresh] = remote_doomed_.try_emplace({space, key}, Doomed{job, writes->second});
-  if (fresh) prompt_jobs_[job].hiding += doomed->second.writes;
+  std::vector<Doomed>& doomed = remote_doomed_[{space, key}];
+  if (std::any_of(doomed.begin(), doomed.end(), [job](const Doomed& other) { return other.job == job; })) return;
+  doomed.push_back({job, writes->second});
+  prompt_jobs_[job].hiding += writes->second;
 }
 
 void Core::AskInVain(SpaceId space) {
@@ -207,8 +209,7 @@ void Core::WriteRemote(Effects* out) {
     Chunk& chunk = chunks_[i];
     // Sealed before another node cleared its space there: in the store it is cleared, too.
     if (chunk.remote != RemoteCopy::kNone || serial < spaces_[chunk.space].remote_cleared) continue;
-    // What it is to forget may be forgotten after this write.
-    if (chunk.state != ChunkState::kSealed || remote_forgets_.contains({chunk.space, chunk.key})) {
+    if (chunk.state != ChunkState::kSealed || WillForget(chunk.space, chunk.key)) {
       ++counters_.remote_chunks_dropped;
       continue;
     }
@@ -250,9 +251,12 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
   if (const auto writes = remote_writes_.find(name); --writes->second == 0) remote_writes_.erase(writes);
   if (const auto doomed = remote_doomed_.find(name); doomed != remote_doomed_.end()) {
     chunk.remote = RemoteCopy::kNone;
-    const JobId job = doomed->second.job;
-    if (--doomed->second.writes == 0) remote_doomed_.erase(doomed);
-    ForgetRemotely({job, chunk.space, {chunk.key}}, out);
+    for (Doomed& by : doomed->second) {
+      --by.writes;
+      ForgetRemotely({by.job, chunk.space, {chunk.key}}, out);
+    }
+    std::erase_if(doomed->second, [](const Doomed& by) { return by.writes == 0; });
+    if (doomed->second.empty()) remote_doomed_.erase(doomed);
   }
   if (chunk.remote == RemoteCopy::kThere) placement_.Moved(i);
   Settle(i);

@@ -44,6 +44,7 @@ class RemoteNode {
       if (auto* end = std::get_if<OpEnded>(&effect)) ended.push_back(std::move(*end));
       if (auto* found = std::get_if<CorruptionFound>(&effect)) corrupt.push_back(*found);
       if (auto* job = std::get_if<JobEnded>(&effect)) jobs.push_back(*job);
+      if (auto* forgotten = std::get_if<RemoteForgotten>(&effect)) forgets.push_back(std::move(*forgotten));
     }
   }
   void Look(const std::vector<ChunkKey>& keys, absl::Duration lease = absl::Seconds(10), SessionId by = {}) {
@@ -70,13 +71,32 @@ class RemoteNode {
       Hear(fixture.Do(ReadFinished{read.chunk, status}));
     }
   }
+  void EndWrite(absl::Status status = absl::OkStatus()) {
+    const WriteStarted write = writes.front();
+    writes.pop_front();
+    if (status.ok()) store.insert({write.group.value, write.key});
+    Hear(fixture.Do(WriteFinished{write.chunk, status, {}, Tier::kRemote}));
+  }
   void EndWrites(absl::Status status = absl::OkStatus()) {
-    while (!writes.empty()) {
-      const WriteStarted write = writes.front();
-      writes.pop_front();
-      if (status.ok()) store.insert({write.group.value, write.key});
-      Hear(fixture.Do(WriteFinished{write.chunk, status, {}, Tier::kRemote}));
+    while (!writes.empty()) EndWrite(status);
+  }
+  void EndForgets() {
+    while (!forgets.empty()) {
+      const RemoteForgotten forgotten = forgets.front();
+      forgets.pop_front();
+      const auto groups = static_cast<uint16_t>(space.groups.size());
+      for (uint16_t g = 0; g < groups; ++g) {
+        for (const ChunkKey& key : forgotten.keys) store.erase({g, key});
+      }
+      Hear(fixture.Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys}));
     }
+  }
+  void ClearPrompt(const std::vector<ChunkKey>& keys) {
+    Hear(fixture.Do(PromptClearAsked{JobId{++tags}, SpaceId{0}, keys}));
+  }
+  // Until the core has nothing left to do by itself.
+  void Tick() {
+    while (fixture.core->has_work()) Hear(fixture.PassTime(absl::ZeroDuration()));
   }
   // Stores and finishes; the store's part is noted.
   void Keep(const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {}, uint16_t group = 0) {
@@ -104,6 +124,7 @@ class RemoteNode {
   std::vector<OpEnded> ended;
   std::vector<CorruptionFound> corrupt;
   std::vector<JobEnded> jobs;
+  std::deque<RemoteForgotten> forgets;
   uint64_t tags = 0;
 };
 
@@ -375,6 +396,25 @@ TEST_CASE("a clear while the store is asked hides what it says it has", "[remote
   node.Hear(node.fixture.Do(ClearKept{JobId{1}, Tier::kRemote}));
   node.Hear(node.fixture.PassTime(absl::Milliseconds(1)));
   CHECK(node.jobs.size() == 1);
+}
+
+TEST_CASE("what two clears come upon while it is being written isn't in the store in the end", "[remote]") {
+  RemoteNode node;
+  const std::vector<ChunkKey> keys = KeysOf({1});
+  for (int clears = 0; clears < 2; ++clears) {
+    node.Keep(keys);
+    node.ClearPrompt(keys);
+    node.EndForgets();
+  }
+  node.Tick();
+  CHECK(node.jobs.empty());  // what is being written may come there yet
+  while (!node.writes.empty()) {
+    node.EndWrite();
+    node.EndForgets();
+  }
+  node.Tick();
+  CHECK(node.jobs.size() == 2);
+  CHECK(node.store.empty());
 }
 
 TEST_CASE("what is written is held, within a budget, and what can't wait isn't written", "[remote]") {
