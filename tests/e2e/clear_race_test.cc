@@ -16,6 +16,7 @@
 #include "tests/support/campaign.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/engine_plays.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/temp_dir.h"
 
@@ -25,67 +26,15 @@ using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
+using kvist::test::kPlays;
+using kvist::test::Player;
 using kvist::test::StatusOf;
 using kvist::test::TempDir;
 using Clock = std::chrono::steady_clock;
 
 namespace {
 
-constexpr uint32_t kEngines = 4, kThreads = 40, kChunks = 16;
-constexpr int64_t kTimeoutMicros = 20'000'000;
-
-// One thread's part of an engine.
-struct Player {
-  FakeEngine& engine;
-  uint32_t pages_from;  // its pages; no other thread's
-  std::mt19937 random;
-  uint64_t hits = 0, wrong = 0;  // chunks; prompts
-
-  std::vector<kvist_key> Prompt() { return engine.Keys(1000 * (random() % 12), 1 + random() % kChunks); }
-};
-
-void LookUp(Player& p) { p.engine.scheduler().Lookup(p.Prompt(), 0, kTimeoutMicros); }
-void Load(Player& p) {
-  std::string wrong;
-  p.hits += p.engine.LoadAll(p.Prompt(), &wrong, kTimeoutMicros, p.pages_from);
-  p.wrong += !wrong.empty();
-}
-void Store(Player& p) { p.engine.StoreAll(p.Prompt(), 0, kTimeoutMicros, p.pages_from); }
-void LeaseAndRelease(Player& p) {
-  kvist::Hit hit = p.engine.scheduler().Lookup(p.Prompt(), kTimeoutMicros, kTimeoutMicros);
-  std::this_thread::yield();
-  hit.lease.Release();
-}
-
-void Pin(Player& p) { p.engine.scheduler().Pin(p.Prompt(), kTimeoutMicros); }
-void Unpin(Player& p) { p.engine.scheduler().Unpin(p.Prompt(), kTimeoutMicros); }
-void Hint(Player& p) { p.engine.scheduler().SessionEnded(p.Prompt()); }
-void SwapOutAndIn(Player& p) {
-  const std::vector<uint32_t> pages = p.engine.Pages(p.pages_from, 2);
-  const std::vector<kvist_key> keys = p.engine.Keys(1000 * (p.random() % 12), 2);
-  kvist::Client& worker = p.engine.worker(0);
-  const kvist::Allocation room = worker.Allocate(2, 0, kTimeoutMicros);
-  if (!room) return;  // others have it
-  for (size_t c = 0; c < 2; ++c)
-    p.engine.Fill(0, keys[c], std::span(pages).subspan(c * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk));
-  if (worker.Wait(worker.SwapOut(room, 0, 2, pages), kTimeoutMicros).status != KVIST_OK) return;
-  p.engine.Poison(0, pages);
-  if (worker.Wait(worker.SwapIn(room, 0, 2, pages), kTimeoutMicros).status != KVIST_OK) return;
-  for (size_t c = 0; c < 2; ++c) {
-    p.wrong +=
-        !p.engine.Check(0, keys[c], std::span(pages).subspan(c * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk))
-             .empty();
-  }
-}
-
-// What they do, in equal parts.
-struct Play {
-  const char* name;
-  void (*play)(Player&);
-};
-constexpr std::array kPlays{
-    Play{"lookups", LookUp}, Play{"loads", Load},   Play{"stores", Store}, Play{"releases", LeaseAndRelease},
-    Play{"pins", Pin},       Play{"unpins", Unpin}, Play{"hints", Hint},   Play{"swaps", SwapOutAndIn}};
+constexpr uint32_t kEngines = 4, kThreads = 40;
 
 }  // namespace
 
@@ -115,7 +64,7 @@ TEST_CASE("Row 39: clears race with lookups, loads, stores, releases, pins and s
   std::vector<std::thread> threads;
   for (uint32_t t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      Player player{*engines[t % kEngines], t / kEngines * kChunks, std::mt19937(seed + t)};
+      Player player{*engines[t % kEngines], t / kEngines * Player::kPlayedChunks, std::mt19937(seed + t)};
       while (!stop) {
         const size_t which = player.random() % kPlays.size();
         kPlays[which].play(player);
