@@ -11,6 +11,7 @@
 #include "daemon/remote_view.h"
 #include "daemon/ssd_view.h"
 #include "storage/base/byte_text.h"
+#include "storage/base/status.h"
 
 namespace kvist::daemon {
 namespace {
@@ -60,8 +61,9 @@ absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, abs
   return Ask<rpc::Page<rpc::SessionStatus>>(deadline, [this, after] { return SessionsNow(after); });
 }
 
-absl::StatusOr<rpc::JobStatus> Node::Clear(const std::string& space, const std::string& request, absl::Time deadline) {
-  return Ask<rpc::JobStatus>(deadline, [this, space, request] { return ClearNow(space, request); });
+absl::StatusOr<rpc::JobStatus> Node::Clear(const rpc::ClearWish& wish, const std::string& request, absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(const std::optional<core::Tier> tier, TierOf(wish));
+  return Ask<rpc::JobStatus>(deadline, [this, space = wish.space, tier, request] { return ClearNow(space, tier, request); });
 }
 
 absl::StatusOr<rpc::ReloadResult> Node::Reload(absl::Time deadline) {
@@ -73,7 +75,7 @@ absl::StatusOr<std::vector<rpc::JobStatus>> Node::Jobs(absl::Time deadline) {
   return Ask<std::vector<rpc::JobStatus>>(deadline, [this] {
     std::vector<rpc::JobStatus> jobs;
     const core::Core& core = reactor_.core();
-    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, core)); });
+    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, core, RemoteName())); });
     return jobs;
   });
 }
@@ -173,7 +175,8 @@ rpc::Page<rpc::SessionStatus> Node::SessionsNow(uint64_t after) const {
   return page;
 }
 
-absl::StatusOr<rpc::JobStatus> Node::ClearNow(const std::string& space, const std::string& request) {
+absl::StatusOr<rpc::JobStatus> Node::ClearNow(const std::string& space, std::optional<core::Tier> tier,
+                                              const std::string& request) {
   std::optional<SpaceId> id;
   if (!space.empty()) {
     const std::vector<core::CoreStatus::SpaceRow> rows = reactor_.core().status().spaces;
@@ -182,7 +185,8 @@ absl::StatusOr<rpc::JobStatus> Node::ClearNow(const std::string& space, const st
     }
     if (!id.has_value()) return absl::NotFoundError(absl::StrCat("no space ", space));
   }
-  const absl::StatusOr<core::JobId> job = reactor_.Clear(id, request);
+  const absl::StatusOr<core::JobId> job =
+      tier.has_value() ? reactor_.ClearTier({.job = {}, .tier = *tier, .space = id}, request) : reactor_.Clear(id, request);
   if (!job.ok()) return job.status();
   return JobNow(*job);
 }
@@ -193,7 +197,7 @@ absl::StatusOr<rpc::JobStatus> Node::JobNow(core::JobId id) const {
     return absl::NotFoundError(
         absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
   }
-  return RowOf(*job, reactor_.core());
+  return RowOf(*job, reactor_.core(), RemoteName());
 }
 
 std::vector<rpc::QuotaStatus> Node::QuotasNow() const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::NodeStatus> Status(absl::Time deadline) override;
   absl::StatusOr<rpc::SsdStatus> Ssd(absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override;
-  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override;
+  absl::StatusOr<rpc::JobStatus> Clear(const rpc::ClearWish& wish, const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::ReloadResult> Reload(absl::Time deadline) override;
   absl::StatusOr<std::vector<rpc::JobStatus>> Jobs(absl::Time deadline) override;
   absl::StatusOr<rpc::JobStatus> Job(uint64_t id, absl::Time deadline) override;
@@ -62,7 +63,8 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::Pinned> Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
                                   absl::Time deadline) override;
   absl::StatusOr<rpc::PromptJobs> ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
-                                              const std::string& request, absl::Time deadline) override;
+                                              const rpc::ClearWish& wish, const std::string& request,
+                                              absl::Time deadline) override;
   absl::StatusOr<rpc::PromptJobs> Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::MoveWish& wish,
                                        const std::string& request, absl::Time deadline) override;
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override;
@@ -105,7 +107,8 @@ class Node final : public rpc::NodeControl {
   // On the reactor's thread.
   rpc::NodeStatus StatusNow() const;
   rpc::Page<rpc::SessionStatus> SessionsNow(uint64_t after) const;
-  absl::StatusOr<rpc::JobStatus> ClearNow(const std::string& space, const std::string& request);
+  absl::StatusOr<rpc::JobStatus> ClearNow(const std::string& space, std::optional<core::Tier> tier,
+                                          const std::string& request);
   absl::StatusOr<rpc::JobStatus> JobNow(core::JobId id) const;
   std::vector<rpc::QuotaStatus> QuotasNow() const;
   absl::StatusOr<rpc::QuotaStatus> SetQuotaNow(const std::string& tenant, Bytes bytes);
@@ -115,8 +118,11 @@ class Node final : public rpc::NodeControl {
   session::Reactor& reactor_;
   const pool::SlotAllocator& slots_;
   const Regions& regions_;
+  std::string RemoteName() const { return "remote:" + options_.remote.name; }
   // Whether that is the name of the remote tier here.
   absl::Status CheckRemote(const char* field, const std::string& name) const;
+  // The tier that a clear names, which is here; nothing: all. Errors: InvalidArgument, FailedPrecondition.
+  absl::StatusOr<std::optional<core::Tier>> TierOf(const rpc::ClearWish& wish) const;
   const Below below_;
   const cuda::Gpus* const gpus_;
   const Options options_;

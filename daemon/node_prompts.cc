@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/config_keys.h"
 #include "daemon/core/core.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
@@ -138,7 +140,13 @@ absl::StatusOr<rpc::PromptJobs> Node::StartOnPrompt(const rpc::SpaceFilter& filt
 }
 
 absl::StatusOr<rpc::PromptJobs> Node::ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
-                                                  const std::string& request, absl::Time deadline) {
+                                                  const rpc::ClearWish& wish, const std::string& request,
+                                                  absl::Time deadline) {
+  KVIST_ASSIGN_OR_RETURN(const std::optional<core::Tier> tier, TierOf(wish));
+  const auto of_tier = [this, request, tier](SpaceId space, const std::vector<ChunkKey>& keys) {
+    return reactor_.ClearTier({.job = {}, .tier = *tier, .space = space, .keys = keys}, request);
+  };
+  if (tier.has_value()) return StartOnPrompt(filter, prompt, of_tier, deadline);
   const auto start = [this, request](SpaceId space, const std::vector<ChunkKey>& keys) -> absl::StatusOr<core::JobId> {
     if (const uint32_t most = reactor_.core().ClearKeysMax(space); keys.size() > most) {
       return absl::InvalidArgumentError(
@@ -152,9 +160,23 @@ absl::StatusOr<rpc::PromptJobs> Node::ClearPrompt(const rpc::SpaceFilter& filter
 absl::Status Node::CheckRemote(const char* field, const std::string& name) const {
   if (below_.remote == nullptr)
     return absl::FailedPreconditionError(absl::StrCat(field, ": this kvistd has no remote tier: remote.store names none"));
-  const std::string ours = absl::StrCat("remote:", options_.remote.name);
+  const std::string ours = RemoteName();
   if (name == ours) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(field, ": this kvistd has no remote tier of that name; it has ", ours));
+}
+
+absl::StatusOr<std::optional<core::Tier>> Node::TierOf(const rpc::ClearWish& wish) const {
+  if (wish.tier.empty()) return std::nullopt;
+  if (wish.tier == "dram") return core::Tier::kDram;
+  if (wish.tier == "ssd") {
+    if (below_.ssd != nullptr) return core::Tier::kSsd;
+    return absl::FailedPreconditionError(absl::StrCat("tier: this kvistd has no SSD tier: ", below_.why_no_ssd));
+  }
+  if (!absl::StartsWith(wish.tier, "remote:"))
+    return absl::InvalidArgumentError(
+        absl::StrCat("tier: ", Quoted(wish.tier), " is no tier; allowed: dram, ssd, remote:NAME"));
+  KVIST_RETURN_IF_ERROR(CheckRemote("tier", wish.tier));
+  return core::Tier::kRemote;
 }
 
 absl::StatusOr<rpc::PromptJobs> Node::Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,

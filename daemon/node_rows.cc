@@ -39,7 +39,7 @@ rpc::SessionStatus RowOf(const session::EngineSession& session) {
           .traffic = RowOf(session.traffic())};
 }
 
-rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
+rpc::JobStatus RowOf(const core::Job& job, const core::Core& core, const std::string& remote) {
   rpc::JobStatus row;
   row.id = job.id.value;
   switch (job.kind) {
@@ -49,6 +49,9 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core) {
     case core::JobKind::kPrefetch: row.kind = "prefetch"; break;
     case core::JobKind::kCompress: row.kind = "compress"; break;
     case core::JobKind::kDecompress: row.kind = "decompress"; break;
+  }
+  if (job.tier.has_value()) {
+    row.tier = *job.tier == core::Tier::kDram ? "dram" : *job.tier == core::Tier::kSsd ? "ssd" : remote;
   }
   if (job.space.has_value()) row.space = Hex(core.space(*job.space).digest);
   switch (job.state) {

@@ -253,19 +253,17 @@ absl::StatusOr<v1::JobsReply> Controller::Clear(const v1::ClearRequest& request,
   }
   KVIST_RETURN_IF_ERROR(CheckRequestName(request.request()));
   KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.OneOrAll("node", request.node()));
-  if (!request.tier().empty()) {
-    KVIST_RETURN_IF_ERROR(CheckTier("tier", request.tier()));
-    return absl::UnimplementedError(
-        absl::StrCat("tier: ", request.tier(), ": nodes clear all tiers at once, not one alone; leave it out"));
-  }
+  if (!request.tier().empty()) KVIST_RETURN_IF_ERROR(CheckTier("tier", request.tier()));
   if (of_prompt) {
     auto clear = OnPromptOf<node::v1::ClearPromptRequest>(request);
     clear.set_request(request.request());
+    clear.set_tier(request.tier());
     return StartJobs(nodes, std::move(clear), &NodeApi::ClearPrompt, deadline);
   }
   if (of_spaces) return ClearSpaces(request, nodes, deadline);
   node::v1::ClearRequest clear;
   clear.set_request(request.request());
+  clear.set_tier(request.tier());
   v1::JobsReply reply;
   AskThose(nodes, std::move(clear), &NodeApi::Clear, deadline, &reply,
            [&reply](const std::string& node, const node::v1::Job& job) { AddJob(node, job, &reply); });
@@ -290,6 +288,7 @@ absl::StatusOr<v1::JobsReply> Controller::ClearSpaces(const v1::ClearRequest& re
       node::v1::ClearRequest clear;
       // The caller's digits may be more than the status has.
       clear.set_space(request.space().digest().size() > space.digest().size() ? request.space().digest() : space.digest());
+      clear.set_tier(request.tier());
       // Without the space, a name would find the job of whichever space came first.
       if (!request.request().empty()) clear.set_request(absl::StrCat(request.request(), ":", space.digest()));
       questions.push_back({nodes[n], std::make_shared<const node::v1::ClearRequest>(std::move(clear))});

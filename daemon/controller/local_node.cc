@@ -50,7 +50,7 @@ class LocalNode final : public NodeApi {
   void ClearPrompt(const node::v1::ClearPromptRequest& request, absl::Time deadline,
                    Done<node::v1::PromptJobsReply> done) override {
     done(OfPrompt(request, [&](const rpc::SpaceFilter& filter, const rpc::Prompt& prompt) {
-      return control_.ClearPrompt(filter, prompt, request.request(), deadline);
+      return control_.ClearPrompt(filter, prompt, {.tier = request.tier()}, request.request(), deadline);
     }));
   }
   void Move(const node::v1::MoveRequest& request, absl::Time deadline, Done<node::v1::PromptJobsReply> done) override {
@@ -99,7 +99,7 @@ class LocalNode final : public NodeApi {
       KVIST_ASSIGN_OR_RETURN(const rpc::NodeStatus status, control_.Status(deadline));
       KVIST_ASSIGN_OR_RETURN(space, rpc::ResolveSpace(request.space(), status.spaces));
     }
-    return Said(control_.Clear(space, request.request(), deadline));
+    return Said(control_.Clear({.space = space, .tier = request.tier()}, request.request(), deadline));
   }
   template <class Request>
   absl::StatusOr<node::v1::PromptJobsReply> StartMove(const Request& request, const absl::StatusOr<rpc::MoveWish>& wish,

@@ -348,6 +348,7 @@ class Core {
   void On(const FlushAsked& event, Effects* out);
   void On(const ClearAsked& event, Effects* out);
   void On(const PromptClearAsked& event, Effects* out);
+  void On(const TierClearAsked& event, Effects* out);
   void On(const MoveAsked& event, Effects* out);
   void On(const QuotaSet& event, Effects* out);
   void On(const JobCancelAsked& event, Effects* out);
@@ -465,7 +466,8 @@ class Core {
   void EndFlushes(Effects* out);
   // Whether a Tick can go on with the job whose turn it is: the last step of a clear is to wait until it is durable.
   bool JobWork() const;
-  // Jobs on prompts. These three go on with one until work() has come to `until`, and say how that ended.
+  static bool InSteps(const Job& job) { return job.kind != JobKind::kClear || job.tier.has_value(); }
+  // Jobs in steps (prompt_jobs.h). These go on with one until work() has come to `until`, and say how that ended.
   enum class Turn { kMore, kWaits, kDone };
   Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
   Turn GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* out);
@@ -475,6 +477,15 @@ class Core {
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);
+  Turn GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // The chunk of an item of a prompt, if it is a hit by itself; what the disk may yet tell of is hidden, too.
+  ChunkIndex FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item, ChunksHidden* hidden) const;
+  // A tier gives up its copy of a chunk that is a hit, unless that is in use. kWaits: it is being read there, or written again.
+  Turn ClearOfDram(ChunkIndex chunk, Job* job, PromptJob* of);
+  Turn ClearOfDisk(ChunkIndex chunk, Job* job, PromptJob* of, ChunksHidden* hidden);
+  Turn ClearOfRemote(ChunkIndex chunk, Job* job);
+  // Frees the slots of a chunk that nothing needs there.
+  void FreeSlotsOf(ChunkIndex chunk);
   void EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until);
   bool WriteForMove(ChunkIndex chunk, Effects* out);
   Turn ReadForMove(ChunkIndex chunk, Effects* out);

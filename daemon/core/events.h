@@ -27,8 +27,6 @@ using RequestTag = Id<struct RequestTagTag, uint64_t>;
 
 enum class Role : uint8_t { kScheduler, kWorker };
 enum class Direction : uint8_t { kLoad, kStore };
-enum class Tier : uint8_t { kDram, kSsd, kRemote };
-inline constexpr size_t kTiers = 3;
 
 // One cache group of a space: its reuse rule, and what one chunk takes in a slot of each shard.
 struct GroupSpec {
@@ -349,6 +347,18 @@ struct PromptClearAsked {
   std::string request = {};
 };
 
+// One tier gives up what it has: of a prompt of `keys` (kKeysMax at most) in a space that was met, or without keys of all of that space (of all,
+// when absent), by a job as ClearAsked's; what other tiers have of it stays. kDram: slots that nobody needs are freed, and what lies nowhere
+// else is gone. kSsd: no restart finds there what was there when this was asked for; what is being read is waited for. kRemote: the store
+// forgets it, for all nodes. What is in use, and what is written anew since, stays. Answer, in the end: JobEnded.
+struct TierClearAsked {
+  JobId job;
+  Tier tier = Tier::kDram;
+  std::optional<SpaceId> space = {};
+  std::span<const ChunkKey> keys = {};
+  std::string request = {};
+};
+
 // What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
 // isn't used by that, and what is in use meanwhile isn't moved. From kDram to kRemote: as to kSsd. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
 // needs are freed. From kSsd to kDram: it is read, as far as there is room: nothing that is leased goes for it, and it takes no more than a
@@ -508,11 +518,12 @@ struct PlacesFreed {
   };
   std::vector<Chunk> chunks;
 };
-// What was written or is being written of the space (of all when absent), to any tier, must not be found by a later daemon. Answer: ClearKept
-// of each tier.
+// What was written or is being written of the space (of all when absent), to this tier (to any, when absent), must not be found by a later
+// daemon. Answer: ClearKept of each tier.
 struct SpaceCleared {
   JobId job;
   std::optional<SpaceId> space;
+  std::optional<Tier> tier = {};
 };
 // No later daemon may find what was written or is being written of these chunks; it may be read all the same until PlacesFreed. Answer:
 // ClearKept.

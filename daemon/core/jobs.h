@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_JOBS_H_
 #define KVIST_DAEMON_CORE_JOBS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -14,6 +15,9 @@ namespace kvist::core {
 
 using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused while the daemon lives
 
+enum class Tier : uint8_t { kDram, kSsd, kRemote };
+inline constexpr size_t kTiers = 3;
+
 enum class JobKind : uint8_t { kClear, kClearPrompt, kMove, kPrefetch, kCompress, kDecompress };
 enum class JobState : uint8_t { kRunning, kDone, kCancelled };
 
@@ -24,6 +28,7 @@ struct Job {
   JobKind kind = JobKind::kClear;
   JobState state = JobState::kRunning;
   std::optional<SpaceId> space = {};  // of which; absent: of all
+  std::optional<Tier> tier = {};      // of a clear: which gives it up; absent: all do
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
@@ -33,7 +38,7 @@ struct Job {
   Bytes bytes{};         // of those chunks' shards
   uint64_t already = 0;  // chunks to which nothing had to be done
   uint64_t left =
-      0;  // that were to be moved or encoded and were not: in use, for want of room, or what is there isn't whole
+      0;  // that were to be moved, encoded or cleared in one tier and were not: in use, for want of room, or what is there isn't whole
   // Of one that encodes: what `bytes` have become, and the largest relative error of a shard; 0: bit for bit.
   Bytes bytes_after{};
   double relative_error = 0;

@@ -164,6 +164,12 @@ void Core::On(const MoveAsked& event, Effects*) {
   jobs_.Start(std::move(job));
 }
 
+void Core::FreeSlotsOf(ChunkIndex i) {
+  placement_.PolicyOf(i).Withdrawn(i);
+  placement_.Unreserve(i);
+  if (chunks_[i].state == ChunkState::kGhost || chunks_[i].only_remote()) placement_.Collect(i);
+}
+
 // Whether the chunk, which is in slots, will be on disk, or is being written.
 bool Core::WriteForMove(ChunkIndex i, Effects* out) {
   const Chunk& chunk = chunks_[i];
@@ -224,10 +230,7 @@ Core::Turn Core::GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* o
     if (moved && !keep && chunks_[i].state != ChunkState::kBelow) {
       const Chunk& chunk = chunks_[i];
       moved = chunk.state == ChunkState::kSealed && chunk.disk == DiskCopy::kThere && !chunk.busy();
-      if (moved) {
-        placement_.PolicyOf(i).Withdrawn(i);
-        placement_.Unreserve(i);
-      }
+      if (moved) FreeSlotsOf(i);
     }
     ++(moved ? job->chunks : job->left);
     if (moved) job->bytes += BytesOf(i);
@@ -279,10 +282,7 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
     ++(moved ? job->chunks : job->left);
     if (!moved) continue;
     job->bytes += BytesOf(i);
-    if (keep) continue;
-    placement_.PolicyOf(i).Withdrawn(i);
-    placement_.Unreserve(i);
-    if (chunks_[i].only_remote()) placement_.Collect(i);
+    if (!keep) FreeSlotsOf(i);
   }
   return of->next > 0 ? Turn::kMore : Turn::kDone;
 }
@@ -393,6 +393,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
   const bool recode = job->kind == JobKind::kCompress || job->kind == JobKind::kDecompress;
   const Turn turn = recode                               ? GoOnRecoding(job, &of, out)
+                    : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
                     : of.move.to == Tier::kRemote        ? GoOnWritingRemote(job, &of, until, out)
                     : of.move.to == Tier::kSsd           ? GoOnWriting(job, &of, until, out)

@@ -12,13 +12,14 @@
 
 namespace kvist::core {
 
-// What a job on a prompt goes on with: its own copy of the keys, and how far it has come. Each step goes through something in slices, and
+// What a job on a prompt, or a clear of one tier, goes on with: its own copy of the keys, and how far it has come. Each step goes through something in slices, and
 // the next one begins when it is through.
 //
 //   clear: kKeys    hides the prompt's chunks, each with its row on disk, as far as its event hasn't
 //          kOrphans and what hangs on hidden ones, wherever it lies: passes over the whole index, there and back, until one finds nothing
 //          kPins    ends the pins of what is hidden
 //          kDurable waits until no restart finds any of it
+//   clear of one tier: kKeys    drops its copies, the last chunk first; kDurable waits until no restart finds any of it
 //   to disk: kKeys    writes what isn't there yet
 //            kWritten waits for that
 //            kSettle  frees slots, the last chunk first
@@ -49,6 +50,7 @@ struct PromptJob {
   uint64_t found = 0;   // by this pass
   uint64_t pin = 0;     // those up to this number are done
   bool untold = false;  // the disk hadn't told of all it has when this was asked for
+  ChunkRef above = {};  // of DRAM, of a space: what the one that went last hung on
   // To disk.
   std::vector<Item> items = {};
   uint64_t writes = 0;  // it waits for those that were begun before this one

@@ -48,7 +48,7 @@ void Core::On(const ClearKept& event, Effects*) {
 bool Core::JobWork() const {
   const Job* job = jobs_.current();
   if (job == nullptr) return false;
-  return job->kind == JobKind::kClear ? job->done < job->total || job->kept() : !job_waits_;
+  return InSteps(*job) ? !job_waits_ : job->done < job->total || job->kept();
 }
 
 void Core::Clear(Job* job, uint64_t until) {
@@ -96,7 +96,7 @@ void Core::On(const Tick& event, Effects* out) {
       continue;
     }
     Job* job = jobs_.current();
-    if (job->kind != JobKind::kClear) {
+    if (InSteps(*job)) {
       GoOnWithPrompt(job, until, out);
       continue;
     }

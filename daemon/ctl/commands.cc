@@ -98,27 +98,41 @@ class Session : private Conversation {
         {.directories = absl::StrSplit(path, ':'), .repair = arguments_.repair, .json = arguments_.output == "json"},
         terminal_);
   }
+  // Of a clear's question: where, and what comes of it.
+  std::string InTier() const { return arguments_.tier.empty() ? "" : absl::StrCat(" in ", arguments_.tier); }
+  std::string WhatItCosts() const {
+    return arguments_.tier.empty() ? "Engines will compute them again."
+                                   : "What lies nowhere else engines will compute again.";
+  }
   ExitCode Clear() {
     const std::string what =
         arguments_.space.empty() ? "every chunk of every space" : absl::StrCat("every chunk of space ", arguments_.space);
-    if (!Confirmed(absl::StrCat("Clear ", what, "? Engines will compute them again. [y/N] "))) return kUsage;
+    if (!Confirmed(absl::StrCat("Clear ", what, InTier(), "? ", WhatItCosts(), " [y/N] "))) return kUsage;
     return WithNode([this](NodeClient& node) {
-      const absl::StatusOr<node::v1::Job> job = node.Clear(arguments_.space, arguments_.request, Timeout(kQuestionTime));
+      node::v1::ClearRequest request;
+      request.set_space(arguments_.space);
+      request.set_request(arguments_.request);
+      request.set_tier(arguments_.tier);
+      const absl::StatusOr<node::v1::Job> job = node.Clear(request, Timeout(kQuestionTime));
       if (!job.ok()) return Print(job, kQuestionTime, "; if it has begun, the clear goes on in the daemon");
       return Watch(node, job->id(), Each::kNothing);
     });
   }
   ExitCode ClearPrompt() {
     return WithPrompt([this](node::v1::Prompt prompt) {
-      if (arguments_.dry_run) return DryRun(std::move(prompt), "cleared, with what hangs on it");
+      const bool one_tier = !arguments_.tier.empty();
+      if (arguments_.dry_run)
+        return DryRun(std::move(prompt), one_tier ? absl::StrCat("cleared as far as it is in ", arguments_.tier)
+                                                  : "cleared, with what hangs on it");
+      const std::string others = one_tier ? "" : ", and all prompts that begin with its first chunk,";
       if (!Confirmed(
-              "Clear this prompt, and all prompts that begin with its first chunk, in every space that fits? Engines will "
-              "compute them again. [y/N] "))
+              absl::StrCat("Clear this prompt", others, InTier(), " in every space that fits? ", WhatItCosts(), " [y/N] ")))
         return kUsage;
       node::v1::ClearPromptRequest request;
       *request.mutable_space() = arguments_.filter;
       *request.mutable_prompt() = std::move(prompt);
       request.set_request(arguments_.request);
+      request.set_tier(arguments_.tier);
       return WithNode([&](NodeClient& node) { return WatchAll(node, node.ClearPrompt(request, Timeout(kQuestionTime))); });
     });
   }
@@ -474,6 +488,10 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       "clear", "Forget chunks, of a prompt or all: no lookup finds them any more, and their memory is free");
   clear->add_option("--space", given.space, "Only this space: its digest as in `kvistctl status`, or the beginning of it")
       ->type_name("DIGEST");
+  clear
+      ->add_option("--tier", given.tier,
+                   "Only what this tier has: dram, ssd or remote:NAME (of a store that nodes share: for all of them)")
+      ->type_name("TIER");
   clear->add_flag("--yes", given.yes, "Don't ask");
   AddRequestOption(clear, &given);
   AddPromptOptions(clear, &given, PromptIs::kOptional);

@@ -78,12 +78,8 @@ absl::StatusOr<node::v1::SessionsReply> NodeClient::Sessions(absl::Duration time
   return state_->CallPages(&node::v1::Node::Stub::Sessions, timeout);
 }
 
-absl::StatusOr<node::v1::Job> NodeClient::Clear(const std::string& space, const std::string& request,
-                                                absl::Duration timeout) {
-  node::v1::ClearRequest clear;
-  clear.set_space(space);
-  clear.set_request(request);
-  return state_->Call(&node::v1::Node::Stub::Clear, clear, timeout);
+absl::StatusOr<node::v1::Job> NodeClient::Clear(const node::v1::ClearRequest& request, absl::Duration timeout) {
+  return state_->Call(&node::v1::Node::Stub::Clear, request, timeout);
 }
 
 absl::StatusOr<node::v1::ReloadReply> NodeClient::Reload(absl::Duration timeout) {

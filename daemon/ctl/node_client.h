@@ -34,7 +34,7 @@ class NodeClient {
   // All of them, page by page: those that come or go meanwhile may be there or not.
   absl::StatusOr<node::v1::SessionsReply> Sessions(absl::Duration timeout);
   // Starts to clear the space whose digest begins with `space`, or everything when it is empty. `request` as in node.proto.
-  absl::StatusOr<node::v1::Job> Clear(const std::string& space, const std::string& request, absl::Duration timeout);
+  absl::StatusOr<node::v1::Job> Clear(const node::v1::ClearRequest& request, absl::Duration timeout);
   absl::StatusOr<node::v1::ReloadReply> Reload(absl::Duration timeout);
   absl::StatusOr<node::v1::ListJobsReply> ListJobs(absl::Duration timeout);
   absl::StatusOr<node::v1::Job> CancelJob(uint64_t id, absl::Duration timeout);

@@ -285,10 +285,13 @@ std::string ToTable(const node::v1::PromptJobsReply& jobs, size_t) {
 }
 
 std::string ToTable(const node::v1::Job& job, size_t) {
-  if (IsClear(job) && job.state() == "done") return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), "\n");
+  if (IsClear(job) && job.state() == "done") {
+    const std::string where = job.tier().empty() ? "" : absl::StrCat(" in ", Printable(job.tier()));
+    return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), where, OthersOf(job), "\n");
+  }
   return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", Printable(job.state()), ", ", Achieved(job),
                       OthersOf(job),
-                      IsClear(job) && job.state() == "cancelled"
+                      IsClear(job) && job.tier().empty() && job.state() == "cancelled"
                           ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
                           : "\n");
 }
@@ -303,7 +306,8 @@ std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns) {
                {"CHUNKS", kRight},
                {.title = "REQUEST", .if_any = true}});
   for (const auto& job : jobs.jobs()) {
-    table.Add({absl::StrCat(job.id()), job.kind(), job.space().empty() ? "all" : job.space(), job.state(),
+    const std::string kind = job.tier().empty() ? job.kind() : absl::StrCat(job.kind(), " ", job.tier());
+    table.Add({absl::StrCat(job.id()), kind, job.space().empty() ? "all" : job.space(), job.state(),
                HumanShare(job.total() == 0 && job.state() != "running" ? 1 : job.done(), std::max<uint64_t>(job.total(), 1)),
                HumanCount(job.chunks()), job.request()});
   }

@@ -153,6 +153,7 @@ struct JobStatus {
   Bytes bytes_after{};             // of one that encodes
   double relative_error = 0;
   std::string trouble = {};
+  std::string tier = {};  // of a clear of one tier: which
 
   bool running() const { return state == "running"; }
   bool operator==(const JobStatus&) const = default;
@@ -220,6 +221,12 @@ struct RecodeWish {
   std::string method;  // of storage/codec; "" for as it is in DRAM
 };
 
+// What is to be cleared, of a prompt or without one.
+struct ClearWish {
+  std::string space = {};  // without a prompt: its digest, 64 hex digits; "" for everything
+  std::string tier = {};   // dram, ssd or remote:NAME; "" for all
+};
+
 // One for each space in which the prompt has a full chunk.
 struct PromptJobs {
   std::vector<JobStatus> jobs;
@@ -250,10 +257,9 @@ class NodeControl {
   virtual absl::StatusOr<SsdStatus> Ssd(absl::Time deadline) = 0;
   // The sessions whose number is above `after`, kPageRows at most.
   virtual absl::StatusOr<Page<SessionStatus>> Sessions(uint64_t after, absl::Time deadline) = 0;
-  // Starts to clear the space with this digest (64 hex digits), or everything when it is empty; or finds the job that was started for
-  // this request, when it has a name.
-  // Errors also: NotFound  no such space.  ResourceExhausted  as many jobs run as may.
-  virtual absl::StatusOr<JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) = 0;
+  // Starts to clear a space, or everything; or finds the job that was started for this request, when it has a name.
+  // Errors also: NotFound  no such space.  ResourceExhausted  as many jobs run as may.  InvalidArgument, FailedPrecondition  the tier.
+  virtual absl::StatusOr<JobStatus> Clear(const ClearWish& wish, const std::string& request, absl::Time deadline) = 0;
   // Reads the configuration again and puts it in force: all of it, or nothing.
   // Errors also: InvalidArgument and those of reading files: every error with its place, a line each; everything is as it was.
   virtual absl::StatusOr<ReloadResult> Reload(absl::Time deadline) = 0;
@@ -277,8 +283,8 @@ class NodeControl {
   // Starts to clear a prompt in each, or to move it; or finds the job of that space that was started for this request, when it has a name.
   // Errors also: InvalidArgument  the prompt is too long. ResourceExhausted  as many jobs run as may: from that space on none was started.
   // FailedPrecondition  there is no such tier.
-  virtual absl::StatusOr<PromptJobs> ClearPrompt(const SpaceFilter& filter, const Prompt& prompt, const std::string& request,
-                                                 absl::Time deadline) = 0;
+  virtual absl::StatusOr<PromptJobs> ClearPrompt(const SpaceFilter& filter, const Prompt& prompt, const ClearWish& wish,
+                                                 const std::string& request, absl::Time deadline) = 0;
   virtual absl::StatusOr<PromptJobs> Move(const SpaceFilter& filter, const Prompt& prompt, const MoveWish& wish,
                                           const std::string& request, absl::Time deadline) = 0;
   // Encodes it there. Errors also: FailedPrecondition  there is no such tier.  InvalidArgument  the method.

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -179,7 +180,8 @@ class NodeService final : public node::v1::Node::Service {
   grpc::Status ClearPrompt(grpc::ServerContext* context, const node::v1::ClearPromptRequest* request,
                            node::v1::PromptJobsReply* reply) override {
     return StartOnPrompt("clear", *request, reply, [&](const SpaceFilter& filter, const Prompt& prompt) {
-      return control_->ClearPrompt(filter, prompt, request->request(), DeadlineOf(*context, kQuestionTime));
+      return control_->ClearPrompt(filter, prompt, {.tier = request->tier()}, request->request(),
+                                   DeadlineOf(*context, kQuestionTime));
     });
   }
 
@@ -253,9 +255,10 @@ class NodeService final : public node::v1::Node::Service {
       if (!resolved.ok()) return resolved.status();
       space = *std::move(resolved);
     }
-    spdlog::info("clear of {}: asked for on the admin socket",
-                 space.empty() ? "everything" : "space " + space.substr(0, kShownDigits));
-    return control_->Clear(space, request.request(), deadline);
+    spdlog::info("clear of {}{}: asked for on the admin socket",
+                 space.empty() ? "everything" : "space " + space.substr(0, kShownDigits),
+                 request.tier().empty() ? "" : " in " + absl::CHexEscape(request.tier()));
+    return control_->Clear({.space = space, .tier = request.tier()}, request.request(), deadline);
   }
 
   NodeControl* const control_;

@@ -256,6 +256,7 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_bytes_after(job.bytes_after.value);
   reply.set_relative_error(job.relative_error);
   reply.set_trouble(Text(job.trouble));
+  reply.set_tier(Text(job.tier));
   return reply;
 }
 

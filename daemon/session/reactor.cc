@@ -420,8 +420,9 @@ void Reactor::Carry(core::ReadStarted& effect) {
 
 void Reactor::Carry(core::SpaceCleared& effect) {
   const core::SpaceSpec* space = effect.space.has_value() ? &core_.spec(*effect.space) : nullptr;
-  if (disk_ != nullptr) disk_->Clear(space, effect);
-  if (remote_ != nullptr) remote_->Clear(space, effect);
+  const auto meant = [&effect](core::Tier tier) { return effect.tier.value_or(tier) == tier; };
+  if (disk_ != nullptr && meant(core::Tier::kSsd)) disk_->Clear(space, effect);
+  if (remote_ != nullptr && meant(core::Tier::kRemote)) remote_->Clear(space, effect);
 }
 
 void Reactor::Carry(core::ChunksHidden& effect) {
@@ -511,6 +512,13 @@ absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::st
 
 absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, std::string request) {
   if (const core::Job* known = core_.jobs().OfRequest(request, clear.space)) return known->id;
+  return StartJob(clear, std::move(request));
+}
+
+absl::StatusOr<core::JobId> Reactor::ClearTier(core::TierClearAsked clear, std::string request) {
+  const core::Jobs& jobs = core_.jobs();
+  const core::Job* known = clear.keys.empty() ? jobs.OfRequest(request) : jobs.OfRequest(request, *clear.space);
+  if (known != nullptr) return known->id;
   return StartJob(clear, std::move(request));
 }
 

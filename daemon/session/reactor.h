@@ -86,6 +86,7 @@ class Reactor : public LowerTier::Ear {
   absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
   // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in. The request's name is one for each space.
   absl::StatusOr<core::JobId> ClearPrompt(core::PromptClearAsked clear, std::string request);
+  absl::StatusOr<core::JobId> ClearTier(core::TierClearAsked clear, std::string request);
   absl::StatusOr<core::JobId> Move(core::MoveAsked move, std::string request);
   absl::StatusOr<core::JobId> Recode(core::RecodeAsked recode, std::string request);
   // No effect on a job that has ended.

@@ -350,8 +350,15 @@ TEST_CASE("clear: a prompt, a tenant's spaces or everything, of a node or of all
   CHECK(WhereIs(client, 2000) == Where{});
 
   client.Refuses(&api::Controller::Stub::Clear, api::ClearRequest(), grpc::INVALID_ARGUMENT, "everything");
+  Store(cluster.b, 2000);
+  everything.set_tier("dram");
+  const api::JobsReply of_dram = clear(everything);
+  REQUIRE(of_dram.jobs_size() == 2);
+  CHECK(of_dram.jobs(0).tier() == "dram");
+  CHECK(WhereIs(client, 2000) == Where{});
   everything.set_tier("ssd");
-  client.Refuses(&api::Controller::Stub::Clear, everything, grpc::UNIMPLEMENTED, "tier: ssd");
+  everything.set_node("node-a");
+  client.Refuses(&api::Controller::Stub::Clear, everything, grpc::FAILED_PRECONDITION, "tier: this kvistd has no SSD tier");
 }
 
 TEST_CASE("pin: a prompt is kept for an owner until its time has passed, or it is unpinned") {

@@ -64,7 +64,7 @@ class Operator {
       case 1: return Follow(Move(AnyTokens()));
       case 2: return Follow(Prefetch(AnyTokens()));
       case 3: return Follow(Recode(AnyTokens()));
-      case 4: return Follow(ClearPrompt(AnyTokens()));
+      case 4: return Follow(Any(2) == 0 ? ClearPrompt(AnyTokens()) : ClearTier(AnyTokens()));
       case 5: return Any(8) == 0 ? ClearSpace() : Follow(Move(AnyTokens()));
       case 6: return Pin(AnyTokens());
       case 7: return Unpin();
@@ -80,8 +80,8 @@ class Operator {
     const std::vector<uint32_t> tokens = FakeEngine::Tokens(prompt, kChunks);
     player.engine.StoreAll(keys, 0, Player::kTimeoutMicros, player.pages_from);
     for (uint32_t jobs = Any(4); jobs > 0; --jobs) {
-      const uint32_t which = Any(3);
-      which == 0 ? Move(tokens) : which == 1 ? Prefetch(tokens) : Recode(tokens);
+      const uint32_t which = Any(4);
+      which == 0 ? Move(tokens) : which == 1 ? Prefetch(tokens) : which == 2 ? Recode(tokens) : ClearTier(tokens);
     }
     if (Any(2) == 0) player.Load(keys);
     const Jobs jobs = ClearPrompt(tokens);
@@ -158,14 +158,20 @@ class Operator {
   Jobs ClearPrompt(const std::vector<uint32_t>& tokens) {
     return Begin("clears of prompts", &api::Node::Stub::ClearPrompt, api::ClearPromptRequest(), tokens);
   }
+  Jobs ClearTier(const std::vector<uint32_t>& tokens) {
+    api::ClearPromptRequest request;
+    request.set_tier(AnyTier());
+    return Begin("clears of one tier", &api::Node::Stub::ClearPrompt, request, tokens);
+  }
   void ClearSpace() {
     api::StatusReply status;
     if (!Ask(&api::Node::Stub::Status, api::StatusRequest(), &status) || status.spaces().empty()) return;
     api::ClearRequest request;
     request.set_space(status.spaces(static_cast<int>(Any(static_cast<uint32_t>(status.spaces_size())))).digest());
     api::Job job;
+    if (Any(2) == 0) request.set_tier(AnyTier());
     if (!Ask(&api::Node::Stub::Clear, request, &job)) return;
-    ++began["clears of a space"];
+    ++began[request.tier().empty() ? "clears of a space" : "clears of a space in one tier"];
     Watch(job.id());
   }
   void Pin(const std::vector<uint32_t>& tokens) {

@@ -132,6 +132,48 @@ TEST_CASE("clear_tokens: a prompt that was cleared is gone, also after kill -9, 
   CHECK(JobOf(daemon, {"clear", "--tokens", two, "--yes"})["chunks"] == 0);
 }
 
+TEST_CASE("clear_tokens of one tier: the other keeps it, and a restart doesn't find what was there") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  StoreDurably(daemon, 3);
+  const std::string zero = TokensOf(dir, 0), one = TokensOf(dir, 1), two = TokensOf(dir, 2);
+  // Those in DRAM stay; what only lies on disk is gone.
+  REQUIRE(JobOf(daemon, {"move", "--tokens", two, "--from", "dram", "--to", "ssd"})["not_moved"] == 0);
+  for (const std::string& prompt : {one, two}) {
+    const nlohmann::json job = JobOf(daemon, {"clear", "--tokens", prompt, "--tier", "ssd", "--yes"});
+    CHECK(job["kind"] == "clear-prompt");
+    CHECK(job["tier"] == "ssd");
+    CHECK(job["chunks"] == kChunks);
+  }
+  CHECK(WhereIs(daemon, one) == Where{kTokens, 0});
+  CHECK(WhereIs(daemon, two) == Where{});
+  Restart(daemon);
+  CHECK(WhereIs(daemon, zero) == Where{0, kTokens});
+  CHECK(WhereIs(daemon, one) == Where{});
+  CHECK(WhereIs(daemon, two) == Where{});
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    CHECK(LoadsWell(engine, 0));
+  }
+  CHECK(JobOf(daemon, {"clear", "--tokens", zero, "--tier", "dram", "--yes"})["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, zero) == Where{0, kTokens});
+
+  // A whole space, and all.
+  StoreDurably(daemon, 2);
+  const std::string digest = Ctl(daemon, {"status"})["spaces"][0]["digest"];
+  CHECK(Ctl(daemon, {"clear", "--space", digest, "--tier", "ssd", "--yes"})["chunks"] == 2 * kChunks);
+  CHECK(WhereIs(daemon, zero) == Where{});
+  CHECK(WhereIs(daemon, one) == Where{kTokens, 0});
+  CHECK(Ctl(daemon, {"clear", "--tier", "dram", "--yes"})["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, one) == Where{});
+  Restart(daemon);
+  CHECK(WhereIs(daemon, one) == Where{});
+
+  CHECK_THAT(CtlSays(daemon, {"clear", "--tier", "tape", "--yes"}).second, Catch::Contains("tier: \"tape\" is no tier"));
+  CHECK_THAT(CtlSays(daemon, {"clear", "--tier", "remote:shared", "--yes"}).second,
+             Catch::Contains("tier: this kvistd has no remote tier"));
+}
+
 TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in use stays") {
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());

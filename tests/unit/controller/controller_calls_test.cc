@@ -245,7 +245,9 @@ TEST_CASE("Controller clears what a filter fits, space by space, and nothing tha
   CHECK(two.a.cleared().back() == "");
   CHECK(two.a.jobs().back().request == "r");
   clear.set_tier("dram");
-  IsError(two.controller.Clear(clear, Later()).status(), absl::StatusCode::kUnimplemented, "tier: dram");
+  CHECK(two.controller.Clear(clear, Later())->jobs(0).tier() == "dram");
+  clear.set_tier("tape");
+  IsError(two.controller.Clear(clear, Later()).status(), absl::StatusCode::kInvalidArgument, "tier: ");
 }
 
 TEST_CASE("Controller lists pins of a node after the other, page by page, beyond one that fails") {

@@ -129,7 +129,7 @@ class DiskWorld {
     sum.remote_unanswered += status.remote_unanswered;
   }
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
-  uint64_t prompts_cleared = 0, moves = 0;
+  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0;
 
  private:
   static CoreFixture::Options OptionsOf(uint32_t seed, Shape shape) {
@@ -257,6 +257,8 @@ class DiskWorld {
           case 2:
           case 3:
           case 4: return Move();
+          case 5:
+          case 6: return ClearTier();
           default: return;
         }
       case 0:
@@ -336,6 +338,18 @@ class DiskWorld {
                  .from = up ? Tier::kSsd : Tier::kDram,
                  .to = up ? Tier::kDram : Tier::kSsd,
                  .keep_source = Below(2) == 0});
+  }
+  void ClearTier() {
+    if (fixture_.core->jobs().full()) return;
+    std::vector<Tier> tiers{Tier::kDram};
+    if (shape_.disk) tiers.push_back(Tier::kSsd);
+    if (shape_.remote) tiers.push_back(Tier::kRemote);
+    const std::vector<ChunkKey> keys = Below(2) == 0 ? Path() : std::vector<ChunkKey>();
+    ++tiers_cleared;
+    Do(TierClearAsked{.job = JobId{++jobs_},
+                      .tier = tiers[Below(static_cast<uint32_t>(tiers.size()))],
+                      .space = SpaceId{0},
+                      .keys = keys});
   }
   // A restart finds what no job has made durable.
   void ForgetUnkept() {
@@ -661,12 +675,15 @@ class DiskWorld {
     if (ended.how == JobState::kDone) done_.insert(ended.job);
   }
   void Carry(const SpaceCleared& cleared, const Asked&) {
-    for (const auto& [name, row] : rows_) hidden_rows_.insert(name);
-    rows_.clear();
-    for (const WriteStarted& write : writes_) hidden_writes_.insert(write.chunk.Pack());
+    if (cleared.tier.value_or(Tier::kSsd) == Tier::kSsd) {
+      for (const auto& [name, row] : rows_) hidden_rows_.insert(name);
+      rows_.clear();
+      for (const WriteStarted& write : writes_) hidden_writes_.insert(write.chunk.Pack());
+      if (shape_.disk) kept_clears_.push_back({cleared.job, Tier::kSsd});
+    }
+    if (cleared.tier.value_or(Tier::kRemote) != Tier::kRemote) return;
     ++remote_generation_;
     if (shape_.remote) kept_clears_.push_back({cleared.job, Tier::kRemote});
-    if (shape_.disk) kept_clears_.push_back({cleared.job, Tier::kSsd});
   }
   void Carry(const Flushed& said, const Asked&) {
     flushed += said.status.ok();
@@ -767,7 +784,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
                               DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64});
   CoreStatus sum;
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
-  uint64_t prompts_cleared = 0, moves = 0;
+  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0;
   std::vector<uint32_t> seeds{228};  // found places that were lost while their chunk waited to be collected
   const auto last = static_cast<uint32_t>(kvist::test::Campaign("KVIST_DISK_SEEDS", 60, 1000));
   for (uint32_t seed = 1; seed <= last; ++seed) seeds.push_back(seed);
@@ -794,6 +811,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     in_doubt += world.in_doubt;
     landed += world.landed;
     prompts_cleared += world.prompts_cleared;
+    tiers_cleared += world.tiers_cleared;
     moves += world.moves;
     world.Rest();
   }
@@ -812,6 +830,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CHECK(in_doubt > 10);
   CHECK(landed > 3);
   CHECK(prompts_cleared > 30);
+  CHECK(tiers_cleared > 60);
   CHECK(moves > 100);
   CHECK(waited > 2);
   CHECK(streamed > 50);

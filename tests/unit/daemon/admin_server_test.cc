@@ -50,6 +50,13 @@ ctl::NodeClient Client(const std::string& socket) {
   return *std::move(client);
 }
 
+node::v1::ClearRequest Clear(const std::string& space, const std::string& request) {
+  node::v1::ClearRequest clear;
+  clear.set_space(space);
+  clear.set_request(request);
+  return clear;
+}
+
 // A socket of a process that has died: bound, and nobody behind it. Or, when `fd` is kept, one with somebody.
 UniqueFd Bound(const std::string& path, int type) {
   sockaddr_un address{};
@@ -101,16 +108,16 @@ TEST_CASE("AdminServer clears everything, or the space that a prefix names") {
   FakeNode node;
   const auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
-  CHECK(client.Clear("", "", kTime)->chunks() == 17);
-  CHECK(client.Clear("AAAA", "again", kTime)->request() == "again");
+  CHECK(client.Clear(Clear("", ""), kTime)->chunks() == 17);
+  CHECK(client.Clear(Clear("AAAA", "again"), kTime)->request() == "again");
   CHECK(node.cleared() == std::vector<std::string>{"", FakeNode::kSpaceA});
 
-  const absl::Status several = client.Clear("aa", "", kTime).status();
+  const absl::Status several = client.Clear(Clear("aa", ""), kTime).status();
   CHECK(several.code() == absl::StatusCode::kInvalidArgument);
   CHECK(absl::StrContains(several.message(), "aabb222222222222"));
-  CHECK(client.Clear("bb", "", kTime).status().code() == absl::StatusCode::kNotFound);
-  CHECK(client.Clear("*", "", kTime).status().code() == absl::StatusCode::kInvalidArgument);
-  CHECK(client.Clear("", std::string(65, 'x'), kTime).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(client.Clear(Clear("bb", ""), kTime).status().code() == absl::StatusCode::kNotFound);
+  CHECK(client.Clear(Clear("*", ""), kTime).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(client.Clear(Clear("", std::string(65, 'x')), kTime).status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(node.cleared().size() == 2);
 }
 
@@ -124,7 +131,7 @@ TEST_CASE("AdminServer hands the node's errors and words on") {
     node.Fail(absl::Status(code, "what to do"));
     CHECK(client.Status(kTime).status() == absl::Status(code, "what to do"));
     CHECK(client.Sessions(kTime).status().code() == code);
-    CHECK(client.Clear("", "", kTime).status().code() == code);
+    CHECK(client.Clear(Clear("", ""), kTime).status().code() == code);
   }
 }
 
@@ -156,7 +163,7 @@ TEST_CASE("AdminServer streams a job's progress until it ends, to a bounded numb
   node.ClearsGoOn();
   auto server = Serve(dir / "admin.sock", &node);
   ctl::NodeClient client = Client(dir / "admin.sock");
-  const uint64_t job = client.Clear("", "", kTime)->id();
+  const uint64_t job = client.Clear(Clear("", ""), kTime)->id();
   std::vector<uint64_t> seen;
   const auto ended = client.WatchJob(job, kTime, [&](const node::v1::Job* now) {
     if (now != nullptr) seen.push_back(now->done());
@@ -170,7 +177,7 @@ TEST_CASE("AdminServer streams a job's progress until it ends, to a bounded numb
   CHECK(client.WatchJob(99, kTime, [](const node::v1::Job*) { return true; }).status().code() ==
         absl::StatusCode::kNotFound);
 
-  const uint64_t endless = client.Clear("", "", kTime)->id();
+  const uint64_t endless = client.Clear(Clear("", ""), kTime)->id();
   CHECK(client.WatchJob(endless, absl::Milliseconds(100), [](const node::v1::Job*) { return true; }).status().code() ==
         absl::StatusCode::kDeadlineExceeded);
   CHECK(client.WatchJob(endless, kTime, [](const node::v1::Job*) { return false; }).status().code() ==
@@ -217,7 +224,7 @@ TEST_CASE("AdminServer leaves no call without an end") {
   CHECK(client.Status(absl::Milliseconds(50)).status().code() == absl::StatusCode::kDeadlineExceeded);
 
   absl::Status status;
-  std::thread caller([&] { status = client.Clear("", "", absl::Minutes(5)).status(); });
+  std::thread caller([&] { status = client.Clear(Clear("", ""), absl::Minutes(5)).status(); });
   node.WaitForAClear();
   node.Stop();  // as a daemon does when it stops
   server.reset();

@@ -311,8 +311,15 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
                                                             {"not_moved", 0},
                                                             {"bytes_after", 0},
                                                             {"relative_error", 0.0},
-                                                            {"trouble", ""}});
+                                                            {"trouble", ""},
+                                                            {"tier", ""}});
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
+
+  const Outcome asked = Ctl({"clear", "--tier", "ssd", "--socket", served.socket}, "y");
+  REQUIRE(asked.questions.size() == 1);
+  CHECK_THAT(asked.questions[0], StartsWith("Clear every chunk of every space in ssd? What lies nowhere else"));
+  CHECK_THAT(asked.out, Contains("cleared 17 chunks in ssd"));
+  CHECK_THAT(Ctl({"jobs", "--socket", served.socket}).out, Contains("clear ssd"));
 }
 
 TEST_CASE("kvistctl clear shows how far it is, and ^C leaves it running and says how to go on") {

@@ -91,19 +91,21 @@ class FakeNode : public rpc::NodeControl {
   absl::StatusOr<rpc::Page<rpc::SessionStatus>> Sessions(uint64_t after, absl::Time deadline) override {
     return Answer(PageOf(sessions_, after), deadline);
   }
-  absl::StatusOr<rpc::JobStatus> Clear(const std::string& space, const std::string& request, absl::Time deadline) override {
+  absl::StatusOr<rpc::JobStatus> Clear(const rpc::ClearWish& wish, const std::string& request,
+                                       absl::Time deadline) override {
     rpc::JobStatus job;
     {
       absl::MutexLock lock(&mutex_);
-      cleared_.push_back(space);
+      cleared_.push_back(wish.space);
       jobs_.push_back({.id = jobs_.size() + 1,
                        .kind = "clear",
-                       .space = space,
+                       .space = wish.space,
                        .state = goes_on_ ? "running" : "done",
                        .done = 0,
                        .total = 1000,
                        .chunks = goes_on_ ? uint64_t{0} : 17,
                        .request = request});
+      jobs_.back().tier = wish.tier;
       if (!goes_on_) jobs_.back().done = 1000;
       job = jobs_.back();
     }
@@ -168,8 +170,12 @@ class FakeNode : public rpc::NodeControl {
     return Answer(pinned, deadline);
   }
   absl::StatusOr<rpc::PromptJobs> ClearPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
-                                              const std::string& request, absl::Time deadline) override {
-    return JobsOn("clear-prompt", filter, prompt, request, deadline);
+                                              const rpc::ClearWish& wish, const std::string& request,
+                                              absl::Time deadline) override {
+    absl::StatusOr<rpc::PromptJobs> jobs = JobsOn("clear-prompt", filter, prompt, request, deadline);
+    if (!jobs.ok()) return jobs;
+    for (rpc::JobStatus& job : jobs->jobs) job.tier = wish.tier;
+    return jobs;
   }
   absl::StatusOr<rpc::PromptJobs> Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::MoveWish& wish,
                                        const std::string& request, absl::Time deadline) override {

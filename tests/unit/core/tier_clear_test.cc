@@ -1,0 +1,227 @@
+// Clears of one tier: what the others have stays.
+#include <catch2/catch.hpp>
+#include <deque>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/core/core_fixture.h"
+
+namespace kvist::core {
+namespace {
+
+CoreFixture::Options ThreeTiersOptions() {
+  CoreFixture::Options options;
+  options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
+  options.core.remote = CoreOptions::Remote{};
+  options.core.slice_work = GENERATE(1U, 3U, 512U);
+  options.core.lease_share = 1;
+  return options;
+}
+
+// A core over a disk and a store beyond the node, which the test plays: both do at once what they are to, reads only when the test says so.
+class ThreeTiers {
+ public:
+  ThreeTiers() : f(ThreeTiersOptions()), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
+    Do(DiskWritable{true});
+    Do(DiskTold{});
+    Do(RemoteReachable{true});
+  }
+
+  template <class Event>
+  void Do(const Event& event) {
+    Carry(f.Do(event));
+  }
+  // Until the core has nothing left to do by itself.
+  void Rest() {
+    while (f.core->has_work()) Carry(f.PassTime(absl::ZeroDuration()));
+  }
+  void Keep(const std::vector<ChunkKey>& keys) {
+    for (const Effect& effect : f.Do(StoreAsked{worker, RequestTag{++tags}, GroupId{}, std::nullopt, keys})) {
+      if (const auto* copy = std::get_if<CopyStarted>(&effect)) Do(CopyFinished{copy->op, absl::OkStatus()});
+    }
+    Rest();
+  }
+  void Flush() {
+    Do(FlushAsked{std::nullopt, RequestTag{++tags}});
+    Rest();
+  }
+  void EndReads() {
+    while (!reads.empty()) {
+      const ReadStarted read = reads.front();
+      reads.pop_front();
+      Do(ReadFinished{read.chunk, absl::OkStatus()});
+    }
+    Rest();
+  }
+  const Job& Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
+    const JobId job{++jobs};
+    Do(TierClearAsked{.job = job,
+                      .tier = tier,
+                      .space = SpaceId{0},
+                      .keys = of_space ? std::span<const ChunkKey>() : std::span<const ChunkKey>(keys)});
+    Rest();
+    return *f.core->jobs().Find(job);
+  }
+  // What a lookup finds here, without the store's word.
+  uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
+
+  CoreFixture f;
+  SessionId worker;
+  std::set<ChunkKey> rows, store;  // of the disk; of the store
+  std::deque<ReadStarted> reads;
+  uint64_t tags = 1000, jobs = 0;
+
+ private:
+  void Carry(Effects effects) {
+    for (Effect& effect : effects) std::visit([this](auto& e) { Carry(e); }, effect);
+  }
+  void Carry(WriteStarted& write) {
+    (write.to == Tier::kSsd ? rows : store).insert(write.key);
+    WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
+    if (write.to == Tier::kSsd) finished.places.push_back({1, ++units_});
+    Do(finished);
+  }
+  void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
+  void Carry(ChunksHidden& hidden) {
+    for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
+    Do(ClearKept{hidden.job});
+  }
+  void Carry(SpaceCleared& cleared) {
+    REQUIRE(cleared.tier.has_value());
+    (*cleared.tier == Tier::kSsd ? rows : store).clear();
+    Do(ClearKept{cleared.job, *cleared.tier});
+  }
+  void Carry(RemoteForgotten& forgotten) {
+    for (const ChunkKey& key : forgotten.keys) store.erase(key);
+    Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
+  }
+  template <class Other>
+  void Carry(Other&) {}
+
+  uint32_t units_ = 0;
+};
+
+// Whether a clear is of the prompt or of its whole space.
+bool OfSpace() { return GENERATE(false, true); }
+
+}  // namespace
+
+TEST_CASE("A clear of DRAM leaves what lies below, and what lies nowhere else is gone") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.Do(RemoteReachable{false});
+  node.Keep(KeysOf({1, 2}));
+  node.Flush();
+  node.Keep(keys);
+  REQUIRE(node.rows.size() == 2);
+  const Job& job = node.Clear(Tier::kDram, keys, of_space);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 4);
+  CHECK(job.bytes == KiB(16));
+  CHECK(job.left == 0);
+  CHECK(node.f.slots->live_slots() == 0);
+  CHECK(node.Hits(keys) == 2);
+  CHECK(node.rows.size() == 2);
+}
+
+TEST_CASE("A clear of DRAM leaves what is in use there") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.Keep(keys);
+  const LeaseId lease = node.f.Lookup(node.worker, KeysOf({1, 2}), absl::Seconds(10)).lease;
+  REQUIRE(lease);
+  const Job& job = node.Clear(Tier::kDram, keys, of_space);
+  CHECK(job.chunks == 2);
+  CHECK(job.left > 0);
+  CHECK(node.f.slots->live_slots() == 2);
+  CHECK(node.f.Load(node.worker, lease, 0, 2).has_value());
+}
+
+TEST_CASE("A clear of the disk leaves what lies in DRAM, and no restart finds the rest") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.rows.size() == 4);
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kSsd});
+  node.Rest();
+  node.Do(LookupAsked{node.worker, RequestTag{1}, KeysOf({1, 2}), absl::Seconds(1)});
+  node.EndReads();
+  REQUIRE(node.f.slots->live_slots() == 2);
+  const Job& job = node.Clear(Tier::kSsd, keys, of_space);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 4);
+  CHECK(node.rows.empty());
+  CHECK(node.Hits(keys) == 2);
+  CHECK(node.f.slots->live_slots() == 2);
+  CHECK(node.f.core->status().below == 0);
+  node.Flush();  // it may be written anew
+  CHECK(node.rows.size() == 2);
+}
+
+TEST_CASE("A clear of the disk waits for what is being read there") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kSsd});
+  node.Rest();
+  node.Do(LookupAsked{node.worker, RequestTag{1}, keys, absl::Seconds(1)});
+  node.Rest();
+  REQUIRE(node.reads.size() == 2);
+  CHECK(node.Clear(Tier::kSsd, keys, of_space).state == JobState::kRunning);
+  node.EndReads();
+  CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+  CHECK(node.rows.empty());
+  CHECK(node.Hits(keys) == 2);
+}
+
+TEST_CASE("A clear of the store beyond the node leaves what is here, and nobody finds it there") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.store.size() == 3);
+  node.store.insert(KeyOf(9));  // another node's
+  const Job& job = node.Clear(Tier::kRemote, KeysOf({1, 2, 3, 9}), of_space);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 3);
+  CHECK(node.store.empty());
+  CHECK(node.rows.size() == 3);
+  CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE("A clear of the store beyond the node takes along what was offered to it before") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.Clear(Tier::kRemote, keys, /*of_space=*/true);
+  node.Do(RemoteReachable{true});
+  node.Rest();
+  CHECK(node.store.empty());
+  node.Keep(KeysOf({7}));
+  CHECK(node.store.size() == 1);
+}
+
+TEST_CASE("A clear of one tier goes through all spaces when it names none") {
+  ThreeTiers node;
+  node.Do(RemoteReachable{false});
+  const SessionId other = node.f.Worker("other", SpaceNamed("other", {KiB(4)}));
+  REQUIRE(node.f.Keep(other, KeysOf({1, 2})) == 2);
+  node.Keep(KeysOf({1, 2, 3}));
+  node.Do(TierClearAsked{.job = JobId{1}, .tier = Tier::kDram});
+  node.Rest();
+  CHECK(node.f.core->jobs().Find(JobId{1})->chunks == 5);
+  CHECK(node.f.slots->live_slots() == 0);
+}
+
+}  // namespace kvist::core
