@@ -113,7 +113,7 @@ void Core::TakeRemote(const Ask& ask, std::vector<ChunkRef>* added) {
     }
     for (uint32_t k = 0; k < ask.there[g].size() && chunks_.work() < until; ++k) {
       const ChunkKey& key = ask.keys[ask.from + k];
-      const bool there = ask.there[g][k] && !remote_forgets_.contains({ask.space, key});
+      const bool there = ask.there[g][k] && !WillForget(ask.space, key);
       ChunkIndex i = FindCurrent(ask.space, group, key);
       const bool hangs = i != kNoChunk && chunks_[i].parent == parent;  // keys come from clients
       const bool fits = i == kNoChunk || (hangs && (chunks_[i].whole() || chunks_[i].state == ChunkState::kGhost));

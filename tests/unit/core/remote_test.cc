@@ -417,6 +417,19 @@ TEST_CASE("what two clears come upon while it is being written isn't in the stor
   CHECK(node.store.empty());
 }
 
+TEST_CASE("what was cleared while it was being written is no hit when the store has it before the write's end is heard",
+          "[remote]") {
+  RemoteNode node;
+  const std::vector<ChunkKey> keys = KeysOf({1});
+  node.Keep(keys);
+  node.ClearPrompt(keys);
+  node.EndForgets();
+  node.Have(keys);
+  node.Look(keys);
+  node.AnswerAsk();
+  CHECK(node.answers.back().chunks == 0);
+}
+
 TEST_CASE("what is written is held, within a budget, and what can't wait isn't written", "[remote]") {
   CoreOptions::Remote remote;
   remote.writing = KiB(8);  // two chunks: the second begins while the first is below it
