@@ -482,7 +482,7 @@ class Core {
   ChunkIndex FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item, ChunksHidden* hidden) const;
   // A tier gives up its copy of a chunk that is a hit, unless that is in use. kWaits: it is being read there, or written again.
   Turn ClearOfDram(ChunkIndex chunk, Job* job, PromptJob* of);
-  Turn ClearOfDisk(ChunkIndex chunk, Job* job, PromptJob* of, ChunksHidden* hidden);
+  Turn ClearOfDisk(ChunkIndex chunk, Job* job, ChunksHidden* hidden);
   Turn ClearOfRemote(ChunkIndex chunk, Job* job);
   // Frees the slots of a chunk that nothing needs there.
   void FreeSlotsOf(ChunkIndex chunk);

@@ -42,12 +42,14 @@ void Core::On(const TierClearAsked& event, Effects* out) {
     Space& space = spaces_[SpaceId{s}];
     chunks_.Charge(1);
     if (event.tier == Tier::kSsd) {
-      space.cleared = true;
+      space.cleared = true;  // what the disk tells of late
     } else {
       space.remote_cleared = next_remote_;
       AskInVain(SpaceId{s});
     }
   }
+  // On disk each chunk is hidden by itself: were all of them at once, a job that is cancelled would leave some that are taken for durable.
+  if (event.tier == Tier::kSsd) return;
   ++of.hiding;
   out->push_back(SpaceCleared{event.job, event.space, event.tier});
 }
@@ -76,14 +78,15 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
     const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
                        (!job->space.has_value() || chunk.space == *job->space);
     if (!meant) continue;
+    if (chunk.space != hidden.space) HideFromRestarts(std::exchange(hidden, {job->id, chunk.space, {}}), of, out);
     turn = *job->tier == Tier::kDram  ? ClearOfDram(i, job, of)
-           : *job->tier == Tier::kSsd ? ClearOfDisk(i, job, of, &hidden)
+           : *job->tier == Tier::kSsd ? ClearOfDisk(i, job, &hidden)
                                       : ClearOfRemote(i, job);
     if (turn != Turn::kWaits) continue;
     --of->next;
     --job->done;
   }
-  if (*job->tier == Tier::kSsd && of_prompt) HideFromRestarts(std::move(hidden), of, out);
+  HideFromRestarts(std::move(hidden), of, out);
   if (turn == Turn::kWaits) return turn;
   if (!of->above && of->next == job->total) of->step = PromptJob::Step::kDurable;
   return Turn::kMore;
@@ -114,12 +117,11 @@ Core::Turn Core::ClearOfDram(ChunkIndex i, Job* job, PromptJob* of) {
   return Turn::kDone;
 }
 
-Core::Turn Core::ClearOfDisk(ChunkIndex i, Job* job, PromptJob* of, ChunksHidden* hidden) {
+Core::Turn Core::ClearOfDisk(ChunkIndex i, Job* job, ChunksHidden* hidden) {
   const Chunk& chunk = chunks_[i];
   const bool reads = chunk.disk == DiskCopy::kThere && chunk.state == ChunkState::kReading;
   if (reads || chunk.disk == DiskCopy::kMoving) return Turn::kWaits;
-  // A write that a clear of the space hasn't come upon is a later one.
-  if (chunk.disk == DiskCopy::kNone || (chunk.disk == DiskCopy::kWriting && of->keys.empty())) return Turn::kDone;
+  if (chunk.disk == DiskCopy::kNone) return Turn::kDone;
   if (chunk.state == ChunkState::kBelow && chunk.holds > 0) {  // a load waits for it
     ++job->left;
     return Turn::kDone;

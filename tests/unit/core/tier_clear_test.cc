@@ -1,107 +1,11 @@
 // Clears of one tier: what the others have stays.
 #include <catch2/catch.hpp>
-#include <deque>
-#include <optional>
-#include <set>
-#include <utility>
 #include <vector>
 
-#include "tests/unit/core/core_fixture.h"
+#include "tests/unit/core/three_tiers.h"
 
 namespace kvist::core {
 namespace {
-
-CoreFixture::Options ThreeTiersOptions() {
-  CoreFixture::Options options;
-  options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
-  options.core.remote = CoreOptions::Remote{};
-  options.core.slice_work = GENERATE(1U, 3U, 512U);
-  options.core.lease_share = 1;
-  return options;
-}
-
-// A core over a disk and a store beyond the node, which the test plays: both do at once what they are to, reads only when the test says so.
-class ThreeTiers {
- public:
-  ThreeTiers() : f(ThreeTiersOptions()), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
-    Do(DiskWritable{true});
-    Do(DiskTold{});
-    Do(RemoteReachable{true});
-  }
-
-  template <class Event>
-  void Do(const Event& event) {
-    Carry(f.Do(event));
-  }
-  // Until the core has nothing left to do by itself.
-  void Rest() {
-    while (f.core->has_work()) Carry(f.PassTime(absl::ZeroDuration()));
-  }
-  void Keep(const std::vector<ChunkKey>& keys) {
-    for (const Effect& effect : f.Do(StoreAsked{worker, RequestTag{++tags}, GroupId{}, std::nullopt, keys})) {
-      if (const auto* copy = std::get_if<CopyStarted>(&effect)) Do(CopyFinished{copy->op, absl::OkStatus()});
-    }
-    Rest();
-  }
-  void Flush() {
-    Do(FlushAsked{std::nullopt, RequestTag{++tags}});
-    Rest();
-  }
-  void EndReads() {
-    while (!reads.empty()) {
-      const ReadStarted read = reads.front();
-      reads.pop_front();
-      Do(ReadFinished{read.chunk, absl::OkStatus()});
-    }
-    Rest();
-  }
-  const Job& Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
-    const JobId job{++jobs};
-    Do(TierClearAsked{.job = job,
-                      .tier = tier,
-                      .space = SpaceId{0},
-                      .keys = of_space ? std::span<const ChunkKey>() : std::span<const ChunkKey>(keys)});
-    Rest();
-    return *f.core->jobs().Find(job);
-  }
-  // What a lookup finds here, without the store's word.
-  uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
-
-  CoreFixture f;
-  SessionId worker;
-  std::set<ChunkKey> rows, store;  // of the disk; of the store
-  std::deque<ReadStarted> reads;
-  uint64_t tags = 1000, jobs = 0;
-
- private:
-  void Carry(Effects effects) {
-    for (Effect& effect : effects) std::visit([this](auto& e) { Carry(e); }, effect);
-  }
-  void Carry(WriteStarted& write) {
-    (write.to == Tier::kSsd ? rows : store).insert(write.key);
-    WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
-    if (write.to == Tier::kSsd) finished.places.push_back({1, ++units_});
-    Do(finished);
-  }
-  void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
-  void Carry(ChunksHidden& hidden) {
-    for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
-    Do(ClearKept{hidden.job});
-  }
-  void Carry(SpaceCleared& cleared) {
-    REQUIRE(cleared.tier.has_value());
-    (*cleared.tier == Tier::kSsd ? rows : store).clear();
-    Do(ClearKept{cleared.job, *cleared.tier});
-  }
-  void Carry(RemoteForgotten& forgotten) {
-    for (const ChunkKey& key : forgotten.keys) store.erase(key);
-    Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
-  }
-  template <class Other>
-  void Carry(Other&) {}
-
-  uint32_t units_ = 0;
-};
 
 // Whether a clear is of the prompt or of its whole space.
 bool OfSpace() { return GENERATE(false, true); }
@@ -163,6 +67,25 @@ TEST_CASE("A clear of the disk leaves what lies in DRAM, and no restart finds th
   CHECK(node.f.core->status().below == 0);
   node.Flush();  // it may be written anew
   CHECK(node.rows.size() == 2);
+}
+
+TEST_CASE("A clear of the disk that is cancelled has hidden what it has dropped, and nothing else") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3, 4, 5, 6, 7, 8});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.Flush();
+  node.Do(TierClearAsked{.job = JobId{++node.jobs},
+                         .tier = Tier::kSsd,
+                         .space = SpaceId{0},
+                         .keys = of_space ? std::span<const ChunkKey>() : std::span<const ChunkKey>(keys)});
+  node.Do(Tick{node.f.now});
+  node.Do(JobCancelAsked{JobId{node.jobs}});
+  node.Rest();
+  CHECK(node.rows.size() == keys.size() - node.f.core->jobs().Find(JobId{node.jobs})->chunks);
+  node.Flush();
+  CHECK(node.rows.size() == keys.size());
 }
 
 TEST_CASE("A clear of the disk waits for what is being read there") {

@@ -1,0 +1,117 @@
+#ifndef KVIST_TESTS_UNIT_CORE_THREE_TIERS_H_
+#define KVIST_TESTS_UNIT_CORE_THREE_TIERS_H_
+
+#include <catch2/catch.hpp>
+#include <deque>
+#include <set>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "tests/unit/core/core_fixture.h"
+
+namespace kvist::core {
+
+inline CoreFixture::Options ThreeTiersOptions() {
+  CoreFixture::Options options;
+  options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
+  options.core.remote = CoreOptions::Remote{};
+  options.core.slice_work = GENERATE(1U, 3U, 512U);
+  options.core.lease_share = 1;
+  return options;
+}
+
+// A core over a disk and a store beyond the node, which the test plays: both do at once what they are to, reads only when the test says so.
+class ThreeTiers {
+ public:
+  ThreeTiers() : f(ThreeTiersOptions()), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
+    Do(DiskWritable{true});
+    Do(DiskTold{});
+    Do(RemoteReachable{true});
+  }
+
+  template <class Event>
+  void Do(const Event& event) {
+    Carry(f.Do(event));
+  }
+  // Until the core has nothing left to do by itself.
+  void Rest() {
+    while (f.core->has_work()) Carry(f.PassTime(absl::ZeroDuration()));
+  }
+  void Keep(const std::vector<ChunkKey>& keys) {
+    for (const Effect& effect : f.Do(StoreAsked{worker, RequestTag{++tags}, GroupId{}, std::nullopt, keys})) {
+      if (const auto* copy = std::get_if<CopyStarted>(&effect)) Do(CopyFinished{copy->op, absl::OkStatus()});
+    }
+    Rest();
+  }
+  void Flush() {
+    Do(FlushAsked{std::nullopt, RequestTag{++tags}});
+    Rest();
+  }
+  void EndReads() {
+    while (!reads.empty()) {
+      const ReadStarted read = reads.front();
+      reads.pop_front();
+      Do(ReadFinished{read.chunk, absl::OkStatus()});
+    }
+    Rest();
+  }
+  const Job& Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
+    const JobId job{++jobs};
+    Do(TierClearAsked{.job = job,
+                      .tier = tier,
+                      .space = SpaceId{0},
+                      .keys = of_space ? std::span<const ChunkKey>() : std::span<const ChunkKey>(keys)});
+    Rest();
+    return *f.core->jobs().Find(job);
+  }
+  // What a lookup finds here, without the store's word.
+  uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
+
+  CoreFixture f;
+  SessionId worker;
+  std::set<ChunkKey> rows, store;  // of the disk; of the store
+  bool store_answers = true;
+  std::deque<ReadStarted> reads;
+  uint64_t tags = 1000, jobs = 0;
+
+ private:
+  void Carry(Effects effects) {
+    for (Effect& effect : effects) std::visit([this](auto& e) { Carry(e); }, effect);
+  }
+  void Carry(WriteStarted& write) {
+    (write.to == Tier::kSsd ? rows : store).insert(write.key);
+    WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
+    if (write.to == Tier::kSsd) finished.places.push_back({1, ++units_});
+    Do(finished);
+  }
+  void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
+  void Carry(ChunksHidden& hidden) {
+    for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
+    Do(ClearKept{hidden.job});
+  }
+  void Carry(SpaceCleared& cleared) {
+    REQUIRE(cleared.tier == Tier::kRemote);
+    store.clear();
+    Do(ClearKept{cleared.job, Tier::kRemote});
+  }
+  void Carry(RemoteAsked& asked) {
+    if (!store_answers) return Do(RemoteFound{asked.ask, absl::UnavailableError("it is away")});
+    RemoteFound found{asked.ask, absl::OkStatus()};
+    for (const ChunkKey& key : asked.keys) found.there.push_back(store.contains(key));
+    Do(found);
+  }
+  void Carry(RemoteForgotten& forgotten) {
+    for (const ChunkKey& key : forgotten.keys) store.erase(key);
+    Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
+  }
+  template <class Other>
+  void Carry(Other&) {}
+
+  uint32_t units_ = 0;
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_TESTS_UNIT_CORE_THREE_TIERS_H_
