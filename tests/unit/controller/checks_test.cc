@@ -17,7 +17,7 @@ void Refused(const absl::Status& status, const std::string& field) {
   CHECK(absl::StartsWith(status.message(), field));
 }
 
-node::v1::Prompt Tokens(int count, uint32_t token = 7) {
+node::v1::Prompt PromptOf(int count, uint32_t token = 7) {
   node::v1::Prompt prompt;
   prompt.mutable_tokens()->Resize(count, token);
   return prompt;
@@ -25,31 +25,31 @@ node::v1::Prompt Tokens(int count, uint32_t token = 7) {
 
 TEST_CASE("CheckPrompt names the field that is wrong, and takes as much as a node's message holds") {
   const node::v1::SpaceFilter all;
-  CHECK(CheckPrompt(all, Tokens(1)).ok());
+  CHECK(CheckPrompt(all, PromptOf(1)).ok());
   Refused(CheckPrompt(all, {}), "prompt: ");
   // A token of a byte, and the three of field and length beside the 4 of the longest length.
-  CHECK(CheckPrompt(all, Tokens(static_cast<int>(kPromptBytesMax) - 8)).ok());
-  Refused(CheckPrompt(all, Tokens(static_cast<int>(kPromptBytesMax) + 1)), "prompt.tokens: ");
-  CHECK(CheckPrompt(all, Tokens(1'048'576, 200'000)).ok());  // of a large vocabulary
-  Refused(CheckPrompt(all, Tokens(1'048'576, 3'000'000'000)), "prompt.tokens: 1048576 tokens");
+  CHECK(CheckPrompt(all, PromptOf(static_cast<int>(kPromptBytesMax) - 8)).ok());
+  Refused(CheckPrompt(all, PromptOf(static_cast<int>(kPromptBytesMax) + 1)), "prompt.tokens: ");
+  CHECK(CheckPrompt(all, PromptOf(1'048'576, 200'000)).ok());  // of a large vocabulary
+  Refused(CheckPrompt(all, PromptOf(1'048'576, 3'000'000'000)), "prompt.tokens: 1048576 tokens");
 
   node::v1::Prompt keys;
   for (int i = 0; i < 4096; ++i) keys.add_keys(std::string(32, 'k'));
   CHECK(CheckPrompt(all, keys).ok());
   keys.add_keys(std::string(32, 'k'));
   Refused(CheckPrompt(all, keys), "prompt.keys: 4097");
-  *keys.mutable_tokens() = Tokens(1).tokens();
+  *keys.mutable_tokens() = PromptOf(1).tokens();
   Refused(CheckPrompt(all, keys), "prompt: it has tokens and keys");
 
   node::v1::SpaceFilter filter;
   filter.set_digest("0g");
-  Refused(CheckPrompt(filter, Tokens(1)), "space.digest: ");
+  Refused(CheckPrompt(filter, PromptOf(1)), "space.digest: ");
   filter.set_digest("");
   filter.set_model(std::string(256, 'm'));
-  Refused(CheckPrompt(filter, Tokens(1)), "space.model: ");
+  Refused(CheckPrompt(filter, PromptOf(1)), "space.model: ");
   filter.set_model("");
   filter.set_tenant(std::string(256, 't'));
-  Refused(CheckPrompt(filter, Tokens(1)), "space.tenant: ");
+  Refused(CheckPrompt(filter, PromptOf(1)), "space.tenant: ");
 }
 
 TEST_CASE("CheckTier and CheckRequestName refuse what no node has") {
