@@ -97,7 +97,7 @@ To OnPromptOf(const From& from) {
   return to;
 }
 
-uint64_t ToMillis(absl::Duration age) { return static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(age))); }
+int64_t ToMillis(absl::Duration age) { return std::max<int64_t>(0, absl::ToInt64Milliseconds(age)); }
 
 // What a node would answer that holds this.
 absl::StatusOr<node::v1::LookupReply> ToAnswer(const std::vector<rpc::Found>& spaces) {
@@ -193,7 +193,10 @@ absl::StatusOr<v1::LookupReply> Controller::Lookup(const v1::LookupRequest& requ
         known[i].has_value() ? ToAnswer(known[i]->spaces) : std::move(*answer++);
     v1::Outcome& outcome = *reply.add_nodes();
     outcome = ToOutcome(nodes[i]->name, found.status());
-    if (known[i].has_value()) outcome.set_as_of_ms(ToMillis(known[i]->age));
+    if (known[i].has_value()) {
+      outcome.set_by_directory(true);
+      outcome.set_as_of_ms(static_cast<uint64_t>(ToMillis(known[i]->age)));
+    }
     if (!found.ok()) continue;
     for (const node::v1::LookupReply::InSpace& space : found->spaces())
       *reply.add_spaces() = ToInSpace(nodes[i]->name, space);
@@ -419,7 +422,7 @@ std::optional<v1::Followed> Controller::FollowedOf(const NamedNode* node) const 
   v1::Followed followed;
   followed.set_fresh(state->fresh);
   followed.set_chunks(state->chunks);
-  if (state->age.has_value()) followed.set_as_of_ms(ToMillis(*state->age));
+  followed.set_as_of_ms(state->age.has_value() ? ToMillis(*state->age) : -1);
   followed.set_why_not(IsUtf8(state->why_not) ? state->why_not : absl::CHexEscape(state->why_not));
   return followed;
 }

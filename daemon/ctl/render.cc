@@ -29,6 +29,7 @@ Json OneValue(const Message& message, const FieldDescriptor& field) {
   const google::protobuf::Reflection& at = *message.GetReflection();
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT64: return at.GetUInt64(message, &field);
+    case FieldDescriptor::CPPTYPE_INT64: return at.GetInt64(message, &field);
     case FieldDescriptor::CPPTYPE_UINT32: return at.GetUInt32(message, &field);
     case FieldDescriptor::CPPTYPE_INT32: return at.GetInt32(message, &field);
     case FieldDescriptor::CPPTYPE_DOUBLE: return at.GetDouble(message, &field);

@@ -80,14 +80,14 @@ class Controller {
   std::optional<Where> Told(uint32_t prompt) const {
     const api::LookupReply reply = Lookup(prompt);
     for (const api::Outcome& node : reply.nodes()) {
-      if (!node.has_as_of_ms()) return std::nullopt;
+      if (!node.by_directory()) return std::nullopt;
     }
     return WhereIn(reply);
   }
   // What the nodes say.
   Where Is(uint32_t prompt) const {
     const api::LookupReply reply = Lookup(prompt, /*ask_nodes=*/true);
-    for (const api::Outcome& node : reply.nodes()) CHECK_FALSE(node.has_as_of_ms());
+    for (const api::Outcome& node : reply.nodes()) CHECK_FALSE(node.by_directory());
     return WhereIn(reply);
   }
   bool SoonTold(uint32_t prompt, const Where& where) const {
@@ -196,7 +196,7 @@ TEST_CASE("A node that is killed is asked, and told anew when it is back; others
   cluster.a.Kill();
   CHECK(Eventually([&] {
     const api::LookupReply reply = controller.Lookup(1000);
-    return reply.nodes(0).code() == grpc::UNAVAILABLE && !reply.nodes(0).has_as_of_ms() && reply.nodes(1).has_as_of_ms() &&
+    return reply.nodes(0).code() == grpc::UNAVAILABLE && !reply.nodes(0).by_directory() && reply.nodes(1).by_directory() &&
            reply.spaces_size() == 1 && reply.spaces(0).node() == "node-b";
   }));
   CHECK_FALSE(controller.Followed().at("node-a").fresh());
@@ -255,7 +255,7 @@ TEST_CASE("A kvistd over itself asks itself") {
   api::LookupReply reply;
   REQUIRE(stub->Lookup(&context, request, &reply).ok());
   CHECK(reply.spaces(0).tokens() == kPromptTokens);
-  CHECK_FALSE(reply.nodes(0).has_as_of_ms());
+  CHECK_FALSE(reply.nodes(0).by_directory());
 }
 
 TEST_CASE("kvistctl nodes shows what of each node is told") {

@@ -314,14 +314,14 @@ TEST_CASE("A lookup asks only the nodes that it must, and says which it hasn't")
   v1::LookupReply reply = mixed.Lookup();
   REQUIRE(reply.nodes_size() == 2);
   CHECK(reply.nodes(0).code() == 0);
-  CHECK_FALSE(reply.nodes(0).has_as_of_ms());
+  CHECK_FALSE(reply.nodes(0).by_directory());
   CHECK(reply.nodes(1).code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded));  // it never answers
-  CHECK_FALSE(reply.nodes(1).has_as_of_ms());
+  CHECK_FALSE(reply.nodes(1).by_directory());
 
   TellAll(line.get(), Chunks(0, 4, kDram));
   REQUIRE(Eventually([&] { return (reply = mixed.Lookup()).nodes(1).code() == 0; }));
-  CHECK_FALSE(reply.nodes(0).has_as_of_ms());
-  CHECK(reply.nodes(1).has_as_of_ms());
+  CHECK_FALSE(reply.nodes(0).by_directory());
+  CHECK(reply.nodes(1).by_directory());
   REQUIRE(reply.spaces_size() > 0);
   const v1::LookupReply::InSpace& last = reply.spaces(reply.spaces_size() - 1);
   CHECK(last.node() == "far");
@@ -332,7 +332,7 @@ TEST_CASE("A lookup asks only the nodes that it must, and says which it hasn't")
 
   reply = mixed.Lookup(/*ask_nodes=*/true);
   CHECK(reply.nodes(1).code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
-  CHECK_FALSE(reply.nodes(1).has_as_of_ms());
+  CHECK_FALSE(reply.nodes(1).by_directory());
 
   v1::LookupRequest other;
   other.mutable_prompt()->add_tokens(1);
@@ -340,7 +340,7 @@ TEST_CASE("A lookup asks only the nodes that it must, and says which it hasn't")
   other.add_nodes("far");
   const absl::StatusOr<v1::LookupReply> none = mixed.controller.Lookup(other, MonotonicNow() + absl::Seconds(60));
   CHECK(none->nodes(0).code() == static_cast<int>(absl::StatusCode::kNotFound));
-  CHECK(none->nodes(0).has_as_of_ms());
+  CHECK(none->nodes(0).by_directory());
 }
 
 TEST_CASE("A list of nodes says which are followed, and what is known of them") {
@@ -353,7 +353,7 @@ TEST_CASE("A list of nodes says which are followed, and what is known of them") 
   }));
   CHECK_FALSE(reply.nodes(0).has_followed());
   CHECK(reply.nodes(1).followed().chunks() == 4);
-  CHECK(reply.nodes(1).followed().has_as_of_ms());
+  CHECK(reply.nodes(1).followed().as_of_ms() >= 0);
 }
 
 }  // namespace
