@@ -25,11 +25,13 @@ namespace {
 // gRPC waits longer and longer between attempts, up to two minutes, unless it is told not to.
 constexpr int kReconnectMillisMin = 100;
 constexpr int kReconnectMillisMax = 1000;
+// What gRPC calls the least time between attempts is how long one may take; a busy machine's handshake can take seconds.
+constexpr int kTlsConnectMillis = 5000;
 
 std::shared_ptr<grpc::Channel> ChannelTo(const endpoint::Address& address, const endpoint::TlsFiles& tls) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMillisMin);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMillisMin);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, address.is_tls() ? kTlsConnectMillis : kReconnectMillisMin);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMillisMax);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Of two controllers in one process each has connections of its own, as if they were in two.
