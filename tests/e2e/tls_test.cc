@@ -333,6 +333,56 @@ TEST_CASE("kvistctl reaches a kvistd elsewhere by TLS, by files that options or 
   CHECK_THAT(mend, Catch::Contains("--tls-key: other users may read") && Catch::Contains("chmod o-rwx"));
 }
 
+TEST_CASE("Clients of the network who watch jobs leave operators on the machine their places") {
+  const Certificates certificates;
+  const TempDir dir;
+  const uint16_t port = FreePort();
+  const DaemonProcess node(dir.path(), {"pool.bytes=8MiB", "pool.touch_threads=0"});
+  const std::string file = dir / "c.toml", socket = dir / "c.sock";
+  const CertificateAuthority& ca = certificates.ca;
+  std::ofstream(file) << "[controller]\nsocket = \"" << socket << "\"\nlisten = \"" << OwnAddress(port)
+                      << "\"\n[tls]\ncertificate_file = \"" << ca.file("controller.crt") << "\"\nkey_file = \""
+                      << ca.file("controller.key") << "\"\nca_file = \"" << ca.file("ca.crt") << "\"\n"
+                      << kRoles << "[nodes]\na = \"unix:" << node.admin_socket() << "\"\n";
+  const ChildProcess controller = StartController(file);
+  const auto prometheus = ByTls(port, certificates.Of("prometheus"));
+  REQUIRE(Eventually([&] { return Health(prometheus).first.ok(); }));
+  node.Signal(SIGSTOP);  // so each watcher waits for it
+  api::WatchJobRequest request;
+  request.set_job("a/1");
+  const auto by_tls = api::Controller::NewStub(prometheus);
+  struct Watcher {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<api::Job>> stream;
+  };
+  const auto watch = [&](api::Controller::Stub& stub, std::chrono::milliseconds time) {
+    auto watcher = std::make_unique<Watcher>();
+    watcher->context.set_deadline(std::chrono::system_clock::now() + time);
+    watcher->stream = stub.WatchJob(&watcher->context, request);
+    return watcher;
+  };
+  const auto ends = [](Watcher& watcher) {
+    api::Job job;
+    while (watcher.stream->Read(&job)) continue;
+    return watcher.stream->Finish().error_code();
+  };
+  const auto local = api::Controller::NewStub(grpc::CreateChannel("unix:" + socket, grpc::InsecureChannelCredentials()));
+  const auto full = [&] { return ends(*watch(*by_tls, std::chrono::milliseconds(300))) == grpc::RESOURCE_EXHAUSTED; };
+  grpc::StatusCode code = grpc::RESOURCE_EXHAUSTED;
+  CHECK(Eventually([&] {
+    std::vector<std::unique_ptr<Watcher>> watchers;
+    for (int i = 0; i < 8; ++i) watchers.push_back(watch(*by_tls, std::chrono::seconds(20)));
+    bool held = full() || full();
+    if (held) code = ends(*watch(*local, std::chrono::milliseconds(300)));
+    held = held && full();  // until then
+    for (const auto& watcher : watchers) watcher->context.TryCancel();
+    for (const auto& watcher : watchers) ends(*watcher);
+    return held;
+  }));
+  CHECK(code != grpc::RESOURCE_EXHAUSTED);
+  node.Signal(SIGCONT);
+}
+
 TEST_CASE("Two hundred clients that never finish their handshake disturb neither operators on the machine nor engines") {
   const Certificates certificates;
   const TempDir dir;

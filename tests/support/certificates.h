@@ -29,14 +29,15 @@ class CertificateAuthority {
   }
 
   std::string file(const std::string& name) const { return dir_ / name; }
+  // A command that has to succeed; what it makes is closed to other users.
+  void Run(const std::string& command) const {
+    INFO(command);
+    REQUIRE(std::system(("umask 077; " + command + " 2>>" + dir_ / "log").c_str()) == 0);
+  }
 
  private:
   std::string NewKey(const std::string& name) const {
     return "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout " + dir_ / (name + ".key");
-  }
-  void Run(const std::string& command) const {
-    INFO(command);
-    REQUIRE(std::system(("umask 077; " + command + " 2>>" + dir_ / "log").c_str()) == 0);
   }
 
   TempDir dir_;

@@ -37,9 +37,7 @@ TEST_CASE("CheckTlsFiles takes what a connection can be made with") {
              Catch::StartsWith("tls.key_file: ") && Catch::Contains("isn't the key of the certificate"));
   CHECK_THAT(why([&](TlsFiles& f) { f.key = ca.file("node.crt"); }), Catch::Contains("no private key in PEM"));
   // Nobody is asked for its password.
-  REQUIRE(std::system(("openssl pkcs8 -topk8 -v2 aes256 -passout pass:secret -in " + good.key + " -out " +
-                       ca.file("locked.key") + " && chmod 600 " + ca.file("locked.key"))
-                          .c_str()) == 0);
+  ca.Run("openssl pkcs8 -topk8 -v2 aes256 -passout pass:secret -in " + good.key + " -out " + ca.file("locked.key"));
   CHECK_THAT(why([&](TlsFiles& f) { f.key = ca.file("locked.key"); }), Catch::Contains("without a password"));
   REQUIRE(::chmod(good.key.c_str(), 0644) == 0);
   CHECK(why([](TlsFiles&) {}) == "tls.key_file: other users may read " + good.key + ": chmod o-rwx " + good.key);
