@@ -27,8 +27,9 @@ constexpr int kTlsThreadsMax = 32;  // as on the socket
 constexpr std::chrono::seconds kTlsGrace(1);
 constexpr int kHandshakeMillis = 10'000;
 constexpr int kConnectionMillis = 3'600'000;
-constexpr int kLastCallMillis =
-    660'000;  // more than any call lasts but the watching of chunks, which goes on from where it was
+// More than any call lasts but the watching of chunks, which goes on from where it was.
+constexpr int kLastCallMillis = 660'000;
+constexpr int kCallsOfConnection = 64;    // at a time; whoever asks more waits, and not in our memory
 constexpr int kAskSilentMillis = 60'000;  // whether a client is still there that says nothing
 
 }  // namespace
@@ -68,6 +69,7 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLastCallMillis);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfConnection);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskSilentMillis);
   state->server = builder.BuildAndStart();
   if (state->server == nullptr) {
