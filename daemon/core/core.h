@@ -429,6 +429,8 @@ class Core {
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
+  // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
+  bool Starves() const { return WaitsForSlots() && reading_.empty() && writing_ == Bytes{} && remote_writing_ == Bytes{}; }
   void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
   // Tells what has been forgotten, begins reads, and writes what shall be below.

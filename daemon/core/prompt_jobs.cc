@@ -364,9 +364,12 @@ Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* o
     case PromptJob::Step::kRead:
       for (; chunks_.work() < until && of->next > 0; --of->next) {
         chunks_.Charge(1);
-        if (const Turn turn = ReadForMove(of->kept[of->next - 1].chunk, out); turn != Turn::kDone) return turn;
+        const Turn turn = ReadForMove(of->kept[of->next - 1].chunk, out);
+        if (turn == Turn::kWaits && Starves()) break;
+        if (turn != Turn::kDone) return turn;
       }
-      if (of->next > 0) return Turn::kMore;
+      if (of->next > 0 && !Starves()) return Turn::kMore;
+      of->next = 0;
       of->step = PromptJob::Step::kSettle;
       return Turn::kMore;
     default: break;

@@ -25,7 +25,7 @@ namespace kvist::core {
 //            kSettle  frees slots, the last chunk first
 //   to a remote store: kKeys begins writes of what isn't there yet, kSettle waits for each and frees slots, the last chunk first
 //   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
-//              kRead   begins reads, the last chunk first
+//              kRead   begins reads, the last chunk first; where engines wait for slots that only it can give, it leaves the rest
 //              kSettle waits for each, frees its places on disk, and keeps it no longer
 struct PromptJob {
   enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle };
