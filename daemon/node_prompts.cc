@@ -202,8 +202,10 @@ absl::StatusOr<rpc::PromptJobs> Node::Recode(const rpc::SpaceFilter& filter, con
 
 absl::StatusOr<rpc::PromptJobs> Node::Move(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                            const rpc::MoveWish& wish, const std::string& request, absl::Time deadline) {
-  if (wish.to == rpc::Tier::kRemote) KVIST_RETURN_IF_ERROR(CheckRemote("to", wish.remote));
-  if (below_.ssd == nullptr && wish.to != rpc::Tier::kRemote) {
+  const bool from_remote = wish.from == rpc::Tier::kRemote;
+  if (from_remote || wish.to == rpc::Tier::kRemote)
+    KVIST_RETURN_IF_ERROR(CheckRemote(from_remote ? "from" : "to", wish.remote));
+  if (below_.ssd == nullptr && (wish.from == rpc::Tier::kSsd || wish.to == rpc::Tier::kSsd)) {
     return absl::FailedPreconditionError(
         absl::StrCat(wish.from == rpc::Tier::kSsd ? "from" : "to", ": this kvistd has no SSD tier: ", below_.why_no_ssd));
   }

@@ -297,7 +297,8 @@ void RemoteTier::Ask(const core::SpaceSpec& space, core::RemoteAsked asked) {
   asking->groups = static_cast<uint16_t>(space.groups.size());
   asking->keys = std::move(asked.keys);
   // One wait for all that is asked for a lookup.
-  asking->deadline = std::max(asked.since + options_.ask_for, MonotonicNow() + kAskAtLeast);
+  asking->deadline = asked.patient ? MonotonicNow() + options_.read_for
+                                   : std::max(asked.since + options_.ask_for, MonotonicNow() + kAskAtLeast);
   asking->done = [this, ask = asked.ask](absl::Status status, std::vector<bool> there) {
     Note(status);
     ear_->Say(core::RemoteFound{ask, std::move(status), std::move(there)});

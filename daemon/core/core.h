@@ -368,11 +368,14 @@ class Core {
     uint32_t from = 0;                          // the position before it was asked
     uint32_t asked = 0;                         // keys from there on, so far
     bool vain = false;                          // what is found may be what was to be forgotten
+    JobId job = {};                             // that asks, instead of a lookup
     std::vector<std::vector<bool>> there = {};  // [group][key - from]
   };
   void AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out);
   // Of an ask that has ended: puts what is there into the index. Those that weren't there: `added`.
   void TakeRemote(const Ask& ask, std::vector<ChunkRef>* added);
+  // Those of them that nobody needs are known no longer; the deepest come last.
+  void CollectUnneeded(std::span<const ChunkRef> added);
   void EndAsks(SessionId session);
   // The remote store shall forget them; until it has they aren't found there, nor written.
   void ForgetRemotely(RemoteForgotten forgotten, Effects* out);
@@ -426,11 +429,11 @@ class Core {
     return writable_.value_or(false) && !no_room_ ? Tenants::Victims::kOnDisk : Tenants::Victims::kAny;
   }
   bool WaitsForSlots() const { return !readers_.empty() || !orphan_reads_.empty(); }
+  // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
+  bool Starves() const { return WaitsForSlots() && reading_.empty() && writing_ == Bytes{} && remote_writing_ == Bytes{}; }
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
-  // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
-  bool Starves() const { return WaitsForSlots() && reading_.empty() && writing_ == Bytes{} && remote_writing_ == Bytes{}; }
   void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
   // Tells what has been forgotten, begins reads, and writes what shall be below.
@@ -476,6 +479,13 @@ class Core {
   Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
   static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // Of a move from the remote store: asks for the next part of the prompt; what has come of that; what of it is kept; and what it is to forget
+  // in the end.
+  Turn GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  void AskForMove(const Job& job, PromptJob* of, Effects* out);
+  void TakeForMove(const Ask& ask, const absl::Status& status);
+  void KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key);
+  void ForgetMoved(const Job& job, PromptJob* of, Effects* out);
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);

@@ -155,7 +155,8 @@ void Core::CheckInvariants() {
     KVIST_CHECK(!doomed.empty());
     for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && remote_writes_.at(name) >= by.writes);
   }
-  asks_.ForEach([&](AskId, const Ask& ask) { KVIST_CHECK(sessions_.Find(ask.lookup.session) != nullptr); });
+  asks_.ForEach(
+      [&](AskId, const Ask& ask) { KVIST_CHECK(ask.job != JobId{} || sessions_.Find(ask.lookup.session) != nullptr); });
   placement_.CheckInvariants();
   slots_.CheckInvariants();
 }

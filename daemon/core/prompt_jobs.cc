@@ -326,7 +326,9 @@ Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
   const Tenant& tenant = tenants_[spaces_[chunks_[i].space].tenant];
   // Engines come first, and so do their stores (BeginReads).
   const bool stores_first = tenant.writing > Bytes{} && AtHand(tenant) < ReserveOf(tenant) / 2;
-  const bool enough = reading_bytes_[static_cast<size_t>(Tier::kSsd)] >= options_.disk->writing;
+  const Tier from = ReadFrom(chunks_[i]);
+  const Bytes most = from == Tier::kSsd ? options_.disk->writing : options_.remote->writing;
+  const bool enough = reading_bytes_[static_cast<size_t>(from)] >= most;
   if (WaitsForSlots() || stores_first || enough) return Turn::kWaits;
   if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) return Turn::kDone;
   if (placement_.spent()) return Turn::kMore;
@@ -375,7 +377,8 @@ Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* o
     default: break;
   }
   for (; chunks_.work() < until && !of->kept.empty(); of->kept.pop_back(), ++job->done) {
-    const auto [i, moves] = of->kept.back();
+    const ChunkIndex i = of->kept.back().chunk;
+    const bool moves = of->kept.back().moves;
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kReading) return Turn::kWaits;
     const bool ours = chunk.state == ChunkState::kSealed && !chunk.detached;
@@ -398,6 +401,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   const Turn turn = recode                               ? GoOnRecoding(job, &of, out)
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
+                    : of.move.from == Tier::kRemote      ? GoOnReadingRemote(job, &of, until, out)
                     : of.move.to == Tier::kRemote        ? GoOnWritingRemote(job, &of, until, out)
                     : of.move.to == Tier::kSsd           ? GoOnWriting(job, &of, until, out)
                                                          : GoOnReading(job, &of, until, out);

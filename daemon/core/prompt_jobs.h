@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <vector>
 
 #include "daemon/core/chunk_table.h"
@@ -27,6 +28,11 @@ namespace kvist::core {
 //   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
 //              kRead   begins reads, the last chunk first; where engines wait for slots that only it can give, it leaves the rest
 //              kSettle waits for each, frees its places on disk, and keeps it no longer
+//   from a remote store: kKeys    asks it for the prompt, a part after the other, and keeps what is there as from disk
+//                        kRead    begins reads, the last chunk first
+//                        kWritten to disk: begins writes, the last chunk first
+//                        kSettle  waits for each, and keeps it no longer; then the store is to forget it
+//                        kDurable waits until it has
 struct PromptJob {
   enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle };
   // What a move to disk has found for one key in one group.
@@ -34,6 +40,7 @@ struct PromptJob {
   struct Kept {
     ChunkIndex chunk;
     bool moves;  // or it is in slots already, and stays as it is
+    bool was_in_slots = false;
   };
 
   std::vector<ChunkKey> keys = {};
@@ -57,6 +64,9 @@ struct PromptJob {
   // From disk.
   std::vector<Kept> kept = {};
   Bytes kept_bytes{};
+  // From a remote store: it has been asked and hasn't answered; and what it keeps, for not all groups have moved.
+  bool asking = false;
+  std::set<ChunkKey> left_there = {};
 };
 
 }  // namespace kvist::core

@@ -54,12 +54,13 @@ void Core::AskFor(AskId id, Ask* ask, uint32_t keys, Effects* out) {
   keys = std::min({keys, left, static_cast<uint32_t>(ask->keys.end() - first)});
   ask->asked += keys;
   chunks_.Charge(keys / 32);
-  out->push_back(RemoteAsked{id, ask->space, {first, first + keys}, ask->began});
+  out->push_back(RemoteAsked{id, ask->space, {first, first + keys}, ask->began, ask->job != JobId{}});
 }
 
 void Core::On(const RemoteFound& event, Effects* out) {
   Ask* ask = asks_.Find(event.ask);
   if (ask == nullptr) return;  // its session is gone
+  const bool of_job = ask->job != JobId{};
   const size_t groups = ask->there.size();
   const size_t known = ask->there[0].size();
   const size_t fresh = ask->asked - known;
@@ -73,11 +74,12 @@ void Core::On(const RemoteFound& event, Effects* out) {
       if (spaces_[ask->space].spec.groups[g].reuse.chained()) all = all && std::find(begin, end, false) == end;
     }
     chunks_.Charge(event.there.size() / 32);
-  } else {
+  } else if (!of_job) {
     ++counters_.remote_unanswered;
     // What this node has too much of itself says nothing of the store.
     if (!absl::IsResourceExhausted(event.status)) remote_pause_until_ = now_ + options_.remote->pause;
   }
+  if (of_job) return TakeForMove(asks_.Take(event.ask), event.status);
   if (all && ask->from + ask->asked < ask->keys.size() && ask->asked < kKeysAsked / groups)
     return AskFor(event.ask, ask, ask->asked * kGrowth, out);
 
@@ -89,7 +91,10 @@ void Core::On(const RemoteFound& event, Effects* out) {
   LookupAsked lookup = ended.lookup;
   lookup.keys = ended.keys;
   Answer(lookup, *session, usable_.Find(ended.space, space.epoch, space.spec.groups, lookup.keys), true, out);
-  // What nobody needs is known no longer: the deepest first.
+  CollectUnneeded(added);
+}
+
+void Core::CollectUnneeded(std::span<const ChunkRef> added) {
   chunks_.Charge(added.size() / 8);
   for (auto i = added.rbegin(); i != added.rend(); ++i) {
     // Collecting one may have taken those above it, or left one of them to a later turn: that is detached.
@@ -138,7 +143,7 @@ void Core::TakeRemote(const Ask& ask, std::vector<ChunkRef>* added) {
 void Core::EndAsks(SessionId session) {
   std::vector<AskId> over;
   asks_.ForEach([&](AskId id, const Ask& ask) {
-    if (ask.lookup.session == session) over.push_back(id);
+    if (ask.job == JobId{} && ask.lookup.session == session) over.push_back(id);
   });
   chunks_.Charge(over.size());
   for (const AskId id : over) asks_.Take(id);

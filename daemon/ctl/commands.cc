@@ -500,7 +500,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
       app.add_subcommand("prefetch", "Have what is there of a prompt read into DRAM before it is asked for");
   for (CLI::App* one : {move, prefetch}) {
     AddPromptOptions(one, &given);
-    CLI::Option* from = one->add_option("--from", given.from, "The tier where it is: dram or ssd")->type_name("TIER");
+    CLI::Option* from =
+        one->add_option("--from", given.from, "The tier where it is: dram, ssd or remote:NAME")->type_name("TIER");
     if (one == move) {
       from->required();
       one->add_option("--to", given.to, "The tier where it is to be: dram, ssd or remote:NAME")

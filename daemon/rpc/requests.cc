@@ -27,11 +27,6 @@ absl::StatusOr<Tier> ReadTier(const char* field, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", Shown(name), " is no tier; allowed: dram, ssd, remote:NAME"));
 }
 
-absl::Status FromRemote(const std::string& tier) {
-  return absl::UnimplementedError(absl::StrCat(
-      "from: ", Shown(tier), ": what is in a remote tier is read when an engine looks it up; allowed: dram, ssd"));
-}
-
 absl::Status CheckNode(const std::string& node) {
   if (node.empty()) return absl::OkStatus();
   return absl::UnimplementedError(
@@ -95,7 +90,7 @@ absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request) {
   KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from()));
   KVIST_ASSIGN_OR_RETURN(wish.to, ReadTier("to", request.to()));
   if (wish.from == wish.to) return absl::InvalidArgumentError(absl::StrCat("to: ", request.to(), " is where it comes from"));
-  if (wish.from == Tier::kRemote) return FromRemote(request.from());
+  if (wish.from == Tier::kRemote) wish.remote = request.from();
   if (wish.to != Tier::kRemote) return wish;
   wish.remote = request.to();
   if (wish.from == Tier::kDram) return wish;
@@ -110,7 +105,7 @@ absl::StatusOr<MoveWish> ReadPrefetch(const node::v1::PrefetchRequest& request) 
   wish.prefetch = true;
   KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from().empty() ? "ssd" : request.from()));
   if (wish.from == wish.to) return absl::InvalidArgumentError("from: dram is where a prefetch goes to");
-  if (wish.from == Tier::kRemote) return FromRemote(request.from());
+  if (wish.from == Tier::kRemote) wish.remote = request.from();
   return wish;
 }
 

@@ -14,8 +14,10 @@
 using kvist::test::Ctl;
 using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::HasRecovered;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -218,7 +220,7 @@ TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in
   for (const Wrong& wrong :
        std::vector<Wrong>{{{"move", "--from", "dram", "--to", "tape"}, "to: \"tape\" is no tier"},
                           {{"move", "--from", "ssd", "--to", "ssd"}, "to: ssd is where it comes from"},
-                          {{"move", "--from", "remote:s3", "--to", "dram"}, "from: \"remote:s3\""},
+                          {{"move", "--from", "remote:s3", "--to", "dram"}, "from: this kvistd has no remote tier"},
                           {{"move", "--from", "ssd", "--to", "dram", "--node", "node-b"}, "node: \"node-b\""},
                           {{"prefetch", "--from", "dram"}, "from: dram is where a prefetch goes to"},
                           {{"prefetch", "--model", "none such"}, "no space fits"}}) {
@@ -228,6 +230,40 @@ TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in
     CHECK(code == 1);
     CHECK_THAT(said, Catch::Contains(wrong.why));
   }
+}
+
+TEST_CASE("move_tokens: a prompt comes back from a store beyond the node, to DRAM or disk, and the store has it no more") {
+  const TempDir dir, shared;
+  std::vector<std::string> settings = Settings();
+  settings.push_back("remote.store=file://" + shared.path());
+  DaemonProcess daemon(dir.path(), settings);
+  REQUIRE(HasRecovered(daemon));
+  REQUIRE(Eventually([&] { return StatusOf(daemon)["remote"]["reachable"] == true; }));
+  StoreDurably(daemon, 1);
+  REQUIRE(Eventually([&] { return StatusOf(daemon)["remote"]["chunks_written"] == kChunks; }));
+  const std::string zero = TokensOf(dir, 0);
+  const auto there = [&] { return Ctl(daemon, {"lookup", "--tokens", zero}).at("spaces").at(0).at("remote_tokens"); };
+  const auto only_there = [&] {
+    for (const char* tier : {"ssd", "dram"}) JobOf(daemon, {"clear", "--tokens", zero, "--tier", tier, "--yes"});
+    CHECK(WhereIs(daemon, zero) == Where{});
+    CHECK(there() == kTokens);
+  };
+  only_there();
+  nlohmann::json job = JobOf(daemon, {"move", "--tokens", zero, "--from", "remote:shared", "--to", "dram", "--keep-source"});
+  CHECK(job["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, zero) == Where{kTokens, 0});
+  only_there();
+  CHECK(JobOf(daemon, {"prefetch", "--tokens", zero, "--from", "remote:shared"})["chunks"] == kChunks);
+  CHECK(WhereIs(daemon, zero) == Where{kTokens, 0});
+  only_there();
+  job = JobOf(daemon, {"move", "--tokens", zero, "--from", "remote:shared", "--to", "ssd"});
+  CHECK(job["chunks"] == kChunks);
+  CHECK(job["not_moved"] == 0);
+  CHECK(WhereIs(daemon, zero) == Where{0, kTokens});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  CHECK(LoadsWell(engine, 0));
+  for (const char* tier : {"ssd", "dram"}) JobOf(daemon, {"clear", "--tokens", zero, "--tier", tier, "--yes"});
+  CHECK(there() == 0);
 }
 
 TEST_CASE("move_tokens: without a tier on disk nothing can be moved to or from it") {

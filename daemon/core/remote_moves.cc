@@ -1,0 +1,165 @@
+// Moves from a store beyond the node: it is asked what it has of the prompt, a part after the other, for that isn't known here. What is there is
+// kept, read, and for a move to disk written.
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+namespace {
+
+// So many chunks are asked for at a time, and no more than what an event may do of them: a part of it for each.
+constexpr uint32_t kAskedAtOnce = 256;
+constexpr uint32_t kWorkOfOne = 16;
+
+}  // namespace
+
+void Core::AskForMove(const Job& job, PromptJob* of, Effects* out) {
+  const Space& space = spaces_[*job.space];
+  const auto groups = static_cast<uint32_t>(space.spec.groups.size());
+  const auto from = static_cast<uint32_t>(of->next);
+  Ask ask{{}, of->keys, *job.space, space.epoch, now_, from};
+  ask.job = job.id;
+  ask.there.resize(groups);
+  chunks_.Charge(of->keys.size() / 32);
+  of->asking = true;
+  const AskId id = asks_.Insert(std::move(ask));
+  const uint32_t at_once = std::min(kAskedAtOnce, options_.event_work / kWorkOfOne);
+  AskFor(id, asks_.Find(id), std::max(at_once / groups, 1u), out);
+}
+
+void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
+  const auto found = prompt_jobs_.find(ask.job);
+  if (found == prompt_jobs_.end()) return;  // it was cancelled
+  PromptJob& of = found->second;
+  of.asking = false;
+  Job* job = jobs_.current();
+  KVIST_CHECK(job != nullptr && job->id == ask.job);
+  if (!status.ok())
+    job->trouble = absl::StrCat("the remote store didn't say what it has: ", absl::string_view(status.message()));
+  std::vector<ChunkRef> added;
+  if (status.ok()) TakeRemote(ask, &added);
+  of.next = status.ok() ? ask.from + ask.asked : of.keys.size();
+  job->done = std::min<uint64_t>(job->total, of.next * ask.there.size());
+  // What isn't kept is known no longer when this event is over.
+  for (uint32_t k = ask.from; k < ask.from + ask.asked; ++k) {
+    for (uint16_t g = 0; g < ask.there.size(); ++g) KeepForMove(job, &of, GroupId{g}, ask.keys[k]);
+  }
+  CollectUnneeded(added);
+}
+
+void Core::KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key) {
+  const Space& space = spaces_[*job->space];
+  const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, key);
+  if (i == kNoChunk) return;
+  const Bytes most = ShareOf(std::min(tenants_[space.tenant].quota, slots_.capacity()), options_.lease_share);
+  const Chunk& chunk = chunks_[i];
+  const bool to_disk = of->move.to == Tier::kSsd;
+  const bool there = to_disk ? chunk.on_disk() : chunk.state == ChunkState::kSealed;
+  const bool leaves = !of->move.keep_source && chunk.remote != RemoteCopy::kNone;
+  const bool fits = of->kept_bytes + BytesOf(i) <= most;
+  if (there && !leaves) ++job->already;
+  if (there && !leaves) return;
+  if (!fits) {
+    ++job->left;
+    of->left_there.insert(key);
+    return;
+  }
+  of->kept_bytes += BytesOf(i);
+  of->kept.push_back({i, /*moves=*/true, /*was_in_slots=*/chunk.state == ChunkState::kSealed});
+  Keep({&i, 1});
+}
+
+Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const bool to_disk = of->move.to == Tier::kSsd;
+  switch (of->step) {
+    case PromptJob::Step::kKeys:
+      if (of->asking) return Turn::kWaits;
+      if (of->next < of->keys.size()) {
+        AskForMove(*job, of, out);
+        return Turn::kWaits;
+      }
+      of->step = PromptJob::Step::kRead;
+      of->next = of->kept.size();
+      return Turn::kMore;
+    case PromptJob::Step::kRead:
+      for (; chunks_.work() < until && of->next > 0; --of->next) {
+        chunks_.Charge(1);
+        const ChunkIndex i = of->kept[of->next - 1].chunk;
+        if (to_disk && chunks_[i].on_disk()) continue;
+        const Turn turn = ReadForMove(i, out);
+        if (turn == Turn::kWaits && Starves()) break;
+        if (turn != Turn::kDone) return turn;
+      }
+      if (of->next > 0 && !Starves()) return Turn::kMore;
+      of->step = PromptJob::Step::kWritten;
+      of->next = of->kept.size();
+      return Turn::kMore;
+    case PromptJob::Step::kWritten:  // writes begin, the last chunk first
+      for (; to_disk && chunks_.work() < until && of->next > 0; --of->next) {
+        chunks_.Charge(1);
+        const ChunkIndex i = of->kept[of->next - 1].chunk;
+        if (chunks_[i].state == ChunkState::kReading) return Turn::kWaits;
+        if (chunks_[i].state != ChunkState::kSealed || chunks_[i].detached || chunks_[i].disk != DiskCopy::kNone) continue;
+        if (!writable_.has_value() || (*writable_ && !MayWrite() && !spaces_[*job->space].no_disk)) return Turn::kWaits;
+        WriteForMove(i, out);
+      }
+      if (to_disk && of->next > 0) return Turn::kMore;
+      of->step = PromptJob::Step::kSettle;
+      return Turn::kMore;
+    case PromptJob::Step::kSettle: break;
+    default:
+      if (of->hiding > 0) return Turn::kWaits;
+      job->done = job->total;
+      return Turn::kDone;
+  }
+  for (; chunks_.work() < until && !of->kept.empty(); of->kept.pop_back()) {
+    const PromptJob::Kept kept = of->kept.back();
+    const ChunkIndex i = kept.chunk;
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kReading || chunk.disk == DiskCopy::kWriting) return Turn::kWaits;
+    chunks_.Charge(1);
+    const bool moved = !chunk.detached && (to_disk ? chunk.on_disk() : chunk.state == ChunkState::kSealed);
+    ++(moved ? job->chunks : job->left);
+    if (moved) job->bytes += BytesOf(i);
+    if (!of->move.keep_source) {
+      if (moved) of->to_forget.push_back(chunk.key);
+      if (!moved) of->left_there.insert(chunk.key);
+    }
+    const ChunkRef name = RefOf(i);
+    KeepNoLonger({&i, 1});
+    // It has only passed through slots.
+    const ChunkIndex still = to_disk && moved && !kept.was_in_slots ? Find(name) : kNoChunk;
+    if (still != kNoChunk && chunks_[still].state == ChunkState::kSealed && chunks_[still].disk == DiskCopy::kThere &&
+        !chunks_[still].busy())
+      FreeSlotsOf(still);
+  }
+  if (!of->kept.empty()) return Turn::kMore;
+  // The store forgets a chunk in all its groups.
+  std::erase_if(of->to_forget, [&](const ChunkKey& key) { return of->left_there.contains(key); });
+  ForgetMoved(*job, of, out);
+  of->step = PromptJob::Step::kDurable;
+  return Turn::kMore;
+}
+
+void Core::ForgetMoved(const Job& job, PromptJob* of, Effects* out) {
+  const auto groups = static_cast<uint16_t>(spaces_[*job.space].spec.groups.size());
+  chunks_.Charge(of->to_forget.size());
+  for (const ChunkKey& key : of->to_forget) {
+    DoomRemoteWrites(*job.space, key, job.id);
+    for (uint16_t g = 0; g < groups; ++g) {
+      const ChunkIndex i = chunks_.FindVisible(*job.space, GroupId{g}, spaces_[*job.space].epoch, key);
+      if (i == kNoChunk || chunks_[i].remote != RemoteCopy::kThere || (chunks_[i].only_remote() && chunks_[i].holds > 0))
+        continue;
+      placement_.ForgetRemote(i);
+      if (chunks_[i].state == ChunkState::kGhost) placement_.Collect(i);
+    }
+  }
+  HideFromRestarts({job.id, *job.space, {}}, of, out);
+}
+
+}  // namespace kvist::core

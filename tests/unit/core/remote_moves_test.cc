@@ -1,0 +1,87 @@
+// Moves from a store beyond the node, to slots and to disk.
+#include <catch2/catch.hpp>
+#include <set>
+#include <vector>
+
+#include "tests/unit/core/three_tiers.h"
+
+namespace kvist::core {
+namespace {
+
+const Job& MoveFromStore(ThreeTiers& node, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
+  const JobId job{++node.jobs};
+  node.Do(
+      MoveAsked{.job = job, .space = SpaceId{0}, .keys = keys, .from = Tier::kRemote, .to = to, .keep_source = keep_source});
+  node.Rest();
+  while (!node.reads.empty()) node.EndReads();
+  return *node.f.core->jobs().Find(job);
+}
+
+}  // namespace
+
+TEST_CASE("A prompt that only the store beyond the node has is moved to slots, and the store has it no more") {
+  ThreeTiers node;
+  const bool keep_source = GENERATE(false, true);
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.store = {keys.begin(), keys.begin() + 3};
+  node.store.insert(KeyOf(9));
+  const Job& job = MoveFromStore(node, Tier::kDram, keys, keep_source);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 3);
+  CHECK(job.bytes == KiB(12));
+  CHECK(job.left == 0);
+  CHECK(job.trouble.empty());
+  CHECK(node.Hits(keys) == 3);
+  CHECK(node.f.slots->live_slots() == 3);
+  CHECK(node.store.size() == (keep_source ? 4 : 1));
+  // Again: there is nothing to do.
+  const Job& again = MoveFromStore(node, Tier::kDram, keys, keep_source);
+  CHECK(again.chunks == 0);
+  CHECK(again.already == 3);
+}
+
+TEST_CASE("A prompt that only the store beyond the node has is moved to disk, through slots") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.store = {keys.begin(), keys.end()};
+  const Job& job = MoveFromStore(node, Tier::kSsd, keys);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 3);
+  CHECK(node.rows.size() == 3);
+  CHECK(node.store.empty());
+  CHECK(node.f.slots->live_slots() == 0);
+  CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE("A move from the store beyond the node takes no more room than a lease may, and the rest stays there") {
+  ThreeTiers node;  // 16 slots
+  std::vector<ChunkKey> keys;
+  for (uint64_t n = 0; n < 20; ++n) keys.push_back(KeyOf(n));
+  node.store = {keys.begin(), keys.end()};
+  const Job& job = MoveFromStore(node, Tier::kDram, keys);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 16);
+  CHECK(job.left == 4);
+  CHECK(node.store == std::set<ChunkKey>(keys.begin() + 16, keys.end()));
+}
+
+TEST_CASE("A move from a store beyond the node that doesn't answer says so, and one that is cancelled leaves nothing") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.store = {keys.begin(), keys.end()};
+  node.store_answers = false;
+  const Job& job = MoveFromStore(node, Tier::kDram, keys);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 0);
+  CHECK(job.trouble == "the remote store didn't say what it has: it is away");
+  node.store_answers = true;
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kRemote, .to = Tier::kDram});
+  node.Rest();
+  node.Do(JobCancelAsked{JobId{node.jobs}});
+  node.EndReads();
+  CHECK(node.store.size() == 3);
+  for (uint64_t n = 100; n < 116; ++n) node.Keep({KeyOf(n)});  // nothing is kept any more
+  CHECK(node.Hits({KeyOf(115)}) == 1);
+}
+
+}  // namespace kvist::core
