@@ -98,12 +98,6 @@ class Session : private Conversation {
         {.directories = absl::StrSplit(path, ':'), .repair = arguments_.repair, .json = arguments_.output == "json"},
         terminal_);
   }
-  // Of a clear's question: where, and what comes of it.
-  std::string InTier() const { return arguments_.tier.empty() ? "" : absl::StrCat(" in ", arguments_.tier); }
-  std::string WhatItCosts() const {
-    return arguments_.tier.empty() ? "Engines will compute them again."
-                                   : "What lies nowhere else engines will compute again.";
-  }
   ExitCode Clear() {
     const std::string what =
         arguments_.space.empty() ? "every chunk of every space" : absl::StrCat("every chunk of space ", arguments_.space);
@@ -121,9 +115,7 @@ class Session : private Conversation {
   ExitCode ClearPrompt() {
     return WithPrompt([this](node::v1::Prompt prompt) {
       const bool one_tier = !arguments_.tier.empty();
-      if (arguments_.dry_run)
-        return DryRun(std::move(prompt), one_tier ? absl::StrCat("cleared as far as it is in ", arguments_.tier)
-                                                  : "cleared, with what hangs on it");
+      if (arguments_.dry_run) return DryRun(std::move(prompt), HowCleared());
       const std::string others = one_tier ? "" : ", and all prompts that begin with its first chunk,";
       if (!Confirmed(
               absl::StrCat("Clear this prompt", others, InTier(), " in every space that fits? ", WhatItCosts(), " [y/N] ")))

@@ -126,6 +126,7 @@ ExitCode ControllerSession::QueryIp() {
 ExitCode ControllerSession::Lookup() {
   return WithPrompt<api::LookupRequest>([this](api::LookupRequest request) {
     if (!arguments_.node.empty()) request.add_nodes(arguments_.node);
+    request.set_ask_nodes(true);  // who operates looks at what the last command has come to
     return Question(request);
   });
 }
@@ -134,15 +135,18 @@ ExitCode ControllerSession::Clear() {
   const std::string where = arguments_.node.empty() ? "all nodes" : arguments_.node;
   const auto clear = [&](api::ClearRequest request, const std::string& what) {
     if (!arguments_.dry_run &&
-        !Confirmed(absl::StrCat("Clear ", what, " at ", where, "? Engines will compute them again. [y/N] ")))
+        !Confirmed(absl::StrCat("Clear ", what, InTier(), " at ", where, "? ", WhatItCosts(), " [y/N] ")))
       return kUsage;
     request.set_node(arguments_.node);
     request.set_request(arguments_.request);
-    return Change(request, "cleared, with what hangs on it");
+    request.set_tier(arguments_.tier);
+    return Change(request, HowCleared());
   };
   if (arguments_.has_prompt()) {
     return WithPrompt<api::ClearRequest>([&](api::ClearRequest request) {
-      return clear(std::move(request), "this prompt, and all prompts that begin with its first chunk,");
+      return clear(std::move(request), arguments_.tier.empty()
+                                           ? "this prompt, and all prompts that begin with its first chunk,"
+                                           : "this prompt");
     });
   }
   api::ClearRequest request;

@@ -16,6 +16,17 @@ bool Conversation::Confirmed(const std::string& question) const {
   return false;
 }
 
+std::string Conversation::InTier() const { return arguments_.tier.empty() ? "" : absl::StrCat(" in ", arguments_.tier); }
+
+std::string Conversation::WhatItCosts() const {
+  return arguments_.tier.empty() ? "Engines will compute them again." : "What lies nowhere else engines will compute again.";
+}
+
+std::string Conversation::HowCleared() const {
+  return arguments_.tier.empty() ? "cleared, with what hangs on it"
+                                 : absl::StrCat("cleared as far as it is in ", arguments_.tier);
+}
+
 absl::StatusOr<node::v1::Prompt> Conversation::ReadPrompt() const {
   absl::StatusOr<node::v1::Prompt> prompt =
       arguments_.keys.empty() ? ReadTokens(arguments_.tokens) : ReadKeys(arguments_.keys);

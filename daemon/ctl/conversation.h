@@ -20,6 +20,10 @@ class Conversation {
  protected:
   // Whether the user wants it, who has said so or is asked; else says why nothing is done.
   bool Confirmed(const std::string& question) const;
+  // Of a clear's question and its dry run: where, what comes of it, how.
+  std::string InTier() const;
+  std::string WhatItCosts() const;
+  std::string HowCleared() const;
   // The prompt that the arguments name; else says why there is none, and it is wrong usage.
   absl::StatusOr<node::v1::Prompt> ReadPrompt() const;
   // Prints the reply, or says what is wrong. `time`: within which an answer was waited for, when the user didn't say.
