@@ -56,7 +56,7 @@ class Clears {
     const auto soon = [] { return MonotonicNow() + absl::Seconds(10); };
     Pace pace;
     const double start = Now();
-    KVIST_ASSIGN_OR_RETURN(rpc::JobStatus job, node.Clear("", "", soon()));
+    KVIST_ASSIGN_OR_RETURN(rpc::JobStatus job, node.Clear({}, "", soon()));
     while (job.running()) {
       if (Now() - start > kClearSecondsMax) return absl::DeadlineExceededError("a clear that never ends");
       pace.Await();
