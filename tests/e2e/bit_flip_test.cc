@@ -232,7 +232,8 @@ TEST_CASE("Row 13: with pool.verify = always no flipped bit is served, and its c
   uint32_t logged = 0;
   for (std::string line; std::getline(log, line);)
     logged += line.find("held other bytes than were stored") != std::string::npos;
-  CHECK(logged == prompts);  // each once
+  CHECK(logged >= 2);  // the first at once, then ten more, then as many as came within CorruptionLog::kQuiet
+  CHECK(logged < prompts / 2);
   CHECK(daemon.Terminate() == 0);
 }
 
