@@ -46,8 +46,9 @@ void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
   of.next = status.ok() ? ask.from + ask.asked : of.keys.size();
   job->done = std::min<uint64_t>(job->total, of.next * ask.there.size());
   // What isn't kept is known no longer when this event is over.
+  const auto groups = static_cast<uint16_t>(ask.there.size());
   for (uint32_t k = ask.from; k < ask.from + ask.asked; ++k) {
-    for (uint16_t g = 0; g < ask.there.size(); ++g) KeepForMove(job, &of, GroupId{g}, ask.keys[k]);
+    for (uint16_t g = 0; g < groups; ++g) KeepForMove(job, &of, GroupId{g}, ask.keys[k]);
   }
   CollectUnneeded(added);
 }
