@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<controller::ChunkWatch>> ChunkFeed::Watch(std::op
 
 absl::StatusOr<ChunkFeed::WatcherId> ChunkFeed::WatchNow(std::optional<NodeFeed::Position> from) {
   if (!feed_.has_value()) {
-    feed_.emplace(epoch_, NodeFeed::Options{.slice_chunks_max = kSliceChunks});
+    feed_.emplace(epoch_, NodeFeed::Options{.watchers_max = kWatchersMax, .slice_chunks_max = kSliceChunks});
     reactor_.WatchChunks([this](const core::ChunksChanged& changed) { Changed(changed); });
   }
   return feed_->Watch(from);

@@ -28,6 +28,8 @@ namespace kvist::daemon {
 class ChunkFeed final : public controller::FeedSource {
  public:
   static constexpr absl::Duration kPause = absl::Milliseconds(5);
+  // At a time, by all ways together: each server's Feed has a share of them.
+  static constexpr uint32_t kWatchersOfSocket = 8, kWatchersByTls = 4, kWatchersMax = kWatchersOfSocket + kWatchersByTls;
 
   // `epoch`: of this life of the node, drawn at random.
   ChunkFeed(session::Reactor* reactor, uint64_t epoch) : reactor_(*reactor), epoch_(epoch) {}

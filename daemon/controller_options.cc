@@ -167,6 +167,8 @@ absl::StatusOr<ControllerOptions> LoadControllerOptions(const std::string& file,
   if (!file.empty()) {
     std::ifstream in(file);
     if (!in) return ErrnoStatus(absl::StrCat("can't read the configuration ", file), errno);
+    in.peek();  // a directory can be opened, but not read
+    if (in.bad()) return absl::InvalidArgumentError(absl::StrCat("can't read the configuration ", file));
     text.assign(std::istreambuf_iterator<char>(in), {});
   }
   return ParseControllerOptions(text, file, nodes);

@@ -352,7 +352,7 @@ void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forg
         spdlog::error("{} chunks that were cleared may be found again in remote:{}, for they couldn't be removed: {}",
                       forgotten.keys.size(), options_.name, std::string(status.message()));
       }
-      ear_->Say(core::RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
+      ear_->Say(core::RemoteForgot{forgotten.job, forgotten.space, forgotten.keys, status});
     };
     const absl::Status taken =
         store_->Remove(identities, longest, MonotonicNow() + options_.write_for,

@@ -432,13 +432,14 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   if (::getrandom(&epoch, sizeof epoch, 0) != sizeof epoch) return ErrnoStatus("getrandom", errno);
   s.chunk_feed = std::make_unique<ChunkFeed>(s.reactor.get(), epoch);
   // One for each server: those who come over TCP have watchers' places of their own.
-  const auto services = [&]() -> absl::StatusOr<std::vector<std::shared_ptr<grpc::Service>>> {
+  const auto services = [&](uint32_t watchers_max) -> absl::StatusOr<std::vector<std::shared_ptr<grpc::Service>>> {
     std::vector<controller::NamedNode> itself;
     itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
     KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
-    return std::vector{controller::MakeControllerService(std::move(nodes)), controller::MakeFeedService(s.chunk_feed.get())};
+    return std::vector{controller::MakeControllerService(std::move(nodes)),
+                       controller::MakeFeedService(s.chunk_feed.get(), watchers_max)};
   };
-  KVIST_ASSIGN_OR_RETURN(admin.services, services());
+  KVIST_ASSIGN_OR_RETURN(admin.services, services(ChunkFeed::kWatchersOfSocket));
   KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
   s.observation->AdminSocketOpen(options.admin.socket);
   if (!options.admin.listen.empty()) {
@@ -447,7 +448,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     tls.files = TlsFilesOf(options);
     tls.roles = rpc::ToRoles(options.roles);
     tls.node = s.node.get();
-    KVIST_ASSIGN_OR_RETURN(tls.services, services());
+    KVIST_ASSIGN_OR_RETURN(tls.services, services(ChunkFeed::kWatchersByTls));
     KVIST_ASSIGN_OR_RETURN(s.admin_by_tls, rpc::TlsServer::Create(std::move(tls)));
     spdlog::info("operators by TLS at {}", options.admin.listen);
   }

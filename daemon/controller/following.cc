@@ -17,6 +17,8 @@ namespace {
 
 // Between two looks whether something has to be swept; while something has, a shard each.
 constexpr absl::Duration kSweep = absl::Milliseconds(500);
+// A stream that has been silent for so many times fresh_for is ended, and the node followed anew.
+constexpr int kSilentTimes = 10;
 constexpr absl::Duration kShard = absl::Milliseconds(1);
 
 std::string Hex(const SpaceDigest& digest) {
@@ -67,7 +69,14 @@ bool Following::Pause(absl::Duration duration) {
 }
 
 void Following::Sweep() {
-  while (Pause(directory_.Tick(MonotonicNow()) ? kShard : kSweep)) {}
+  while (Pause(directory_.Tick(MonotonicNow()) ? kShard : kSweep)) {
+    // A machine that went without a word leaves a connection on which nothing ever comes.
+    for (const auto& followed : followed_) {
+      absl::MutexLock lock(&followed->mutex);
+      const absl::Duration silent = MonotonicNow() - std::max(followed->heard, followed->began);
+      if (followed->stream != nullptr && silent > kSilentTimes * options_.fresh_for) followed->stream->Cancel();
+    }
+  }
 }
 
 // ---- Streams ----------------------------------------------------------------------------------------------------------------
@@ -86,6 +95,7 @@ void Following::Follow(Followed* followed) {
       absl::MutexLock lock(&followed->mutex);
       followed->id = *id;
       followed->stream = stream;
+      followed->began = MonotonicNow();
     }
     // Who stops us has either seen the stream, or is seen here.
     if (!Pause(absl::ZeroDuration())) return;

@@ -72,6 +72,7 @@ class Following {
     std::shared_ptr<ChunkStream> stream ABSL_GUARDED_BY(mutex);  // that is read
     std::optional<NodeId> id ABSL_GUARDED_BY(mutex);             // in the directory
     absl::Time heard ABSL_GUARDED_BY(mutex) = absl::InfinitePast();
+    absl::Time began ABSL_GUARDED_BY(mutex) = absl::InfinitePast();  // the stream
     std::string why_not ABSL_GUARDED_BY(mutex) = "not connected yet";
     std::thread thread;
   };

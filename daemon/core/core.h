@@ -495,7 +495,7 @@ class Core {
   // A tier gives up its copy of a chunk that is a hit, unless that is in use. kWaits: it is being read there, or written again.
   Turn ClearOfDram(ChunkIndex chunk, Job* job, PromptJob* of);
   Turn ClearOfDisk(ChunkIndex chunk, Job* job, ChunksHidden* hidden);
-  Turn ClearOfRemote(ChunkIndex chunk, Job* job);
+  Turn ClearOfRemote(ChunkIndex chunk, Job* job, bool of_prompt);
   // Frees the slots of a chunk that nothing needs there.
   void FreeSlotsOf(ChunkIndex chunk);
   void EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until);

@@ -262,11 +262,12 @@ struct RemoteFound {
   std::vector<bool> there = {};  // [group * keys + key]
 };
 
-// To RemoteForgotten: the remote store hasn't got them any more. Or it couldn't be told.
+// To RemoteForgotten: the remote store hasn't got them any more. Or it couldn't be told, and may have.
 struct RemoteForgot {
   JobId job;
   SpaceId space;
   std::vector<ChunkKey> keys;
+  absl::Status status = {};
 };
 
 // Another node has cleared a space (all, when absent) in the remote store: what was offered to it before isn't to be written any more.

@@ -134,7 +134,8 @@ void Core::On(const ReadFinished& event, Effects* out) {
     placement_.PolicyOf(i).Sealed(i);
     placement_.Moved(i);
     // One that is only moved goes before those that are used (Offer).
-    if (moves && !chunk.detached && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
+    const bool cleared = chunk.detached || chunk.epoch != spaces_[chunk.space].epoch;
+    if (moves && !cleared && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);
   } else {
     ++(remote ? counters_.remote_reads_failed : counters_.reads_failed);
     counters_.remote_chunks_missing += absl::IsNotFound(event.status);

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
 #include "storage/base/check.h"
 
@@ -163,7 +164,13 @@ void Core::On(const RemoteForgot& event, Effects*) {
     if (forgets != remote_forgets_.end() && --forgets->second == 0) remote_forgets_.erase(forgets);
   }
   AskInVain(event.space);  // they may have been answered before
-  if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
+  const auto prompt = prompt_jobs_.find(event.job);
+  if (prompt == prompt_jobs_.end()) return;
+  --prompt->second.hiding;
+  if (Job* const job = jobs_.current(); !event.status.ok() && job != nullptr && job->id == event.job) {
+    job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
+                                absl::string_view(event.status.message()));
+  }
 }
 
 void Core::DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job) {

@@ -105,7 +105,8 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
         chunks_.Charge(1);
         const ChunkIndex i = of->kept[of->next - 1].chunk;
         if (chunks_[i].state == ChunkState::kReading) return Turn::kWaits;
-        if (chunks_[i].state != ChunkState::kSealed || chunks_[i].detached || chunks_[i].disk != DiskCopy::kNone) continue;
+        const bool cleared = chunks_[i].detached || chunks_[i].epoch != spaces_[chunks_[i].space].epoch;
+        if (chunks_[i].state != ChunkState::kSealed || cleared || chunks_[i].disk != DiskCopy::kNone) continue;
         if (!writable_.has_value() || (*writable_ && !MayWrite() && !spaces_[*job->space].no_disk)) return Turn::kWaits;
         WriteForMove(i, out);
       }
@@ -128,7 +129,8 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
     ++(moved ? job->chunks : job->left);
     if (moved) job->bytes += BytesOf(i);
     if (!of->move.keep_source) {
-      if (moved) of->to_forget.push_back(chunk.key);
+      // Once for all groups: they lie together.
+      if (moved && (of->to_forget.empty() || of->to_forget.back() != chunk.key)) of->to_forget.push_back(chunk.key);
       if (!moved) of->left_there.insert(chunk.key);
     }
     const ChunkRef name = RefOf(i);

@@ -29,8 +29,8 @@ void Core::On(const TierClearAsked& event, Effects* out) {
     for (const ChunkKey& key : of.keys) DoomRemoteWrites(*event.space, key, event.job);
     return HideFromRestarts({event.job, *event.space, {}}, &of, out);
   }
+  if (event.tier == Tier::kSsd) of.untold = !all_told_;
   if (of_prompt) {
-    of.untold = !all_told_;
     for (const ChunkKey& key : event.keys) {
       if (of.untold) cleared_keys_.emplace(*event.space, key);
     }
@@ -56,7 +56,14 @@ void Core::On(const TierClearAsked& event, Effects* out) {
 
 Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effects* out) {
   if (of->step == PromptJob::Step::kDurable) {
-    if (of->hiding > 0) return Turn::kWaits;
+    if (of->hiding > 0 || (of->untold && !all_told_)) return Turn::kWaits;
+    if (of->untold && spaces_.size() > 0) {
+      // What the disk has told since is being freed: hiding nothing more ends after that.
+      of->untold = false;
+      ++of->hiding;
+      out->push_back(ChunksHidden{job->id, job->space.value_or(SpaceId{}), {}});
+      return Turn::kWaits;
+    }
     job->done = job->total;
     return Turn::kDone;
   }
@@ -81,7 +88,7 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
     if (chunk.space != hidden.space) HideFromRestarts(std::exchange(hidden, {job->id, chunk.space, {}}), of, out);
     turn = *job->tier == Tier::kDram  ? ClearOfDram(i, job, of)
            : *job->tier == Tier::kSsd ? ClearOfDisk(i, job, &hidden)
-                                      : ClearOfRemote(i, job);
+                                      : ClearOfRemote(i, job, of_prompt);
     if (turn != Turn::kWaits) continue;
     --of->next;
     --job->done;
@@ -97,7 +104,11 @@ ChunkIndex Core::FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item
   const size_t groups = space.spec.groups.size(), key = item / groups;
   const GroupId group{static_cast<uint16_t>(item % groups)};
   const ChunkIndex i = chunks_.FindVisible(*job.space, group, space.epoch, of.keys[key]);
-  if (i == kNoChunk && of.untold) hidden->chunks.push_back({group, of.keys[key], static_cast<uint32_t>(key)});
+  // A chunk that was taken over in DRAM may be there, too, and isn't told yet.
+  if (of.untold && (i == kNoChunk || chunks_[i].disk == DiskCopy::kNone)) {
+    const uint32_t position = space.spec.groups[group.value].reuse.chained() ? static_cast<uint32_t>(key) : 0;
+    hidden->chunks.push_back({group, of.keys[key], position});
+  }
   return i;
 }
 
@@ -120,7 +131,8 @@ Core::Turn Core::ClearOfDram(ChunkIndex i, Job* job, PromptJob* of) {
 Core::Turn Core::ClearOfDisk(ChunkIndex i, Job* job, ChunksHidden* hidden) {
   const Chunk& chunk = chunks_[i];
   const bool reads = chunk.disk == DiskCopy::kThere && chunk.state == ChunkState::kReading;
-  if (reads || chunk.disk == DiskCopy::kMoving) return Turn::kWaits;
+  // Hidden while it is being written it could be told as written, and would then count as durable.
+  if (reads || chunk.disk == DiskCopy::kMoving || chunk.disk == DiskCopy::kWriting) return Turn::kWaits;
   if (chunk.disk == DiskCopy::kNone) return Turn::kDone;
   if (chunk.state == ChunkState::kBelow && chunk.holds > 0) {  // a load waits for it
     ++job->left;
@@ -129,17 +141,19 @@ Core::Turn Core::ClearOfDisk(ChunkIndex i, Job* job, ChunksHidden* hidden) {
   ++job->chunks;
   job->bytes += BytesOf(i);
   hidden->chunks.push_back({chunk.group, chunk.key, chunk.position});
-  if (chunk.disk == DiskCopy::kThere) ForgetCopy(i);  // else its write comes to nothing
+  ForgetCopy(i);
   return Turn::kDone;
 }
 
-Core::Turn Core::ClearOfRemote(ChunkIndex i, Job* job) {
+Core::Turn Core::ClearOfRemote(ChunkIndex i, Job* job, bool of_prompt) {
   const Chunk& chunk = chunks_[i];
   if (chunk.remote == RemoteCopy::kNone) return Turn::kDone;
   if (chunk.only_remote() && chunk.holds > 0) {  // a load waits for it
     ++job->left;
     return Turn::kDone;
   }
+  // What is being written of a prompt is doomed; else it has a name that nobody asks for any more, and must not be taken for there.
+  if (chunk.remote == RemoteCopy::kWriting && !of_prompt) return Turn::kWaits;
   ++job->chunks;
   job->bytes += BytesOf(i);
   if (chunk.remote == RemoteCopy::kWriting) return Turn::kDone;

@@ -276,7 +276,7 @@ class Session : private Conversation {
     } else if (!json || each == Each::kNothing) {
       Print(job, kJobTime);
     }
-    return job->state() == "cancelled" ? kRefused : kOk;
+    return job->state() == "cancelled" || !job->trouble().empty() ? kRefused : kOk;
   }
 
   template <class Ask>

@@ -57,6 +57,7 @@ ExitCode ControllerSession::Change(const Request& request, const std::string& wh
     api::LookupRequest lookup;
     *lookup.mutable_space() = request.space();
     *lookup.mutable_prompt() = request.prompt();
+    lookup.set_ask_nodes(true);
     if (!arguments_.node.empty()) lookup.add_nodes(arguments_.node);
     const ExitCode code = Question(lookup);
     if (code == kOk && !json()) terminal_.out << "This would be " << what << ". Nothing was done.\n";
@@ -96,7 +97,7 @@ ExitCode ControllerSession::Watch(ControllerClient& controller, bool each, api::
     std::string said = ToJsonLine(*job);
     if (json() && each && said != last) terminal_.out << said << std::flush;
     last = std::move(said);
-    if (job->state() != "running") return job->state() == "cancelled" ? kRefused : kOk;
+    if (job->state() != "running") return job->state() == "cancelled" || !job->trouble().empty() ? kRefused : kOk;
     bool goes_on = true;
     if (terminal_.wait) {
       goes_on = terminal_.wait(pause);

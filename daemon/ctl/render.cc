@@ -272,6 +272,7 @@ std::string OthersOf(const node::v1::Job& job) {
   if (job.already_there() > 0) absl::StrAppend(&text, ", ", HumanCount(job.already_there()), " were there already");
   if (job.not_moved() > 0)
     absl::StrAppend(&text, ", ", HumanCount(job.not_moved()), " stay where they are: in use, or for want of room");
+  if (!job.trouble().empty()) absl::StrAppend(&text, "; ", Printable(job.trouble()));
   return text;
 }
 

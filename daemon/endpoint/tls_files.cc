@@ -8,8 +8,8 @@
 
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <memory>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -41,7 +41,10 @@ int NoPassword(char*, int, int, void*) { return 0; }
 absl::StatusOr<Certificate> FirstCertificate(const std::string& key, const std::string& path) {
   std::ifstream file(path);
   if (!file) return ErrnoStatus(absl::StrCat(key, ": opening ", path), errno);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream read;  // a directory can be opened, but not read
+  if (!(read << file.rdbuf()))
+    return absl::InvalidArgumentError(absl::StrCat(key, ": ", path, " can't be read, or is empty"));
+  const std::string text = read.str();
   const Bio bio = Reader(text);
   Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
   ERR_clear_error();
@@ -58,6 +61,13 @@ std::string Missing(const TlsFiles& files, const TlsFileKeys& keys) {
   if (files.key.empty()) missing.push_back(keys.key);
   if (files.ca.empty()) missing.push_back(keys.ca);
   return absl::StrJoin(missing, ", ");
+}
+
+bool HasRunOut(const std::string& pem) {
+  const Bio bio = Reader(pem);
+  const Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
+  ERR_clear_error();
+  return certificate == nullptr || X509_cmp_current_time(X509_get0_notAfter(certificate.get())) <= 0;
 }
 
 absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) {

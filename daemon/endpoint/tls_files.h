@@ -33,6 +33,8 @@ std::string Missing(const TlsFiles& files, const TlsFileKeys& keys = {});
 // Errors, each with the setting and the file: InvalidArgument  one is missing, isn't PEM, or the key isn't the certificate's.
 //         FailedPrecondition  others may read the key; has the command that mends it.  Those of files.
 absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys = {});
+// Whether the time of a certificate is over; also of what is none.
+bool HasRunOut(const std::string& pem);
 
 }  // namespace kvist::endpoint
 

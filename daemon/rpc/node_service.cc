@@ -88,7 +88,7 @@ class NodeService final : public node::v1::Node::Service {
 
   grpc::Status CancelJob(grpc::ServerContext* context, const node::v1::CancelJobRequest* request,
                          node::v1::Job* reply) override {
-    spdlog::info("cancel of job {}: asked for on the admin socket", request->id());
+    spdlog::info("cancel of job {}: asked for by the admin API", request->id());
     const absl::StatusOr<JobStatus> job = control_->CancelJob(request->id(), DeadlineOf(*context, kQuestionTime));
     if (job.ok()) *reply = ToReply(*job);
     return ToGrpc(job.status());
@@ -130,7 +130,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<QuotaStatus> quota =
         control_->SetQuota(request->tenant(), Bytes{request->bytes()}, DeadlineOf(*context, kQuestionTime));
     if (!quota.ok()) return ToGrpc(quota.status());
-    spdlog::info("quota of tenant {} is {} now: asked for on the admin socket", quota->tenant,
+    spdlog::info("quota of tenant {} is {} now: asked for by the admin API", quota->tenant,
                  request->bytes() == 0 ? "none" : std::to_string(request->bytes()) + " bytes");
     *reply = ToReply(*quota);
     return grpc::Status::OK;
@@ -173,7 +173,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<PinStatus> pin = control_->RemovePin(request->id(), DeadlineOf(*context, kQuestionTime));
     if (!pin.ok()) return ToGrpc(pin.status());
     *reply = ToReply(*pin);
-    spdlog::info("pin {} of {} removed: asked for on the admin socket", reply->id(), reply->owner());
+    spdlog::info("pin {} of {} removed: asked for by the admin API", reply->id(), reply->owner());
     return grpc::Status::OK;
   }
 
@@ -237,7 +237,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<PromptJobs> jobs = start(*filter, *prompt);
     if (!jobs.ok()) return ToGrpc(jobs.status());
     for (const JobStatus& job : jobs->jobs) {
-      spdlog::info("{} of a prompt in space {} is job {}: asked for on the admin socket", what,
+      spdlog::info("{} of a prompt in space {} is job {}: asked for by the admin API", what,
                    job.space.substr(0, kShownDigits), job.id);
     }
     *reply = ToReply(*jobs);
@@ -255,7 +255,7 @@ class NodeService final : public node::v1::Node::Service {
       if (!resolved.ok()) return resolved.status();
       space = *std::move(resolved);
     }
-    spdlog::info("clear of {}{}: asked for on the admin socket",
+    spdlog::info("clear of {}{}: asked for by the admin API",
                  space.empty() ? "everything" : "space " + space.substr(0, kShownDigits),
                  request.tier().empty() ? "" : " in " + absl::CHexEscape(request.tier()));
     return control_->Clear({.space = space, .tier = request.tier()}, request.request(), deadline);

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/endpoint/tls_files.h"
 #include "daemon/rpc/grpc_status.h"
 
 namespace kvist::rpc {
@@ -47,6 +48,10 @@ class RoleCheck::Processor final : public grpc::AuthMetadataProcessor {
     const auto path = metadata.find(":path");
     if (peer == nullptr || !peer->IsPeerAuthenticated() || path == metadata.end())
       return {grpc::StatusCode::UNAUTHENTICATED, "by TCP a client is known by its certificate"};
+    // Neither a connection nor a session that is resumed has its certificate verified again.
+    const auto certificate = peer->FindPropertyValues(GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    if (certificate.empty() || endpoint::HasRunOut(std::string(certificate[0].data(), certificate[0].size())))
+      return {grpc::StatusCode::UNAUTHENTICATED, "the client's certificate has run out"};
     const absl::string_view call(path->second.data(), path->second.size());
     const std::vector<std::string> names = NamesOf(*peer);
     const absl::Status may = MayCall(*Get(), names, call);

@@ -74,7 +74,7 @@ const std::map<absl::string_view, Role>& CallRoles() {
 
       {"/grpc.health.v1.Health/Check", Role::kRead},
       {"/grpc.health.v1.Health/Watch", Role::kRead},
-      {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Role::kRead},
+      // Not reflection: its streams last as long as a client likes, each with a thread. The socket has it.
   };
   return *roles;
 }

@@ -19,7 +19,8 @@ namespace kvist::rpc {
 // Serves over TCP what an AdminServer serves on its socket, to clients with a certificate (daemon/endpoint) and a role (roles.h), and to nobody
 // else. A server of its own, so that whatever comes by the network takes no thread from the socket: operators on the machine are always answered.
 //
-// A connection has 10 s to say who it is, and an hour then, so that a certificate that has run out is of no use for longer.
+// A connection has 10 s to say who it is, and an hour then. Each call asks anew whether its certificate's time is over: who resumes a session
+// is verified no more.
 //
 // Lifecycle: as AdminServer. Threads: Create and destroy on one; SetRoles from any.
 class TlsServer {

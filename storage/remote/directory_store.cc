@@ -59,8 +59,8 @@ class DirectoryStore::Work {
       : files(options.directory, options.before_step), piece(options.piece), in_flight(options.limits) {}
 
   absl::Status Add(Batch batch, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A thread's life.
-  void DoOperations() ABSL_LOCKS_EXCLUDED(mutex_);
+  // A thread's life; one of them does questions only.
+  void DoOperations(bool questions_only) ABSL_LOCKS_EXCLUDED(mutex_);
   void KeepTime() ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends all that is left; returns when the workers have ended, or after so long.
   void Stop(absl::Duration leave_after) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -129,13 +129,13 @@ absl::Status DirectoryStore::Work::Add(Batch batch, Done done) {
   return BeingClosed();
 }
 
-void DirectoryStore::Work::DoOperations() {
+void DirectoryStore::Work::DoOperations(bool questions_only) {
   std::vector<std::byte> buffer(piece.value);
   while (true) {
     std::shared_ptr<Op> op;
     {
       absl::MutexLock lock(&mutex_);
-      while (questions_.empty() && waiting_.empty() && !stopping_) work_there_.Wait(&mutex_);
+      while (questions_.empty() && (questions_only || waiting_.empty()) && !stopping_) work_there_.Wait(&mutex_);
       if (stopping_) {
         --workers_;
         worker_ended_.SignalAll();
@@ -297,9 +297,9 @@ absl::StatusOr<std::unique_ptr<DirectoryStore>> DirectoryStore::Create(const Dir
 
 DirectoryStore::DirectoryStore(const DirectoryOptions& options)
     : leave_after_(options.leave_after), work_(std::make_shared<Work>(options)) {
-  for (uint32_t i = 0; i < options.threads; ++i) {
+  for (uint32_t i = 0; i <= options.threads; ++i) {
     work_->WorkerBegins();
-    std::thread([work = work_] { work->DoOperations(); }).detach();
+    std::thread([work = work_, questions_only = i == options.threads] { work->DoOperations(questions_only); }).detach();
   }
   timekeeper_ = std::thread([work = work_] { work->KeepTime(); });
 }

@@ -73,7 +73,7 @@ absl::Status GuardedStore::Submit(Batch batch, Done done) {
     } else {
       ticket = *allowed;
       ++figures_.batches;
-      const bool waits = !IsQuestion(batch) && (!waiting_.empty() || !rate_.Take({load.bytes}, now));
+      const bool waits = !IsQuestion(batch) && load.bytes > 0 && (!waiting_.empty() || !rate_.Take({load.bytes}, now));
       if (waits) {
         waiting_.push_back({std::move(batch), std::move(done), ticket});
         changed_.Signal();

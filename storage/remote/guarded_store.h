@@ -32,7 +32,7 @@ struct GuardOptions {
 // Keeps what is slow, dead or full beyond the node from being felt within: limits, deadlines, a breaker and a rate limit before a store.
 //
 // What a batch meets, in this order: its names; its deadline; the limits (ResourceExhausted); the breaker (Unavailable, at once); the rate
-//   limit, for which it waits here until its deadline, or until the breaker opens; the store. Questions (IsQuestion) don't wait for the rate.
+//   limit, for which it waits here until its deadline, or until the breaker opens; the store. Questions (IsQuestion) and removals don't wait for the rate.
 // The breaker counts batches: Unavailable, PermissionDenied and missed deadlines are failures, a miss is an answer.
 // Threads: any; it has one of its own, which waits for the rate.
 class GuardedStore final : public RemoteStore {

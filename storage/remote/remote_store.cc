@@ -9,7 +9,7 @@
 namespace kvist::remote {
 
 bool IsQuestion(const Batch& batch) {
-  if (batch.kind == Kind::kPut) return false;
+  if (batch.kind == Kind::kPut || batch.kind == Kind::kRemove) return false;
   uint64_t bytes = 0;
   for (const Operation& operation : batch.operations) bytes += operation.bytes().value;
   return bytes <= kQuestionBytes.value;

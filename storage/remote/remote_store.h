@@ -91,8 +91,8 @@ class RemoteStore {
   virtual Load load() const = 0;
 };
 
-// Whether it moves next to nothing: whether objects are there, their removal, and gets that have room for kQuestionBytes in all. Somebody's
-// lookup waits for it, so no store has it wait for bytes of others.
+// Whether somebody's lookup waits for it, so that no store has it wait for bytes of others: whether objects are there, and gets that have room
+// for kQuestionBytes in all. Removals move as little, but come by thousands with a clear, and nobody waits for them.
 bool IsQuestion(const Batch& batch);
 inline constexpr Bytes kQuestionBytes = KiB(4);
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "daemon/endpoint/credentials.h"
+#include "daemon/endpoint/tls_files.h"
 #include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
 #include "tests/support/bystander.h"
@@ -148,6 +149,18 @@ ChildProcess StartController(const std::string& file) {
 }
 
 }  // namespace
+
+TEST_CASE("HasRunOut is about a certificate's time, and what is none has none") {
+  const Certificates certificates;
+  const auto text = [&](const std::string& name) {
+    std::ifstream file(certificates.ca.file(name + ".crt"));
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  CHECK_FALSE(kvist::endpoint::HasRunOut(text("router")));
+  CHECK(kvist::endpoint::HasRunOut(text("old")));
+  CHECK(kvist::endpoint::HasRunOut(""));
+  CHECK(kvist::endpoint::HasRunOut("-----BEGIN CERTIFICATE-----"));
+}
 
 TEST_CASE("Over TCP a client does what its certificate's role says, and without one nothing") {
   const Certificates certificates;

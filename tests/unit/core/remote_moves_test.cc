@@ -65,6 +65,19 @@ TEST_CASE("A move from the store beyond the node takes no more room than a lease
   CHECK(node.store == std::set<ChunkKey>(keys.begin() + 16, keys.end()));
 }
 
+TEST_CASE("A move from the store beyond the node writes nothing to disk that was cleared meanwhile") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.store.insert(keys.begin(), keys.end());
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kRemote, .to = Tier::kSsd});
+  node.Rest();
+  REQUIRE(!node.reads.empty());
+  node.Do(ClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}});
+  node.EndReads();
+  CHECK(node.rows.empty());
+  CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+}
+
 TEST_CASE("A move from a store beyond the node that doesn't answer says so, and one that is cancelled leaves nothing") {
   ThreeTiers node;
   const auto keys = KeysOf({1, 2, 3});

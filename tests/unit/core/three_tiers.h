@@ -22,7 +22,8 @@ inline CoreFixture::Options ThreeTiersOptions() {
   return options;
 }
 
-// A core over a disk and a store beyond the node, which the test plays: both do at once what they are to, reads only when the test says so.
+// A core over a disk and a store beyond the node, which the test plays: both do at once what they are to, reads only when the test says so,
+// and writes, where it holds them, are there at once and end when it says so.
 class ThreeTiers {
  public:
   ThreeTiers() : f(ThreeTiersOptions()), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
@@ -57,6 +58,14 @@ class ThreeTiers {
     }
     Rest();
   }
+  void EndWrites() {
+    while (!writes.empty()) {
+      const WriteFinished finished = writes.front();
+      writes.pop_front();
+      Do(finished);
+    }
+    Rest();
+  }
   const Job& Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
     const JobId job{++jobs};
     Do(TierClearAsked{.job = job,
@@ -72,7 +81,9 @@ class ThreeTiers {
   CoreFixture f;
   SessionId worker;
   std::set<ChunkKey> rows, store;  // of the disk; of the store
-  bool store_answers = true;
+  bool store_answers = true, store_forgets = true;
+  bool hold_writes = false;
+  std::deque<WriteFinished> writes;
   std::deque<ReadStarted> reads;
   uint64_t tags = 1000, jobs = 0;
 
@@ -84,7 +95,11 @@ class ThreeTiers {
     (write.to == Tier::kSsd ? rows : store).insert(write.key);
     WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
     if (write.to == Tier::kSsd) finished.places.push_back({1, ++units_});
-    Do(finished);
+    if (hold_writes) {
+      writes.push_back(finished);
+    } else {
+      Do(finished);
+    }
   }
   void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
   void Carry(ChunksHidden& hidden) {
@@ -92,9 +107,11 @@ class ThreeTiers {
     Do(ClearKept{hidden.job});
   }
   void Carry(SpaceCleared& cleared) {
-    REQUIRE(cleared.tier == Tier::kRemote);
     store.clear();
     Do(ClearKept{cleared.job, Tier::kRemote});
+    if (cleared.tier == Tier::kRemote) return;
+    rows.clear();
+    Do(ClearKept{cleared.job, Tier::kSsd});
   }
   void Carry(RemoteAsked& asked) {
     if (!store_answers) return Do(RemoteFound{asked.ask, absl::UnavailableError("it is away")});
@@ -103,6 +120,8 @@ class ThreeTiers {
     Do(found);
   }
   void Carry(RemoteForgotten& forgotten) {
+    if (!store_forgets)
+      return Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys, absl::UnavailableError("it is away")});
     for (const ChunkKey& key : forgotten.keys) store.erase(key);
     Do(RemoteForgot{forgotten.job, forgotten.space, forgotten.keys});
   }

@@ -106,6 +106,88 @@ TEST_CASE("A clear of the disk waits for what is being read there") {
   CHECK(node.Hits(keys) == 2);
 }
 
+TEST_CASE("A clear of the disk waits for what is being written there: nothing that it dropped counts as durable") {
+  ThreeTiers node;
+  const bool of_space = OfSpace();
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.hold_writes = true;
+  node.Flush();
+  REQUIRE(!node.writes.empty());
+  node.hold_writes = false;
+  const Job& job = node.Clear(Tier::kSsd, keys, of_space);
+  CHECK(job.state == JobState::kRunning);
+  node.EndWrites();
+  CHECK(job.state == JobState::kDone);
+  node.Flush();
+  CHECK(node.rows.size() == 4);
+}
+
+TEST_CASE("A clear of the disk before it has told all waits for that, and hides what is in DRAM as well") {
+  CoreFixture f(ThreeTiersOptions());
+  const SessionId worker = f.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  const auto keys = KeysOf({1, 2});
+  f.Store(worker, keys);
+  const bool of_space = OfSpace();
+  std::vector<ChunksHidden> hidden;
+  const auto hear = [&hidden](Effects effects) {
+    for (Effect& effect : effects) {
+      if (auto* of = std::get_if<ChunksHidden>(&effect)) hidden.push_back(std::move(*of));
+    }
+  };
+  const auto rest = [&] {
+    for (int i = 0; i < 20; ++i) hear(f.PassTime(absl::ZeroDuration()));
+  };
+  hear(f.Do(TierClearAsked{.job = JobId{1},
+                           .tier = Tier::kSsd,
+                           .space = SpaceId{0},
+                           .keys = of_space ? std::span<const ChunkKey>() : std::span<const ChunkKey>(keys)}));
+  rest();
+  size_t chunks = 0;
+  for (const ChunksHidden& of : hidden) chunks += of.chunks.size();
+  CHECK(chunks == (of_space ? 0 : 2));
+  const size_t before = hidden.size();
+  for (size_t i = 0; i < before; ++i) hear(f.Do(ClearKept{JobId{1}}));
+  rest();
+  CHECK(f.core->jobs().Find(JobId{1})->state == JobState::kRunning);
+  hear(f.Do(DiskTold{}));
+  rest();
+  REQUIRE(hidden.size() == before + 1);
+  CHECK(hidden.back().chunks.empty());
+  CHECK(f.core->jobs().Find(JobId{1})->state == JobState::kRunning);
+  hear(f.Do(ClearKept{JobId{1}}));
+  rest();
+  CHECK(f.core->jobs().Find(JobId{1})->state == JobState::kDone);
+}
+
+TEST_CASE("A clear of the store beyond the node doesn't take for there what was written before it") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.hold_writes = true;
+  node.Keep(keys);
+  REQUIRE(!node.writes.empty());
+  node.hold_writes = false;
+  const Job& job = node.Clear(Tier::kRemote, keys, true);
+  CHECK(job.state == JobState::kRunning);
+  node.EndWrites();
+  CHECK(job.state == JobState::kDone);
+  node.store.clear();  // what came late has a name that nobody asks for
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kRemote});
+  node.Rest();
+  CHECK(node.store.size() == 4);
+}
+
+TEST_CASE("A clear of a prompt says so when the store beyond the node couldn't be told") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2});
+  node.Keep(keys);
+  node.store_forgets = false;
+  const Job& job = node.Clear(Tier::kRemote, keys, false);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.trouble.find("it is away") != std::string::npos);
+}
+
 TEST_CASE("A clear of the store beyond the node leaves what is here, and nobody finds it there") {
   ThreeTiers node;
   const bool of_space = OfSpace();

@@ -215,7 +215,7 @@ struct Hasty {
 };
 
 TEST_CASE("RedisStore answers questions while bytes are on their way") {
-  // Answers EXISTS and UNLINK in their turn, and stops at the first command of another kind.
+  // Answers EXISTS in its turn, and stops at the first command of another kind.
   ScriptedServer server([](int client) {
     std::string said;
     char buffer[4096];
@@ -242,8 +242,7 @@ TEST_CASE("RedisStore answers questions while bytes are on their way") {
     const Operation operation = i % 2 == 0 ? PutOf("a", {}, body) : GetOf("a", {}, room);
     REQUIRE(store->Submit({i % 2 == 0 ? Kind::kPut : Kind::kGet, {operation}, In(absl::Seconds(20))}, slow[i].Done()).ok());
   }
-  for (const Kind kind : {Kind::kExists, Kind::kRemove, Kind::kExists})
-    CHECK(Ask(store.get(), kind, {Named("the-name")}, absl::Seconds(10))[0].status.ok());
+  for (int i = 0; i < 3; ++i) CHECK(Ask(store.get(), Kind::kExists, {Named("the-name")}, absl::Seconds(10))[0].status.ok());
   for (const Answer<Outcome>& one : slow) CHECK(!one.there());
 }
 

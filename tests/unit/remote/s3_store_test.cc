@@ -294,7 +294,6 @@ TEST_CASE("S3Store answers questions while all connections for bytes are at work
   for (size_t i = 0; i < rooms.size(); ++i)
     REQUIRE(store->Submit({Kind::kGet, {GetOf("object", {}, rooms[i])}, In(absl::Seconds(20))}, gets[i].Done()).ok());
   CHECK(Ask(store.get(), Kind::kExists, std::vector<Operation>(40, Named("a")), absl::Seconds(10))[39].status.ok());
-  CHECK(Ask(store.get(), Kind::kRemove, {Named("a")}, absl::Seconds(10))[0].status.ok());
   for (const Answer<Outcome>& get : gets) CHECK(!get.there());
   server.hang_gets = false;
   for (const Answer<Outcome>& get : gets) CHECK(get.Wait()[0].status.ok());
