@@ -71,6 +71,7 @@ class DiskWorld {
   // Everything ends; then all is cleared.
   void Rest() {
     if (shape_.disk) Do(DiskWritable{true});
+    if (shape_.disk) Do(DiskTold{});  // clears of the disk wait for it
     if (shape_.remote) Do(RemoteReachable{true});
     while (!asks_.empty()) EndAsk(0);  // some bring leases
     for (int i = 0; i < 10000 && (fixture_.core->status().ops > 0 || !leases_.empty() || fixture_.core->has_work()); ++i) {
