@@ -169,7 +169,8 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
   const kvist::test::TempDir dir;
   const bool keeps = GENERATE(true, false);
   const bool lost = GENERATE(true, false);
-  uint64_t cleared_below = 0;
+  // How many are left in the end is for the asking, which runs beside the writes; the newest is no segment's to want back.
+  uint64_t cleared_below = 0, newest = 0;
   {
     StoreWorld world({.shards = 2, .keeps_newest = keeps});
     world.Open(In(dir, 12));
@@ -180,6 +181,7 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
     for (uint64_t n = 0; n < 1500; ++n) {
       const absl::Status status = world.WriteNow(0, n);
       (status.ok() ? written : refused) += 1;
+      if (status.ok()) newest = n;
       if (!status.ok()) CHECK(absl::IsResourceExhausted(status));
       if (n == 60) {
         REQUIRE(world.ClearNow(0) == absl::OkStatus());
@@ -190,7 +192,7 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
     const Store::Status status = world.store->status();
     CHECK(status.devices[0].segments_released > 20);
     CHECK(status.devices[1].segments_released > 20);
-    CHECK(world.count() > 20);
+    CHECK(world.All().contains({0, newest}));
     CheckAll(&world);
   }
   if (lost) fs::remove(dir / "a/catalog/CURRENT");
@@ -199,7 +201,7 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
   const Recovery& recovery = world.StartNow();
   CHECK(recovery.status.ok());
   CHECK(recovery.skipped == 0);
-  CHECK(world.count() > 20);
+  CHECK(world.All().contains({0, newest}));
   for (const auto& [name, chunk] : world.All()) CHECK(name.second >= cleared_below);
   CheckAll(&world);
   // And they still can be written.
