@@ -28,6 +28,7 @@ jobs=$(nproc)
 passed=0; failed=0
 summary=()
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
+export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 # The first race ends its process, also one that a test kills before it could tell by its exit status.
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:die_after_fork=0:suppressions=$PWD/tests/tsan.supp}

@@ -135,12 +135,12 @@ void S3Store::Run() {
     const std::vector<std::shared_ptr<Op>> ops = running_.begin()->second.ops;
     for (const auto& op : ops) {
       if (op->batch->ended(op->index)) continue;
-      Drop(op.get());
+      Drop(op);
       End(op, {absl::CancelledError("the remote store is being closed")});
     }
   }
   for (Lane* const lane : {&questions_, &bytes_}) {
-    while (!lane->active.empty()) Drop(lane->active.begin()->second->op.get());  // what tidies up for those that have ended
+    while (!lane->active.empty()) Drop(lane->active.begin()->second->op);  // what tidies up for those that have ended
     lane->waiting.clear();
   }
   Announce();
@@ -175,7 +175,7 @@ void S3Store::EndLate(absl::Time now) {
     const std::vector<std::shared_ptr<Op>> ops = running_.begin()->second.ops;
     for (const auto& op : ops) {
       if (op->batch->ended(op->index)) continue;
-      Drop(op.get());
+      Drop(op);
       End(op, {absl::DeadlineExceededError("s3 didn't answer in time")});
       Abort(op);
     }
@@ -364,10 +364,10 @@ void S3Store::End(const std::shared_ptr<Op>& op, Outcome outcome) {
   running_.erase(at);
 }
 
-void S3Store::Drop(Op* op) {
+void S3Store::Drop(std::shared_ptr<Op> op) {
   auto& active = op->lane->active;
   for (auto at = active.begin(); at != active.end();) {
-    if (at->second->op.get() == op) {
+    if (at->second->op == op) {
       curl_multi_remove_handle(multi_, at->second->request->handle());
       at = active.erase(at);
     } else {
@@ -375,7 +375,7 @@ void S3Store::Drop(Op* op) {
     }
   }
   auto& waiting = op->lane->waiting;
-  for (auto at = waiting.begin(); at != waiting.end();) at = at->second->op.get() == op ? waiting.erase(at) : std::next(at);
+  for (auto at = waiting.begin(); at != waiting.end();) at = at->second->op == op ? waiting.erase(at) : std::next(at);
 }
 
 void S3Store::Abort(const std::shared_ptr<Op>& op) {

@@ -59,7 +59,7 @@ class S3Store final : public RemoteStore {
   void GetEnded(const std::shared_ptr<Op>& op);
   void PutEnded(const std::shared_ptr<Op>& op, const Part& last);
   void End(const std::shared_ptr<Op>& op, Outcome outcome);
-  void Drop(Op* op);  // its requests
+  void Drop(std::shared_ptr<Op> op);  // its requests, which may be all that has it
   // Has the parts of an upload that came to nothing removed: they cost room until then. Once, and not for long.
   void Abort(const std::shared_ptr<Op>& op);
   void Announce();

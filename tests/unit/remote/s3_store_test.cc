@@ -58,7 +58,8 @@ class FakeS3 {
     while (!server_.is_running()) std::this_thread::yield();  // before that it can't be stopped
   }
   ~FakeS3() {
-    hang = hang_gets = false;
+    hang = false;
+    hangs = "";
     server_.stop();
     thread_.join();
   }
@@ -88,7 +89,8 @@ class FakeS3 {
   std::atomic<int> fail = 0;  // so many requests end with fail_with
   std::atomic<int> fail_with = 503;
   std::atomic<bool> hang = false;
-  std::atomic<bool> hang_gets = false;
+  std::atomic<const char*> hangs = "";  // the method of which nothing is answered
+  std::atomic<int> hanging = 0;
   std::atomic<int> requests = 0;
   std::atomic<bool> fail_complete = false;
 
@@ -106,7 +108,9 @@ class FakeS3 {
   }
   void Serve(const httplib::Request& request, httplib::Response* response) {
     ++requests;
-    while (hang || (hang_gets && request.method == "GET")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ++hanging;
+    while (hang || request.method == hangs.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    --hanging;
     if (fail > 0) {
       --fail;
       response->status = fail_with;
@@ -245,6 +249,23 @@ TEST_CASE("S3Store leaves no half of an upload, nor its parts") {
   }
 }
 
+TEST_CASE("S3Store is closed while it has the parts of an upload removed") {
+  FakeS3 server;
+  auto store = *S3Store::Create(server.Options());
+  const auto body = Pattern(12 << 20, 1);
+  server.fail_complete = true;
+  server.hangs = "DELETE";
+  CHECK(absl::IsUnavailable(Ask(store.get(), Kind::kPut, {PutOf("object", {}, body)})[0].status));
+  const absl::Time until = In(absl::Seconds(10));
+  while (server.hanging == 0) {
+    REQUIRE(MonotonicNow() < until);
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  const absl::Time start = MonotonicNow();
+  store = nullptr;
+  CHECK(MonotonicNow() - start < absl::Seconds(2));
+}
+
 TEST_CASE("S3Store keeps deadlines when the server hangs, touches nothing after them, and ends") {
   FakeS3 server;
   auto store = *S3Store::Create(server.Options());
@@ -288,14 +309,14 @@ TEST_CASE("S3Store answers questions while all connections for bytes are at work
   S3Options options = server.Options();
   options.connections = 2;
   const auto store = *S3Store::Create(options);
-  server.hang_gets = true;
+  server.hangs = "GET";
   std::vector<std::vector<std::byte>> rooms(4, std::vector<std::byte>(100'000));
   std::vector<Answer<Outcome>> gets(rooms.size());
   for (size_t i = 0; i < rooms.size(); ++i)
     REQUIRE(store->Submit({Kind::kGet, {GetOf("object", {}, rooms[i])}, In(absl::Seconds(20))}, gets[i].Done()).ok());
   CHECK(Ask(store.get(), Kind::kExists, std::vector<Operation>(40, Named("a")), absl::Seconds(10))[39].status.ok());
   for (const Answer<Outcome>& get : gets) CHECK(!get.there());
-  server.hang_gets = false;
+  server.hangs = "";
   for (const Answer<Outcome>& get : gets) CHECK(get.Wait()[0].status.ok());
 }
 
