@@ -479,13 +479,13 @@ class Core {
   Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
   static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
-  // Of a move from the remote store: asks for the next part of the prompt; what has come of that; what of it is kept; and what it is to forget
-  // in the end.
+  // Of a move from the remote store: asks for the next part of the prompt; what has come of that; what of it is kept (`in_store`: it says that
+  // it has that, whether or not it is known here); and what it is to forget in the end.
   Turn GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
   void AskForMove(const Job& job, PromptJob* of, Effects* out);
   void TakeForMove(const Ask& ask, const absl::Status& status);
-  void KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key);
-  void ForgetMoved(const Job& job, PromptJob* of, Effects* out);
+  void KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key, bool in_store);
+  Turn GoOnForgetting(const Job& job, PromptJob* of, uint64_t until, Effects* out);
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);

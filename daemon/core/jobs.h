@@ -37,8 +37,9 @@ struct Job {
   // Of jobs on prompts (prompt_jobs.h).
   Bytes bytes{};         // of those chunks' shards
   uint64_t already = 0;  // chunks to which nothing had to be done
-  uint64_t left =
-      0;  // that were to be moved, encoded or cleared in one tier and were not: in use, for want of room, or what is there isn't whole
+  // That were to be moved, encoded or cleared in one tier and were not: in use, for want of room, or what is there isn't whole; and those of which
+  // a store that didn't answer hasn't said whether it has them.
+  uint64_t left = 0;
   // Of one that encodes: what `bytes` have become, and the largest relative error of a shard; 0: bit for bit.
   Bytes bytes_after{};
   double relative_error = 0;

@@ -31,10 +31,11 @@ namespace kvist::core {
 //   from a remote store: kKeys    asks it for the prompt, a part after the other, and keeps what is there as from disk
 //                        kRead    begins reads, the last chunk first
 //                        kWritten to disk: begins writes, the last chunk first
-//                        kSettle  waits for each, and keeps it no longer; then the store is to forget it
+//                        kSettle  waits for each, and keeps it no longer
+//                        kForget  has the store forget it
 //                        kDurable waits until it has
 struct PromptJob {
-  enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle };
+  enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle, kForget };
   // What a move to disk has found for one key in one group.
   enum class Item : uint8_t { kNothing, kAlready, kLeft, kToMove };
   struct Kept {
@@ -66,6 +67,7 @@ struct PromptJob {
   Bytes kept_bytes{};
   // From a remote store: it has been asked and hasn't answered; and what it keeps, for not all groups have moved.
   bool asking = false;
+  uint32_t vain = 0;  // asked so many times in a row
   std::set<ChunkKey> left_there = {};
 };
 

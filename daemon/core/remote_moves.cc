@@ -15,6 +15,8 @@ namespace {
 // So many chunks are asked for at a time, and no more than what an event may do of them: a part of it for each.
 constexpr uint32_t kAskedAtOnce = 256;
 constexpr uint32_t kWorkOfOne = 16;
+// What was asked in vain, for something of the space was to be forgotten meanwhile, is asked again so many times in a row.
+constexpr uint32_t kVainMax = 8;
 
 }  // namespace
 
@@ -39,24 +41,40 @@ void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
   of.asking = false;
   Job* job = jobs_.current();
   KVIST_CHECK(job != nullptr && job->id == ask.job);
-  if (!status.ok())
-    job->trouble = absl::StrCat("the remote store didn't say what it has: ", absl::string_view(status.message()));
-  std::vector<ChunkRef> added;
-  if (status.ok()) TakeRemote(ask, &added);
-  of.next = status.ok() ? ask.from + ask.asked : of.keys.size();
-  job->done = std::min<uint64_t>(job->total, of.next * ask.there.size());
-  // What isn't kept is known no longer when this event is over.
   const auto groups = static_cast<uint16_t>(ask.there.size());
-  for (uint32_t k = ask.from; k < ask.from + ask.asked; ++k) {
-    for (uint16_t g = 0; g < groups; ++g) KeepForMove(job, &of, GroupId{g}, ask.keys[k]);
+  const bool cleared = ask.epoch != spaces_[ask.space].epoch;
+  const bool vain = status.ok() && ask.vain && !cleared;
+  if (vain && ++of.vain <= kVainMax) return;  // once more
+  of.next = ask.from + ask.asked;
+  if (!status.ok() || cleared || vain) {
+    of.next = of.keys.size();
+    if (!status.ok())
+      job->trouble = absl::StrCat("the remote store didn't say what it has: ", absl::string_view(status.message()));
+    if (vain) job->trouble = "the remote store was to forget something of this space whenever it was asked: try again later";
+    if (!cleared) job->left += (of.keys.size() - ask.from) * groups;  // of what isn't known to be there
+  }
+  job->done = std::min<uint64_t>(job->total, of.next * groups);
+  if (!status.ok() || cleared || vain) return;
+  of.vain = 0;
+  std::vector<ChunkRef> added;
+  TakeRemote(ask, &added);
+  // What isn't kept is known no longer when this event is over.
+  for (uint32_t k = 0; k < ask.asked; ++k) {
+    const ChunkKey& key = ask.keys[ask.from + k];
+    for (uint16_t g = 0; g < groups; ++g)
+      KeepForMove(job, &of, GroupId{g}, key, ask.there[g][k] && !WillForget(ask.space, key));
   }
   CollectUnneeded(added);
 }
 
-void Core::KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key) {
+void Core::KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key, bool in_store) {
   const Space& space = spaces_[*job->space];
   const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, key);
-  if (i == kNoChunk) return;
+  if (i == kNoChunk) {  // what it hangs on is nowhere, if it is there at all
+    job->left += in_store ? 1 : 0;
+    if (in_store) of->left_there.insert(key);
+    return;
+  }
   const Bytes most = ShareOf(std::min(tenants_[space.tenant].quota, slots_.capacity()), options_.lease_share);
   const Chunk& chunk = chunks_[i];
   const bool to_disk = of->move.to == Tier::kSsd;
@@ -114,6 +132,7 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       of->step = PromptJob::Step::kSettle;
       return Turn::kMore;
     case PromptJob::Step::kSettle: break;
+    case PromptJob::Step::kForget: return GoOnForgetting(*job, of, until, out);
     default:
       if (of->hiding > 0) return Turn::kWaits;
       job->done = job->total;
@@ -142,17 +161,19 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       FreeSlotsOf(still);
   }
   if (!of->kept.empty()) return Turn::kMore;
-  // The store forgets a chunk in all its groups.
-  std::erase_if(of->to_forget, [&](const ChunkKey& key) { return of->left_there.contains(key); });
-  ForgetMoved(*job, of, out);
-  of->step = PromptJob::Step::kDurable;
+  of->step = PromptJob::Step::kForget;
   return Turn::kMore;
 }
 
-void Core::ForgetMoved(const Job& job, PromptJob* of, Effects* out) {
+// The store forgets a chunk in all its groups, which lie together there: those of which nothing is left in it only.
+Core::Turn Core::GoOnForgetting(const Job& job, PromptJob* of, uint64_t until, Effects* out) {
   const auto groups = static_cast<uint16_t>(spaces_[*job.space].spec.groups.size());
-  chunks_.Charge(of->to_forget.size());
-  for (const ChunkKey& key : of->to_forget) {
+  RemoteForgotten forgotten{job.id, *job.space, {}};
+  for (; chunks_.work() < until && !of->to_forget.empty(); of->to_forget.pop_back()) {
+    const ChunkKey& key = of->to_forget.back();
+    chunks_.Charge(groups);
+    if (of->left_there.contains(key)) continue;
+    forgotten.keys.push_back(key);
     DoomRemoteWrites(*job.space, key, job.id);
     for (uint16_t g = 0; g < groups; ++g) {
       const ChunkIndex i = chunks_.FindVisible(*job.space, GroupId{g}, spaces_[*job.space].epoch, key);
@@ -162,7 +183,11 @@ void Core::ForgetMoved(const Job& job, PromptJob* of, Effects* out) {
       if (chunks_[i].state == ChunkState::kGhost) placement_.Collect(i);
     }
   }
-  HideFromRestarts({job.id, *job.space, {}}, of, out);
+  if (of->to_forget.empty()) of->step = PromptJob::Step::kDurable;
+  if (forgotten.keys.empty()) return Turn::kMore;
+  ++of->hiding;
+  ForgetRemotely(std::move(forgotten), out);
+  return Turn::kMore;
 }
 
 }  // namespace kvist::core

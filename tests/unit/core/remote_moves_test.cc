@@ -65,6 +65,38 @@ TEST_CASE("A move from the store beyond the node takes no more room than a lease
   CHECK(node.store == std::set<ChunkKey>(keys.begin() + 16, keys.end()));
 }
 
+TEST_CASE("A move from the store beyond the node asks again where something was forgotten meanwhile, but not for ever") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.store = {keys.begin(), keys.end()};
+  node.in_vain = 3;
+  const Job& moved = MoveFromStore(node, Tier::kDram, keys);
+  CHECK(moved.chunks == 3);
+  CHECK(moved.left == 0);
+  CHECK(moved.trouble.empty());
+  CHECK(node.asks >= 4);
+  node.store = {KeyOf(7), KeyOf(8)};
+  node.asks = 0;
+  node.in_vain = 1000;
+  const Job& job = MoveFromStore(node, Tier::kDram, KeysOf({7, 8}));
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.left == 2);
+  CHECK(job.done == job.total);
+  CHECK_FALSE(job.trouble.empty());
+  CHECK(node.asks < 20);
+  CHECK(node.store.size() == 2);
+}
+
+TEST_CASE("A move from the store beyond the node leaves there what hangs on a chunk that it hasn't") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.store = {keys[0], keys[1], keys[3]};
+  const Job& job = MoveFromStore(node, Tier::kDram, keys);
+  CHECK(job.chunks == 2);
+  CHECK(job.left == 1);
+  CHECK(node.store == std::set<ChunkKey>{keys[3]});
+}
+
 TEST_CASE("A move from the store beyond the node writes nothing to disk that was cleared meanwhile") {
   ThreeTiers node;
   const auto keys = KeysOf({1, 2, 3});
@@ -87,6 +119,8 @@ TEST_CASE("A move from a store beyond the node that doesn't answer says so, and 
   CHECK(job.state == JobState::kDone);
   CHECK(job.chunks == 0);
   CHECK(job.trouble == "the remote store didn't say what it has: it is away");
+  CHECK(job.left == 3);
+  CHECK(job.done == job.total);
   node.store_answers = true;
   node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kRemote, .to = Tier::kDram});
   node.Rest();
