@@ -61,6 +61,7 @@ struct SnapshotSlice {
 struct SnapshotEnd {
   uint64_t epoch = 0;
   uint32_t slices = 0;  // how many there were
+  uint64_t untold = 0;  // changes that the node had had when this was made, and that come after it
 };
 
 // The changes (after, up_to], each chunk once with its last state. Empty with after == up_to: the node lives, and nothing has changed.
@@ -69,6 +70,7 @@ struct ChangeBatch {
   uint64_t after = 0;
   uint64_t up_to = 0;
   std::vector<ChunkState> chunks = {};
+  uint64_t untold = 0;  // as of SnapshotEnd: 0 says that whoever hears it knew all at that moment
 };
 
 using FeedMessage = std::variant<SpaceIntroduced, SnapshotBegin, SnapshotSlice, SnapshotEnd, ChangeBatch>;

@@ -62,11 +62,15 @@ void Put(const SnapshotSlice& from, ChunkNews* to) {
   Put(from.chunks, to->mutable_slice()->mutable_chunks());
 }
 
-void Put(const SnapshotEnd& from, ChunkNews* to) { to->mutable_end()->set_slices(from.slices); }
+void Put(const SnapshotEnd& from, ChunkNews* to) {
+  to->mutable_end()->set_slices(from.slices);
+  to->mutable_end()->set_untold(from.untold);
+}
 
 void Put(const ChangeBatch& from, ChunkNews* to) {
   to->mutable_changes()->set_after(from.after);
   to->mutable_changes()->set_up_to(from.up_to);
+  to->mutable_changes()->set_untold(from.untold);
   Put(from.chunks, to->mutable_changes()->mutable_chunks());
 }
 
@@ -131,11 +135,11 @@ absl::StatusOr<FeedMessage> FromNews(const ChunkNews& news) {
       KVIST_ASSIGN_OR_RETURN(std::vector<ChunkState> chunks, ChunksFrom(news.slice().chunks()));
       return SnapshotSlice{news.epoch(), news.slice().index(), std::move(chunks)};
     }
-    case ChunkNews::kEnd: return SnapshotEnd{news.epoch(), news.end().slices()};
+    case ChunkNews::kEnd: return SnapshotEnd{news.epoch(), news.end().slices(), news.end().untold()};
     case ChunkNews::kChanges: {
       const ChunkNews::Changes& changes = news.changes();
       KVIST_ASSIGN_OR_RETURN(std::vector<ChunkState> chunks, ChunksFrom(changes.chunks()));
-      return ChangeBatch{news.epoch(), changes.after(), changes.up_to(), std::move(chunks)};
+      return ChangeBatch{news.epoch(), changes.after(), changes.up_to(), std::move(chunks), changes.untold()};
     }
     case ChunkNews::NEWS_NOT_SET: break;
   }

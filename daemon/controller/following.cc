@@ -27,6 +27,13 @@ std::string Hex(const SpaceDigest& digest) {
 
 bool IsWhole(const Directory::NodeView& view) { return !view.stale && !view.filling && !view.needs_snapshot; }
 
+// The changes that the node had and hadn't told when it made this; nothing where that isn't said.
+std::optional<uint64_t> UntoldAt(const FeedMessage& message) {
+  if (const auto* end = std::get_if<SnapshotEnd>(&message)) return end->untold;
+  if (const auto* changes = std::get_if<ChangeBatch>(&message)) return changes->untold;
+  return std::nullopt;
+}
+
 rpc::Found FoundIn(const Directory::SpaceView& space, size_t asked, const Holding& holding) {
   rpc::Found found{Hex(space.digest), space.tenant, space.model, static_cast<uint32_t>(space.chunk_tokens.value)};
   found.asked = static_cast<uint32_t>(asked);
@@ -112,7 +119,7 @@ void Following::Follow(Followed* followed) {
 }
 
 absl::Status Following::Hear(Followed* followed, NodeId id, ChunkStream* stream, absl::Duration* pause) {
-  for (;;) {
+  for (bool said = false;;) {
     const absl::StatusOr<FeedMessage> message = stream->Read();
     if (!message.ok()) return message.status();
     if (const absl::Status taken = directory_.Hear(id, *message); !taken.ok()) return taken;
@@ -120,10 +127,13 @@ absl::Status Following::Hear(Followed* followed, NodeId id, ChunkStream* stream,
     const std::optional<Directory::NodeView> view = directory_.View(id);
     absl::MutexLock lock(&followed->mutex);
     followed->heard = MonotonicNow();
+    const std::optional<uint64_t> untold = UntoldAt(*message);
+    if (untold == 0) followed->level = followed->heard;
     const bool whole = view.has_value() && IsWhole(*view);
-    if (whole && !followed->why_not.empty())
-      spdlog::info("node {} is followed: it holds {} chunks", followed->node->name, view->chunks);
+    if (whole && !said) spdlog::info("node {} is followed: it holds {} chunks", followed->node->name, view->chunks);
+    said |= whole;
     followed->why_not = whole ? "" : "it is telling what it holds";
+    if (whole && untold.value_or(0) > 0) followed->why_not = absl::StrCat("changes that it still has to tell: ", *untold);
   }
 }
 
@@ -140,7 +150,7 @@ std::optional<Following::Fresh> Following::FreshNow(const Followed& followed) co
   {
     absl::MutexLock lock(&followed.mutex);
     id = followed.id;
-    age = MonotonicNow() - followed.heard;
+    age = MonotonicNow() - followed.level;
   }
   if (!id.has_value() || age > options_.fresh_for) return std::nullopt;
   const std::optional<Directory::NodeView> view = directory_.View(*id);

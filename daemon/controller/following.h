@@ -23,8 +23,9 @@ namespace kvist::controller {
 //
 //   connect, from the last position ---> hear ---the stream ends, or makes no sense---> lost ---a pause, longer each time---> connect
 //
-// A node is *fresh* while all that it holds is known (its snapshot has ended, and nothing is missing since) and it was heard from within
-// Options::fresh_for: nodes speak once a second at least. What is said of one that isn't is what it says when it is asked, so it isn't said here.
+// A node is *fresh* while all that it held is known as of a moment within Options::fresh_for: its snapshot has ended, nothing is missing since,
+// and it has said that nothing was untold, which idle nodes do once a second. What is said of one that isn't is what it says when it is asked,
+// so it isn't said here.
 //
 // Lifecycle: follows from when it is made until it is destroyed, which ends the streams.
 // Threads: the calls any; inside, one for each node, which waits for its stream, and one that sweeps the directory.
@@ -45,7 +46,7 @@ class Following {
   Following(const Following&) = delete;
   Following& operator=(const Following&) = delete;
 
-  // What a fresh node holds of a prompt, as rpc::NodeControl::Lookup says it, and how long ago the node was heard.
+  // What a fresh node holds of a prompt, as rpc::NodeControl::Lookup says it, and how long ago the node held exactly that.
   struct Known {
     std::vector<rpc::Found> spaces;  // that fit, in the node's order
     absl::Duration age;
@@ -72,6 +73,7 @@ class Following {
     std::shared_ptr<ChunkStream> stream ABSL_GUARDED_BY(mutex);  // that is read
     std::optional<NodeId> id ABSL_GUARDED_BY(mutex);             // in the directory
     absl::Time heard ABSL_GUARDED_BY(mutex) = absl::InfinitePast();
+    absl::Time level ABSL_GUARDED_BY(mutex) = absl::InfinitePast();  // it was heard, and nothing was untold
     absl::Time began ABSL_GUARDED_BY(mutex) = absl::InfinitePast();  // the stream
     std::string why_not ABSL_GUARDED_BY(mutex) = "not connected yet";
     std::thread thread;
@@ -84,7 +86,7 @@ class Following {
   // Waits so long; whether it is still to go on.
   bool Pause(absl::Duration duration);
   const Followed* Find(const NamedNode* node) const;
-  // The node in the directory, and how long ago it was heard, if it is fresh.
+  // The node in the directory, and how long ago all of it was known, if it is fresh.
   struct Fresh {
     NodeId id;
     absl::Duration age;

@@ -63,7 +63,7 @@ std::optional<FeedMessage> NodeFeed::Next(WatcherId id, Read read) {
   if (watcher.phase == Phase::kReading && (watcher.slice_next || !changes)) return NextSlice(&watcher, read);
   if (watcher.phase == Phase::kRead && watcher.sequence >= watcher.read_until) {
     watcher.phase = Phase::kFollowing;
-    return SnapshotEnd{epoch_, watcher.slices};
+    return SnapshotEnd{epoch_, watcher.slices, sequence_ - watcher.sequence};
   }
   if (!changes) return std::nullopt;
   return NextBatch(&watcher);
@@ -89,6 +89,7 @@ FeedMessage NodeFeed::NextBatch(Watcher* watcher) const {
     if (met.insert(NameOf(change)).second) batch.chunks.push_back(change);
   }
   std::ranges::reverse(batch.chunks);
+  batch.untold = sequence_ - batch.up_to;
   watcher->sequence = batch.up_to;
   watcher->slice_next = true;
   return batch;

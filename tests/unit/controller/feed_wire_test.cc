@@ -55,9 +55,11 @@ TEST_CASE("Each message of a feed comes back from the wire as it was") {
   CHECK(slice.epoch == kHighEpoch);
   CHECK(slice.index == 4);
   CHECK(slice.chunks == chunks);
-  const auto batch = std::get<ChangeBatch>(Again(ChangeBatch{kHighEpoch, 10, 50, chunks}));
+  const auto batch = std::get<ChangeBatch>(Again(ChangeBatch{kHighEpoch, 10, 50, chunks, kHighEpoch}));
   CHECK(batch.after == 10);
   CHECK(batch.up_to == 50);
+  CHECK(batch.untold == kHighEpoch);
+  CHECK(std::get<SnapshotEnd>(Again(SnapshotEnd{kHighEpoch, 3, 7})).untold == 7);
   CHECK(batch.chunks == chunks);
   CHECK(std::get<ChangeBatch>(Again(ChangeBatch{kHighEpoch, 50, 50, {}})).chunks.empty());
 }

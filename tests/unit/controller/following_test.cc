@@ -229,6 +229,28 @@ TEST_CASE("Who loses a node asks it, and goes on where it was when it is back") 
   REQUIRE(one.SoonHeld(6, 4));
 }
 
+TEST_CASE("Who is behind for long asks the node until it has told the rest") {
+  Following::Options options = One::Quick();
+  options.fresh_for = absl::Milliseconds(300);
+  One one(options);
+  const auto first = one.far->Connected(0);
+  TellAll(first.line.get(), Chunks(0, 4, kDram), 10);
+  first.line->End();
+  const auto second = one.far->Connected(1);
+  const auto state = [&] { return *one.following.StateOf(one.nodes.all()[0]); };
+  absl::SleepFor(options.fresh_for);  // so long ago it knew all
+  second.line->Tell(ChangeBatch{kEpoch, 10, 11, Chunks(4, 5, kDram), /*untold=*/1});
+  REQUIRE(Eventually([&] { return state().why_not == "changes that it still has to tell: 1"; }));
+  CHECK(state().chunks == 5);
+  CHECK_FALSE(state().fresh);
+  CHECK(one.Held(6) == -1);
+  second.line->Tell(ChangeBatch{kEpoch, 11, 12, Chunks(0, 1, {})});
+  REQUIRE(Eventually([&] {
+    second.line->Tell(ChangeBatch{kEpoch, 12, 12});
+    return one.Held(6) == 0;
+  }));
+}
+
 TEST_CASE("Who has missed something asks the node until it has told all again") {
   One one;
   const auto first = one.far->Connected(0);

@@ -92,16 +92,21 @@ TEST_CASE("NodeFeed tells a snapshot, then changes") {
   REQUIRE(f.NextOf<SpaceIntroduced>(watcher).epoch == kEpoch);
   REQUIRE(f.NextOf<SnapshotSlice>(watcher).chunks == std::vector{StateOf(0, kDram), StateOf(1, kDram)});
   REQUIRE(f.NextOf<SnapshotSlice>(watcher).index == 1);
-  REQUIRE(f.NextOf<SnapshotEnd>(watcher).slices == 2);
+  const auto end = f.NextOf<SnapshotEnd>(watcher);
+  REQUIRE(end.slices == 2);
+  REQUIRE(end.untold == 0);
   REQUIRE_FALSE(f.Next(watcher).has_value());
   for (uint64_t n = 3; n < 9; ++n) f.Set(StateOf(n, kSsd));
   const auto batch = f.NextOf<ChangeBatch>(watcher);
   REQUIRE(batch.after == 3);
   REQUIRE(batch.up_to == 7);
+  REQUIRE(batch.untold == 2);
   REQUIRE(batch.chunks.size() == 4);
   f.feed.Introduce(SpaceOf(0, SpaceId{1}, 2, {ReuseRule{}}));
   REQUIRE(f.NextOf<SpaceIntroduced>(watcher).id == SpaceId{1});  // before anything that may name it
-  REQUIRE(f.NextOf<ChangeBatch>(watcher).up_to == 9);
+  const auto last = f.NextOf<ChangeBatch>(watcher);
+  REQUIRE(last.up_to == 9);
+  REQUIRE(last.untold == 0);
   REQUIRE_FALSE(f.Next(watcher).has_value());
 }
 
