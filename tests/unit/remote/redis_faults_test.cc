@@ -234,10 +234,10 @@ TEST_CASE("RedisStore answers questions while bytes are on their way") {
   });
   RedisOptions options = At(server.address());
   options.connections = GENERATE(1u, 2u);
-  const auto store = *RedisStore::Create(options);
   const auto body = Pattern(2 << 20, 1);
   std::vector<std::byte> room(5000);
   std::vector<Answer<Outcome>> slow(6);
+  const auto store = *RedisStore::Create(options);  // ends before what it was lent
   for (size_t i = 0; i < slow.size(); ++i) {
     const Operation operation = i % 2 == 0 ? PutOf("a", {}, body) : GetOf("a", {}, room);
     REQUIRE(store->Submit({i % 2 == 0 ? Kind::kPut : Kind::kGet, {operation}, In(absl::Seconds(20))}, slow[i].Done()).ok());
