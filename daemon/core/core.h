@@ -382,9 +382,12 @@ class Core {
   void AskInVain(SpaceId space);
   // What is being written to it of this name is to be forgotten by it then, and the job waits for that.
   void DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job);
+  // Whether a clear of a prompt has this name, and hasn't ended: what hangs on the prompt's first chunk, which is hidden, is hidden only then. Were
+  // it written to the remote store meanwhile, and evicted here, nobody would know that it has to be forgotten.
+  bool IsBeingCleared(SpaceId space, const ChunkKey& key) const { return being_cleared_.contains({space, key}); }
   // Whether it is to forget what it has of this name, now or soon: what is written meanwhile may be forgotten, too.
   bool WillForget(SpaceId space, const ChunkKey& key) const {
-    return remote_forgets_.contains({space, key}) || remote_doomed_.contains({space, key});
+    return remote_forgets_.contains({space, key}) || remote_doomed_.contains({space, key}) || IsBeingCleared(space, key);
   }
   // Chunks that shall be in the remote store, too; and what of them is written now.
   void OfferRemote(ChunkIndex chunk);
@@ -479,6 +482,8 @@ class Core {
   Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
   static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // A move from disk to the remote store.
+  Turn GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* out);
   // Of a move from the remote store: asks for the next part of the prompt; what has come of that; what of it is kept (`in_store`: it says that
   // it has that, whether or not it is known here); and what it is to forget in the end.
   Turn GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
@@ -595,6 +600,7 @@ class Core {
   std::deque<ToWrite> remote_queue_;
   uint64_t next_remote_ = 1;
   Bytes remote_writing_{};                                           // of slots that are being written to it
+  std::map<std::pair<SpaceId, ChunkKey>, uint32_t> being_cleared_;   // by so many clears; with a remote store only
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_forgets_;  // what it is to forget and hasn't, so often
   // Chunks that are being written to it, by name: one that is detached may be written beside another of its name. And those whose prompt was
   // cleared meanwhile, by one job or several: it is to forget them, for each, when they have been written.

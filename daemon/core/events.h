@@ -361,7 +361,8 @@ struct TierClearAsked {
 };
 
 // What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
-// isn't used by that, and what is in use meanwhile isn't moved. From kDram to kRemote: as to kSsd. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
+// isn't used by that, and what is in use meanwhile isn't moved. From kDram to kRemote: as to kSsd; from kSsd to
+// there through slots, which are freed. From kDram to kSsd: what isn't on disk yet is written, and slots that nobody
 // needs are freed. From kSsd to kDram: it is read, as far as there is room: nothing that is leased goes for it, and it takes no more than a
 // lease may; then its places on disk are freed. From kRemote to kDram as from kSsd, and to kSsd through slots, which are freed; then the store
 // forgets it, for all nodes. `keep_source`: nothing is freed or forgotten. Answer, in the end: JobEnded.

@@ -45,6 +45,9 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
     }
   }
   of.to_forget = of.keys;  // it may have what isn't known here
+  if (options_.remote.has_value()) {
+    for (const ChunkKey& key : event.keys) ++being_cleared_[{event.space, key}];
+  }
   for (const ChunkKey& key : event.keys) DoomRemoteWrites(event.space, key, event.job);
   jobs_.Start(std::move(job));
   HideFromRestarts(std::move(hidden), &of, out);
@@ -254,13 +257,14 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       PromptJob::Item& item = of->items[of->next];
       if (i == kNoChunk) continue;
       const Chunk& chunk = chunks_[i];
+      item = PromptJob::Item::kLeft;
+      if (IsBeingCleared(*job->space, chunk.key)) continue;
       if (WillForget(*job->space, chunk.key)) return Turn::kWaits;
       const bool there = chunk.remote != RemoteCopy::kNone;
       if (there && (keep || !chunk.has_slots())) {
         item = PromptJob::Item::kAlready;
         continue;
       }
-      item = PromptJob::Item::kLeft;
       if (chunk.state != ChunkState::kSealed || (!there && !reachable_)) continue;
       if (!there && remote_writing_ >= options_.remote->writing) return Turn::kWaits;
       item = PromptJob::Item::kToMove;
@@ -402,9 +406,10 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
                     : of.move.from == Tier::kRemote      ? GoOnReadingRemote(job, &of, until, out)
-                    : of.move.to == Tier::kRemote        ? GoOnWritingRemote(job, &of, until, out)
                     : of.move.to == Tier::kSsd           ? GoOnWriting(job, &of, until, out)
-                                                         : GoOnReading(job, &of, until, out);
+                    : of.move.to == Tier::kDram          ? GoOnReading(job, &of, until, out)
+                    : of.move.from == Tier::kSsd         ? GoOnSending(job, &of, until, out)
+                                                         : GoOnWritingRemote(job, &of, until, out);
   job_waits_ = turn == Turn::kWaits;
   if (turn != Turn::kDone) return;
   const Job* ended = jobs_.End(job->id, JobState::kDone);
@@ -417,6 +422,14 @@ void Core::ForgetPromptJob(JobId id) {
   const auto job = prompt_jobs_.find(id);
   if (job == prompt_jobs_.end()) return;
   for (const PromptJob::Kept& kept : job->second.kept) let_go_.push_back(kept.chunk);
+  const Job* ended = jobs_.Find(id);
+  if (ended->kind == JobKind::kClearPrompt && !ended->tier.has_value() && options_.remote.has_value()) {
+    chunks_.Charge(job->second.keys.size());
+    for (const ChunkKey& key : job->second.keys) {
+      const auto clears = being_cleared_.find({*ended->space, key});
+      if (--clears->second == 0) being_cleared_.erase(clears);
+    }
+  }
   prompt_jobs_.erase(job);
 }
 

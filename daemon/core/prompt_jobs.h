@@ -28,6 +28,10 @@ namespace kvist::core {
 //   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
 //              kRead   begins reads, the last chunk first; where engines wait for slots that only it can give, it leaves the rest
 //              kSettle waits for each, frees its places on disk, and keeps it no longer
+//   from disk to a remote store: kKeys    keeps what of the prompt isn't there yet, as far as there is room
+//                                kRead    begins reads, the last chunk first
+//                                kWritten begins writes, the last chunk first
+//                                kSettle  waits for each, frees its slots if it has only passed through them, and its places on disk
 //   from a remote store: kKeys    asks it for the prompt, a part after the other, and keeps what is there as from disk
 //                        kRead    begins reads, the last chunk first
 //                        kWritten to disk: begins writes, the last chunk first

@@ -1,5 +1,5 @@
-// Moves from a store beyond the node: it is asked what it has of the prompt, a part after the other, for that isn't known here. What is there is
-// kept, read, and for a move to disk written.
+// Moves through slots, from and to a store beyond the node. From there: it is asked what it has of the prompt, a part after the other, for that
+// isn't known here. What is there is kept, read, and for a move to disk written. From disk to there: what is on disk is kept, read, and written.
 
 #include <algorithm>
 #include <set>
@@ -188,6 +188,92 @@ Core::Turn Core::GoOnForgetting(const Job& job, PromptJob* of, uint64_t until, E
   ++of->hiding;
   ForgetRemotely(std::move(forgotten), out);
   return Turn::kMore;
+}
+
+// ---- From disk --------------------------------------------------------------------------------------------------------------
+
+Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const Space& space = spaces_[*job->space];
+  const size_t groups = space.spec.groups.size();
+  const size_t items = of->keys.size() * groups;
+  const Bytes most = ShareOf(std::min(tenants_[space.tenant].quota, slots_.capacity()), options_.lease_share);
+  const bool keep = of->move.keep_source;
+  switch (of->step) {
+    case PromptJob::Step::kKeys:
+      for (; chunks_.work() < until && of->next < items; ++of->next, ++job->done) {
+        const GroupId group{static_cast<uint16_t>(of->next % groups)};
+        const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, of->keys[of->next / groups]);
+        if (i == kNoChunk || !chunks_[i].on_disk()) continue;
+        const Chunk& chunk = chunks_[i];
+        const bool cleared = IsBeingCleared(*job->space, chunk.key);
+        if (cleared) ++job->left;
+        if (cleared) continue;
+        if (WillForget(*job->space, chunk.key)) return Turn::kWaits;
+        const bool moves = !keep || chunk.remote == RemoteCopy::kNone;
+        const bool fits = of->kept_bytes + BytesOf(i) <= most;
+        if (!moves) ++job->already;
+        if (moves && !fits) ++job->left;
+        if (!moves || !fits) continue;
+        of->kept_bytes += BytesOf(i);
+        of->kept.push_back({i, /*moves=*/true, /*was_in_slots=*/chunk.state == ChunkState::kSealed});
+        Keep({&i, 1});
+      }
+      if (of->next < items) return Turn::kMore;
+      of->step = PromptJob::Step::kRead;
+      of->next = of->kept.size();
+      return Turn::kMore;
+    case PromptJob::Step::kRead:
+      for (; chunks_.work() < until && of->next > 0; --of->next) {
+        chunks_.Charge(1);
+        const ChunkIndex i = of->kept[of->next - 1].chunk;
+        if (chunks_[i].remote != RemoteCopy::kNone) continue;
+        const Turn turn = ReadForMove(i, out);
+        if (turn == Turn::kWaits && Starves()) break;
+        if (turn != Turn::kDone) return turn;
+      }
+      if (of->next > 0 && !Starves()) return Turn::kMore;
+      of->step = PromptJob::Step::kWritten;
+      of->next = of->kept.size();
+      return Turn::kMore;
+    case PromptJob::Step::kWritten:
+      for (; chunks_.work() < until && of->next > 0; --of->next) {
+        chunks_.Charge(1);
+        const ChunkIndex i = of->kept[of->next - 1].chunk;
+        const Chunk& chunk = chunks_[i];
+        if (chunk.state == ChunkState::kReading) return Turn::kWaits;
+        const bool cleared =
+            chunk.detached || chunk.epoch != spaces_[chunk.space].epoch || WillForget(chunk.space, chunk.key);
+        if (chunk.state != ChunkState::kSealed || cleared || chunk.remote != RemoteCopy::kNone || !reachable_) continue;
+        if (remote_writing_ >= options_.remote->writing) return Turn::kWaits;
+        BeginRemoteWrite(i, out);
+      }
+      if (of->next > 0) return Turn::kMore;
+      of->step = PromptJob::Step::kSettle;
+      return Turn::kMore;
+    default: break;
+  }
+  for (; chunks_.work() < until && !of->kept.empty(); of->kept.pop_back(), ++job->done) {
+    const PromptJob::Kept kept = of->kept.back();
+    const ChunkIndex i = kept.chunk;
+    const Chunk& chunk = chunks_[i];
+    if (chunk.state == ChunkState::kReading || chunk.remote == RemoteCopy::kWriting) return Turn::kWaits;
+    chunks_.Charge(1);
+    const bool freed = keep || chunk.disk != DiskCopy::kMoving;  // else it is being written again
+    const bool moved = !chunk.detached && chunk.remote == RemoteCopy::kThere && freed;
+    ++(moved ? job->chunks : job->left);
+    if (moved) job->bytes += BytesOf(i);
+    const ChunkRef name = RefOf(i);
+    KeepNoLonger({&i, 1});
+    if (const ChunkIndex still = Find(name); moved && !kept.was_in_slots && still != kNoChunk && !chunks_[still].busy() &&
+                                             chunks_[still].state == ChunkState::kSealed)
+      FreeSlotsOf(still);
+    if (const ChunkIndex still = Find(name);
+        moved && !keep && still != kNoChunk && !chunks_[still].busy() && chunks_[still].disk == DiskCopy::kThere)
+      ForgetCopy(still);
+  }
+  if (!of->kept.empty()) return Turn::kMore;
+  job->done = job->total;
+  return Turn::kDone;
 }
 
 }  // namespace kvist::core

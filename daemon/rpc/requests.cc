@@ -89,13 +89,16 @@ absl::StatusOr<MoveWish> ReadMove(const node::v1::MoveRequest& request) {
   wish.keep_source = request.keep_source();
   KVIST_ASSIGN_OR_RETURN(wish.from, ReadTier("from", request.from()));
   KVIST_ASSIGN_OR_RETURN(wish.to, ReadTier("to", request.to()));
-  if (wish.from == wish.to) return absl::InvalidArgumentError(absl::StrCat("to: ", request.to(), " is where it comes from"));
+  if (request.from() == request.to())
+    return absl::InvalidArgumentError(absl::StrCat("to: ", Shown(request.to()), " is where it comes from"));
+  if (wish.from == Tier::kRemote && wish.to == Tier::kRemote) {
+    return absl::UnimplementedError(absl::StrCat("to: ", Shown(request.to()),
+                                                 ": from one remote tier to another nothing is moved; ",
+                                                 "move it to dram or ssd first"));
+  }
   if (wish.from == Tier::kRemote) wish.remote = request.from();
-  if (wish.to != Tier::kRemote) return wish;
-  wish.remote = request.to();
-  if (wish.from == Tier::kDram) return wish;
-  return absl::UnimplementedError(
-      absl::StrCat("from: ", Shown(request.from()), ": to a remote tier prompts are moved from dram; prefetch it first"));
+  if (wish.to == Tier::kRemote) wish.remote = request.to();
+  return wish;
 }
 
 absl::StatusOr<MoveWish> ReadPrefetch(const node::v1::PrefetchRequest& request) {

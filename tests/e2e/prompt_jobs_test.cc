@@ -219,7 +219,7 @@ TEST_CASE("move_tokens: a prompt goes to the disk and comes back, and what is in
   };
   for (const Wrong& wrong :
        std::vector<Wrong>{{{"move", "--from", "dram", "--to", "tape"}, "to: \"tape\" is no tier"},
-                          {{"move", "--from", "ssd", "--to", "ssd"}, "to: ssd is where it comes from"},
+                          {{"move", "--from", "ssd", "--to", "ssd"}, "to: \"ssd\" is where it comes from"},
                           {{"move", "--from", "remote:s3", "--to", "dram"}, "from: this kvistd has no remote tier"},
                           {{"move", "--from", "ssd", "--to", "dram", "--node", "node-b"}, "node: \"node-b\""},
                           {{"prefetch", "--from", "dram"}, "from: dram is where a prefetch goes to"},

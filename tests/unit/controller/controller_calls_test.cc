@@ -202,11 +202,11 @@ TEST_CASE("Controller moves within a node, and says that nothing moves between t
   move.mutable_destination()->clear_node();
   move.mutable_destination()->set_tier("dram");
   IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kInvalidArgument, "destination.tier: dram");
-  move.mutable_source()->set_tier("ssd");
+  move.mutable_source()->set_tier("remote:redis");
   move.mutable_source()->set_node("a");
   move.mutable_destination()->set_tier("remote:s3");
   IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kUnimplemented,
-          "a: from: \"ssd\"");  // a node's word
+          "a: to: \"remote:s3\"");  // a node's word
   CHECK(two.a.moves().size() == 2);
 
   v1::PrefetchRequest prefetch = On<v1::PrefetchRequest>();

@@ -9,12 +9,7 @@ namespace kvist::core {
 namespace {
 
 const Job& MoveFromStore(ThreeTiers& node, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
-  const JobId job{++node.jobs};
-  node.Do(
-      MoveAsked{.job = job, .space = SpaceId{0}, .keys = keys, .from = Tier::kRemote, .to = to, .keep_source = keep_source});
-  node.Rest();
-  while (!node.reads.empty()) node.EndReads();
-  return *node.f.core->jobs().Find(job);
+  return node.Move(Tier::kRemote, to, keys, keep_source);
 }
 
 }  // namespace
@@ -108,6 +103,91 @@ TEST_CASE("A move from the store beyond the node writes nothing to disk that was
   node.EndReads();
   CHECK(node.rows.empty());
   CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+}
+
+TEST_CASE("A prompt that only the disk has is moved to the store beyond the node, through slots") {
+  ThreeTiers node;
+  const bool keep_source = GENERATE(false, true);
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.store.clear();
+  REQUIRE(node.Move(Tier::kDram, Tier::kSsd, keys).chunks == 3);
+  node.ForgetStore(keys);
+  REQUIRE(node.rows.size() == 3);
+  REQUIRE(node.store.empty());
+  REQUIRE(node.f.slots->live_slots() == 0);
+  const Job& job = node.Move(Tier::kSsd, Tier::kRemote, keys, keep_source);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 3);
+  CHECK(job.bytes == KiB(12));
+  CHECK(job.left == 0);
+  CHECK(job.done == job.total);
+  CHECK(node.store == std::set<ChunkKey>(keys.begin(), keys.end()));
+  CHECK(node.f.slots->live_slots() == 0);
+  CHECK(node.Hits(keys) == (keep_source ? 3 : 0));  // it isn't remembered what the store has
+  const Job& again = node.Move(Tier::kSsd, Tier::kRemote, keys, keep_source);
+  CHECK(again.chunks == 0);
+  CHECK(again.already == (keep_source ? 3 : 0));
+}
+
+TEST_CASE("A move from disk to a store beyond the node that is away leaves all where it is") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.Move(Tier::kDram, Tier::kSsd, keys).chunks == 3);
+  node.ForgetStore(keys);
+  node.Do(RemoteReachable{false});
+  const Job& job = node.Move(Tier::kSsd, Tier::kRemote, keys);
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 0);
+  CHECK(job.left == 3);
+  CHECK(node.rows.size() == 3);
+  CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE("What is cleared while it moves from disk to the store beyond the node comes to be in neither") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.Move(Tier::kDram, Tier::kSsd, keys).chunks == 3);
+  node.ForgetStore(keys);
+  const bool while_written = GENERATE(false, true);
+  node.hold_writes = while_written;
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kSsd, .to = Tier::kRemote});
+  node.Rest();
+  REQUIRE(!node.reads.empty());
+  if (while_written) {
+    while (!node.reads.empty()) node.EndReads();
+    REQUIRE(!node.writes.empty());
+  }
+  const JobId clear{++node.jobs};
+  node.Do(PromptClearAsked{.job = clear, .space = SpaceId{0}, .keys = keys});
+  node.EndReads();
+  while (!node.writes.empty()) node.EndWrites();
+  node.Rest();
+  CHECK(node.f.core->jobs().Find(clear)->state == JobState::kDone);
+  CHECK(node.rows.empty());
+  CHECK(node.store.empty());
+  CHECK(node.Hits(keys) == 0);
+}
+
+TEST_CASE("What is cleared while it moves from slots to the store beyond the node comes to be there no more") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.ForgetStore(keys);
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kRemote});
+  node.Do(PromptClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys});
+  node.Rest();
+  CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+  CHECK(node.store.empty());
+  // Once it has ended the prompt goes there again.
+  node.Keep(keys);
+  CHECK(node.Move(Tier::kDram, Tier::kRemote, keys).chunks == 3);
+  CHECK(node.store.size() == 3);
 }
 
 TEST_CASE("A move from a store beyond the node that doesn't answer says so, and one that is cancelled leaves nothing") {

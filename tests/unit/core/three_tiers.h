@@ -75,6 +75,15 @@ class ThreeTiers {
     Rest();
     return *f.core->jobs().Find(job);
   }
+  const Job& Move(Tier from, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
+    const JobId job{++jobs};
+    Do(MoveAsked{.job = job, .space = SpaceId{0}, .keys = keys, .from = from, .to = to, .keep_source = keep_source});
+    Rest();
+    while (!reads.empty()) EndReads();
+    return *f.core->jobs().Find(job);
+  }
+  // The store has them no longer, and the core knows.
+  void ForgetStore(const std::vector<ChunkKey>& keys) { Clear(Tier::kRemote, keys, /*of_space=*/false); }
   // What a lookup finds here, without the store's word.
   uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
 
@@ -106,6 +115,11 @@ class ThreeTiers {
   void Carry(ChunksHidden& hidden) {
     for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
     Do(ClearKept{hidden.job});
+  }
+  void Carry(PlacesFreed& freed) {
+    for (const PlacesFreed::Chunk& chunk : freed.chunks) {
+      if (!chunk.replaced) rows.erase(chunk.key);
+    }
   }
   void Carry(SpaceCleared& cleared) {
     store.clear();
