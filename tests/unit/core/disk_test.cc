@@ -333,7 +333,7 @@ class DiskWorld {
     std::vector<std::pair<Tier, Tier>> ways;
     if (shape_.disk) ways = {{Tier::kSsd, Tier::kDram}, {Tier::kDram, Tier::kSsd}};
     if (shape_.remote) ways.insert(ways.end(), {{Tier::kRemote, Tier::kDram}, {Tier::kDram, Tier::kRemote}});
-    if (shape_.disk && shape_.remote) ways.emplace_back(Tier::kRemote, Tier::kSsd);
+    if (shape_.disk && shape_.remote) ways.insert(ways.end(), {{Tier::kRemote, Tier::kSsd}, {Tier::kSsd, Tier::kRemote}});
     const auto [from, to] = ways[Below(static_cast<uint32_t>(ways.size()))];
     const std::vector<ChunkKey> keys = Path();
     ++moves;
