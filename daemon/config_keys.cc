@@ -64,7 +64,7 @@ std::string TomlKey(absl::string_view key) {
   const bool bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
   });
-  return bare ? std::string(key) : Quoted(key);
+  return bare ? std::string(key) : TomlString(key);
 }
 
 const std::vector<ConfigKey>& ConfigKeys() {

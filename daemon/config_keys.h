@@ -69,7 +69,7 @@ struct ConfigMap {
   bool live = false;
 };
 
-// "tenants.1000": how an entry is called; with quotes where TOML wants them.
+// "tenants.1000": how an entry is called whose key holds; in quotes where TOML wants them, whole, and as TOML reads it back.
 std::string FullName(const ConfigMap& map, absl::string_view key);
 std::string TomlKey(absl::string_view key);
 

@@ -125,12 +125,11 @@ class ControllerReader {
   void TakeRole(const std::string& at, const std::string& client, const std::string& role) {
     const auto row =
         std::find_if(ConfigMaps().begin(), ConfigMaps().end(), [](const ConfigMap& map) { return map.section == "roles"; });
-    const std::string full = FullName(*row, client);
     Options of_kvistd;
     if (!row->key_holds(client)) {
-      Note(at, full, "the client", row->key_allowed);
+      Note(at, absl::StrCat(row->section, ".", Quoted(client)), "the client", row->key_allowed);
     } else if (!row->assign(client, {role, InQuotes(role)}, &of_kvistd)) {
-      Note(at, full, InQuotes(role), row->value_allowed);
+      Note(at, FullName(*row, client), InQuotes(role), row->value_allowed);
     } else {
       options_.roles.merge(of_kvistd.roles);
     }

@@ -57,7 +57,7 @@ TEST_CASE("ParseControllerOptions takes TCP, for clients and to nodes, with all 
              Catch::StartsWith("f:2:1: controller.listen: \"everywhere\"; allowed: "));
   CHECK_THAT(WhyNot("[roles]\n\"dns:r\" = \"admin\"\nrouter = \"read\"\n"),
              Catch::Contains("f:2:1: roles.\"dns:r\": \"admin\"; allowed: \"read\", \"operate\"") &&
-                 Catch::Contains("f:3:1: roles.router: the client; allowed: \"dns:NAME\""));
+                 Catch::Contains("f:3:1: roles.\"router\": the client; allowed: \"dns:NAME\""));
   CHECK_THAT(WhyNot("[tls]\nkey = \"/k\"\n"),
              Catch::Contains("tls.key: unknown; allowed: certificate_file, key_file, ca_file"));
 }

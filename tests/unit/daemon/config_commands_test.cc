@@ -128,6 +128,22 @@ TEST_CASE("config dump is what kvistd would run with, and reads back") {
   CHECK_FALSE(Config(ConfigCommand::kDump, Sources("[pol]\n").sources).right);
 }
 
+TEST_CASE("config dump and diff write names whole, however long, and as TOML reads them") {
+  const std::string name = absl::StrCat("uri:spiffe://a/", std::string(200, 'x'), "/O'Neil\\");
+  const std::string entry = absl::StrCat("\"", name, "\\\" = \"read\"");  // the backslash twice
+  const Sources sources(absl::StrCat("[roles]\n", entry, "\n"));
+  const Outcome dump = Config(ConfigCommand::kDump, sources.sources);
+  REQUIRE(dump.right);
+  CHECK_THAT(dump.out, Contains(absl::StrCat("[roles]\n", entry, "\n")));
+  const absl::StatusOr<Options> read = ParseConfig(dump.out, "dump");
+  REQUIRE(read.ok());
+  CHECK(read->roles == std::map<std::string, std::string>{{name, "read"}});
+  CHECK_THAT(Config(ConfigCommand::kDiff, sources.sources).out,
+             Contains(absl::StrCat("roles.", entry, "  # default: none\n")));
+  const auto json = nlohmann::json::parse(Config(ConfigCommand::kDump, sources.sources, ConfigFormat::kJson).out);
+  CHECK(json["roles"][name] == "read");
+}
+
 TEST_CASE("config diff prints only what is not as by default") {
   const Sources sources("[lease]\nmax = \"90s\"\nshare = 0.5\n[copy]\ncpus = [1, 2]\n[tenants]\n7 = \"blue\"\n");
   CHECK(Config(ConfigCommand::kDiff, sources.sources).out ==
