@@ -15,13 +15,14 @@ namespace kvist::rpc {
 inline constexpr size_t kClientNameMax = 255;
 inline constexpr char kClientNameAllowed[] =
     "\"dns:NAME\", \"uri:URI\" (of SPIFFE, say) or \"cn:NAME\", in quotes, exactly as it stands in the client's "
-    "certificate, at most 255 "
-    "printable characters of ASCII";
+    "certificate, at most 255 printable characters of ASCII; '*' isn't one of them: no name stands for several";
 
+// A '*' is refused: who writes it expects a pattern, and would give a role to nobody, or to whoever has a certificate for many names.
 inline bool IsClientName(absl::string_view name) {
   const bool has_kind = absl::StartsWith(name, "cn:") || absl::StartsWith(name, "dns:") || absl::StartsWith(name, "uri:");
   return has_kind && name.back() != ':' && name.size() <= kClientNameMax &&
-         std::all_of(name.begin(), name.end(), [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)); });
+         std::all_of(name.begin(), name.end(),
+                     [](char c) { return absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '*'; });
 }
 
 }  // namespace kvist::rpc

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "daemon/rpc/client_name.h"
 
 namespace kvist::rpc {
 namespace {
@@ -95,10 +96,11 @@ absl::Status MayCall(const Roles& roles, const std::vector<std::string>& names, 
   if (needed == CallRoles().end())
     return absl::PermissionDeniedError(absl::StrCat(who, ": there is no call ", Quoted(path), " over TCP"));
   if (has.has_value() && *has >= needed->second) return absl::OkStatus();
+  const auto named = std::find_if(names.begin(), names.end(), [](const std::string& name) { return IsClientName(name); });
   return absl::PermissionDeniedError(
       absl::StrCat(who, has.has_value() ? absl::StrCat(" has the role ", Word(*has)) : " has no role", "; ", path, " takes ",
                    Word(needed->second), ". [roles] of the configuration can give it: ",
-                   names.empty() ? "\"dns:NAME\"" : Quoted(names[0]), " = \"", Word(needed->second), "\""));
+                   named == names.end() ? "\"dns:NAME\"" : Quoted(*named), " = \"", Word(needed->second), "\""));
 }
 
 }  // namespace kvist::rpc

@@ -165,6 +165,10 @@ TEST_CASE("ParseConfig gives clients roles, and PrintConfig gives them back") {
         "f:2:10: roles.cn:a: the string \"admin\"; allowed: \"read\", \"operate\"");
   CHECK_THAT(Refusal("[roles]\nprometheus = \"read\""),
              Catch::StartsWith("f:2:1: roles.prometheus: the key") && Catch::Contains("\"dns:NAME\""));
+  for (const char* pattern : {"dns:*", "dns:*.example.com"}) {
+    CHECK_THAT(Refusal(absl::StrCat("[roles]\n\"", pattern, "\" = \"read\"")),
+               Catch::StartsWith(absl::StrCat("f:2:1: roles.", pattern)) && Catch::Contains("no name stands for several"));
+  }
 }
 
 TEST_CASE("ParseConfig takes everything at once") {

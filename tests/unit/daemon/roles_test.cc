@@ -71,13 +71,17 @@ TEST_CASE("MayCall says who was refused, and what would grant it") {
   CHECK(MayCall(roles, {"dns:a", "cn:b"}, kStatus).message() ==
         "\"dns:a\", \"cn:b\" has no role; /kvist.node.v1.Node/Status takes read. [roles] of the configuration can give it: "
         "\"dns:a\" = \"read\"");
+  // A key that [roles] takes, whatever else the certificate names.
+  CHECK(absl::StrContains(MayCall(roles, {"dns:*.example.com", "cn:b"}, kStatus).message(), "can give it: \"cn:b\" = "));
+  CHECK(absl::StrContains(MayCall(roles, {"dns:*"}, kStatus).message(), "can give it: \"dns:NAME\" = "));
   CHECK(absl::StrContains(MayCall(roles, {"cn:\x1b[2J"}, kStatus).message(), "cn:\\x1b[2J"));
 }
 
 TEST_CASE("IsClientName takes a kind and a name") {
   for (const char* good : {"cn:prometheus", "dns:a.example", "uri:spiffe://a/b?c=d", "cn:My router"})
     CHECK(IsClientName(good));
-  for (const char* wrong : {"", "cn", "cn:", "prometheus", "CN:a", "email:a@b", "san:a", "cn:\n", "cn:\xc3\xa5"})
+  for (const char* wrong :
+       {"", "cn", "cn:", "prometheus", "CN:a", "email:a@b", "san:a", "cn:\n", "cn:\xc3\xa5", "dns:*", "dns:*.a", "cn:*"})
     CHECK_FALSE(IsClientName(wrong));
   CHECK_FALSE(IsClientName("cn:" + std::string(253, 'x')));
 }
