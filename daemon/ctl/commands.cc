@@ -55,15 +55,6 @@ class Session : private Conversation {
       return Print(node.Reload(Timeout(kQuestionTime)), kQuestionTime, "; the reload goes on in the daemon");
     });
   }
-  ExitCode Top() {
-    TopOptions options;
-    options.target = arguments_.target;
-    options.json = arguments_.output == "json";
-    options.once = arguments_.once;
-    options.interval = arguments_.interval;
-    options.timeout = Timeout(kQuestionTime);
-    return RunTop(options, terminal_);
-  }
   ExitCode Doctor() {
     Patient patient;
     if (arguments_.target.address.is_tls()) {
@@ -627,7 +618,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   if (ssd->parsed()) return session.Ssd();
   if (sessions->parsed()) return session.Sessions();
   if (reload->parsed()) return session.Reload();
-  if (top->parsed()) return session.Top();
+  if (top->parsed()) return Top(given, terminal).Run();
   if (doctor->parsed()) return session.Doctor();
   if (fsck->parsed()) return session.Fsck();
   if (cancel_job->parsed()) return session.CancelJob();

@@ -15,11 +15,10 @@ namespace {
 
 constexpr absl::Duration kFirstLook = absl::Milliseconds(300);  // the first view of a live screen comes so soon
 
-absl::StatusOr<TopSample> Sample(const TopOptions& options) {
-  KVIST_ASSIGN_OR_RETURN(NodeClient node, NodeClient::Connect(options.target));
+absl::StatusOr<TopSample> Ask(NodeClient& node, absl::Duration timeout) {
   TopSample sample;
-  KVIST_ASSIGN_OR_RETURN(sample.status, node.Status(options.timeout));
-  KVIST_ASSIGN_OR_RETURN(sample.sessions, node.Sessions(options.timeout));
+  KVIST_ASSIGN_OR_RETURN(sample.status, node.Status(timeout));
+  KVIST_ASSIGN_OR_RETURN(sample.sessions, node.Sessions(timeout));
   return sample;
 }
 
@@ -51,36 +50,43 @@ std::string Draw(const TopView& view, const std::optional<Terminal::Size>& size,
   return DrawTop(view, screen);
 }
 
-ExitCode Fail(const absl::Status& why, const Terminal& terminal) {
-  terminal.err << "kvistctl: " << why.message() << "\n";
-  return kUnavailable;
-}
-
 }  // namespace
 
-ExitCode RunTop(const TopOptions& options, const Terminal& terminal) {
-  absl::StatusOr<TopSample> before = Sample(options);
-  if (!before.ok()) return Fail(before.status(), terminal);
-  const auto size = [&] { return terminal.size ? terminal.size() : std::nullopt; };
-  const bool live = !options.once && !options.json && size().has_value();
-  if (!terminal.wait(live ? std::min(kFirstLook, options.interval) : options.interval)) return kOk;
+Top::Look Top::TakeLook() const {
+  absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
+  if (!node.ok()) return {false, node.status()};
+  return {true, Ask(*node, Timeout(kQuestionTime))};
+}
+
+ExitCode Top::FailedBy(const Look& look) const {
+  return look.reached ? Fail(look.sample.status(), kQuestionTime) : NotReached(look.sample.status());
+}
+
+ExitCode Top::Run() const {
+  const Look first = TakeLook();
+  if (!first.sample.ok()) return FailedBy(first);
+  TopSample before = *first.sample;
+  const auto size = [&] { return terminal_.size ? terminal_.size() : std::nullopt; };
+  const bool live = !arguments_.once && !json() && size().has_value();
+  const absl::Duration interval = arguments_.interval;
+  if (!terminal_.wait(live ? std::min(kFirstLook, interval) : interval)) return kOk;
 
   std::optional<LiveScreen> screen;
-  if (live) screen.emplace(terminal.out);
+  if (live) screen.emplace(terminal_.out);
   TopView view;
   do {
-    absl::StatusOr<TopSample> now = Sample(options);
-    if (now.ok()) {
-      view = ViewTop(*before, *now);
-      before = now;
+    const Look now = TakeLook();
+    if (now.sample.ok()) {
+      view = ViewTop(before, *now.sample);
+      before = *now.sample;
     }
     if (live) {
-      screen->Draw(Draw(view, size(), live, now.ok() ? "" : std::string(now.status().message())));
+      screen->Draw(Draw(view, size(), live, std::string(now.sample.status().message())));
     } else {
-      if (!now.ok()) return Fail(now.status(), terminal);
-      terminal.out << (options.json ? ToJson(view) : Draw(view, size(), live)) << std::flush;
+      if (!now.sample.ok()) return FailedBy(now);
+      terminal_.out << (json() ? ToJson(view) : Draw(view, size(), live)) << std::flush;
     }
-  } while (!options.once && terminal.wait(options.interval));
+  } while (!arguments_.once && terminal_.wait(interval));
   return kOk;
 }
 

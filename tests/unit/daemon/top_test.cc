@@ -168,6 +168,35 @@ TEST_CASE("kvistctl top --once looks once, and without it until the user has eno
     CHECK(Run({"--socket", dir / "none", "top", "--once"}, terminal) == kUnavailable);
     CHECK_THAT(err.str(), Contains("no kvistd at"));
   }
+  SECTION("what a daemon refuses is no daemon that is away") {
+    node.Fail(absl::PermissionDeniedError("not you"));
+    CHECK(Run({"--socket", socket, "top", "--once"}, terminal) == kRefused);
+    CHECK(err.str() == "kvistctl: not you\n");
+    node.Fail(absl::UnavailableError("kvistd is stopping"));
+    CHECK(Run({"--socket", socket, "top", "--once"}, terminal) == kUnavailable);
+    CHECK_THAT(err.str(), Contains(socket + " went away: kvistd is stopping"));
+    const std::vector<std::string> by_tls{"--address", "tls:a:1", "--tls-certificate", "", "--tls-key", "", "--tls-ca", ""};
+    std::vector<std::string> top = by_tls;
+    top.insert(top.end(), {"top", "--once"});
+    CHECK(Run(top, terminal) == kUsage);
+  }
+  SECTION("a daemon that goes away ends it, but for a terminal's screen") {
+    const Terminal later{.out = out,
+                         .err = err,
+                         .ask = nullptr,
+                         .size = [&] { return size; },
+                         .wait =
+                             [&](absl::Duration) {
+                               if (++waits == 2) node.Fail(absl::UnavailableError("kvistd is stopping"));
+                               return waits <= 3;
+                             }};
+    CHECK(Run({"--socket", socket, "top", "-o", "json"}, later) == kUnavailable);
+    node.Fail(absl::OkStatus());
+    waits = 0;
+    size = Terminal::Size{80, 24};
+    CHECK(Run({"--socket", socket, "top"}, later) == kOk);
+    CHECK_THAT(out.str(), Contains("kvistd is stopping"));
+  }
   CHECK(Run({"top", "--interval", "1ns"}, terminal) == kUsage);
 }
 
