@@ -1,13 +1,17 @@
 #include "daemon/ctl/controller_commands.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <ostream>
+#include <set>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "daemon/ctl/job_progress.h"
+#include "daemon/ctl/table.h"
 #include "storage/base/clock.h"
 
 namespace kvist::ctl {
@@ -20,11 +24,49 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5);
 constexpr absl::Duration kPause = absl::Milliseconds(200);
 
+// A look at jobs has so long, or all the time that the user gives, also when that is nearly over: who answers is to be heard.
+constexpr absl::Duration kLookTime = absl::Seconds(1);
+
+bool IsSilent(int32_t code) {
+  return code == static_cast<int>(absl::StatusCode::kUnavailable) ||
+         code == static_cast<int>(absl::StatusCode::kDeadlineExceeded);
+}
+
+// Whether a node has done what it was asked.
+bool HasDone(const api::Outcome& outcome) { return outcome.code() == 0; }
+
 template <class Reply>
-ExitCode Of(const Reply& reply) {
-  const bool all =
-      std::all_of(reply.nodes().begin(), reply.nodes().end(), [](const auto& node) { return node.code() == 0; });
-  return all ? kOk : kRefused;
+ExitCode OfChange(const Reply& reply) {
+  return std::all_of(reply.nodes().begin(), reply.nodes().end(), HasDone) ? kOk : kRefused;
+}
+
+// Whether these are the words of a node, which a controller passes on with its name before them: "node-a: no answer in time".
+bool IsOfNode(const absl::Status& why) {
+  const size_t end = why.message().find(": ");
+  return IsSilent(static_cast<int>(why.code())) && end != absl::string_view::npos && end > 0 &&
+         std::all_of(why.message().begin(), why.message().begin() + static_cast<ptrdiff_t>(end), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+         });
+}
+
+// That something is wrong with a job of a node: besides what is wrong there already.
+void Blame(const std::string& node, absl::StatusCode code, const std::string& why, api::JobsReply* jobs) {
+  for (api::Outcome& outcome : *jobs->mutable_nodes()) {
+    if (outcome.node() != node) continue;
+    outcome.set_message(outcome.code() == 0 ? why : absl::StrCat(outcome.message(), "; ", why));
+    outcome.set_code(static_cast<int>(code));
+  }
+}
+
+// Jobs on one thing as one, for a bar.
+node::v1::Job SumOf(const api::JobsReply& jobs) {
+  node::v1::Job sum = AtItsNode(jobs.jobs(0));
+  for (int i = 1; i < jobs.jobs_size(); ++i) {
+    sum.set_done(sum.done() + jobs.jobs(i).done());
+    sum.set_total(sum.total() + jobs.jobs(i).total());
+    sum.set_chunks(sum.chunks() + jobs.jobs(i).chunks());
+  }
+  return sum;
 }
 
 }  // namespace
@@ -45,10 +87,33 @@ ExitCode ControllerSession::WithPrompt(Ask ask) {
   return ask(std::move(request));
 }
 
+template <class Reply, class IsFine>
+void ControllerSession::NameOthers(const Reply& reply, IsFine is_fine) const {
+  for (const api::Outcome& outcome : reply.nodes()) {
+    if (!is_fine(outcome))
+      terminal_.err << "kvistctl: " << Printable(outcome.node()) << ": " << Printable(outcome.message()) << "\n";
+  }
+}
+
+ExitCode ControllerSession::FailAt(const absl::Status& why, absl::Duration time, ExitCode of_node,
+                                   absl::string_view note_when_late) const {
+  if (!IsOfNode(why)) return Fail(why, time, note_when_late);
+  terminal_.err << "kvistctl: " << Printable(why.message()) << note_when_late << "\n";
+  return of_node;
+}
+
 template <class Request>
 ExitCode ControllerSession::Question(const Request& request) {
   return WithController(
       [&](ControllerClient& controller) { return Print(controller.Ask(request, Timeout(kQuestionTime)), kQuestionTime); });
+}
+
+template <class Request>
+ExitCode ControllerSession::ChangeAtOnce(const Request& request) {
+  return WithController([&](ControllerClient& controller) {
+    const auto reply = controller.Ask(request, Timeout(kQuestionTime));
+    return reply.ok() ? Print(reply, kQuestionTime) : FailAt(reply.status(), kQuestionTime, kRefused);
+  });
 }
 
 template <class Request>
@@ -65,19 +130,97 @@ ExitCode ControllerSession::Change(const Request& request, const std::string& wh
   }
   return WithController([&](ControllerClient& controller) {
     absl::StatusOr<api::JobsReply> jobs = controller.Ask(request, Timeout(kQuestionTime));
-    if (!jobs.ok()) return Fail(jobs.status(), kQuestionTime, "; what has begun goes on in the nodes");
-    ExitCode all = Of(*jobs);
-    for (api::Job& job : *jobs->mutable_jobs()) {
-      const ExitCode code = Watch(controller, /*each=*/false, &job);
-      if (code != kOk && code != kRefused) return code;
-      if (code != kOk) all = code;
-    }
+    if (!jobs.ok()) return FailAt(jobs.status(), kQuestionTime, kRefused, "; what has begun goes on in the nodes");
+    const ExitCode code = WatchAll(controller, &*jobs);
     Print(jobs, kQuestionTime);
-    return all;
+    NameOthers(*jobs, HasDone);
+    return code;
   });
 }
 
-ExitCode ControllerSession::Watch(ControllerClient& controller, bool each, api::Job* job) {
+// All are looked at together, so that a node that hangs costs its own job and nobody else's.
+ExitCode ControllerSession::WatchAll(ControllerClient& controller, api::JobsReply* jobs) {
+  const absl::Time end = MonotonicNow() + Timeout(kJobTime);
+  std::optional<JobProgress> progress;
+  if (!json()) progress.emplace(terminal_);
+  std::map<std::string, api::Job*> missing;  // by id: those that run as far as is known
+  const auto ended = [&](const api::Job& job) {
+    if (job.state() == "cancelled")
+      Blame(job.node(), absl::StatusCode::kCancelled, absl::StrCat("job ", job.id(), " was cancelled"), jobs);
+    if (!job.trouble().empty())
+      Blame(job.node(), absl::StatusCode::kAborted, absl::StrCat("job ", job.id(), ": ", job.trouble()), jobs);
+  };
+  for (api::Job& job : *jobs->mutable_jobs()) {
+    if (job.state() == "running") {
+      missing[job.id()] = &job;
+    } else {
+      ended(job);
+    }
+  }
+  for (absl::Duration pause = kFirstPause; !missing.empty(); pause = std::min(2 * pause, kPause)) {
+    api::ListJobsRequest request;
+    for (const auto& [id, job] : missing) request.add_nodes(job->node());
+    const absl::StatusOr<api::ListJobsReply> now =
+        controller.Ask(request, std::max(end - MonotonicNow(), std::min(kLookTime, Timeout(kJobTime))));
+    if (!now.ok()) {
+      progress.reset();
+      for (const auto& [id, job] : missing)
+        Blame(job->node(), now.status().code(), absl::StrCat("job ", id, " goes on, unless it has ended"), jobs);
+      return Fail(now.status(), kJobTime);
+    }
+    std::set<std::string> running;  // ids
+    for (const api::Job& job : now->jobs()) {
+      const auto found = missing.find(job.id());
+      if (found == missing.end()) continue;
+      *found->second = job;
+      if (job.state() == "running") {
+        running.insert(job.id());
+      } else {
+        missing.erase(found);
+        ended(job);
+      }
+    }
+    for (const api::Outcome& outcome : now->nodes()) {
+      for (auto job = missing.begin(); job != missing.end();) {
+        if (job->second->node() != outcome.node() || running.count(job->first) > 0) {
+          ++job;
+          continue;
+        }
+        const std::string why = outcome.code() != 0
+                                    ? absl::StrCat("goes on, unless it has ended: ", outcome.message())
+                                    : "isn't listed any more: it ended long ago, or the node was started again";
+        const int code = outcome.code() != 0 ? outcome.code() : static_cast<int>(absl::StatusCode::kNotFound);
+        Blame(outcome.node(), static_cast<absl::StatusCode>(code), absl::StrCat("job ", job->first, " ", why), jobs);
+        job = missing.erase(job);
+      }
+    }
+    if (missing.empty()) break;
+    if (progress.has_value()) {
+      const node::v1::Job sum = SumOf(*jobs);
+      progress->Show(
+          jobs->jobs_size() == 1 ? absl::StrCat("job ", jobs->jobs(0).id()) : absl::StrCat(jobs->jobs_size(), " jobs"),
+          sum.kind(), ShareDone(sum), Achieved(sum));
+    }
+    bool goes_on = true;
+    if (terminal_.wait) {
+      goes_on = terminal_.wait(pause);
+    } else {
+      absl::SleepFor(pause);
+    }
+    if (goes_on && MonotonicNow() < end) continue;
+    const ExitCode others = OfChange(*jobs);
+    for (const auto& [id, job] : missing) {
+      Blame(job->node(), absl::StatusCode::kDeadlineExceeded,
+            absl::StrCat("job ", id, " goes on: `kvistctl --controller ADDRESS jobs watch ", id, "` shows it, `jobs cancel ",
+                         id, "` stops it"),
+            jobs);
+    }
+    return others == kOk ? kUnavailable : others;
+  }
+  return OfChange(*jobs);
+}
+
+ExitCode ControllerSession::Watch(ControllerClient& controller, api::Job* job) {
   const std::string id = job->id();
   std::optional<JobProgress> progress;
   if (!json()) progress.emplace(terminal_);
@@ -89,13 +232,13 @@ ExitCode ControllerSession::Watch(ControllerClient& controller, bool each, api::
     absl::StatusOr<api::Job> now = controller.Ask(request, std::max(end - MonotonicNow(), absl::Milliseconds(1)));
     if (!now.ok()) {
       progress.reset();
-      return Fail(now.status(), kJobTime, absl::StrCat("; job ", id, " goes on"));
+      return FailAt(now.status(), kJobTime, kUnavailable, absl::StrCat("; job ", id, " goes on"));
     }
     *job = *std::move(now);
     if (const node::v1::Job own = AtItsNode(*job); progress.has_value() && own.state() == "running")
       progress->Show(absl::StrCat("job ", id), own.kind(), ShareDone(own), Achieved(own));
     std::string said = ToJsonLine(*job);
-    if (json() && each && said != last) terminal_.out << said << std::flush;
+    if (json() && said != last) terminal_.out << said << std::flush;
     last = std::move(said);
     if (job->state() != "running") return job->state() == "cancelled" || !job->trouble().empty() ? kRefused : kOk;
     bool goes_on = true;
@@ -205,14 +348,14 @@ ExitCode ControllerSession::ListJobs() {
 ExitCode ControllerSession::CancelJob() {
   api::CancelJobRequest request;
   request.set_job(arguments_.job);
-  return Question(request);
+  return ChangeAtOnce(request);
 }
 
 ExitCode ControllerSession::WatchJob() {
   return WithController([this](ControllerClient& controller) {
     api::Job job;
     job.set_id(arguments_.job);
-    const ExitCode code = Watch(controller, /*each=*/true, &job);
+    const ExitCode code = Watch(controller, &job);
     if (!json() && code != kUnavailable && !job.state().empty()) terminal_.out << ToTable(job, Columns());
     return code;
   });
@@ -231,8 +374,10 @@ ExitCode ControllerSession::AddPin() {
     request.set_seconds(absl::ToDoubleSeconds(arguments_.lasts));
     return WithController([&](ControllerClient& controller) {
       const absl::StatusOr<api::PinReply> pinned = controller.Ask(request, Timeout(kQuestionTime));
-      const ExitCode code = Print(pinned, kQuestionTime);
-      return code == kOk ? Of(*pinned) : code;
+      if (!pinned.ok()) return FailAt(pinned.status(), kQuestionTime, kRefused);
+      Print(pinned, kQuestionTime);
+      NameOthers(*pinned, HasDone);
+      return OfChange(*pinned);
     });
   });
 }
@@ -240,7 +385,7 @@ ExitCode ControllerSession::AddPin() {
 ExitCode ControllerSession::RemovePin() {
   api::UnpinRequest request;
   request.set_pin(arguments_.pin);
-  return Question(request);
+  return ChangeAtOnce(request);
 }
 
 }  // namespace kvist::ctl

@@ -106,7 +106,7 @@ TEST_CASE("The manual page and all completions know every command") {
   CHECK_THAT(zsh, Contains("jobs) _arguments \\\n          '1:command:(list cancel watch)' \\\n"));
   CHECK_THAT(fish, Contains("complete -c kvistctl -n '__fish_seen_subcommand_from quota' -a 'list set unset'\n"));
   CHECK_THAT(man, Catch::StartsWith(".TH KVISTCTL 1 "));
-  CHECK_THAT(man, Contains(".SH EXIT STATUS\n.TP\n.B 0\ndone\n"));
+  CHECK_THAT(man, Contains(".SH EXIT STATUS\n.TP\n.B 0\ndone"));
   CHECK_THAT(man, Contains("\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fIFORMAT\\fR (json, table)") ||
                       Contains("\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fIFORMAT\\fR (table, json)"));
 }

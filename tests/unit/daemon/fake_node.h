@@ -230,6 +230,13 @@ class FakeNode : public rpc::NodeControl {
     absl::MutexLock lock(&mutex_);
     goes_on_ = true;
   }
+  // Those that go on come to their end.
+  void EndJobs() {
+    absl::MutexLock lock(&mutex_);
+    for (rpc::JobStatus& job : jobs_) {
+      if (job.running()) job.state = "done";
+    }
+  }
   std::vector<rpc::JobStatus> jobs() const {
     absl::MutexLock lock(&mutex_);
     return jobs_;
