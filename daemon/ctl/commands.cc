@@ -33,9 +33,11 @@ constexpr absl::Duration kTimeMax = absl::Minutes(10);  // the daemon waits no l
 constexpr absl::Duration kPinTimeMax = absl::Hours(24 * 365);
 
 constexpr char kExitCodes[] =
-    "exit status: 0 done; 1 the daemon refused, some node hasn't made a change, doctor or fsck found what fails, or a job was "
-    "cancelled; 2 wrong usage, or a clear that was not confirmed; 3 no daemon, no answer in time, a job that goes on, or a tier "
-    "that fsck can't have";
+    "exit status: 0 done, or of a question to several nodes: one has answered; 1 the daemon refused, some node hasn't made "
+    "a "
+    "change, doctor or fsck found what fails, or a job was cancelled; 2 wrong usage, or a clear that was not confirmed; 3 "
+    "no "
+    "daemon, no answer in time (of several nodes: from none), a job that goes on, or a tier that fsck can't have";
 
 // The commands that speak to one kvistd.
 class Session : private Conversation {

@@ -13,9 +13,9 @@ namespace kvist::ctl {
 
 // Exit codes of kvistctl, also in its --help.
 enum ExitCode : int {
-  kOk = 0,
-  kRefused = 1,      // the daemon answered with an error; doctor or fsck found what fails; a job waited for was cancelled
-  kUsage = 2,        // the command line is wrong, or a clear was not confirmed
+  kOk = 0,       // done; of a question to several nodes: one has answered
+  kRefused = 1,  // the daemon, or one node of several, hasn't done it; doctor or fsck found what fails; a job was cancelled
+  kUsage = 2,    // the command line is wrong, or a clear was not confirmed
   kUnavailable = 3,  // no daemon, no right to reach it, no answer in time; a job goes on; a tier that fsck can't have
 };
 

@@ -32,12 +32,23 @@ bool IsSilent(int32_t code) {
          code == static_cast<int>(absl::StatusCode::kDeadlineExceeded);
 }
 
-// Whether a node has done what it was asked.
+// Whether a node has done what it was asked. In a question, "no space fits" is an answer, too.
 bool HasDone(const api::Outcome& outcome) { return outcome.code() == 0; }
+bool HasAnswered(const api::Outcome& outcome) {
+  return outcome.code() == 0 || outcome.code() == static_cast<int>(absl::StatusCode::kNotFound);
+}
 
 template <class Reply>
 ExitCode OfChange(const Reply& reply) {
   return std::all_of(reply.nodes().begin(), reply.nodes().end(), HasDone) ? kOk : kRefused;
+}
+
+template <class Reply>
+ExitCode OfQuestion(const Reply& reply) {
+  if (std::any_of(reply.nodes().begin(), reply.nodes().end(), HasAnswered)) return kOk;
+  const bool all_silent = std::all_of(reply.nodes().begin(), reply.nodes().end(),
+                                      [](const api::Outcome& outcome) { return IsSilent(outcome.code()); });
+  return all_silent ? kUnavailable : kRefused;
 }
 
 // Whether these are the words of a node, which a controller passes on with its name before them: "node-a: no answer in time".
@@ -104,8 +115,12 @@ ExitCode ControllerSession::FailAt(const absl::Status& why, absl::Duration time,
 
 template <class Request>
 ExitCode ControllerSession::Question(const Request& request) {
-  return WithController(
-      [&](ControllerClient& controller) { return Print(controller.Ask(request, Timeout(kQuestionTime)), kQuestionTime); });
+  return WithController([&](ControllerClient& controller) {
+    const auto reply = controller.Ask(request, Timeout(kQuestionTime));
+    if (const ExitCode code = Print(reply, kQuestionTime); code != kOk) return code;
+    NameOthers(*reply, HasAnswered);
+    return OfQuestion(*reply);
+  });
 }
 
 template <class Request>

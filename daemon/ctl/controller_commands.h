@@ -11,6 +11,7 @@ namespace kvist::ctl {
 
 // kvistctl's commands by way of a controller: of the node that is named, or of all of them. Each says what every node has done, and names on
 // stderr those that haven't, with their reasons; no node hides what the others have done.
+//   A question is kOk when a node has answered it; else kRefused when one has refused it, and kUnavailable when all are silent.
 //   A change is kRefused when some node has refused it, hasn't answered or hasn't come to its end, also when others have made it; else
 //   kUnavailable when a job goes on that isn't waited for any more.
 class ControllerSession : private Conversation {

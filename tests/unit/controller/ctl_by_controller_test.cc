@@ -155,5 +155,39 @@ TEST_CASE("kvistctl says of a change of one node that it is the node that doesn'
   CHECK(pinned.err == "kvistctl: a: has gone\n");
 }
 
+TEST_CASE("kvistctl's questions are answered when one node has answered, and the others are named") {
+  Controlled nodes;
+  const std::vector<std::vector<std::string>> questions{
+      {"nodes"},
+      {"jobs"},
+      {"pins"},
+      nodes.OfPrompt({"lookup"}),
+      nodes.OfPrompt({"move", "--from", "ssd", "--to", "dram", "--dry-run"})};
+  for (const std::vector<std::string>& question : questions) {
+    INFO(question[0]);
+    nodes.a.Fail(absl::OkStatus());
+    nodes.b.Fail(absl::OkStatus());
+    auto said = nodes.Ctl(question);
+    CHECK(said.code == kOk);
+    CHECK(said.err == "");
+    nodes.b.Fail(absl::UnavailableError("has gone"));
+    said = nodes.Ctl(question);
+    CHECK(said.code == kOk);
+    CHECK(said.err == "kvistctl: b: has gone\n");
+    nodes.a.Fail(absl::DeadlineExceededError("is late"));
+    said = nodes.Ctl(question);
+    CHECK(said.code == kUnavailable);
+    CHECK(said.err == "kvistctl: a: is late\nkvistctl: b: has gone\n");
+    nodes.b.Fail(absl::PermissionDeniedError("not you"));
+    CHECK(nodes.Ctl(question).code == kRefused);
+  }
+  // That nothing fits is an answer.
+  nodes.a.Fail(absl::OkStatus());
+  nodes.b.Fail(absl::OkStatus());
+  const auto none = nodes.Ctl(nodes.OfPrompt({"lookup", "--model", "another"}));
+  CHECK(none.code == kOk);
+  CHECK(none.err == "");
+}
+
 }  // namespace
 }  // namespace kvist::ctl
