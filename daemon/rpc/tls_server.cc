@@ -11,12 +11,16 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/endpoint/credentials.h"
+#include "daemon/rpc/each_call.h"
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/role_check.h"
+#include "daemon/rpc/tcp_door.h"
+#include "daemon/rpc/tcp_listening.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
 
@@ -26,6 +30,8 @@ namespace {
 constexpr int kTlsThreadsMax = 32;  // as on the socket
 constexpr std::chrono::seconds kTlsGrace(1);
 constexpr int kHandshakeMillis = 10'000;
+// gRPC has ended whoever hasn't finished its handshake by then.
+constexpr absl::Duration kStrangerFor = absl::Milliseconds(kHandshakeMillis + 1000);
 constexpr int kConnectionMillis = 3'600'000;
 // More than any call lasts but the watching of chunks, which goes on from where it was.
 constexpr int kLastCallMillis = 660'000;
@@ -37,6 +43,8 @@ constexpr int kAskSilentMillis = 60'000;  // whether a client is still there tha
 struct TlsServer::State {
   explicit State(Roles roles) : check(std::move(roles)) {}
   RoleCheck check;
+  std::unique_ptr<TcpDoor> door;
+  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // gRPC's side of the door
   std::unique_ptr<grpc::Service> node;
   std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
@@ -53,33 +61,47 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   auto state = std::make_unique<State>(std::move(options.roles));
+  State* raw = state.get();
+  TcpDoor::Options door;
+  KVIST_ASSIGN_OR_RETURN(door.listening, ListenByTcp(options.listen, absl::StrCat(options.section, ".listen")));
+  door.limits = TcpDoor::Limits::OfThisProcess();
+  door.patience = kStrangerFor;
+  door.take = [raw](UniqueFd socket) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.fd = socket.release();
+    raw->acceptor->HandleNewConnection(&connection);
+  };
+  door.warn = [section = options.section](const std::string& text) { spdlog::warn("{}.listen: {}", section, text); };
+  KVIST_ASSIGN_OR_RETURN(state->door, TcpDoor::Create(std::move(door)));
   if (options.node != nullptr) state->node = MakeNodeService(options.node);
   state->services = std::move(options.services);
   const std::shared_ptr<grpc::ServerCredentials> credentials = endpoint::TlsServerCredentials(options.files);
   state->check.Guard(*credentials);
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(options.listen, credentials);
+  state->acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
+  builder.experimental().SetInterceptorCreators(EachCall([raw](const std::string& peer) {
+    if (const std::optional<TcpPeer> known = PeerNamed(peer)) raw->door->Known(*known);
+  }));
   if (state->node != nullptr) builder.RegisterService(state->node.get());
   for (const auto& service : state->services) builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(options.request_bytes_max);
   builder.SetResourceQuota(grpc::ResourceQuota("tls").SetMaxThreads(kTlsThreadsMax));
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT,
-                             0);  // else another process of this user could take a part of the clients
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLastCallMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfConnection);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskSilentMillis);
   state->server = builder.BuildAndStart();
-  if (state->server == nullptr) {
-    return absl::UnavailableError(absl::StrCat(options.section, ".listen: can't listen at ", options.listen,
-                                               ": another process has the port, or this machine hasn't the address"));
-  }
+  if (state->server == nullptr)
+    return absl::UnavailableError(absl::StrCat(options.section, ".listen: gRPC can't serve at ", options.listen));
+  state->door->Open();
   return std::unique_ptr<TlsServer>(new TlsServer(std::move(state)));
 }
 
 TlsServer::~TlsServer() {
+  state_->door->Close();  // a server that has ended would forget to close what comes then
   state_->server->Shutdown(std::chrono::system_clock::now() + kTlsGrace);
   state_->server->Wait();
 }

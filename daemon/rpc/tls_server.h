@@ -19,7 +19,7 @@ namespace kvist::rpc {
 // Serves over TCP what an AdminServer serves on its socket, to clients with a certificate (daemon/endpoint) and a role (roles.h), and to nobody
 // else. A server of its own, so that whatever comes by the network takes no thread from the socket: operators on the machine are always answered.
 //
-// A connection has 10 s to say who it is, and an hour then. Each call asks anew whether its certificate's time is over: who resumes a session
+// A connection has 10 s to say who it is, and an hour then; how many there are is bounded, by TcpDoor. Each call asks anew whether its certificate's time is over: who resumes a session
 // is verified no more.
 //
 // Lifecycle: as AdminServer. Threads: Create and destroy on one; SetRoles from any.
@@ -35,7 +35,7 @@ class TlsServer {
     int request_bytes_max = 4 << 20;
   };
 
-  // Errors: Unavailable  the address isn't this machine's, or somebody has the port: names `section`.listen.  Those of CheckTlsFiles.
+  // Errors: those of ListenByTcp for `section`.listen, and of CheckTlsFiles.
   static absl::StatusOr<std::unique_ptr<TlsServer>> Create(Options options);
   ~TlsServer();
   TlsServer(const TlsServer&) = delete;

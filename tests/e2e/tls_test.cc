@@ -5,6 +5,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include "daemon/endpoint/tls_files.h"
 #include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
+#include "storage/base/unique_fd.h"
 #include "tests/support/bystander.h"
 #include "tests/support/certificates.h"
 #include "tests/support/child_process.h"
@@ -36,6 +38,7 @@
 
 namespace api = kvist::controller::v1;
 namespace node_api = kvist::node::v1;
+using kvist::UniqueFd;
 using kvist::endpoint::TlsFiles;
 using kvist::test::BinDir;
 using kvist::test::Bystander;
@@ -139,10 +142,12 @@ std::pair<int, std::string> Said(std::vector<std::string> command) {
   return {status, said};
 }
 
-ChildProcess StartController(const std::string& file) {
-  return ChildProcess([file] {
+ChildProcess StartController(const std::string& file, rlim_t descriptors = RLIM_INFINITY) {
+  return ChildProcess([file, descriptors] {
     const std::string program = BinDir() + "/kvist-controller";
     if (freopen("/dev/null", "w", stdout) == nullptr) return 98;  // READY
+    const rlimit limit{descriptors, descriptors};
+    if (descriptors != RLIM_INFINITY && setrlimit(RLIMIT_NOFILE, &limit) != 0) return 96;
     execl(program.c_str(), program.c_str(), "--config", file.c_str(), nullptr);
     return 97;
   });
@@ -419,4 +424,51 @@ TEST_CASE("Two hundred clients that never finish their handshake disturb neither
   // They are sent away while they still wait.
   CHECK(kvist::test::FdsFallTo(daemon, fds + 10));
   for (const int fd : silent) ::close(fd);
+}
+
+TEST_CASE(
+    "A flood of strangers on few descriptors keeps kvist-controller neither from who comes meanwhile nor from who comes "
+    "after it") {
+  const Certificates certificates;
+  const TempDir dir;
+  const uint16_t port = FreePort();
+  const DaemonProcess node(dir.path(), {"pool.bytes=8MiB", "pool.touch_threads=0", "ssd.enabled=false"});
+  const std::string file = dir / "c.toml";
+  const CertificateAuthority& ca = certificates.ca;
+  std::ofstream(file) << "[controller]\nsocket = \"" << dir / "c.sock"
+                      << "\"\nlisten = \"" << OwnAddress(port) << "\"\n[tls]\ncertificate_file = \""
+                      << ca.file("controller.crt") << "\"\nkey_file = \"" << ca.file("controller.key") << "\"\nca_file = \""
+                      << ca.file("ca.crt") << "\"\n"
+                      << kRoles << "[nodes]\na = \"unix:" << node.admin_socket() << "\"\n";
+  const std::string log = dir / "log";
+  std::optional<StderrTo> to_log(log);
+  ChildProcess controller = StartController(file, 160);
+  to_log.reset();
+  REQUIRE(Eventually([&] { return Health(ByTls(port, certificates.Of("router"))).first.ok(); }));
+  sockaddr_in own{}, to{};
+  own.sin_family = to.sin_family = AF_INET;
+  own.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 1);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(port);
+  std::vector<UniqueFd> strangers;
+  const auto flood = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      REQUIRE(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0);
+      ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to);
+      strangers.push_back(std::move(fd));
+    }
+  };
+  flood(400);
+  for (int i = 0; i < 10; ++i) {
+    flood(40);
+    CHECK(Health(ByTls(port, certificates.Of("router"))).first.error_message() == "");
+  }
+  strangers.clear();
+  CHECK(Health(ByTls(port, certificates.Of("router"))).first.error_message() == "");
+  controller.Signal(SIGTERM);
+  CHECK(controller.Wait() == 0);
+  std::ifstream lines(log);
+  const std::string said{std::istreambuf_iterator<char>(lines), {}};
+  CHECK_THAT(said, Catch::Contains("controller.listen: ") && Catch::Contains("sent away, of 127.0.0.2"));
 }
