@@ -95,7 +95,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("Mode of the operators' socket: whoever may write to it may clear the cache.",
               Mode(KVIST_FIELD(admin, socket_mode))),
       AtStart("Group of the operators' socket; kvistd must be a member of it.", Group(KVIST_FIELD(admin, socket_group))),
-      AtStart("The same API over TCP, for other machines. By TLS only, so it takes all three files of [tls], and for "
+      AtStart("The same API over TCP, for other machines: an IP address and a port. 0.0.0.0 is every address of IPv4, [::] "
+              "of IPv6 and IPv4. By TLS only, so it takes all three files of [tls], and for "
               "clients that "
               "[roles] names. \"\" switches it off.",
               Address(KVIST_FIELD(admin, listen))),
