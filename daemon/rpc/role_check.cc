@@ -17,20 +17,17 @@
 #include "daemon/rpc/grpc_status.h"
 
 namespace kvist::rpc {
-namespace {
 
-std::vector<std::string> NamesOf(const grpc::AuthContext& peer) {
+std::vector<std::string> NamesOf(const grpc::AuthContext& client) {
   std::vector<std::string> names;
   const std::pair<const char*, absl::string_view> kinds[] = {
       {GRPC_PEER_DNS_PROPERTY_NAME, "dns:"}, {GRPC_PEER_URI_PROPERTY_NAME, "uri:"}, {GRPC_X509_CN_PROPERTY_NAME, "cn:"}};
   for (const auto& [property, kind] : kinds) {
-    for (const grpc::string_ref& value : peer.FindPropertyValues(property))
+    for (const grpc::string_ref& value : client.FindPropertyValues(property))
       names.push_back(absl::StrCat(kind, absl::string_view(value.data(), value.size())));
   }
   return names;
 }
-
-}  // namespace
 
 class RoleCheck::Processor final : public grpc::AuthMetadataProcessor {
  public:
@@ -41,6 +38,8 @@ class RoleCheck::Processor final : public grpc::AuthMetadataProcessor {
     const absl::MutexLock lock(&mutex_);
     roles_.swap(next);
   }
+
+  bool May(const std::vector<std::string>& names, absl::string_view path) { return MayCall(*Get(), names, path).ok(); }
 
   bool IsBlocking() const override { return false; }
 
@@ -73,6 +72,10 @@ RoleCheck::RoleCheck(Roles roles) : processor_(std::make_shared<Processor>(std::
 RoleCheck::~RoleCheck() = default;
 
 void RoleCheck::SetRoles(Roles roles) { processor_->Set(std::move(roles)); }
+
+bool RoleCheck::May(const std::vector<std::string>& names, absl::string_view path) const {
+  return processor_->May(names, path);
+}
 
 void RoleCheck::Guard(grpc::ServerCredentials& credentials) const { credentials.SetAuthMetadataProcessor(processor_); }
 

@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/endpoint/credentials.h"
-#include "daemon/rpc/each_call.h"
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/role_check.h"
+#include "daemon/rpc/running_calls.h"
 #include "daemon/rpc/tcp_door.h"
 #include "daemon/rpc/tcp_listening.h"
 #include "storage/base/check.h"
@@ -43,6 +43,11 @@ constexpr int kAskSilentMillis = 60'000;  // whether a client is still there tha
 struct TlsServer::State {
   explicit State(Roles roles) : check(std::move(roles)) {}
   RoleCheck check;
+  RunningCalls calls{{.begins =
+                          [this](const std::string& peer) {
+                            if (const std::optional<TcpPeer> known = PeerNamed(peer)) door->Known(*known);
+                          },
+                      .may = [this](const auto& names, absl::string_view path) { return check.May(names, path); }}};
   std::unique_ptr<TcpDoor> door;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // gRPC's side of the door
   std::unique_ptr<grpc::Service> node;
@@ -80,9 +85,7 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   grpc::ServerBuilder builder;
   state->acceptor = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
-  builder.experimental().SetInterceptorCreators(EachCall([raw](const std::string& peer) {
-    if (const std::optional<TcpPeer> known = PeerNamed(peer)) raw->door->Known(*known);
-  }));
+  builder.experimental().SetInterceptorCreators(state->calls.Watch());
   if (state->node != nullptr) builder.RegisterService(state->node.get());
   for (const auto& service : state->services) builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(options.request_bytes_max);
@@ -106,6 +109,9 @@ TlsServer::~TlsServer() {
   state_->server->Wait();
 }
 
-void TlsServer::SetRoles(Roles roles) { state_->check.SetRoles(std::move(roles)); }
+void TlsServer::SetRoles(Roles roles) {
+  state_->check.SetRoles(std::move(roles));
+  state_->calls.AskAgain();
+}
 
 }  // namespace kvist::rpc

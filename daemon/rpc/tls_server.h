@@ -41,7 +41,7 @@ class TlsServer {
   TlsServer(const TlsServer&) = delete;
   TlsServer& operator=(const TlsServer&) = delete;
 
-  // From the next call on, of connections that are there as well.
+  // From the next call on, of connections that are there as well. What somebody watches who has lost the role for it ends, with PermissionDenied.
   void SetRoles(Roles roles);
 
  private:

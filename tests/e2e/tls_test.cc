@@ -230,8 +230,16 @@ TEST_CASE("A reload gives and takes roles") {
   const auto prometheus = ByTls(port, certificates.Of("prometheus")), nobody = ByTls(port, certificates.Of("nobody"));
   CHECK(Status(prometheus).ok());
   CHECK(Status(nobody).error_code() == grpc::PERMISSION_DENIED);
+  const auto feed = node_api::Feed::NewStub(prometheus);
+  grpc::ClientContext watches;
+  watches.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  const auto chunks = feed->WatchChunks(&watches, {});
+  chunks->WaitForInitialMetadata();
   std::ofstream(file) << "[roles]\n\"cn:nobody\" = \"read\"\n";
   CHECK(kvist::test::Ctl(daemon, {"reload"})["in_force"].size() == 4);
+  node_api::ChunkNews told;
+  while (chunks->Read(&told)) continue;
+  CHECK(chunks->Finish().error_code() == grpc::PERMISSION_DENIED);
   CHECK(Status(prometheus).error_code() == grpc::PERMISSION_DENIED);
   CHECK(Status(nobody).ok());
 }

@@ -20,6 +20,7 @@
 #include "daemon/rpc/admin_server.h"
 #include "daemon/rpc/admin_socket.h"
 #include "proto/node.grpc.pb.h"
+#include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
 #include "tests/support/certificates.h"
 #include "tests/support/free_port.h"
@@ -124,6 +125,51 @@ TEST_CASE("TlsServer lets each client do what its certificate's role says") {
   CHECK(nobody.Status().error_message() == "");
   CHECK(router.Clear().error_code() == grpc::PERMISSION_DENIED);
   CHECK(router.Status().error_code() == grpc::PERMISSION_DENIED);
+}
+
+// Watches job 1.
+class JobWatcher {
+ public:
+  JobWatcher(const Served& served, const std::string& who)
+      : stub_(node::v1::Node::NewStub(
+            endpoint::OpenTlsChannel({.host = "127.0.0.1", .port = served.port}, served.Files(who), {}))) {
+    node::v1::WatchJobRequest request;
+    request.set_id(1);
+    context_.set_deadline(std::chrono::system_clock::now() + kTime);
+    reader_ = stub_->WatchJob(&context_, request);
+  }
+  bool ReadsUntil(uint64_t done) {
+    while (job_.done() != done) {
+      if (!reader_->Read(&job_)) return false;
+    }
+    return true;
+  }
+  grpc::Status End() {
+    while (reader_->Read(&job_)) continue;
+    return reader_->Finish();
+  }
+  const node::v1::Job& job() const { return job_; }
+
+ private:
+  std::unique_ptr<node::v1::Node::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<node::v1::Job>> reader_;
+  node::v1::Job job_;
+};
+
+TEST_CASE("TlsServer ends what a client watches whose role is taken away, and nobody else's") {
+  Served served;
+  served.node.ClearsGoOn();
+  REQUIRE(Client(served, served.Files("router")).Clear().ok());
+  JobWatcher prometheus(served, "prometheus"), router(served, "router");
+  REQUIRE(prometheus.ReadsUntil(750));  // as far as it goes
+  REQUIRE(router.ReadsUntil(750));
+  served.server->SetRoles({{"dns:router.example", Role::kRead}});
+  CHECK(prometheus.End().error_code() == grpc::PERMISSION_DENIED);
+  CHECK(JobWatcher(served, "prometheus").End().error_code() == grpc::PERMISSION_DENIED);
+  REQUIRE(served.node.CancelJob(1, MonotonicNow() + absl::Seconds(20)).ok());
+  CHECK(router.End().error_message() == "");
+  CHECK(router.job().state() == "cancelled");
 }
 
 TEST_CASE("TlsServer answers nobody whose certificate isn't its CA's, and valid") {
