@@ -1,8 +1,5 @@
 #include "daemon/remote_generations.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -18,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "storage/base/status.h"
-#include "storage/base/unique_fd.h"
 #include "storage/remote/object_name.h"
 
 namespace kvist::daemon {
@@ -104,19 +100,6 @@ std::string RemoteGenerations::Text() const {
   if (all_ > 0) absl::StrAppend(&text, kAll, " ", all_, "\n");
   for (const auto& [space, number] : spaces_) absl::StrAppend(&text, HexOf(space), " ", number, "\n");
   return text + "end\n";
-}
-
-absl::Status RemoteGenerations::Keep(const std::string& path, const std::string& text) {
-  const std::string fresh = path + ".new";
-  const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0 ||
-      ::rename(fresh.c_str(), path.c_str()) != 0)
-    return ErrnoStatus(absl::StrCat("can't write ", path), errno != 0 ? errno : ENOSPC);
-  const UniqueFd directory(::open(std::filesystem::path(path).parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory || ::fsync(directory.get()) != 0)
-    return ErrnoStatus(absl::StrCat("can't sync the directory of ", path), errno);
-  return absl::OkStatus();
 }
 
 }  // namespace kvist::daemon

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "storage/base/ids.h"
 
@@ -43,8 +42,6 @@ class RemoteGenerations {
 
   // What the file is to hold.
   std::string Text() const;
-  // Writes it, whole or not at all, and waits until the disk has it. Errors: those of the system.
-  static absl::Status Keep(const std::string& path, const std::string& text);
 
  private:
   uint64_t all_ = 0;

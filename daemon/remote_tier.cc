@@ -11,6 +11,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "daemon/kept_file.h"
 #include "daemon/kv_shape.h"
 #include "daemon/session/registration.h"
 #include "daemon/shard_codec.h"
@@ -252,7 +253,7 @@ void RemoteTier::KeepGenerations() {
     const absl::MutexLock lock(&mutex_);
     text = generations_.Text();
   }
-  const absl::Status kept = RemoteGenerations::Keep(options_.generations, text);
+  const absl::Status kept = KeepFile(options_.generations, text);
   if (!kept.ok()) {
     spdlog::error("what was cleared may be found again in remote:{} after a restart, for it couldn't be noted: {}",
                   options_.name, std::string(kept.message()));

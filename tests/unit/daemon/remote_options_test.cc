@@ -5,6 +5,7 @@
 #include <iterator>
 #include <string>
 
+#include "daemon/kept_file.h"
 #include "daemon/remote_generations.h"
 #include "daemon/remote_options.h"
 #include "daemon/remote_url.h"
@@ -113,7 +114,7 @@ TEST_CASE("generations only rise, name objects apart, and outlive the process") 
   CHECK(RemoteGenerations::NameIn(one, generations.Of(one)) != cleared);
   CHECK(RemoteGenerations::NameIn(two, generations.Of(two)) != two);
   CHECK(RemoteGenerations::NameIn(one, generations.Of(one)) != RemoteGenerations::NameIn(two, generations.Of(two)));
-  REQUIRE(RemoteGenerations::Keep(path, generations.Text()).ok());
+  REQUIRE(KeepFile(path, generations.Text()).ok());
   const auto read = RemoteGenerations::Open(path);
   REQUIRE(read.ok());
   CHECK(read->Of(one) == generations.Of(one));
