@@ -95,6 +95,8 @@ struct CoreOptions {
     uint32_t queue = 16384;
     // When it hasn't answered in time it isn't asked for so long. Longer: a slow store costs less, and is missed longer.
     absl::Duration pause = absl::Seconds(1);
+    // So long a job that goes on after a restart waits for it to be reachable. Longer: others wait behind such a job while the store is away.
+    absl::Duration awaited = absl::Seconds(30);
   };
   std::optional<Remote> remote = {};
   bool below() const { return disk.has_value() || remote.has_value(); }
@@ -252,13 +254,13 @@ class Core {
   bool has_work() const {
     return JobWork() || !let_go_.empty() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) ||
            fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() ||
-           !placement_.rest().empty() || !begun_reads_.empty() ||
+           (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() || !begun_reads_.empty() ||
            (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
            CanFlush() || CanWriteRemote();
   }
-  // Whether time alone may bring work: leases, half stores or pins that will expire.
+  // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
-    return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires();
+    return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires() || AwaitsRemote();
   }
 
   const CoreOptions& options() const { return options_; }
@@ -275,6 +277,8 @@ class Core {
   // Those whose numbers are above `number`, the lowest first: of the next `looks` numbers, some of which may have been cleared lately.
   PinPage PinsAfter(uint64_t number, size_t looks) const;
   const Jobs& jobs() const { return jobs_; }
+  // Lists a job that an earlier core has ended, or that can't go on here. Its id must be new, as those of all that are asked for later.
+  void Remember(Job ended) { jobs_.Remember(std::move(ended)); }
   // How far `keys`, kKeysMax at most, can be resumed in a space that was met, and where that lies: chunks of which all that is needed is in
   // DRAM, and those of which some is on disk only. Nobody has used them for it. Costs what a lookup does.
   struct Located {
@@ -474,6 +478,11 @@ class Core {
   void EndFlushes(Effects* out);
   // Whether a Tick can go on with the job whose turn it is: the last step of a clear is to wait until it is durable.
   bool JobWork() const;
+  void StartJob(Job job);
+  // Whether a job in steps may take its first: what a move goes through may be what the disk hasn't told of yet, and what goes on after a restart
+  // waits a while for the store beyond the node.
+  bool MayBegin(const Job& job, PromptJob* of);
+  bool AwaitsRemote() const { return remote_awaited_until_.has_value() && now_ < *remote_awaited_until_ && !reachable_; }
   static bool InSteps(const Job& job) { return job.kind != JobKind::kClear || job.tier.has_value(); }
   // Jobs in steps (prompt_jobs.h). These go on with one until work() has come to `until`, and say how that ended.
   enum class Turn { kMore, kWaits, kDone };
@@ -501,6 +510,9 @@ class Core {
   Turn ClearOfDram(ChunkIndex chunk, Job* job, PromptJob* of);
   Turn ClearOfDisk(ChunkIndex chunk, Job* job, ChunksHidden* hidden);
   Turn ClearOfRemote(ChunkIndex chunk, Job* job, bool of_prompt);
+  // Notes that a chunk comes to a tier, for clears of it that run or wait; and whether it has since one was asked for.
+  void NoteCame(ChunkIndex chunk, Tier tier);
+  bool CameSince(ChunkIndex chunk, Tier tier, uint64_t since) const;
   // Frees the slots of a chunk that nothing needs there.
   void FreeSlotsOf(ChunkIndex chunk);
   void EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until);
@@ -612,9 +624,18 @@ class Core {
   std::map<std::pair<SpaceId, ChunkKey>, std::vector<Doomed>> remote_doomed_;
   std::deque<Flush> flushes_;
   Jobs jobs_;
-  std::map<JobId, PromptJob> prompt_jobs_;  // that run
-  bool job_waits_ = false;                  // the current one does, for an event
-  std::vector<ChunkIndex> let_go_;          // that an ended one has kept
+  std::map<JobId, PromptJob> prompt_jobs_;          // that run
+  bool job_waits_ = false;                          // the current one does, for an event
+  std::optional<absl::Time> remote_awaited_until_;  // by one that goes on after a restart, and by those after it
+  std::vector<ChunkIndex> let_go_;                  // that an ended one has kept
+  // While clears of one tier run or wait: chunks that have come there, with the place's generation and a number that counts them.
+  struct Came {
+    uint32_t generation = 0;
+    uint64_t number = 0;
+  };
+  uint32_t tier_clears_ = 0;
+  uint64_t next_came_ = 1;
+  absl::btree_map<std::pair<ChunkIndex, Tier>, Came> came_;
   // Keys that were cleared before the disk had told of all that it has: it may have such a chunk.
   bool all_told_ = false;
   std::set<std::pair<SpaceId, ChunkKey>> cleared_keys_;

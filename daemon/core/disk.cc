@@ -51,6 +51,7 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
   Chunk& chunk = chunks_[i];
   KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.detached);
   KVIST_CHECK(chunk.disk == DiskCopy::kNone || chunk.disk == DiskCopy::kThere);
+  if (chunk.disk == DiskCopy::kNone) NoteCame(i, Tier::kSsd);  // else it moves there
   chunk.disk = chunk.disk == DiskCopy::kNone ? DiskCopy::kWriting : DiskCopy::kMoving;
   ++chunk.holds;
   const Bytes bytes = BytesOf(i);

@@ -335,7 +335,8 @@ struct DiskTold {};
 struct ClearAsked {
   JobId job;
   std::optional<SpaceId> space = {};
-  std::string request = {};  // as in Job
+  std::string request = {};  // as in Job, as is
+  bool resumed = false;
 };
 
 // What a prompt of `keys` (at most Core::ClearKeysMax, at least one) has in a space that was met goes, in all groups: from now on no lookup
@@ -346,6 +347,7 @@ struct PromptClearAsked {
   SpaceId space;
   std::span<const ChunkKey> keys;
   std::string request = {};
+  bool resumed = false;
 };
 
 // One tier gives up what it has: of a prompt of `keys` (kKeysMax at most) in a space that was met, or without keys of all of that space (of all,
@@ -358,6 +360,7 @@ struct TierClearAsked {
   std::optional<SpaceId> space = {};
   std::span<const ChunkKey> keys = {};
   std::string request = {};
+  bool resumed = false;
 };
 
 // What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
@@ -375,6 +378,7 @@ struct MoveAsked {
   Tier to = Tier::kDram;
   bool keep_source = false;
   std::string request = {};
+  bool resumed = false;
 };
 
 // A tenant's slots are at most so many bytes from now on; absent: the whole pool. What it has above that goes with its next stores.
@@ -398,6 +402,7 @@ struct RecodeAsked {
   std::span<const ChunkKey> keys;
   uint8_t method = 0;
   std::string request = {};
+  bool resumed = false;
 };
 
 // How far that has come: counts as in Job.

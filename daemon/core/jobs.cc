@@ -23,10 +23,16 @@ const Job* Jobs::End(JobId id, JobState how) {
   const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });
   if (job == running_.end()) return nullptr;
   job->state = how;
-  ended_.push_back(std::move(*job));
+  Job ended = std::move(*job);
   running_.erase(job);
-  if (ended_.size() > kEndedKept) ended_.pop_front();
+  Remember(std::move(ended));
   return &ended_.back();
+}
+
+void Jobs::Remember(Job ended) {
+  KVIST_CHECK(ended.state != JobState::kRunning && Find(ended.id) == nullptr);
+  ended_.push_back(std::move(ended));
+  if (ended_.size() > kEndedKept) ended_.pop_front();
 }
 
 const Job* Jobs::Find(JobId id) const {
@@ -45,10 +51,10 @@ const Job* Jobs::OfRequest(absl::string_view request) const {
   return found;
 }
 
-const Job* Jobs::OfRequest(absl::string_view request, SpaceId space) const {
+const Job* Jobs::OfRequest(absl::string_view request, const SpaceDigest& space) const {
   const Job* found = nullptr;
   ForEach([&](const Job& job) {
-    if (!request.empty() && job.request == request && job.space == space) found = &job;
+    if (!request.empty() && job.request == request && job.digest == space) found = &job;
   });
   return found;
 }

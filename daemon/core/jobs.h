@@ -13,7 +13,7 @@
 
 namespace kvist::core {
 
-using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused while the daemon lives
+using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused
 
 enum class Tier : uint8_t { kDram, kSsd, kRemote };
 inline constexpr size_t kTiers = 3;
@@ -29,6 +29,9 @@ struct Job {
   JobState state = JobState::kRunning;
   std::optional<SpaceId> space = {};  // of which; absent: of all
   std::optional<Tier> tier = {};      // of a clear: which gives it up; absent: all do
+  // The space's; there also when an earlier core has ended the job, and this one doesn't know the space.
+  std::optional<SpaceDigest> digest = {};
+  bool resumed = false;  // it was asked for of an earlier core, which ended before it
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
@@ -71,11 +74,14 @@ class Jobs {
   // Ends a running job, and returns it; null when no such job runs.
   const Job* End(JobId id, JobState how);
 
+  // Lists a job that has ended elsewhere. Its id must be new.
+  void Remember(Job ended);
+
   // Null when it isn't listed: it never was, or ended long ago.
   const Job* Find(JobId id) const;
   const Job* OfRequest(absl::string_view request) const;
   // Of a request for several spaces: that of this one.
-  const Job* OfRequest(absl::string_view request, SpaceId space) const;
+  const Job* OfRequest(absl::string_view request, const SpaceDigest& space) const;
   // All that are listed: those that ended, in the order in which they did, and those that run.
   template <class F>
   void ForEach(F f) const {

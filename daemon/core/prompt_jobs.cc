@@ -22,7 +22,11 @@ uint32_t Core::ClearKeysMax(SpaceId id) const {
 void Core::On(const PromptClearAsked& event, Effects* out) {
   KVIST_CHECK(spaces_.Has(event.space) && !event.keys.empty() && event.keys.size() <= ClearKeysMax(event.space));
   const std::vector<GroupSpec>& groups = spaces_[event.space].spec.groups;
-  Job job{.id = event.job, .request = event.request, .kind = JobKind::kClearPrompt, .space = event.space};
+  Job job{.id = event.job,
+          .request = event.request,
+          .kind = JobKind::kClearPrompt,
+          .space = event.space,
+          .resumed = event.resumed};
   job.total = event.keys.size() + chunks_.places();
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
@@ -49,7 +53,7 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
     for (const ChunkKey& key : event.keys) ++being_cleared_[{event.space, key}];
   }
   for (const ChunkKey& key : event.keys) DoomRemoteWrites(event.space, key, event.job);
-  jobs_.Start(std::move(job));
+  StartJob(std::move(job));
   HideFromRestarts(std::move(hidden), &of, out);
 }
 
@@ -157,14 +161,14 @@ void Core::EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until) {
 
 void Core::On(const MoveAsked& event, Effects*) {
   KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && event.from != event.to);
-  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space};
+  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space, .resumed = event.resumed};
   const size_t items = event.keys.size() * spaces_[event.space].spec.groups.size();
   job.total = 2 * items;
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.move = event;
   of.move.keys = {};
-  jobs_.Start(std::move(job));
+  StartJob(std::move(job));
 }
 
 void Core::FreeSlotsOf(ChunkIndex i) {
@@ -295,13 +299,13 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
 
 void Core::On(const RecodeAsked& event, Effects*) {
   KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && options_.remote.has_value());
-  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space};
+  Job job{.id = event.job, .request = event.request, .kind = event.kind, .space = event.space, .resumed = event.resumed};
   job.total = event.keys.size() * spaces_[event.space].spec.groups.size();
   chunks_.Charge(event.keys.size() / 32);
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.method = event.method;
-  jobs_.Start(std::move(job));
+  StartJob(std::move(job));
 }
 
 Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
@@ -399,9 +403,24 @@ Core::Turn Core::GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* o
 
 // ---- Their turns ------------------------------------------------------------------------------------------------------------
 
+bool Core::MayBegin(const Job& job, PromptJob* of) {
+  const bool recode = job.kind == JobKind::kCompress || job.kind == JobKind::kDecompress;
+  const bool move = job.kind == JobKind::kMove || job.kind == JobKind::kPrefetch;
+  const auto uses = [&](Tier tier) { return move && (of->move.from == tier || of->move.to == tier); };
+  if (of->begun) return true;
+  if (uses(Tier::kSsd) && options_.disk.has_value() && !all_told_) return false;
+  if (job.resumed && (recode || uses(Tier::kRemote)) && !reachable_) {
+    if (!remote_awaited_until_.has_value()) remote_awaited_until_ = now_ + options_.remote->awaited;
+    if (AwaitsRemote()) return false;
+  }
+  return of->begun = true;
+}
+
 void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
   const bool recode = job->kind == JobKind::kCompress || job->kind == JobKind::kDecompress;
+  job_waits_ = !MayBegin(*job, &of);
+  if (job_waits_) return;
   const Turn turn = recode                               ? GoOnRecoding(job, &of, out)
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
@@ -430,6 +449,7 @@ void Core::ForgetPromptJob(JobId id) {
       if (--clears->second == 0) being_cleared_.erase(clears);
     }
   }
+  tier_clears_ -= job->second.of_tier ? 1 : 0;
   prompt_jobs_.erase(job);
 }
 

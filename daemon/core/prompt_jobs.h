@@ -52,6 +52,7 @@ struct PromptJob {
   MoveAsked move = {};  // of a move; without its keys
   uint8_t method = 0;   // of one that encodes: whether it has begun, and has ended
   bool recoding = false, recoded = false;
+  bool begun = false;  // a job that may have to wait before its first step has taken it
   Step step = Step::kKeys;
   size_t next = 0;  // in what the step goes through: items [key * groups + group], places of the index, `kept`
   // Clear.
@@ -63,6 +64,8 @@ struct PromptJob {
   uint64_t pin = 0;     // those up to this number are done
   bool untold = false;  // the disk hadn't told of all it has when this was asked for
   ChunkRef above = {};  // of DRAM, of a space: what the one that went last hung on
+  bool of_tier = false;
+  uint64_t since = 0;  // of one tier: what came there from this one on stays
   // To disk.
   std::vector<Item> items = {};
   uint64_t writes = 0;  // it waits for those that were begun before this one

@@ -233,6 +233,7 @@ void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
   Chunk& chunk = chunks_[i];
   if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
   chunk.remote = RemoteCopy::kWriting;
+  NoteCame(i, Tier::kRemote);
   ++chunk.holds;
   remote_writing_ += BytesOf(i);
   ++remote_writes_[{chunk.space, chunk.key}];

@@ -15,9 +15,14 @@ uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1u << static_cast<uint8_t
 
 // ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
+void Core::StartJob(Job job) {
+  if (job.space.has_value() && spaces_.Has(*job.space)) job.digest = spaces_[*job.space].spec.digest;
+  jobs_.Start(std::move(job));
+}
+
 void Core::On(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
-    jobs_.Start({.id = event.job, .request = event.request, .space = event.space});
+    StartJob({.id = event.job, .request = event.request, .space = event.space, .resumed = event.resumed});
     jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
     out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
@@ -36,7 +41,10 @@ void Core::On(const ClearAsked& event, Effects* out) {
                                           (options_.remote.has_value() ? BitOf(Tier::kRemote) : 0));
   placement_.HiddenAtOnce();
   // Places that are made later hold nothing of the epochs before.
-  jobs_.Start({.id = event.job, .request = event.request, .space = event.space, .total = chunks_.places(), .unkept = below});
+  Job job{.id = event.job, .request = event.request, .space = event.space, .resumed = event.resumed};
+  job.total = chunks_.places();
+  job.unkept = below;
+  StartJob(std::move(job));
   if (options_.below()) out->push_back(SpaceCleared{event.job, event.space});
 }
 
@@ -83,7 +91,9 @@ void Core::Detach(ChunkIndex i) {
 // ---- The clock --------------------------------------------------------------------------------------------------------------
 
 void Core::On(const Tick& event, Effects* out) {
+  const bool awaited = AwaitsRemote();
   now_ = std::max(now_, event.now);
+  if (awaited && !AwaitsRemote()) job_waits_ = false;
   const uint64_t until = chunks_.work() + options_.slice_work;
   placement_.SpendUntil(until);
   EndWhatIsOver(until);
@@ -128,6 +138,7 @@ void Core::EndWhatIsOver(uint64_t until) {
       KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
   }
   for (; more() && !let_go_.empty(); let_go_.pop_back()) KeepNoLonger({&let_go_.back(), 1});
+  for (; more() && tier_clears_ == 0 && !came_.empty(); came_.erase(came_.begin())) chunks_.Charge(1);
   while (more() && allocations_.OfClosed()) {
     chunks_.Charge(1);
     EndAllocation(allocations_.OfClosed());

@@ -139,6 +139,7 @@ bool Core::FinishShard(ChunkIndex i, Rank rank, bool stored) {
   ++spaces_[chunk.space].sealed;
   placement_.PolicyOf(i).Sealed(i);
   placement_.Moved(i);
+  NoteCame(i, Tier::kDram);
   if (!chunk.busy()) placement_.PolicyOf(i).Returned(i);
   if (visible && !chunk.detached) OfferRemote(i);
   return visible;

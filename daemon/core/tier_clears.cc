@@ -17,11 +17,15 @@ void Core::On(const TierClearAsked& event, Effects* out) {
   Job job{.id = event.job, .request = event.request, .kind = of_prompt ? JobKind::kClearPrompt : JobKind::kClear};
   job.space = event.space;
   job.tier = event.tier;
+  job.resumed = event.resumed;
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.places = chunks_.places();  // those that are made later hold what was stored later
+  of.of_tier = true;
+  of.since = next_came_;
+  ++tier_clears_;
   job.total = of_prompt ? of.keys.size() * spaces_[*event.space].spec.groups.size() : of.places;
-  jobs_.Start(std::move(job));
+  StartJob(std::move(job));
   chunks_.Charge(1 + event.keys.size() / 32);
   if (event.tier == Tier::kDram) return;
   if (of_prompt && event.tier == Tier::kRemote) {
@@ -84,7 +88,7 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
     const Chunk& chunk = chunks_[i];
     const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
                        (!job->space.has_value() || chunk.space == *job->space);
-    if (!meant) continue;
+    if (!meant || CameSince(i, *job->tier, of->since)) continue;
     if (chunk.space != hidden.space) HideFromRestarts(std::exchange(hidden, {job->id, chunk.space, {}}), of, out);
     turn = *job->tier == Tier::kDram  ? ClearOfDram(i, job, of)
            : *job->tier == Tier::kSsd ? ClearOfDisk(i, job, &hidden)
@@ -97,6 +101,15 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
   if (turn == Turn::kWaits) return turn;
   if (!of->above && of->next == job->total) of->step = PromptJob::Step::kDurable;
   return Turn::kMore;
+}
+
+void Core::NoteCame(ChunkIndex i, Tier tier) {
+  if (tier_clears_ > 0) came_[{i, tier}] = {chunks_[i].generation, next_came_++};
+}
+
+bool Core::CameSince(ChunkIndex i, Tier tier, uint64_t since) const {
+  const auto came = came_.find({i, tier});
+  return came != came_.end() && came->second.generation == chunks_[i].generation && came->second.number >= since;
 }
 
 ChunkIndex Core::FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item, ChunksHidden* hidden) const {

@@ -354,6 +354,7 @@ void Reactor::Hear(const LowerTier::Event& event) {
   }
   std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
   CarryOut();
+  if (const auto* const kept = std::get_if<core::ClearKept>(&event)) Kept(*kept);
 }
 
 void Reactor::Carry(core::SessionAccepted& effect) {
@@ -478,8 +479,6 @@ void Reactor::Carry(core::OpEnded& effect) { Find(effect.session)->Answer(effect
 
 void Reactor::Carry(core::Answered& effect) { Find(effect.session)->Answer(effect); }
 
-void Reactor::Carry(core::JobEnded&) {}  // whoever watches a job looks at core().jobs()
-
 void Reactor::Carry(core::CorruptionFound& effect) {
   if (corruption_) corruption_(effect);
 }
@@ -489,47 +488,6 @@ Activity::Rows Reactor::Traffics() const {
   for (const auto& [id, session] : sessions_)
     rows.Add(session->registration().space.tenant, session->space(), session->traffic());
   return rows;
-}
-
-template <class Asked>
-absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) {
-  if (core_.jobs().full()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(core::Jobs::kRunningMax, " jobs are running: wait for one to end, or cancel one"));
-  }
-  const core::JobId job{next_job_++};
-  asked.job = job;
-  asked.request = std::move(request);
-  core_.Handle(asked, &effects_);
-  CarryOut();
-  return job;
-}
-
-absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
-  return StartJob(core::ClearAsked{.job = {}, .space = space}, std::move(request));
-}
-
-absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, clear.space)) return known->id;
-  return StartJob(clear, std::move(request));
-}
-
-absl::StatusOr<core::JobId> Reactor::ClearTier(core::TierClearAsked clear, std::string request) {
-  const core::Jobs& jobs = core_.jobs();
-  const core::Job* known = clear.keys.empty() ? jobs.OfRequest(request) : jobs.OfRequest(request, *clear.space);
-  if (known != nullptr) return known->id;
-  return StartJob(clear, std::move(request));
-}
-
-absl::StatusOr<core::JobId> Reactor::Move(core::MoveAsked move, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, move.space)) return known->id;
-  return StartJob(move, std::move(request));
-}
-
-absl::StatusOr<core::JobId> Reactor::Recode(core::RecodeAsked recode, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, recode.space)) return known->id;
-  return StartJob(recode, std::move(request));
 }
 
 void Reactor::SetQuota(const std::string& tenant, std::optional<Bytes> quota) {
@@ -552,11 +510,6 @@ absl::StatusOr<uint32_t> Reactor::Pin(SpaceId space, std::string owner, std::spa
 
 void Reactor::RemovePin(SpaceId space, const core::PinName& pin) {
   core_.Handle(core::PinRemoved{space, pin}, &effects_);
-  CarryOut();
-}
-
-void Reactor::CancelJob(core::JobId job) {
-  core_.Handle(core::JobCancelAsked{job}, &effects_);
   CarryOut();
 }
 

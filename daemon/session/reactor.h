@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "daemon/session/activity.h"
 #include "daemon/session/doorbells.h"
 #include "daemon/session/engine_session.h"
+#include "daemon/session/listed_job.h"
 #include "daemon/session/lower_tier.h"
 #include "storage/base/shm/futex.h"
 
@@ -68,6 +70,14 @@ class Reactor : public LowerTier::Ear {
 
   // Hears (on the reactor's thread) that chunks were dropped because they held other bytes than were stored. Before Start.
   void OnCorruption(std::function<void(const core::CorruptionFound&)> corruption) { corruption_ = std::move(corruption); }
+
+  // Hears (on the reactor's thread) of all jobs that are listed, in their order, whenever one was asked for, has become durable, or has ended.
+  // Before Start.
+  void OnJobs(std::function<void(std::vector<ListedJob>)> listed) { jobs_listed_ = std::move(listed); }
+  // Jobs of an earlier daemon, which the core has none of yet: those that have ended are listed, and those that ran are asked for again under
+  // their names, as the first that the reactor does, before any session or tier is heard: so a clear meets nothing that is stored from now on.
+  // What can't go on here ends as cancelled, and says why. Numbers of new ones come after `last`. Before Start.
+  void GoOnWith(std::vector<ListedJob> jobs, core::JobId last);
 
   // Makes everything that is there survive the daemon, and calls `flushed` (on the reactor's thread) with how that went; with Cancelled
   // when the reactor stops before.
@@ -146,9 +156,14 @@ class Reactor : public LowerTier::Ear {
   // Runs a task on the reactor's thread and waits for it; false when it never runs.
   bool RunAndWait(std::function<void()> task);
   EngineSession* Find(SessionId id);
-  // Tells the core of a job.
+  // Tells the core of a new job.
   template <class Asked>
   absl::StatusOr<core::JobId> StartJob(Asked asked, std::string request);
+  void Resume(ListedJob job);
+  // Errors: FailedPrecondition  a tier that it needs isn't here, or its space can't be opened.
+  absl::StatusOr<std::optional<SpaceId>> SpaceToResume(const ListedJob& job);
+  void Kept(const core::ClearKept& kept);
+  void TellOfJobs();
 
   void Carry(core::SessionAccepted& effect);
   void Carry(core::SessionRefused& effect);
@@ -185,6 +200,7 @@ class Reactor : public LowerTier::Ear {
   std::function<void(SessionId, absl::Status)> broken_;
   std::function<void(const core::CorruptionFound&)> corruption_;
   std::function<void(const core::ChunksChanged&)> chunks_changed_;
+  std::function<void(std::vector<ListedJob>)> jobs_listed_;
   std::thread thread_;
 
   absl::Mutex inbox_mutex_;
@@ -213,6 +229,7 @@ class Reactor : public LowerTier::Ear {
   std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;
   uint64_t next_job_ = 1;
+  std::map<core::JobId, std::shared_ptr<const AskedJob>> asked_jobs_;  // that run
   Activity activity_;
   uint64_t lookups_answered_ = 0;
   int64_t now_nanos_ = 0;

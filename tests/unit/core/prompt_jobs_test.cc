@@ -38,7 +38,7 @@ TEST_CASE("A prompt that is cleared is no hit at once, goes in slices with what 
   REQUIRE(ended.has_value());
   CHECK(ended->how == JobState::kDone);
   CHECK(ended->chunks == 5);
-  CHECK(f.core->jobs().OfRequest("name", SpaceId{0})->id == JobId{1});
+  CHECK(f.core->jobs().OfRequest("name", kModel.digest)->id == JobId{1});
   CHECK(f.slots->live_slots() == 3);
   CHECK(f.Lookup(worker, KeysOf({1, 2})).chunks == 1);
   CHECK(f.Lookup(worker, KeysOf({9})).chunks == 1);
