@@ -29,12 +29,13 @@ std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatu
 }  // namespace
 
 Node::Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, Below below,
-           const cuda::Gpus* gpus, const Options& options, ReloadCall reload)
+           const cuda::Gpus* gpus, JobKeeper* jobs, const Options& options, ReloadCall reload)
     : reactor_(*reactor),
       slots_(*slots),
       regions_(*regions),
       below_(std::move(below)),
       gpus_(gpus),
+      jobs_(jobs),
       options_(options),
       reload_(std::move(reload)) {}
 
@@ -63,7 +64,10 @@ absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, abs
 
 absl::StatusOr<rpc::JobStatus> Node::Clear(const rpc::ClearWish& wish, const std::string& request, absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::optional<core::Tier> tier, TierOf(wish));
-  return Ask<rpc::JobStatus>(deadline, [this, space = wish.space, tier, request] { return ClearNow(space, tier, request); });
+  const absl::StatusOr<rpc::JobStatus> job =
+      Ask<rpc::JobStatus>(deadline, [this, space = wish.space, tier, request] { return ClearNow(space, tier, request); });
+  SettleJobs(deadline);
+  return job;
 }
 
 absl::StatusOr<rpc::ReloadResult> Node::Reload(absl::Time deadline) {
@@ -75,7 +79,7 @@ absl::StatusOr<std::vector<rpc::JobStatus>> Node::Jobs(absl::Time deadline) {
   return Ask<std::vector<rpc::JobStatus>>(deadline, [this] {
     std::vector<rpc::JobStatus> jobs;
     const core::Core& core = reactor_.core();
-    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, core, RemoteName())); });
+    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, RemoteName())); });
     return jobs;
   });
 }
@@ -85,10 +89,17 @@ absl::StatusOr<rpc::JobStatus> Node::Job(uint64_t id, absl::Time deadline) {
 }
 
 absl::StatusOr<rpc::JobStatus> Node::CancelJob(uint64_t id, absl::Time deadline) {
-  return Ask<rpc::JobStatus>(deadline, [this, id] {
+  const absl::StatusOr<rpc::JobStatus> job = Ask<rpc::JobStatus>(deadline, [this, id] {
     reactor_.CancelJob({id});
     return JobNow({id});
   });
+  SettleJobs(deadline);
+  return job;
+}
+
+// Whoever is told of a job finds it after a restart, too. A disk that is too slow for that, or fails, keeps nobody from the job itself.
+void Node::SettleJobs(absl::Time deadline) {
+  if (jobs_ != nullptr) jobs_->Settle(std::min(deadline, MonotonicNow() + kSettleTime));
 }
 
 absl::StatusOr<std::vector<rpc::QuotaStatus>> Node::Quotas(absl::Time deadline) {
@@ -197,7 +208,7 @@ absl::StatusOr<rpc::JobStatus> Node::JobNow(core::JobId id) const {
     return absl::NotFoundError(
         absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
   }
-  return RowOf(*job, reactor_.core(), RemoteName());
+  return RowOf(*job, RemoteName());
 }
 
 std::vector<rpc::QuotaStatus> Node::QuotasNow() const {

@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "cuda/gpus.h"
+#include "daemon/job_keeper.h"
 #include "daemon/options.h"
 #include "daemon/remote_tier.h"
 #include "daemon/rpc/node_control.h"
@@ -41,9 +42,9 @@ class Node final : public rpc::NodeControl {
     std::string why_no_ssd = {};
     RemoteTier* remote = nullptr;  // none: none was asked for
   };
-  // `gpus` may be null: none is served. An empty `reload`: Unimplemented.
+  // `gpus` may be null: none is served; and `jobs`: none outlives the daemon. An empty `reload`: Unimplemented.
   Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, Below below,
-       const cuda::Gpus* gpus, const Options& options, ReloadCall reload);
+       const cuda::Gpus* gpus, JobKeeper* jobs, const Options& options, ReloadCall reload);
 
   // The tenants and quotas of `options` are in force from now on, and no others.
   void Configure(const Options& options);
@@ -104,6 +105,10 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<rpc::PromptJobs> StartOnPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, StartJob start,
                                                 absl::Time deadline);
 
+  // Jobs that were begun or cancelled are kept when this returns, or can't be soon.
+  void SettleJobs(absl::Time deadline);
+  static constexpr absl::Duration kSettleTime = absl::Seconds(1);
+
   // On the reactor's thread.
   rpc::NodeStatus StatusNow() const;
   rpc::Page<rpc::SessionStatus> SessionsNow(uint64_t after) const;
@@ -125,6 +130,7 @@ class Node final : public rpc::NodeControl {
   absl::StatusOr<std::optional<core::Tier>> TierOf(const rpc::ClearWish& wish) const;
   const Below below_;
   const cuda::Gpus* const gpus_;
+  JobKeeper* const jobs_;
   const Options options_;
   const ReloadCall reload_;
   const absl::Time started_ = MonotonicNow();

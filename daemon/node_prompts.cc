@@ -136,6 +136,7 @@ absl::StatusOr<rpc::PromptJobs> Node::StartOnPrompt(const rpc::SpaceFilter& filt
         }));
     started.jobs.push_back(std::move(job));
   }
+  SettleJobs(deadline);
   return started;
 }
 

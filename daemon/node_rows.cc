@@ -39,7 +39,7 @@ rpc::SessionStatus RowOf(const session::EngineSession& session) {
           .traffic = RowOf(session.traffic())};
 }
 
-rpc::JobStatus RowOf(const core::Job& job, const core::Core& core, const std::string& remote) {
+rpc::JobStatus RowOf(const core::Job& job, const std::string& remote) {
   rpc::JobStatus row;
   row.id = job.id.value;
   switch (job.kind) {
@@ -53,7 +53,7 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core, const std::st
   if (job.tier.has_value()) {
     row.tier = *job.tier == core::Tier::kDram ? "dram" : *job.tier == core::Tier::kSsd ? "ssd" : remote;
   }
-  if (job.space.has_value()) row.space = Hex(core.space(*job.space).digest);
+  if (job.digest.has_value()) row.space = Hex(*job.digest);
   switch (job.state) {
     case core::JobState::kRunning: row.state = "running"; break;
     case core::JobState::kDone: row.state = "done"; break;
@@ -63,6 +63,7 @@ rpc::JobStatus RowOf(const core::Job& job, const core::Core& core, const std::st
   row.total = job.total;
   row.chunks = job.chunks;
   row.request = job.request;
+  row.resumed = job.resumed;
   row.bytes_after = job.bytes_after;
   row.relative_error = job.relative_error;
   row.trouble = job.trouble;

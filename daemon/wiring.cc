@@ -27,6 +27,8 @@
 #include "daemon/controller/nodes.h"
 #include "daemon/core/core.h"
 #include "daemon/corruption_log.h"
+#include "daemon/job_file.h"
+#include "daemon/job_keeper.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/observation.h"
@@ -155,6 +157,7 @@ struct Daemon::State {
   std::optional<session::MemoryProofs> memory_proofs;
   std::optional<pool::SlotAllocator> slots;
   std::unique_ptr<core::Core> core;
+  std::unique_ptr<JobKeeper> jobs;  // none where nothing outlives the daemon
   std::unique_ptr<session::Reactor> reactor;
   std::unique_ptr<Observation> observation;  // the first that is there, and gone only when the reactor has stopped
   std::unique_ptr<cuda::CopyEngine> copy_engine;
@@ -173,6 +176,8 @@ struct Daemon::State {
   absl::StatusOr<std::string> OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core);
   // Opens the tier beyond the node, where there is one; what it has on this node and can't be used costs the tier. Errors: the configuration's.
   absl::Status OpenRemote(const Options& options, core::CoreOptions* of_core);
+  // Keeps jobs in `path` from now on, and goes on with those that are there.
+  void GoOnWithJobs(const std::string& path);
   void FlushAll();
   ~State() {
     if (observation) observation->Stopping();
@@ -225,6 +230,20 @@ absl::Status Daemon::State::OpenRemote(const Options& options, core::CoreOptions
   of_remote.writing = std::min(of_remote.writing, options.pool.bytes / 16);
   of_core->remote = of_remote;
   return absl::OkStatus();
+}
+
+void Daemon::State::GoOnWithJobs(const std::string& path) {
+  JobFile kept = JobFile::Take(path);
+  const auto ran =
+      std::count_if(kept.jobs.begin(), kept.jobs.end(), [](const session::ListedJob& job) { return job.asked != nullptr; });
+  if (ran > 0) spdlog::info("{} jobs that ran when kvistd ended last go on", ran);
+  jobs = std::make_unique<JobKeeper>(path);
+  // Numbers are never given twice: also not that of one which has left the list since.
+  reactor->OnJobs([keeper = jobs.get(), last = kept.last](std::vector<session::ListedJob> listed) mutable {
+    for (const session::ListedJob& job : listed) last = std::max(last, job.job.id);
+    keeper->Keep({std::move(listed), last});
+  });
+  reactor->GoOnWith(std::move(kept.jobs), kept.last);
 }
 
 void Daemon::State::FlushAll() {
@@ -369,9 +388,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.remote->SpeakTo(s.reactor.get());
     s.reactor->SetRemoteTier(s.remote.get());
   }
+  if (!options.daemon.state_dir.empty()) s.GoOnWithJobs(options.daemon.state_dir + "/jobs");
   s.node =
       std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, Node::Below{s.ssd, std::move(no_ssd), s.remote.get()},
-                             s.gpus.get(), options, std::move(parts.reload));
+                             s.gpus.get(), s.jobs.get(), options, std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;

@@ -38,6 +38,7 @@ v1::Job ToJob(const std::string& node, const node::v1::Job& job) {
   reply.set_relative_error(job.relative_error());
   reply.set_trouble(job.trouble());
   reply.set_tier(job.tier());
+  reply.set_resumed(job.resumed());
   return reply;
 }
 

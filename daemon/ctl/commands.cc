@@ -516,7 +516,8 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
     one->add_flag("--dry-run", given.dry_run, "Say what is there of it, and do nothing");
     AddRequestOption(one, &given);
   }
-  CLI::App* jobs = app.add_subcommand("jobs", "The long operations: those that run, and those that ended last");
+  CLI::App* jobs =
+      app.add_subcommand("jobs", "The long operations: those that run, resumed after a restart, and those that ended last");
   jobs->require_subcommand(0, 1);
   const CLI::App* list_jobs = jobs->add_subcommand("list", "List them; so does `jobs` alone");
   CLI::App* cancel_job =

@@ -24,6 +24,10 @@ std::string Achieved(const node::v1::Job& job) {
                       HumanCount(job.chunks()), job.chunks() == 1 ? " chunk" : " chunks");
 }
 
+std::string StateOf(const node::v1::Job& job) {
+  return absl::StrCat(Printable(job.state()), job.resumed() ? ", resumed" : "");
+}
+
 JobProgress::JobProgress(const Terminal& terminal)
     : terminal_(terminal), bar_(terminal.size && terminal.size().has_value()) {}
 

@@ -291,15 +291,14 @@ std::string ToTable(const node::v1::Job& job, size_t) {
     const std::string where = job.tier().empty() ? "" : absl::StrCat(" in ", Printable(job.tier()));
     return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), where, OthersOf(job), "\n");
   }
-  return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", Printable(job.state()), ", ", Achieved(job),
-                      OthersOf(job),
+  return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", StateOf(job), ", ", Achieved(job), OthersOf(job),
                       IsClear(job) && job.tier().empty() && job.state() == "cancelled"
                           ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
                           : "\n");
 }
 
 std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns) {
-  if (jobs.jobs().empty()) return "no jobs: none has been started since the daemon's start\n";
+  if (jobs.jobs().empty()) return "no jobs: none runs, and none has ended lately\n";
   Table table({{"JOB", kRight},
                {"KIND"},
                {"SPACE"},
@@ -309,7 +308,7 @@ std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns) {
                {.title = "REQUEST", .if_any = true}});
   for (const auto& job : jobs.jobs()) {
     const std::string kind = job.tier().empty() ? job.kind() : absl::StrCat(job.kind(), " ", job.tier());
-    table.Add({absl::StrCat(job.id()), kind, job.space().empty() ? "all" : job.space(), job.state(),
+    table.Add({absl::StrCat(job.id()), kind, job.space().empty() ? "all" : job.space(), StateOf(job),
                HumanShare(job.total() == 0 && job.state() != "running" ? 1 : job.done(), std::max<uint64_t>(job.total(), 1)),
                HumanCount(job.chunks()), job.request()});
   }

@@ -74,6 +74,7 @@ node::v1::Job AtItsNode(const controller::v1::Job& job) {
   own.set_relative_error(job.relative_error());
   own.set_trouble(job.trouble());
   own.set_tier(job.tier());
+  own.set_resumed(job.resumed());
   return own;
 }
 
@@ -123,7 +124,7 @@ std::string ToTable(const controller::v1::ListJobsReply& jobs, size_t columns) {
   Table table(
       {{"JOB"}, {"KIND"}, {"SPACE"}, {"STATE"}, {"DONE", kRight}, {"CHUNKS", kRight}, {.title = "REQUEST", .if_any = true}});
   for (const auto& job : jobs.jobs()) {
-    table.Add({job.id(), job.kind(), job.space().empty() ? "all" : job.space(), job.state(), ShareOf(job),
+    table.Add({job.id(), job.kind(), job.space().empty() ? "all" : job.space(), StateOf(AtItsNode(job)), ShareOf(job),
                HumanCount(job.chunks()), job.request()});
   }
   return (jobs.jobs().empty() ? "no jobs\n" : table.Render(columns)) + SilentOnes(jobs);

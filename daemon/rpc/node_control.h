@@ -154,6 +154,7 @@ struct JobStatus {
   double relative_error = 0;
   std::string trouble = {};
   std::string tier = {};  // of a clear of one tier: which
+  bool resumed = false;   // it was asked for of an earlier kvistd, which ended before it
 
   bool running() const { return state == "running"; }
   bool operator==(const JobStatus&) const = default;

@@ -257,6 +257,7 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_relative_error(job.relative_error);
   reply.set_trouble(Text(job.trouble));
   reply.set_tier(Text(job.tier));
+  reply.set_resumed(job.resumed);
   return reply;
 }
 

@@ -1,4 +1,4 @@
-// A kvistd that ends itself with SIGKILL before a step of its SSD tier (crash_plan.h), and writes down what the tier gives up.
+// A kvistd that ends itself with SIGKILL before a step of its SSD tier, or goes no further (crash_plan.h), and writes down what the tier gives up.
 //
 // usage: KVIST_CRASH_PLAN=FILE KVIST_RECLAIMED=FILE kvistd_crashing [--set SECTION.KEY=VALUE]...      prints READY; ends by SIGTERM
 //   RECLAIMED gets the 32 bytes of each chunk's key, before its places are free
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   parts.ssd_step = [plan](std::string_view step) {
     if (plan->left.load(std::memory_order_acquire) == 0 || !step.starts_with(plan->step)) return;
     if (plan->left.fetch_sub(1) != 1) return;
-    ::kill(::getpid(), SIGKILL);
+    if (plan->stands.load() == 0) ::kill(::getpid(), SIGKILL);
     for (;;) ::pause();
   };
   parts.ssd_freed = [reclaimed](const kvist::core::PlacesFreed& freed) {

@@ -312,7 +312,8 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
                                                             {"bytes_after", 0},
                                                             {"relative_error", 0.0},
                                                             {"trouble", ""},
-                                                            {"tier", ""}});
+                                                            {"tier", ""},
+                                                            {"resumed", false}});
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
 
   const Outcome asked = Ctl({"clear", "--tier", "ssd", "--socket", served.socket}, "y");
@@ -348,7 +349,7 @@ TEST_CASE("kvistctl clear shows how far it is, and ^C leaves it running and says
 
 TEST_CASE("kvistctl jobs lists, watches and cancels") {
   Served served;
-  CHECK(Ctl({"jobs", "--socket", served.socket}).out == "no jobs: none has been started since the daemon's start\n");
+  CHECK(Ctl({"jobs", "--socket", served.socket}).out == "no jobs: none runs, and none has ended lately\n");
   REQUIRE(Ctl({"clear", "--yes", "--space", "aaaa", "--socket", served.socket}).code == kOk);
   served.node.ClearsGoOn();
   const Outcome late = Ctl({"clear", "--yes", "--timeout", "1s", "--socket", served.socket});
@@ -359,16 +360,20 @@ TEST_CASE("kvistctl jobs lists, watches and cancels") {
         "  1  clear  aaaa111111111111  done     100.0 %      17\n"
         "  2  clear  all               running   75.0 %      75\n");
 
+  served.node.Restarted();
+  CHECK_THAT(Ctl({"jobs", "--socket", served.socket}).out, Contains("running, resumed"));
+  CHECK(nlohmann::json::parse(Ctl({"jobs", "--socket", served.socket, "-o", "json"}).out)["jobs"][1]["resumed"] == true);
+
   const Outcome cancelled = Ctl({"jobs", "cancel", "2", "--socket", served.socket});
   CHECK(cancelled.code == kOk);
-  CHECK(
-      cancelled.out ==
-      "job 2, clear: cancelled, freed 75 chunks; the others stay hidden, and go when their room is needed or with the next "
-      "clear\n");
+  CHECK(cancelled.out ==
+        "job 2, clear: cancelled, resumed, freed 75 chunks; the others stay hidden, and go when their room is needed or "
+        "with the next "
+        "clear\n");
   CHECK(Ctl({"jobs", "cancel", "1", "--socket", served.socket}).out == "cleared 17 chunks\n");  // as it was
   const Outcome watched = Ctl({"jobs", "watch", "2", "--socket", served.socket});
   CHECK(watched.code == kRefused);
-  CHECK_THAT(watched.out, StartsWith("job 2, clear: cancelled, freed 75 chunks"));
+  CHECK_THAT(watched.out, StartsWith("job 2, clear: cancelled, resumed, freed 75 chunks"));
 
   const Outcome lines = Ctl({"jobs", "watch", "1", "-o", "json", "--socket", served.socket});
   CHECK(lines.code == kOk);

@@ -237,6 +237,11 @@ class FakeNode : public rpc::NodeControl {
       if (job.running()) job.state = "done";
     }
   }
+  // Those that run go on after a restart.
+  void Restarted() {
+    absl::MutexLock lock(&mutex_);
+    for (rpc::JobStatus& job : jobs_) job.resumed = job.resumed || job.running();
+  }
   std::vector<rpc::JobStatus> jobs() const {
     absl::MutexLock lock(&mutex_);
     return jobs_;
