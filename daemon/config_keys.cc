@@ -103,7 +103,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
 
       AtStart("A file with this kvistd's certificate, and those between it and its CA (PEM). It, the key and ca_file are "
               "looked at "
-              "again every few seconds: new ones need no restart.",
+              "again every few seconds: new ones need no restart, and ones that don't fit each other are left alone, with a "
+              "warning.",
               Path(KVIST_FIELD(tls, certificate_file), kPathMax)),
       AtStart("A file with that certificate's key (PEM, without a password), closed to other users.",
               Path(KVIST_FIELD(tls, key_file), kPathMax)),

@@ -22,7 +22,7 @@
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/wrap.h"
 #include "daemon/endpoint/credentials.h"
-#include "daemon/endpoint/tls_files.h"
+#include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/rpc/admin_server.h"
@@ -40,8 +40,9 @@ constexpr int kRequestBytesMax = 16 << 20;
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
-// What clients come to; the first is there always.
+// What clients come to: the socket always. Whatever is by TLS, nodes as well, goes by tls_files.
 struct Servers {
+  std::unique_ptr<endpoint::TlsFilesInForce> tls_files;
   std::unique_ptr<rpc::AdminServer> socket;
   std::unique_ptr<rpc::TlsServer> tls;
 };
@@ -49,14 +50,18 @@ struct Servers {
 absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
   const bool by_tls = !options.listen.empty() || std::any_of(options.nodes.begin(), options.nodes.end(),
                                                              [](const auto& node) { return node.address.is_tls(); });
-  if (by_tls) KVIST_RETURN_IF_ERROR(endpoint::CheckTlsFiles(options.tls));
+  Servers servers;
+  if (by_tls) {
+    KVIST_ASSIGN_OR_RETURN(servers.tls_files, endpoint::TlsFilesInForce::Create({.files = options.tls, .say = LogLine}));
+  }
+  const endpoint::TlsFiles files = by_tls ? servers.tls_files->paths() : endpoint::TlsFiles{};
   // gRPC writes a line for each handshake that fails, at every attempt.
   endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
   // One for each server: those who come over TCP have watchers' places, and connections to nodes, of their own.
   const auto over_nodes = [&]() -> absl::StatusOr<std::shared_ptr<grpc::Service>> {
     std::vector<controller::NamedNode> nodes;
     for (const ControllerOptions::Node& node : options.nodes)
-      nodes.push_back({node.name, controller::MakeRemoteNode(node.address, options.tls)});
+      nodes.push_back({node.name, controller::MakeRemoteNode(node.address, files)});
     KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
     return controller::MakeControllerService(std::move(named));
   };
@@ -69,14 +74,13 @@ absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
   KVIST_ASSIGN_OR_RETURN(server.services[0], over_nodes());
   server.section = "controller";
   server.request_bytes_max = kRequestBytesMax;
-  Servers servers;
   KVIST_ASSIGN_OR_RETURN(servers.socket, rpc::AdminServer::Create(std::move(server)));
   if (options.listen.empty()) return servers;
   rpc::TlsServer::Options tls;
   tls.services.resize(1);
   KVIST_ASSIGN_OR_RETURN(tls.services[0], over_nodes());
   tls.listen = options.listen;
-  tls.files = options.tls;
+  tls.files = files;
   tls.roles = rpc::ToRoles(options.roles);
   tls.section = "controller";
   tls.request_bytes_max = kRequestBytesMax;

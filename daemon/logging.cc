@@ -86,6 +86,10 @@ void SetUpLogging(const Options::Log& log) {
   spdlog::set_default_logger(std::move(logger));
 }
 
+void LogLine(bool warning, const std::string& text) {
+  spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+}
+
 void ChangeLogging(const Options::Log& log) { Apply(log, spdlog::default_logger_raw()); }
 
 }  // namespace kvist::daemon

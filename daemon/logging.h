@@ -1,6 +1,8 @@
 #ifndef KVIST_DAEMON_LOGGING_H_
 #define KVIST_DAEMON_LOGGING_H_
 
+#include <string>
+
 #include "daemon/options.h"
 
 namespace kvist::daemon {
@@ -15,6 +17,9 @@ namespace kvist::daemon {
 //
 // `log` must be valid. Call it before other threads start; those may log from then on.
 void SetUpLogging(const Options::Log& log);
+
+// A line at warn or info. Threads: any.
+void LogLine(bool warning, const std::string& text);
 
 // Changes level and format of the logger that SetUpLogging has set up, while threads log.
 void ChangeLogging(const Options::Log& log);

@@ -28,6 +28,7 @@ constexpr char kReactor[] = "reactor";
 constexpr char kEngineSocket[] = "engine socket";
 constexpr char kAdminSocket[] = "admin socket";
 constexpr char kSsdTier[] = "SSD tier";
+constexpr char kTlsFiles[] = "TLS files";
 
 }  // namespace
 
@@ -134,6 +135,10 @@ void Observation::SsdStarted(const SsdTier* ssd) {
 
 void Observation::SsdMissing(const std::string& why) {
   state_->health.Mind(kSsdTier, [why] { return absl::UnavailableError(why); });
+}
+
+void Observation::TlsFilesUsed(const endpoint::TlsFilesInForce* files) {
+  state_->health.Mind(kTlsFiles, [files] { return files->trouble(); });
 }
 
 void Observation::EngineSocketOpen(const std::string& path) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/metrics/figures.h"
 #include "daemon/options.h"
 #include "daemon/session/listener.h"
@@ -19,8 +20,8 @@ namespace kvist::daemon {
 //
 // Live: the reactor isn't there yet, or does a task of ours within a second. Ready: pool, reactor, engine socket and admin socket are
 // there and well.
-// Lifecycle: Start -> PoolMapped, ReactorStarted, SsdStarted, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor
-//   stops -> destroyed, before the reactor and the SSD tier are.
+// Lifecycle: Start -> PoolMapped, ReactorStarted, SsdStarted, TlsFilesUsed, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor
+//   stops -> destroyed, before the reactor, the SSD tier and the TLS files are.
 // Threads: Start, destroy and those calls on one; Count from any.
 class Observation {
  public:
@@ -39,6 +40,8 @@ class Observation {
   void SsdStarted(const SsdTier* ssd);
   // It was to be there and isn't, and why.
   void SsdMissing(const std::string& why);
+  // So does whether they are well: who is connected goes on.
+  void TlsFilesUsed(const endpoint::TlsFilesInForce* files);
   void EngineSocketOpen(const std::string& path);
   void AdminSocketOpen(const std::string& path);
   void Stopping();

@@ -27,8 +27,10 @@
 #include "daemon/controller/nodes.h"
 #include "daemon/core/core.h"
 #include "daemon/corruption_log.h"
+#include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/job_file.h"
 #include "daemon/job_keeper.h"
+#include "daemon/logging.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/observation.h"
@@ -169,6 +171,7 @@ struct Daemon::State {
   std::unique_ptr<ChunkFeed> chunk_feed;
   std::unique_ptr<session::Listener> listener;
   std::unique_ptr<rpc::AdminServer> admin;
+  std::unique_ptr<endpoint::TlsFilesInForce> tls_files;
   std::unique_ptr<rpc::TlsServer> admin_by_tls;
 
   // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
@@ -402,9 +405,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   listener.connections_per_uid = options.session.connections_per_uid;
   listener.tenants = options.tenants;
   listener.gpu_service = {s.gpus.get(), &*s.memory_proofs};
-  listener.log = [](bool warning, const std::string& text) {
-    spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
-  };
+  listener.log = LogLine;
   listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
   if (s.warm != nullptr) s.warm->Start();
@@ -465,7 +466,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   if (!options.admin.listen.empty()) {
     rpc::TlsServer::Options tls;
     tls.listen = options.admin.listen;
-    tls.files = TlsFilesOf(options);
+    KVIST_ASSIGN_OR_RETURN(s.tls_files, endpoint::TlsFilesInForce::Create({.files = TlsFilesOf(options), .say = LogLine}));
+    s.observation->TlsFilesUsed(s.tls_files.get());
+    tls.files = s.tls_files->paths();
     tls.roles = rpc::ToRoles(options.roles);
     tls.node = s.node.get();
     KVIST_ASSIGN_OR_RETURN(tls.services, services(ChunkFeed::kWatchersByTls));

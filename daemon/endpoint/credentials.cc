@@ -17,7 +17,7 @@
 namespace kvist::endpoint {
 namespace {
 
-constexpr unsigned kLookEverySeconds = 5;
+constexpr unsigned kLookEverySeconds = 1;
 // A server that is away is looked for again only after its name has been resolved again, by gRPC's default half a minute later.
 constexpr int kResolveAgainMillis = 1000;
 

@@ -14,9 +14,9 @@ class ServerCredentials;
 
 namespace kvist::endpoint {
 
-// Mutual TLS, 1.2 at least: whoever connects without a certificate of files.ca's gets no connection. The files are read again every few
-// seconds, and connections made after that have what stands there then; files that can't be read change nothing, and a key that isn't its
-// certificate's costs the connections until it is. `files` have passed CheckTlsFiles.
+// Mutual TLS, 1.2 at least: whoever connects without a certificate of files.ca's gets no connection. The files are read again every second, and
+// connections made after that have what stands there then; files that can't be read change nothing, and a key that isn't its certificate's costs the
+// connections until it is: so a process that lasts gives TlsFilesInForce's. `files` have passed CheckTlsFiles.
 std::shared_ptr<grpc::ServerCredentials> TlsServerCredentials(const TlsFiles& files);
 
 // A channel to `to`, which is_tls(), by the same rules; the server's certificate has to be of the address's host. It connects when it is used.

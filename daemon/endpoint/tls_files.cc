@@ -38,7 +38,9 @@ Bio Reader(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), st
 // OpenSSL would ask for a password on the terminal.
 int NoPassword(char*, int, int, void*) { return 0; }
 
-absl::StatusOr<Certificate> FirstCertificate(const std::string& key, const std::string& path) {
+Certificate NextCertificate(BIO* bio) { return Certificate(PEM_read_bio_X509(bio, nullptr, NoPassword, nullptr)); }
+
+absl::StatusOr<std::string> ReadCertificates(const std::string& key, const std::string& path) {
   std::ifstream file(path);
   if (!file) return ErrnoStatus(absl::StrCat(key, ": opening ", path), errno);
   std::ostringstream read;  // a directory can be opened, but not read
@@ -46,10 +48,20 @@ absl::StatusOr<Certificate> FirstCertificate(const std::string& key, const std::
     return absl::InvalidArgumentError(absl::StrCat(key, ": ", path, " can't be read, or is empty"));
   const std::string text = read.str();
   const Bio bio = Reader(text);
-  Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
   ERR_clear_error();
-  if (certificate == nullptr)
-    return absl::InvalidArgumentError(absl::StrCat(key, ": ", path, " begins with no certificate in PEM"));
+  size_t count = 0;
+  while (NextCertificate(bio.get()) != nullptr) ++count;
+  const bool whole = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;  // nothing more begins
+  ERR_clear_error();
+  if (count == 0) return absl::InvalidArgumentError(absl::StrCat(key, ": ", path, " begins with no certificate in PEM"));
+  if (!whole) return absl::InvalidArgumentError(absl::StrCat(key, ": ", path, " is broken after ", count, " certificates"));
+  return text;
+}
+
+Certificate First(const std::string& pem) {
+  const Bio bio = Reader(pem);
+  Certificate certificate = NextCertificate(bio.get());
+  ERR_clear_error();
   return certificate;
 }
 
@@ -64,20 +76,25 @@ std::string Missing(const TlsFiles& files, const TlsFileKeys& keys) {
 }
 
 bool HasRunOut(const std::string& pem) {
-  const Bio bio = Reader(pem);
-  const Certificate certificate(PEM_read_bio_X509(bio.get(), nullptr, NoPassword, nullptr));
-  ERR_clear_error();
+  const Certificate certificate = First(pem);
   return certificate == nullptr || X509_cmp_current_time(X509_get0_notAfter(certificate.get())) <= 0;
 }
 
-absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) {
+bool IsInTime(const std::string& pem) {
+  const Certificate certificate = First(pem);
+  return certificate != nullptr && X509_cmp_current_time(X509_get0_notBefore(certificate.get())) < 0 &&
+         X509_cmp_current_time(X509_get0_notAfter(certificate.get())) > 0;
+}
+
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) {
   if (!files.complete()) return absl::InvalidArgumentError(absl::StrCat("TLS lacks ", Missing(files, keys)));
-  KVIST_ASSIGN_OR_RETURN(const Certificate certificate, FirstCertificate(keys.certificate, files.certificate));
-  KVIST_ASSIGN_OR_RETURN(const Certificate ca, FirstCertificate(keys.ca, files.ca));
-  KVIST_ASSIGN_OR_RETURN(const std::string secret, ReadPrivateFile(keys.key, files.key));
-  const Bio bio = Reader(secret);
+  TlsTexts texts;
+  KVIST_ASSIGN_OR_RETURN(texts.certificate, ReadCertificates(keys.certificate, files.certificate));
+  KVIST_ASSIGN_OR_RETURN(texts.ca, ReadCertificates(keys.ca, files.ca));
+  KVIST_ASSIGN_OR_RETURN(texts.key, ReadPrivateFile(keys.key, files.key));
+  const Bio bio = Reader(texts.key);
   const Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassword, nullptr));
-  const bool fits = key != nullptr && X509_check_private_key(certificate.get(), key.get()) == 1;
+  const bool fits = key != nullptr && X509_check_private_key(First(texts.certificate).get(), key.get()) == 1;
   ERR_clear_error();
   if (key == nullptr)
     return absl::InvalidArgumentError(
@@ -86,7 +103,9 @@ absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) {
     return absl::InvalidArgumentError(
         absl::StrCat(keys.key, ": ", files.key, " isn't the key of the certificate in ", files.certificate));
   }
-  return absl::OkStatus();
+  return texts;
 }
+
+absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) { return ReadTlsFiles(files, keys).status(); }
 
 }  // namespace kvist::endpoint

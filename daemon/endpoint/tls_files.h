@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace kvist::endpoint {
 
@@ -33,6 +34,17 @@ std::string Missing(const TlsFiles& files, const TlsFileKeys& keys = {});
 // Errors, each with the setting and the file: InvalidArgument  one is missing, isn't PEM, or the key isn't the certificate's.
 //         FailedPrecondition  others may read the key; has the command that mends it.  Those of files.
 absl::Status CheckTlsFiles(const TlsFiles& files, const TlsFileKeys& keys = {});
+
+// What stands in them.
+struct TlsTexts {
+  std::string certificate, key, ca;
+  bool operator==(const TlsTexts&) const = default;
+};
+// The same, with what was looked at.
+absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, const TlsFileKeys& keys = {});
+
+// Whether the time of a certificate, the first of several, has come and isn't over.
+bool IsInTime(const std::string& pem);
 // Whether the time of a certificate is over; also of what is none.
 bool HasRunOut(const std::string& pem);
 

@@ -33,6 +33,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
+#include "tests/support/http_get.h"
 #include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 
@@ -242,6 +243,49 @@ TEST_CASE("A reload gives and takes roles") {
   CHECK(chunks->Finish().error_code() == grpc::PERMISSION_DENIED);
   CHECK(Status(prometheus).error_code() == grpc::PERMISSION_DENIED);
   CHECK(Status(nobody).ok());
+}
+
+TEST_CASE("A renewal of certificates that goes wrong costs kvistd and kvist-controller a warning, and no connection") {
+  const Certificates certificates;
+  const CertificateAuthority& ca = certificates.ca;
+  const TempDir dir;
+  const uint16_t port_node = FreePort(), port = FreePort(), port_http = FreePort();
+  const std::string log = dir / "log", file = dir / "c.toml";
+  std::optional<StderrTo> to_log(log);
+  std::vector<std::string> settings = certificates.Settings(port_node);
+  settings.insert(settings.end(), {"log.level=info", "metrics.listen=" + OwnAddress(port_http)});
+  const DaemonProcess daemon(dir.path(), settings, FileOf(dir, kRoles));
+  std::ofstream(file) << "[controller]\nsocket = \"" << dir / "c.sock"
+                      << "\"\nlisten = \"" << OwnAddress(port) << "\"\n[tls]\ncertificate_file = \""
+                      << ca.file("controller.crt") << "\"\nkey_file = \"" << ca.file("controller.key") << "\"\nca_file = \""
+                      << ca.file("ca.crt") << "\"\n"
+                      << kRoles << "[nodes]\na = \"tls:" << OwnAddress(port_node) << "\"\n";
+  const ChildProcess controller = StartController(file);
+  to_log.reset();
+  REQUIRE(Eventually([&] { return Health(ByTls(port, certificates.Of("router"))).first.ok(); }));
+  const auto said = [&] {
+    std::ifstream lines(log);
+    return std::string{std::istreambuf_iterator<char>(lines), {}};
+  };
+  const auto says = [&](const std::string& line) {
+    return Eventually([&] { return said().find(line) != std::string::npos; });
+  };
+  for (const std::string whose : {"node", "controller"}) {
+    ca.Run("cp " + ca.file(whose + ".key") + " " + ca.file(whose + ".kept"));
+    ca.Run("cp " + ca.file("nobody.key") + " " + ca.file(whose + ".key"));
+  }
+  for (const std::string whose : {"node", "controller"})
+    CHECK(says("tls.key_file: " + ca.file(whose + ".key") + " isn't the key of the certificate in " +
+               ca.file(whose + ".crt")));
+  CHECK(Status(ByTls(port_node, certificates.Of("router"))).error_message() == "");
+  const auto [health, nodes] = Health(ByTls(port, certificates.Of("router")));
+  CHECK(health.error_message() == "");
+  REQUIRE(nodes.nodes_size() == 1);
+  CHECK(nodes.nodes(0).code() == grpc::OK);
+  CHECK_THAT(kvist::test::HttpGet(port_http, "/readyz?verbose"), Catch::Contains("[!] TLS files: tls.key_file: "));
+  for (const std::string whose : {"node", "controller"})
+    ca.Run("cp " + ca.file(whose + ".kept") + " " + ca.file(whose + ".key"));
+  CHECK(says("tls.certificate_file, tls.key_file, tls.ca_file: well again"));
 }
 
 TEST_CASE("kvistd doesn't start where strangers could operate it") {

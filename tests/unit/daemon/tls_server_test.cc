@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/endpoint/credentials.h"
+#include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/rpc/admin_socket.h"
 #include "proto/node.grpc.pb.h"
@@ -223,6 +224,40 @@ TEST_CASE("TlsServer takes new certificates over while it runs") {
   bool taken = false;
   while (!taken && std::chrono::steady_clock::now() < deadline) taken = Client(served, of_next).Status().ok();
   CHECK(taken);
+}
+
+TEST_CASE("TlsServer goes on with the files before while others don't fit, when it is given those in force") {
+  Served served;
+  const auto in_force = endpoint::TlsFilesInForce::Create(
+      {.files = served.Files("server"), .say = [](bool, const std::string&) {}, .look_every = absl::Milliseconds(1)});
+  REQUIRE(in_force.ok());
+  served.server.reset();
+  TlsServer::Options options = served.Options();
+  options.files = (*in_force)->paths();
+  auto created = TlsServer::Create(std::move(options));
+  REQUIRE(created.ok());
+  served.server = *std::move(created);
+  const test::CertificateAuthority next;
+  next.Sign("server", "IP:127.0.0.1");
+  next.Sign("router", "DNS:router.example");
+  const endpoint::TlsFiles of_next{next.file("router.crt"), next.file("router.key"), next.file("ca.crt")};
+  const auto put = [&](const std::string& name) {
+    std::filesystem::copy_file(next.file(name), served.ca.file(name), std::filesystem::copy_options::overwrite_existing);
+  };
+  // As long as gRPC takes to look at its files twice.
+  const endpoint::TlsFiles router{served.ca.file("router.crt"), served.ca.file("router.key"), served.ca.file("before.crt")};
+  std::filesystem::copy_file(served.ca.file("ca.crt"), router.ca);
+  put("server.crt");
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(2500);
+  while (std::chrono::steady_clock::now() < until) REQUIRE(Client(served, router).Status().error_message() == "");
+  CHECK_THAT(std::string((*in_force)->trouble().message()), Catch::Contains("isn't the key of the certificate"));
+  put("server.key");
+  put("ca.crt");
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  bool taken = false;
+  while (!taken && std::chrono::steady_clock::now() < deadline) taken = Client(served, of_next).Status().ok();
+  CHECK(taken);
+  served.server.reset();  // before its files
 }
 
 TEST_CASE("TlsServer says why it can't serve") {
