@@ -20,6 +20,7 @@
 #include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/rpc/admin_socket.h"
+#include "daemon/rpc/tcp_door.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
@@ -158,6 +159,31 @@ class JobWatcher {
   node::v1::Job job_;
 };
 
+// A connection of somebody who doesn't say who it is.
+UniqueFd Silent(uint16_t port) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return fd;
+}
+
+TEST_CASE("TlsServer sends nobody away who has made a call, however many strangers come from the same address") {
+  Served served;
+  served.node.ClearsGoOn();
+  REQUIRE(Client(served, served.Files("router")).Clear().ok());
+  JobWatcher router(served, "router");
+  REQUIRE(router.ReadsUntil(750));
+  std::vector<UniqueFd> strangers;
+  for (uint32_t i = 0; i < TcpDoor::Limits::OfThisProcess().strangers + 50; ++i) strangers.push_back(Silent(served.port));
+  char byte;
+  CHECK(::recv(strangers[0].get(), &byte, 1, 0) <= 0);  // sent away
+  REQUIRE(served.node.CancelJob(1, MonotonicNow() + absl::Seconds(20)).ok());
+  CHECK(router.End().error_message() == "");
+}
+
 TEST_CASE("TlsServer ends what a client watches whose role is taken away, and nobody else's") {
   Served served;
   served.node.ClearsGoOn();
@@ -277,12 +303,7 @@ TEST_CASE("TlsServer and the socket beside it answer while 200 clients never say
   REQUIRE(admin.ok());
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 200; ++i) {
-    silent.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(served.port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(silent.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    silent.push_back(Silent(served.port));
     const char hello[] = {0x16, 0x03};  // the beginning of a handshake, for every second
     if (i % 2 == 0) REQUIRE(::send(silent.back().get(), hello, sizeof hello, MSG_NOSIGNAL) == 2);
   }
