@@ -55,7 +55,9 @@ absl::Status Refused(const std::string& setting, const std::string& address, con
       return absl::UnavailableError(
           absl::StrCat(what, "this machine hasn't the address ", host, "; `ip address` lists those that it has"));
     case EAFNOSUPPORT:
-      return absl::UnavailableError(absl::StrCat(what, "this machine has no IPv6: name an address of IPv4"));
+      return absl::UnavailableError(
+          absl::StrCat(what, "this process may make no socket of ", host.find(':') == std::string::npos ? "IPv4" : "IPv6",
+                       ": RestrictAddressFamilies= of its unit leaves that out, or this machine hasn't it"));
     case EACCES:
       return absl::PermissionDeniedError(absl::StrCat(
           what, "this user may not take the port; those below 1024 take CAP_NET_BIND_SERVICE: name a higher one"));

@@ -12,7 +12,7 @@ namespace kvist::rpc {
 // no other, "[::]" every address, of IPv6 and of IPv4. It doesn't block; nobody shares the port.
 //
 // Errors, each with `setting` and what can be done: InvalidArgument  no such address.  Unavailable  another process has the port, or this machine
-//         hasn't the address, or no IPv6.  PermissionDenied  not ours to take. Others: those of sockets.
+//         hasn't the address, or IPv4 or IPv6 is closed to the process.  PermissionDenied  not ours to take. Others: those of sockets.
 absl::StatusOr<UniqueFd> ListenByTcp(const std::string& address, const std::string& setting);
 
 }  // namespace kvist::rpc
