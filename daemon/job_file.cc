@@ -177,7 +177,8 @@ std::shared_ptr<const AskedJob> AskedOf(absl::string_view line, const Job& job) 
   if (asked.keys.empty() == of_prompt || asked.space.empty() == job.digest.has_value()) return nullptr;
   if (of_prompt && !job.digest.has_value()) return nullptr;
   const bool moves = job.kind == JobKind::kMove || job.kind == JobKind::kPrefetch;
-  if (moves != from.has_value() || moves != to.has_value() || (job.tier.has_value() && (moves || method != 0)))
+  if (moves != from.has_value() || moves != to.has_value() || (keep && !moves) ||
+      (job.tier.has_value() && (moves || method != 0)))
     return nullptr;
   switch (job.kind) {
     case JobKind::kClear:

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <variant>
@@ -188,6 +189,35 @@ TEST_CASE("JobFile takes nothing that the core wouldn't") {
   CHECK(Refused(of(move + absl::StrReplaceAll(ended.substr(0, ended.find('\n') + 1), {{"job 1 ", "job 2 "}}))));
   for (uint32_t k = 0; k <= core::Core::kKeysMax; ++k) keys += " " + key;
   CHECK(Refused(of(job("move", "-", "ssd dram 0 0" + keys))));
+}
+
+TEST_CASE("JobFile that was changed anywhere is refused, or is what it would write itself") {
+  JobFile file = All();
+  file.jobs.erase(file.jobs.begin() + 7);  // the long one
+  const std::string text = file.Text();
+  const uint32_t seed = std::random_device()();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const auto any = [&random](size_t below) { return random() % below; };
+  const std::string bytes("0123456789abcdef -\n\0joprst", 26);
+  uint32_t taken = 0;
+  for (int i = 0; i < 5000; ++i) {
+    std::string changed = text;
+    for (size_t changes = 1 + any(3); changes > 0; --changes) {
+      const size_t at = any(changed.size());
+      switch (any(4)) {
+        case 0: changed[at] = bytes[any(bytes.size())]; break;
+        case 1: changed.erase(at, 1 + any(70)); break;
+        case 2: changed.insert(at, 1, bytes[any(bytes.size())]); break;
+        default: changed.insert(at, changed.substr(any(changed.size()), any(100))); break;
+      }
+    }
+    const absl::StatusOr<JobFile> read = JobFile::FromText(changed);
+    if (!read.ok()) continue;
+    ++taken;
+    if (read->Text() != changed) FAIL("seed " << seed << ":\n" << changed);
+  }
+  CHECK(taken > 0);
 }
 
 TEST_CASE("JobFile that can't be used is set aside, and one that isn't there is empty") {
