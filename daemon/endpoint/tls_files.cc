@@ -58,6 +58,11 @@ absl::StatusOr<std::string> ReadCertificates(const std::string& key, const std::
   return text;
 }
 
+bool IsNow(const X509& certificate) {
+  return X509_cmp_current_time(X509_get0_notBefore(&certificate)) < 0 &&
+         X509_cmp_current_time(X509_get0_notAfter(&certificate)) > 0;
+}
+
 Certificate First(const std::string& pem) {
   const Bio bio = Reader(pem);
   Certificate certificate = NextCertificate(bio.get());
@@ -82,8 +87,15 @@ bool HasRunOut(const std::string& pem) {
 
 bool IsInTime(const std::string& pem) {
   const Certificate certificate = First(pem);
-  return certificate != nullptr && X509_cmp_current_time(X509_get0_notBefore(certificate.get())) < 0 &&
-         X509_cmp_current_time(X509_get0_notAfter(certificate.get())) > 0;
+  return certificate != nullptr && IsNow(*certificate);
+}
+
+bool IsAnyInTime(const std::string& pem) {
+  const Bio bio = Reader(pem);
+  bool any = false;
+  while (const Certificate certificate = NextCertificate(bio.get())) any = any || IsNow(*certificate);
+  ERR_clear_error();
+  return any;
 }
 
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, const TlsFileKeys& keys) {

@@ -45,6 +45,8 @@ absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files, const TlsFileKeys& 
 
 // Whether the time of a certificate, the first of several, has come and isn't over.
 bool IsInTime(const std::string& pem);
+// The same of any of several: of CAs one that is in time will do.
+bool IsAnyInTime(const std::string& pem);
 // Whether the time of a certificate is over; also of what is none.
 bool HasRunOut(const std::string& pem);
 

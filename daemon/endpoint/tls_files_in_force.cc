@@ -74,19 +74,24 @@ struct TlsFilesInForce::State {
   // Puts in force what can be; what can't is the error.
   absl::Status Look() {
     KVIST_ASSIGN_OR_RETURN(TlsTexts next, ReadTlsFiles(options.files, options.keys));
-    const auto in_time = [&](const std::string& then, const std::string& now, const std::string& setting,
-                             const std::string& path) {
-      if (IsInTime(now) || (then != now && !IsInTime(then))) return absl::OkStatus();
-      return absl::FailedPreconditionError(absl::StrCat(setting, ": the time of the certificate in ", path,
-                                                        HasRunOut(now) ? " is over" : " hasn't come yet"));
-    };
-    KVIST_RETURN_IF_ERROR(in_time(texts.certificate, next.certificate, options.keys.certificate, options.files.certificate));
-    KVIST_RETURN_IF_ERROR(in_time(texts.ca, next.ca, options.keys.ca, options.files.ca));
-    if (next == texts) return absl::OkStatus();
+    // What isn't in time doesn't replace what is; where that isn't in time, either, nothing is lost.
+    absl::Status late;
+    if (!IsInTime(next.certificate)) {
+      late = absl::FailedPreconditionError(absl::StrCat(options.keys.certificate, ": the time of the certificate in ",
+                                                        options.files.certificate,
+                                                        HasRunOut(next.certificate) ? " is over" : " hasn't come yet"));
+      if (IsInTime(texts.certificate) && next.certificate != texts.certificate) return late;
+    }
+    if (!IsAnyInTime(next.ca)) {
+      late.Update(absl::FailedPreconditionError(absl::StrCat(options.keys.ca, ": the time of the certificates in ",
+                                                             options.files.ca, " is over, or hasn't come yet")));
+      if (IsAnyInTime(texts.ca) && next.ca != texts.ca) return late;
+    }
+    if (next == texts) return late;
     KVIST_RETURN_IF_ERROR(PutInForce(std::move(next)));
     options.say(false, absl::StrCat(options.keys.certificate, ", ", options.keys.key, ", ", options.keys.ca,
                                     ": renewed, and in force for connections from now on"));
-    return absl::OkStatus();
+    return late;
   }
 
   void Say(const absl::Status& status) {

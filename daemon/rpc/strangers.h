@@ -7,34 +7,28 @@
 #include <map>
 #include <optional>
 
-#include "absl/time/time.h"
 #include "daemon/rpc/tcp_peer.h"
 
 namespace kvist::rpc {
 
-// The connections of those who haven't said yet who they are, and which of them goes first when there are too many: of the net (TcpPeer::net) that
-// has most, the one that has waited longest. So a flood from one machine sends its own away, and somebody from elsewhere is left the time to say it.
+// The connections of those who haven't made a call yet that they may make, and which of them goes first when there are too many: of the net
+// (TcpPeer::net) that has most, the one that has waited longest. So a flood from one machine sends its own away, and somebody from elsewhere is left
+// the time to say who he is.
 //
 // Numbers are the caller's, in the order in which they came. Threads: one at a time.
 class Strangers {
  public:
-  void Came(uint64_t number, const TcpPeer& peer, absl::Time now);
+  void Came(uint64_t number, const TcpPeer& peer);
   // It has said who it is, or has gone; or was no stranger.
   void Forget(uint64_t number);
-  // Those who came before are none any more: whoever serves them has ended the connections of those who hadn't said it by now.
-  void ForgetBefore(absl::Time time);
 
-  size_t size() const { return since_.size(); }
+  size_t size() const { return nets_.size(); }
   // Nothing when there are none.
   std::optional<uint64_t> FirstToGo() const;
 
  private:
   using Net = std::array<uint8_t, 16>;
-  struct Stranger {
-    Net net;
-    absl::Time since;
-  };
-  std::map<uint64_t, Stranger> since_;
+  std::map<uint64_t, Net> nets_;  // by number
   std::map<Net, size_t> of_net_;  // how many; never 0
 };
 

@@ -115,15 +115,20 @@ struct TcpDoor::State {
     Listen(false);  // ready while nothing can be taken from it, it would wake the thread for ever
   }
 
+  // For a connection, which takes two, and for the others.
+  bool HasDescriptors() const {
+    // The lowest number that is free is taken, so there are at most so many above it.
+    const UniqueFd lowest(::fcntl(stop.get(), F_DUPFD_CLOEXEC, 0));
+    return lowest && static_cast<uint64_t>(lowest.get()) + 2 + options.limits.descriptors_left < DescriptorsMax();
+  }
+
   void TakeSome() {
     for (int i = 0; i < kAtOnce; ++i) {
+      if (!HasDescriptors()) return NoDescriptors();  // who waits isn't taken only to be sent away
       UniqueFd socket(::accept4(options.listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) return NoDescriptors();
       if (!socket && (errno == EAGAIN || errno == EINVAL)) return;
       if (!socket) continue;  // it has gone again
-      // The lowest number that is free is taken, so there are at most so many above it.
-      if (static_cast<uint64_t>(socket.get()) + 1 + options.limits.descriptors_left >= DescriptorsMax())
-        return NoDescriptors();
       if (const std::optional<TcpPeer> peer = PeerOf(socket.get()); peer.has_value() && !Enter(socket, *peer))
         return NoDescriptors();
     }
@@ -141,7 +146,7 @@ struct TcpDoor::State {
       const absl::MutexLock lock(&mutex);
       connections.emplace(next, Connection{std::move(watched), peer});
       numbers.insert_or_assign(peer, next);
-      strangers.Came(next, peer, MonotonicNow());
+      strangers.Came(next, peer);
     }
     ++next;
     options.take(std::move(socket));
@@ -155,7 +160,6 @@ struct TcpDoor::State {
       Connection gone;
       {
         const absl::MutexLock lock(&mutex);
-        strangers.ForgetBefore(MonotonicNow() - options.patience);
         const bool is_full = connections.size() >= options.limits.connections;
         if (!is_full && strangers.size() < options.limits.strangers) return true;
         goes = strangers.FirstToGo();
@@ -194,7 +198,7 @@ struct TcpDoor::State {
     const absl::MutexLock lock(&mutex);
     gone.swap(connections);
     numbers.clear();
-    strangers.ForgetBefore(absl::InfiniteFuture());
+    strangers = Strangers();
   }
 
   Connection Take(uint64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
@@ -252,7 +256,6 @@ void TcpDoor::Known(const TcpPeer& peer) {
 
 TcpDoor::Count TcpDoor::count() const {
   const absl::MutexLock lock(&state_->mutex);
-  state_->strangers.ForgetBefore(MonotonicNow() - state_->options.patience);
   return {state_->connections.size(), state_->strangers.size()};
 }
 

@@ -16,7 +16,7 @@ namespace kvist::rpc {
 // Takes the connections that come to a listening socket, and gives each to whoever serves it, gRPC, which owns it then. gRPC's own listeners stop for
 // good when the process has run out of descriptors (1.51); this one waits until there are some again.
 //
-// Bounds: so many connections at once, of which so many are strangers': of those who are neither Known nor older than `patience`. To make room a
+// Bounds: so many connections at once, of which so many are strangers': of those who aren't Known. To make room a
 //   stranger is sent away, the one that Strangers says; when all are known, the newcomer. The last `descriptors_left` descriptors of the process
 //   are left to others. A connection takes two: its own, and one by which the door sees that it ended, and ends it.
 // Says: at most a line a minute of each kind.
@@ -34,7 +34,6 @@ class TcpDoor {
   struct Options {
     UniqueFd listening;  // doesn't block
     Limits limits;
-    absl::Duration patience;             // by then a stranger is known, or ended by whoever serves it
     std::function<void(UniqueFd)> take;  // the socket doesn't block
     std::function<void(const std::string&)> warn;
   };

@@ -31,7 +31,6 @@ constexpr int kTlsThreadsMax = 32;  // as on the socket
 constexpr std::chrono::seconds kTlsGrace(1);
 constexpr int kHandshakeMillis = 10'000;
 // gRPC has ended whoever hasn't finished its handshake by then.
-constexpr absl::Duration kStrangerFor = absl::Milliseconds(kHandshakeMillis + 1000);
 constexpr int kConnectionMillis = 3'600'000;
 // More than any call lasts but the watching of chunks, which goes on from where it was.
 constexpr int kLastCallMillis = 660'000;
@@ -70,7 +69,6 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   TcpDoor::Options door;
   KVIST_ASSIGN_OR_RETURN(door.listening, ListenByTcp(options.listen, absl::StrCat(options.section, ".listen")));
   door.limits = TcpDoor::Limits::OfThisProcess();
-  door.patience = kStrangerFor;
   door.take = [raw](UniqueFd socket) {
     grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
     connection.fd = socket.release();
@@ -96,6 +94,7 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLastCallMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfConnection);
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kAskSilentMillis);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);  // a machine that is gone is to leave its place
   state->server = builder.BuildAndStart();
   if (state->server == nullptr)
     return absl::UnavailableError(absl::StrCat(options.section, ".listen: gRPC can't serve at ", options.listen));

@@ -62,13 +62,12 @@ bool Ends(const UniqueFd& fd, int within_millis) {
 // A door, and somebody behind it who serves: keeps what it is given until the other end, or the door, has ended it.
 class Behind {
  public:
-  explicit Behind(TcpDoor::Limits limits, absl::Duration patience = absl::Hours(1)) {
+  explicit Behind(TcpDoor::Limits limits) {
     TcpDoor::Options options;
     absl::StatusOr<UniqueFd> listening = ListenByTcp(absl::StrCat(kFirst, ":", port), "test.listen");
     REQUIRE(listening.ok());
     options.listening = *std::move(listening);
     options.limits = limits;
-    options.patience = patience;
     options.take = [this](UniqueFd socket) {
       const absl::MutexLock lock(&mutex_);
       taken_.push_back(std::move(socket));
@@ -160,26 +159,18 @@ TEST_CASE("Strangers sends away the one that has waited longest of the net that 
   struct One {
     uint64_t number;
     std::string net;
-    absl::Time since;
   };
   std::vector<One> model;
-  const absl::Time start = absl::UnixEpoch();
   for (uint64_t step = 0; step < 5000; ++step) {
-    const absl::Time now = start + absl::Seconds(static_cast<int64_t>(step));
     if (random() % 3 != 0) {
       const TcpPeer peer = Peer(absl::StrCat("ipv4:10.0.0.", random() % 4 * (random() % 2), ":", step % 60'000));
-      strangers.Came(step, peer, now);
-      model.push_back({step, NetText(peer.net()), now});
+      strangers.Came(step, peer);
+      model.push_back({step, NetText(peer.net())});
     } else if (random() % 2 == 0 && !model.empty()) {
       const size_t which = random() % model.size();
       strangers.Forget(model[which].number);
       strangers.Forget(model[which].number);
       model.erase(model.begin() + static_cast<ptrdiff_t>(which));
-    } else if (random() % 8 == 0) {
-      const absl::Time before = now - absl::Seconds(20);
-      strangers.ForgetBefore(before);
-      model.erase(std::remove_if(model.begin(), model.end(), [&](const One& one) { return one.since < before; }),
-                  model.end());
     }
     REQUIRE(strangers.size() == model.size());
     const std::optional<uint64_t> first = strangers.FirstToGo();
@@ -293,15 +284,6 @@ TEST_CASE("TcpDoor refuses who comes when all are known") {
   const UniqueFd again = ConnectFrom(kFirst, behind.port);
   CHECK(behind.HasTaken(5));
   CHECK_THAT(behind.warned().at(0), Catch::StartsWith("a connection by TLS is refused: there are 4 already"));
-}
-
-TEST_CASE("TcpDoor holds nobody for a stranger whose time to say who it is has passed") {
-  Behind behind({.connections = 16, .strangers = 2, .descriptors_left = 8}, absl::ZeroDuration());
-  std::vector<UniqueFd> clients;
-  for (size_t i = 0; i < 10; ++i) clients.push_back(ConnectFrom(kFirst, behind.port));
-  REQUIRE(behind.HasTaken(10));
-  CHECK(Soon([&] { return behind.door->count().strangers == 0; }));
-  for (const UniqueFd& client : clients) CHECK_FALSE(Ends(client, 0));
 }
 
 // Lowers the process's limit of descriptors to so many more than it has now.

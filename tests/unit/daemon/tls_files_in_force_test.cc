@@ -69,7 +69,7 @@ struct Renewed {
         [&] { return !Said().empty() && Said().back().first && Said().back().second.find(what) != std::string::npos; });
   }
   bool Well() {
-    return Soon([&] { return in_force->trouble().ok() && !Said().empty() && !Said().back().first; });
+    return Soon([&] { return !Said().empty() && Said().back().second.find("well again") != std::string::npos; });
   }
 };
 
