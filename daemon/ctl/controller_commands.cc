@@ -174,7 +174,9 @@ ExitCode ControllerSession::WatchAll(ControllerClient& controller, api::JobsRepl
   }
   for (absl::Duration pause = kFirstPause; !missing.empty(); pause = std::min(2 * pause, kPause)) {
     api::ListJobsRequest request;
-    for (const auto& [id, job] : missing) request.add_nodes(job->node());
+    std::set<std::string> nodes;
+    for (const auto& [id, job] : missing) nodes.insert(job->node());
+    request.mutable_nodes()->Assign(nodes.begin(), nodes.end());
     const absl::StatusOr<api::ListJobsReply> now =
         controller.Ask(request, std::max(end - MonotonicNow(), std::min(kLookTime, Timeout(kJobTime))));
     if (!now.ok()) {

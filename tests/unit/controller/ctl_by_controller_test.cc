@@ -89,7 +89,7 @@ TEST_CASE("kvistctl waits for every node's jobs, and blames the node that fails 
     nodes.meanwhile = [&](int looks) {
       if (looks == 2) nodes.b.EndJobs();
     };
-    const auto said = nodes.Ctl({"clear", "--yes", "-o", "json", "--timeout", "300ms"});
+    const auto said = nodes.Ctl({"clear", "--yes", "-o", "json", "--timeout", "2s"});
     CHECK(said.code == kUnavailable);
     CHECK(said.json()["nodes"][0]["code"] == 4);
     CHECK(said.json()["nodes"][1]["code"] == 0);
