@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/core/core.h"
 #include "daemon/kept_file.h"
+#include "storage/base/check.h"
 #include "storage/base/status.h"
 #include "storage/codec/method.h"
 
@@ -144,10 +145,10 @@ std::string LineOf(const AskedJob& asked) {
   const auto* const move = std::get_if<core::MoveAsked>(&asked.event);
   const auto* const recode = std::get_if<core::RecodeAsked>(&asked.event);
   using MaybeTier = std::optional<Tier>;
-  std::string line =
-      absl::StrCat("asked ", InHex(asked.space), " ", NameOf(move != nullptr ? MaybeTier(move->from) : MaybeTier()), " ",
-                   NameOf(move != nullptr ? MaybeTier(move->to) : MaybeTier()), " ",
-                   move != nullptr && move->keep_source ? 1 : 0, " ", recode != nullptr ? recode->method : 0);
+  std::string line = absl::StrCat(
+      "asked ", InHex(asked.space), " ", NameOf(move != nullptr ? MaybeTier(move->from) : MaybeTier()), " ",
+      NameOf(move != nullptr ? MaybeTier(move->to) : MaybeTier()), " ", move != nullptr && move->keep_source ? 1 : 0, " ",
+      recode != nullptr ? recode->method : 0, " ", asked.tiers);
   for (const ChunkKey& key : asked.keys) absl::StrAppend(&line, " ", DigestInHex(key));
   return line + "\n";
 }
@@ -166,6 +167,7 @@ std::shared_ptr<const AskedJob> AskedOf(absl::string_view line, const Job& job) 
   const auto from = words.Named<Tier>(kTierNames), to = words.Named<Tier>(kTierNames);
   const bool keep = words.Number(1) == 1;
   const uint64_t method = words.Number(UINT8_MAX);
+  asked.tiers = static_cast<uint8_t>(words.Number((1 << core::kTiers) - 1));
   while (words.good() && !words.ended()) {
     const std::optional<ChunkKey> key = words.DigestOf<ChunkKey>();
     if (!key.has_value() || asked.keys.size() == core::Core::kKeysMax) return nullptr;
@@ -214,6 +216,7 @@ std::string JobFile::Text() const {
   std::string text = absl::StrCat(kVersionLine, "\nnext ", last.value + 1, "\n");
   for (const ListedJob& listed : jobs) {
     text += LineOf(listed.job);
+    KVIST_CHECK((listed.asked != nullptr) == (listed.job.state == JobState::kRunning));
     if (listed.asked != nullptr) text += LineOf(*listed.asked);
   }
   return text + "end\n";

@@ -10,7 +10,8 @@
 
 namespace kvist::daemon {
 
-JobKeeper::JobKeeper(std::string path) : path_(std::move(path)), thread_([this] { Run(); }) {
+JobKeeper::JobKeeper(std::string path, absl::Duration again)
+    : path_(std::move(path)), again_(again), thread_([this] { Run(); }) {
   ::pthread_setname_np(thread_.native_handle(), "kvist-jobs");
 }
 
@@ -43,16 +44,17 @@ void JobKeeper::Run() {
     return next_.has_value() || stopping_;
   };
   bool troubled = false;
+  std::string text;  // of the last list
   for (;;) {
-    JobFile jobs;
     uint64_t said = 0;
     {
-      const absl::MutexLock lock(&mutex_, absl::Condition(&more));
-      if (!next_.has_value()) return;
-      jobs = *std::exchange(next_, std::nullopt);
+      const absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&more), troubled ? again_ : absl::InfiniteDuration());
+      if (!next_.has_value() && !troubled) return;
+      if (next_.has_value()) text = std::exchange(next_, std::nullopt)->Text();
       said = said_;
     }
-    const absl::Status written = KeepFile(path_, jobs.Text());
+    const absl::Status written = KeepFile(path_, text);
     if (!written.ok() && !troubled) {
       spdlog::warn(
           "jobs that run now may not go on after a restart, and who asks again under a request's name may get another one "
@@ -63,6 +65,7 @@ void JobKeeper::Run() {
     const absl::MutexLock lock(&mutex_);
     tried_ = said;
     written_ = written.ok();
+    if (troubled && stopping_ && !next_.has_value()) return;
   }
 }
 

@@ -15,11 +15,13 @@ namespace kvist::daemon {
 
 // Keeps the file of the jobs as they are. A thread of its own writes it, always the last that was said, so the reactor waits for no disk.
 //
+// What couldn't be written is tried again every `again`, and once more in the end: an old list has later daemons run jobs that are over.
+//
 // Lifecycle: create -> Keep any number of times -> the destructor returns when the last has been written, or couldn't be.
 // Threads: any but the destructor's.
 class JobKeeper {
  public:
-  explicit JobKeeper(std::string path);
+  explicit JobKeeper(std::string path, absl::Duration again = absl::Seconds(5));
   ~JobKeeper();
   JobKeeper(const JobKeeper&) = delete;
   JobKeeper& operator=(const JobKeeper&) = delete;
@@ -33,6 +35,7 @@ class JobKeeper {
   void Run();
 
   const std::string path_;
+  const absl::Duration again_;
   absl::Mutex mutex_;
   std::optional<JobFile> next_ ABSL_GUARDED_BY(mutex_);
   uint64_t said_ ABSL_GUARDED_BY(mutex_) = 0;   // lists that Keep was given

@@ -639,7 +639,8 @@ class Core {
   // Keys that were cleared before the disk had told of all that it has: it may have such a chunk.
   bool all_told_ = false;
   std::set<std::pair<SpaceId, ChunkKey>> cleared_keys_;
-  std::deque<Pins::OfSpace> cleared_pins_;  // to be ended in slices
+  std::set<std::pair<SpaceId, ChunkKey>> cleared_prompts_;  // of them, those that take what hangs on them along
+  std::deque<Pins::OfSpace> cleared_pins_;                  // to be ended in slices
   struct DeadWriter {
     InstanceId instance;
     uint64_t serial = 0;  // of its half stores those that are older: what the dead rank hasn't stored of them it never will

@@ -29,6 +29,12 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
                        placement_.IsOnDisk(id, found.group, found.key, found.position)});
   };
   if (all_cleared_ || spaces_[id].cleared || cleared_keys_.contains({id, found.key})) return free();
+  // What hung on what was cleared isn't to hang on what has been stored anew under that name. Parents are told first.
+  if (found.parent.has_value() && cleared_prompts_.contains({id, *found.parent})) {
+    cleared_prompts_.emplace(id, found.key);
+    cleared_keys_.emplace(id, found.key);
+    return free();
+  }
   ChunkIndex parent = kNoChunk;
   if (spec.reuse.chained() && found.parent.has_value()) {
     parent = FindCurrent(id, found.group, *found.parent);
@@ -58,6 +64,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
 void Core::On(const DiskTold&, Effects*) {
   disk_told_ = all_told_ = true;
   cleared_keys_.clear();
+  cleared_prompts_.clear();
 }
 
 void Core::On(const PlacesWanted& event, Effects* out) {

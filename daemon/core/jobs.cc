@@ -12,10 +12,13 @@ void Jobs::Start(Job job) {
   running_.push_back(std::move(job));
 }
 
+Job* Jobs::Running(JobId id) {
+  const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });
+  return job == running_.end() ? nullptr : &*job;
+}
+
 void Jobs::Keep(JobId id, uint8_t tiers) {
-  for (Job& job : running_) {
-    if (job.id == id) job.unkept = static_cast<uint8_t>(job.unkept & ~tiers);
-  }
+  if (Job* const job = Running(id); job != nullptr) job->unkept = static_cast<uint8_t>(job->unkept & ~tiers);
 }
 
 const Job* Jobs::End(JobId id, JobState how) {

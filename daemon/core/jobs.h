@@ -69,6 +69,8 @@ class Jobs {
   // The one whose turn it is; null when none runs. Stays the same until it ends.
   Job* current() { return running_.empty() ? nullptr : &running_.front(); }
   const Job* current() const { return running_.empty() ? nullptr : &running_.front(); }
+  // Null when it doesn't run.
+  Job* Running(JobId id);
   // What the running job does survives the daemon in these tiers.
   void Keep(JobId id, uint8_t tiers);
   // Ends a running job, and returns it; null when no such job runs.

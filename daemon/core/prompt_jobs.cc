@@ -32,7 +32,10 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.untold = options_.disk.has_value() && !all_told_;
   if (of.untold) {
-    for (const ChunkKey& key : event.keys) cleared_keys_.emplace(event.space, key);
+    for (const ChunkKey& key : event.keys) {
+      cleared_keys_.emplace(event.space, key);
+      cleared_prompts_.emplace(event.space, key);
+    }
   }
   placement_.SpendUntil(0);  // what is hidden now is freed by Ticks
   ChunksHidden hidden{event.job, event.space, {}};
@@ -50,6 +53,7 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
   }
   of.to_forget = of.keys;  // it may have what isn't known here
   if (options_.remote.has_value()) {
+    chunks_.Charge(event.keys.size());
     for (const ChunkKey& key : event.keys) ++being_cleared_[{event.space, key}];
   }
   for (const ChunkKey& key : event.keys) DoomRemoteWrites(event.space, key, event.job);
@@ -129,7 +133,13 @@ Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* 
       break;
     case PromptJob::Step::kPins: EndPinsOfHidden(of, space, until); break;
     default:
-      if (of->hiding > 0) return Turn::kWaits;
+      if (of->hiding > 0 || (of->untold && !all_told_)) return Turn::kWaits;
+      if (of->untold) {  // what the disk has told since is being freed: hiding nothing more ends after that
+        of->untold = false;
+        ++of->hiding;
+        out->push_back(std::move(hidden));
+        return Turn::kWaits;
+      }
       job->done = job->total;
       return Turn::kDone;
   }

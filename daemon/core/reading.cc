@@ -133,6 +133,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
     ++spaces_[chunk.space].sealed;
     placement_.PolicyOf(i).Sealed(i);
     placement_.Moved(i);
+    NoteCame(i, Tier::kDram);
     // One that is only moved goes before those that are used (Offer).
     const bool cleared = chunk.detached || chunk.epoch != spaces_[chunk.space].epoch;
     if (moves && !cleared && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);

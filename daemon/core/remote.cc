@@ -167,7 +167,7 @@ void Core::On(const RemoteForgot& event, Effects*) {
   const auto prompt = prompt_jobs_.find(event.job);
   if (prompt == prompt_jobs_.end()) return;
   --prompt->second.hiding;
-  if (Job* const job = jobs_.current(); !event.status.ok() && job != nullptr && job->id == event.job) {
+  if (Job* const job = jobs_.Running(event.job); !event.status.ok() && job != nullptr) {
     job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
                                 absl::string_view(event.status.message()));
   }

@@ -267,9 +267,9 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
     if (const ChunkIndex still = Find(name); moved && !kept.was_in_slots && still != kNoChunk && !chunks_[still].busy() &&
                                              chunks_[still].state == ChunkState::kSealed)
       FreeSlotsOf(still);
-    if (const ChunkIndex still = Find(name);
-        moved && !keep && still != kNoChunk && !chunks_[still].busy() && chunks_[still].disk == DiskCopy::kThere)
-      ForgetCopy(still);
+    const ChunkIndex still = Find(name);
+    const bool is_read = still != kNoChunk && chunks_[still].state == ChunkState::kBelow && chunks_[still].holds > 0;
+    if (moved && !keep && still != kNoChunk && !is_read && chunks_[still].disk == DiskCopy::kThere) ForgetCopy(still);
   }
   if (!of->kept.empty()) return Turn::kMore;
   job->done = job->total;

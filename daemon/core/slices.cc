@@ -138,7 +138,6 @@ void Core::EndWhatIsOver(uint64_t until) {
       KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
   }
   for (; more() && !let_go_.empty(); let_go_.pop_back()) KeepNoLonger({&let_go_.back(), 1});
-  for (; more() && tier_clears_ == 0 && !came_.empty(); came_.erase(came_.begin())) chunks_.Charge(1);
   while (more() && allocations_.OfClosed()) {
     chunks_.Charge(1);
     EndAllocation(allocations_.OfClosed());
@@ -151,6 +150,7 @@ void Core::EndWhatIsOver(uint64_t until) {
     KeepNoLonger(ended.mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }
+  for (; more() && tier_clears_ == 0 && !came_.empty(); came_.erase(came_.begin())) chunks_.Charge(1);
 }
 
 // Half stores that were left to be ended, those that are late, and those of dead ranks.

@@ -104,7 +104,9 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
 }
 
 void Core::NoteCame(ChunkIndex i, Tier tier) {
-  if (tier_clears_ > 0) came_[{i, tier}] = {chunks_[i].generation, next_came_++};
+  if (tier_clears_ == 0) return;
+  chunks_.Charge(1);
+  came_[{i, tier}] = {chunks_[i].generation, next_came_++};
 }
 
 bool Core::CameSince(ChunkIndex i, Tier tier, uint64_t since) const {

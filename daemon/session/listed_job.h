@@ -18,6 +18,7 @@ struct AskedJob {
   std::variant<core::ClearAsked, core::PromptClearAsked, core::TierClearAsked, core::MoveAsked, core::RecodeAsked> event =
       {};
   std::vector<ChunkKey> keys = {};  // of a job on a prompt
+  uint8_t tiers = 0;                // that there were below the slots, a bit each: a clear of all is one of these
   std::string space = {};           // its SpaceSpec::description, for nobody may have opened it by then; "": of all spaces
 };
 

@@ -25,17 +25,26 @@ absl::Status CheckTier(core::Tier tier, const core::CoreOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTiers(const core::ClearAsked&, const core::CoreOptions&) { return absl::OkStatus(); }
-absl::Status CheckTiers(const core::PromptClearAsked&, const core::CoreOptions&) { return absl::OkStatus(); }
-absl::Status CheckTiers(const core::TierClearAsked& clear, const core::CoreOptions& options) {
-  return CheckTier(clear.tier, options);
+uint8_t BitOf(core::Tier tier) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(tier)); }
+
+uint8_t TiersBelow(const core::CoreOptions& options) {
+  return static_cast<uint8_t>((options.disk.has_value() ? BitOf(core::Tier::kSsd) : 0) |
+                              (options.remote.has_value() ? BitOf(core::Tier::kRemote) : 0));
 }
-absl::Status CheckTiers(const core::MoveAsked& move, const core::CoreOptions& options) {
-  KVIST_RETURN_IF_ERROR(CheckTier(move.from, options));
-  return CheckTier(move.to, options);
-}
-absl::Status CheckTiers(const core::RecodeAsked&, const core::CoreOptions& options) {
-  return CheckTier(core::Tier::kRemote, options);
+
+// Those that a job which goes on needs. Of a clear: each in which what it clears may lie, or it would be there again with the tier.
+uint8_t TiersOf(const core::ClearAsked&, uint8_t below) { return below; }
+uint8_t TiersOf(const core::PromptClearAsked&, uint8_t below) { return below; }
+uint8_t TiersOf(const core::TierClearAsked& clear, uint8_t) { return BitOf(clear.tier); }
+uint8_t TiersOf(const core::MoveAsked& move, uint8_t) { return static_cast<uint8_t>(BitOf(move.from) | BitOf(move.to)); }
+uint8_t TiersOf(const core::RecodeAsked&, uint8_t) { return BitOf(core::Tier::kRemote); }
+
+absl::Status CheckTiers(const AskedJob& asked, const core::CoreOptions& options) {
+  const uint8_t needed = std::visit([&](const auto& event) { return TiersOf(event, asked.tiers); }, asked.event);
+  for (const core::Tier tier : {core::Tier::kSsd, core::Tier::kRemote}) {
+    if ((needed & BitOf(tier)) != 0) KVIST_RETURN_IF_ERROR(CheckTier(tier, options));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -50,6 +59,7 @@ absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) 
   }
   const core::JobId job{next_job_++};
   AskedJob kept;
+  kept.tiers = TiersBelow(core_.options());
   const std::optional<SpaceId> space = asked.space;
   if (space.has_value()) kept.space = core_.spec(*space).description;
   if constexpr (kOnPrompt<Asked>) {
@@ -118,8 +128,8 @@ void Reactor::TellOfJobs() {
   if (!jobs_listed_) return;
   std::vector<ListedJob> listed;
   core_.jobs().ForEach([&](const core::Job& job) {
-    const auto asked = asked_jobs_.find(job.id);
-    listed.push_back({job, asked != asked_jobs_.end() ? asked->second : nullptr});
+    const bool runs = job.state == core::JobState::kRunning;  // one that ended with another is there still
+    listed.push_back({job, runs ? asked_jobs_.at(job.id) : nullptr});
   });
   jobs_listed_(std::move(listed));
 }
@@ -173,7 +183,7 @@ void Reactor::Resume(ListedJob listed) {
 
 absl::StatusOr<std::optional<SpaceId>> Reactor::SpaceToResume(const ListedJob& job) {
   const AskedJob& asked = *job.asked;
-  KVIST_RETURN_IF_ERROR(std::visit([this](const auto& event) { return CheckTiers(event, core_.options()); }, asked.event));
+  KVIST_RETURN_IF_ERROR(CheckTiers(asked, core_.options()));
   if (!job.job.digest.has_value()) return std::nullopt;
   const absl::StatusOr<core::SpaceSpec> spec = SpaceOf(asked.space);
   if (!spec.ok() || spec->digest != *job.job.digest)

@@ -49,8 +49,8 @@ ListedJob Running(uint64_t id, JobKind kind, Event event, size_t keys = 0, std::
   Job job{.id = JobId{id}, .request = "name\n of " + std::to_string(id), .kind = kind, .tier = tier};
   const bool of_all = keys == 0 && id % 2 == 0;
   if (!of_all) job.digest = Space();
-  return {job,
-          std::make_shared<const AskedJob>(AskedJob{event, Keys(keys), of_all ? "" : std::string("of\0the space", 12)})};
+  return {job, std::make_shared<const AskedJob>(
+                   AskedJob{event, Keys(keys), /*tiers=*/6, of_all ? "" : std::string("of\0the space", 12)})};
 }
 
 // One of each kind.
@@ -144,29 +144,30 @@ TEST_CASE("JobFile takes nothing that the core wouldn't") {
     return absl::StrCat("job ", id, " ", kind, " running 0 ", space, " ", tier, " 0 0 0 0 0 0 0 0 0 - -\nasked 6f66 ", asked,
                         "\n");
   };
-  const std::string move = job("move", "-", "ssd dram 0 0 " + key);
+  const std::string move = job("move", "-", "ssd dram 0 0 2 " + key);
   REQUIRE(JobFile::FromText(of(move)).ok());
   const std::pair<const char*, std::string> wrongs[] = {
       {"a version to come", absl::StrReplaceAll(of(move), {{"jobs 1", "jobs 2"}})},
       {"a number that is given again", of(move, 1)},
       {"no next number", of(move, 0)},
       {"two of one number", of(move + move)},
-      {"a job without number", of(job("move", "-", "ssd dram 0 0 " + key, 0))},
-      {"a move to where it comes from", of(job("move", "-", "ssd ssd 0 0 " + key))},
-      {"a move to no tier", of(job("move", "-", "ssd tape 0 0 " + key))},
-      {"a move from nowhere", of(job("move", "-", "- dram 0 0 " + key))},
-      {"a move of nothing", of(job("move", "-", "ssd dram 0 0"))},
-      {"a move in one tier", of(job("move", "ssd", "ssd dram 0 0 " + key))},
-      {"a prefetch that takes its source away", of(job("prefetch", "-", "ssd dram 0 0 " + key))},
-      {"a prefetch to disk", of(job("prefetch", "-", "remote ssd 1 0 " + key))},
-      {"a clear of a prompt without keys", of(job("clear-prompt", "-", "- - 0 0"))},
-      {"a clear with keys", of(job("clear", "-", "- - 0 0 " + key))},
-      {"a clear with a method", of(job("clear", "-", "- - 0 1"))},
-      {"an unknown kind", of(job("copy", "-", "- - 0 0"))},
-      {"an unknown method", of(job("compress", "-", "- - 0 77 " + key))},
-      {"no method", of(job("compress", "-", "- - 0 0 " + key))},
-      {"half a key", of(job("move", "-", "ssd dram 0 0 " + key.substr(0, 32)))},
-      {"a key of no hex", of(job("move", "-", "ssd dram 0 0 " + std::string(64, 'x')))},
+      {"a job without number", of(job("move", "-", "ssd dram 0 0 2 " + key, 0))},
+      {"a move to where it comes from", of(job("move", "-", "ssd ssd 0 0 2 " + key))},
+      {"a move to no tier", of(job("move", "-", "ssd tape 0 0 2 " + key))},
+      {"a move from nowhere", of(job("move", "-", "- dram 0 0 2 " + key))},
+      {"a move of nothing", of(job("move", "-", "ssd dram 0 0 2"))},
+      {"a move in one tier", of(job("move", "ssd", "ssd dram 0 0 2 " + key))},
+      {"a prefetch that takes its source away", of(job("prefetch", "-", "ssd dram 0 0 2 " + key))},
+      {"a prefetch to disk", of(job("prefetch", "-", "remote ssd 1 0 2 " + key))},
+      {"a clear of a prompt without keys", of(job("clear-prompt", "-", "- - 0 0 2"))},
+      {"a clear with keys", of(job("clear", "-", "- - 0 0 2 " + key))},
+      {"a clear with a method", of(job("clear", "-", "- - 0 1 2"))},
+      {"a tier below that isn't", of(absl::StrReplaceAll(move, {{"0 0 2", "0 0 8"}}))},
+      {"an unknown kind", of(job("copy", "-", "- - 0 0 2"))},
+      {"an unknown method", of(job("compress", "-", "- - 0 77 2 " + key))},
+      {"no method", of(job("compress", "-", "- - 0 0 2 " + key))},
+      {"half a key", of(job("move", "-", "ssd dram 0 0 2 " + key.substr(0, 32)))},
+      {"a key of no hex", of(job("move", "-", "ssd dram 0 0 2 " + std::string(64, 'x')))},
       {"an empty key", of(job("move", "-", "ssd dram 0 0 -"))},
       {"one that runs and nothing asked for", of(move.substr(0, move.find('\n') + 1))},
       {"something asked for and no job", of(move.substr(move.find('\n') + 1))},
@@ -181,14 +182,14 @@ TEST_CASE("JobFile takes nothing that the core wouldn't") {
   }
   std::string many, ended, keys;
   for (int i = 1; i <= 65; ++i) {
-    many += job("move", "-", "ssd dram 0 0 " + key, i);
+    many += job("move", "-", "ssd dram 0 0 2 " + key, i);
     ended += absl::StrCat("job ", i, " clear done 0 - - 0 0 0 0 0 0 0 0 0 - -\n");
   }
   CHECK(Refused(of(many)));
   CHECK(Refused(of(ended)));
   CHECK(Refused(of(move + absl::StrReplaceAll(ended.substr(0, ended.find('\n') + 1), {{"job 1 ", "job 2 "}}))));
   for (uint32_t k = 0; k <= core::Core::kKeysMax; ++k) keys += " " + key;
-  CHECK(Refused(of(job("move", "-", "ssd dram 0 0" + keys))));
+  CHECK(Refused(of(job("move", "-", "ssd dram 0 0 2" + keys))));
 }
 
 TEST_CASE("JobFile that was changed anywhere is refused, or is what it would write itself") {
