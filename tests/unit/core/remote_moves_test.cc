@@ -131,6 +131,41 @@ TEST_CASE("A prompt that only the disk has is moved to the store beyond the node
   CHECK(again.already == (keep_source ? 3 : 0));
 }
 
+TEST_CASE("A move from disk to the store beyond the node frees the places of what is in slots, too") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.ForgetStore(keys);
+  REQUIRE(node.rows.size() == 3);
+  REQUIRE(node.f.slots->live_slots() == 3);
+  const Job& job = node.Move(Tier::kSsd, Tier::kRemote, keys);
+  CHECK(job.chunks == 3);
+  CHECK(node.rows.empty());
+  CHECK(node.store.size() == 3);
+  CHECK(node.f.slots->live_slots() == 3);
+  CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE("A store beyond the node that couldn't be told is said of a clear that waits its turn, too") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.Move(Tier::kDram, Tier::kSsd, keys).chunks == 3);
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kSsd, .to = Tier::kDram});
+  node.Rest();
+  REQUIRE(!node.reads.empty());  // the move goes on
+  node.store_forgets = false;
+  const JobId clear{++node.jobs};
+  node.Do(PromptClearAsked{.job = clear, .space = SpaceId{0}, .keys = KeysOf({9})});
+  node.Rest();
+  CHECK_FALSE(node.f.core->jobs().Find(clear)->trouble.empty());
+  while (!node.reads.empty()) node.EndReads();
+  CHECK(node.f.core->jobs().Find(clear)->state == JobState::kDone);
+  CHECK_FALSE(node.f.core->jobs().Find(clear)->trouble.empty());
+}
+
 TEST_CASE("A move from disk to a store beyond the node that is away leaves all where it is") {
   ThreeTiers node;
   const auto keys = KeysOf({1, 2, 3});

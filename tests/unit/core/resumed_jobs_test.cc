@@ -69,6 +69,22 @@ TEST_CASE("A clear that goes on takes what the disk has from before, and nothing
   CHECK(node.f.Lookup(worker, keys).chunks == 2);
 }
 
+TEST_CASE("A clear of a prompt that goes on takes what hung on it, too, and not what hangs on what was stored since") {
+  Started node;
+  const auto keys = KeysOf({1, 2, 3, 4});
+  node.Do(PromptClearAsked{JobId{7}, SpaceId{0}, KeysOf({1, 2}), "name", true});
+  node.Rest();
+  CHECK(node.job().state == JobState::kRunning);  // the disk may have more of it
+  const SessionId worker = node.f.Worker("engine", kSpaceOfJobs);
+  REQUIRE(node.f.Keep(worker, KeysOf({1, 2})) == 2);
+  node.Tell(keys);
+  CHECK(node.f.Lookup(worker, keys).chunks == 2);
+  node.Do(DiskTold{});
+  node.Rest();
+  CHECK(node.job().state == JobState::kDone);
+  CHECK(node.f.Lookup(worker, keys).chunks == 2);
+}
+
 TEST_CASE("A move to or from the disk waits until that has told all") {
   Started node;
   const auto keys = KeysOf({1, 2, 3});

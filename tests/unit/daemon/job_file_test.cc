@@ -16,6 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "daemon/core/core.h"
 #include "daemon/job_keeper.h"
 #include "storage/base/clock.h"
@@ -248,6 +250,24 @@ TEST_CASE("JobKeeper's file is the last that was said, its user's alone, and the
     keeper.Keep(All());
   }
   CHECK(JobFile::Take(dir / "jobs").Text() == All().Text());  // the end waits for the last
+}
+
+TEST_CASE("JobKeeper tries again what it couldn't write") {
+  const test::TempDir dir;
+  const auto is_there = [&] {
+    const absl::Time until = MonotonicNow() + absl::Seconds(20);
+    while (!std::filesystem::exists(dir / "gone/jobs") && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(1));
+    return std::filesystem::exists(dir / "gone/jobs");
+  };
+  const bool in_the_end = GENERATE(false, true);
+  {
+    JobKeeper keeper(dir / "gone/jobs", in_the_end ? absl::Hours(1) : absl::Milliseconds(1));
+    keeper.Keep({{}, JobId{1}});
+    REQUIRE_FALSE(keeper.Settle(MonotonicNow() + absl::Seconds(20)));
+    std::filesystem::create_directory(dir / "gone");
+    if (!in_the_end) CHECK(is_there());
+  }
+  CHECK(JobFile::Take(dir / "gone/jobs").last == JobId{1});
 }
 
 TEST_CASE("JobKeeper says that it couldn't, and goes on") {

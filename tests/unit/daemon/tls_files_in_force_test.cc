@@ -131,6 +131,22 @@ TEST_CASE("TlsFilesInForce replaces no certificate by one whose time is over, an
   CHECK(late.Texts() == late.Of("next"));
 }
 
+TEST_CASE("TlsFilesInForce takes a renewal beside a CA that has run out, as long as another hasn't") {
+  Renewed renewed;
+  const TlsTexts next = renewed.Of("next");
+  {
+    std::ofstream both(renewed.ca.file("both.crt"));
+    both << renewed.Of("old").certificate << next.ca;
+  }
+  renewed.Put("both.crt", "ca.crt");
+  renewed.Put("next.key", "node.key");
+  renewed.Put("next.crt", "node.crt");
+  CHECK(Soon([&] {
+    const auto texts = ReadTlsFiles(renewed.in_force->paths());  // half of them, for a moment
+    return texts.ok() && texts->certificate == next.certificate;
+  }));
+}
+
 TEST_CASE("TlsFilesInForce is made of files that fit, and of no others") {
   const test::CertificateAuthority ca;
   ca.Sign("node", "DNS:localhost");
