@@ -19,6 +19,7 @@ JobKeeper::~JobKeeper() {
   {
     const absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    said_more_.Signal();
   }
   thread_.join();
 }
@@ -27,33 +28,32 @@ void JobKeeper::Keep(JobFile jobs) {
   const absl::MutexLock lock(&mutex_);
   next_ = std::move(jobs);
   ++said_;
+  said_more_.Signal();
 }
 
 bool JobKeeper::Settle(absl::Time deadline) {
   const absl::MutexLock lock(&mutex_);
-  const auto tried = [this, said = said_] {
-    mutex_.AssertHeld();
-    return tried_ >= said;
-  };
-  return mutex_.AwaitWithTimeout(absl::Condition(&tried), deadline - MonotonicNow()) && written_;
+  const uint64_t said = said_;
+  while (tried_ < said && MonotonicNow() < deadline) tried_more_.WaitWithTimeout(&mutex_, deadline - MonotonicNow());
+  return tried_ >= said && written_;
 }
 
 void JobKeeper::Run() {
-  const auto more = [this] {
-    mutex_.AssertHeld();
-    return next_.has_value() || stopping_;
-  };
   bool troubled = false;
   std::string text;  // of the last list
   for (;;) {
+    std::optional<JobFile> jobs;
     uint64_t said = 0;
     {
       const absl::MutexLock lock(&mutex_);
-      mutex_.AwaitWithTimeout(absl::Condition(&more), troubled ? again_ : absl::InfiniteDuration());
+      const absl::Time until = troubled ? MonotonicNow() + again_ : absl::InfiniteFuture();
+      while (!next_.has_value() && !stopping_ && MonotonicNow() < until)
+        said_more_.WaitWithTimeout(&mutex_, until - MonotonicNow());
       if (!next_.has_value() && !troubled) return;
-      if (next_.has_value()) text = std::exchange(next_, std::nullopt)->Text();
+      jobs = std::exchange(next_, std::nullopt);
       said = said_;
     }
+    if (jobs.has_value()) text = jobs->Text();
     const absl::Status written = KeepFile(path_, text);
     if (!written.ok() && !troubled) {
       spdlog::warn(
@@ -65,6 +65,7 @@ void JobKeeper::Run() {
     const absl::MutexLock lock(&mutex_);
     tried_ = said;
     written_ = written.ok();
+    tried_more_.SignalAll();
     if (troubled && stopping_ && !next_.has_value()) return;
   }
 }

@@ -37,6 +37,7 @@ class JobKeeper {
   const std::string path_;
   const absl::Duration again_;
   absl::Mutex mutex_;
+  absl::CondVar said_more_, tried_more_;
   std::optional<JobFile> next_ ABSL_GUARDED_BY(mutex_);
   uint64_t said_ ABSL_GUARDED_BY(mutex_) = 0;   // lists that Keep was given
   uint64_t tried_ ABSL_GUARDED_BY(mutex_) = 0;  // of them, those that have been written, or couldn't be, or a later one was

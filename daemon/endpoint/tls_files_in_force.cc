@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "storage/base/check.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 
@@ -48,6 +49,7 @@ struct TlsFilesInForce::State {
   std::string found;  // wrong at the last look; "" nothing
 
   absl::Mutex mutex;
+  absl::CondVar stops;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   absl::Status trouble ABSL_GUARDED_BY(mutex);
 
@@ -114,7 +116,9 @@ struct TlsFilesInForce::State {
     for (;;) {
       Say(Look());
       const absl::MutexLock lock(&mutex);
-      if (mutex.AwaitWithTimeout(absl::Condition(&stopping), options.look_every)) return;
+      const absl::Time until = MonotonicNow() + options.look_every;
+      while (!stopping && MonotonicNow() < until) stops.WaitWithTimeout(&mutex, until - MonotonicNow());
+      if (stopping) return;
     }
   }
 };
@@ -138,6 +142,7 @@ TlsFilesInForce::~TlsFilesInForce() {
   {
     const absl::MutexLock lock(&state_->mutex);
     state_->stopping = true;
+    state_->stops.Signal();
   }
   state_->thread.join();
 }
