@@ -257,10 +257,10 @@ class StoreWorld final : public StoreOwner {
     for (FoundChunk& chunk : found) {
       KVIST_CHECK(found_spaces.contains(chunk.id.space) && chunk.units == options.shape.units());
       KVIST_CHECK(chunk.hints == 0 || chunk.hints == static_cast<uint16_t>(NumberOf(chunk.id)));
-      const bool fresh =
-          chunks.emplace(std::pair(chunk.id.space, NumberOf(chunk.id)), Chunk{0, std::move(chunk.places)}).second;
+      const std::pair name{chunk.id.space, NumberOf(chunk.id)};
+      const bool fresh = chunks.emplace(name, Chunk{0, std::move(chunk.places)}).second;
       KVIST_CHECK(fresh);
-      ++found_chunks;
+      found_at_start.insert(name);
     }
     return true;
   }
@@ -327,7 +327,7 @@ class StoreWorld final : public StoreOwner {
   std::map<uint64_t, absl::Status> results;
   std::map<std::pair<uint32_t, uint64_t>, Chunk> chunks;
   std::map<uint32_t, FoundSpace> found_spaces;
-  uint64_t found_chunks = 0;
+  std::set<std::pair<uint32_t, uint64_t>> found_at_start;  // stays, whatever is given back later
   uint64_t wanted_back = 0;
   std::set<std::pair<uint32_t, uint64_t>> damaged;
   std::optional<Recovery> recovery;
