@@ -71,6 +71,7 @@ class EngineSession {
   const Identity& identity() const { return identity_; }
   const Registration& registration() const { return registration_; }
   shm::RingConsumer& ring() { return ring_; }
+  const std::shared_ptr<const shm::SessionMemory>& memory() const { return memory_; }
   const shm::Header& header() const { return *memory_->header(); }
   shm::Header& header() { return *memory_->header(); }
   int doorbell() const { return doorbell_.get(); }

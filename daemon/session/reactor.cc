@@ -37,7 +37,7 @@ void Reactor::Start() {
 
 void Reactor::Stop() {
   if (!thread_.joinable()) return;
-  Run([this] {
+  RunAndWait([this] {
     stopping_ = true;
     std::vector<SessionId> all;
     for (const auto& [id, session] : sessions_) all.push_back(id);
@@ -50,9 +50,31 @@ void Reactor::Stop() {
 // ---- From other threads -----------------------------------------------------------------------------------------------------
 
 void Reactor::WakeThread() {
-  // An exchange, so that either Sleep sees a full inbox or this sees that it is awaited.
-  const uint32_t before = inbox_.exchange(static_cast<uint32_t>(Inbox::kFull), std::memory_order_acq_rel);
-  if (before == static_cast<uint32_t>(Inbox::kAwaited)) shm::FutexWakeAll(&inbox_);
+  // An exchange, so that either Sleep sees a full inbox or this sees that it is awaited. seq_cst, as Sleep's last look: who has not been
+  // seen there finds the session's word as Sleep left it.
+  const uint32_t before = inbox_.exchange(static_cast<uint32_t>(Inbox::kFull), std::memory_order_seq_cst);
+  if (before == static_cast<uint32_t>(Inbox::kEmpty)) return;
+  // Who finds it full while the reactor still sleeps wakes it again: a client could have undone the first waking (see Sleep).
+  if (before == static_cast<uint32_t>(Inbox::kFull) && !sleeps_.load(std::memory_order_relaxed)) return;
+  std::shared_ptr<const shm::SessionMemory> memory;
+  {
+    absl::MutexLock lock(&inbox_mutex_);
+    memory = sleeps_on_;
+  }
+  if (memory == nullptr) {
+    shm::FutexWakeAll(&inbox_);
+  } else {
+    memory->header()->asleep.store(static_cast<uint32_t>(shm::Asleep::kNo), std::memory_order_seq_cst);
+    shm::FutexWakeAll(&memory->header()->asleep);
+  }
+}
+
+void Reactor::SleepOn(const EngineSession* session) {
+  const shm::SessionMemory* memory = session == nullptr ? nullptr : session->memory().get();
+  if (stands_in_ == memory) return;
+  stands_in_ = memory;
+  absl::MutexLock lock(&inbox_mutex_);
+  sleeps_on_ = session == nullptr ? nullptr : session->memory();
 }
 
 void Reactor::Run(std::function<void()> task) {
@@ -88,7 +110,7 @@ bool Reactor::RunAndWait(std::function<void()> task) {
     task();
     ran->ran = true;
   });
-  ran->ended.WaitForNotification();
+  while (!ran->ended.WaitForNotificationWithTimeout(kWakeAgain)) WakeThread();  // see Sleep
   return ran->ran;
 }
 
@@ -125,6 +147,7 @@ void Reactor::Open(std::unique_ptr<EngineSession> session, std::function<void(ab
     EngineSession& s = **session;
     const SessionId id = s.identity().id;
     const Registration& registration = s.registration();
+    ++tenants_[registration.space.tenant];
     sessions_.emplace(id, std::move(*session));
     opening_.emplace(id, opened);
     core_.Handle(core::SessionOpened{id, registration.instance, registration.role, registration.rank, registration.space},
@@ -161,11 +184,13 @@ void Reactor::Loop() {
   }
   Pacing pacing(MonotonicNanos());
   bool spin = false;
+  bool work =
+      core_.has_work();  // asked once a turn: it looks at many things, and nothing of them changes while the reactor sleeps
   while (!(stopping_ && sessions_.empty())) {
     now_nanos_ = read_nanos_ != 0 ? std::exchange(read_nanos_, 0) : MonotonicNanos();
     pacing.Turn(now_nanos_);
     bool expired = false;
-    if (core_.has_work() || now_nanos_ - ticked_nanos_ >= kTickNanos) {
+    if (work || now_nanos_ - ticked_nanos_ >= kTickNanos) {
       ticked_nanos_ = now_nanos_;
       // As much as was done for sessions: however busy they are, what a dead one held is reclaimed in time.
       const uint64_t start = core_.work();
@@ -184,7 +209,8 @@ void Reactor::Loop() {
     const bool drained = DrainSessions();
     turn_work_ = core_.work() - before;
     if (inbox || drained || expired) pacing.Worked();
-    if (stopping_ || core_.has_work()) continue;
+    work = core_.has_work();
+    if (stopping_ || work) continue;
     spin = pacing.Spin() && !SharesCore();
     if (!spin) {
       pacing.Sleeps();
@@ -219,17 +245,23 @@ void Reactor::Look() const {
   }
 }
 
+// Waiting for a word costs a tenth of an idle round trip, so while all sessions are one tenant's the inbox has none of its own: who fills it
+// wakes the reactor by the word of one of them. A client can undo that, if it writes its word in the instant between the waking and
+// the reactor's wait; then whom it keeps waiting is its own tenant, and operators until the inbox's next entry.
 void Reactor::Sleep() {
   uint32_t inbox = static_cast<uint32_t>(Inbox::kEmpty);
   if (!inbox_.compare_exchange_strong(inbox, static_cast<uint32_t>(Inbox::kAwaited), std::memory_order_acq_rel)) return;
-  words_.assign(1, {&inbox_, static_cast<uint32_t>(Inbox::kAwaited)});
+  sleeps_.store(true, std::memory_order_relaxed);
+  words_.clear();
+  const EngineSession* stands_in = nullptr;
   bool work = false;
   for (size_t i = 0; i < rounds_.size();) {
     Round& round = rounds_[i];
     shm::RingConsumer& ring = round.session->ring();
-    if (words_.size() < options_.words && now_nanos_ - round.last_work_nanos <= kDozeNanos) {
+    if (words_.size() + 1 < options_.words && now_nanos_ - round.last_work_nanos <= kDozeNanos) {
       work |= !ring.Sleep(shm::Asleep::kOnWord);
       words_.push_back(ring.word());
+      if (stands_in == nullptr && tenants_.size() == 1) stands_in = round.session;
     } else if (ring.Sleep(shm::Asleep::kOnDoorbell)) {
       round = rounds_.back();
       rounds_.pop_back();
@@ -239,10 +271,14 @@ void Reactor::Sleep() {
     }
     ++i;
   }
-  if (!work) {
+  if (stands_in == nullptr) words_.push_back({&inbox_, static_cast<uint32_t>(Inbox::kAwaited)});
+  SleepOn(stands_in);
+  // The last look at the inbox: who fills it later finds the words as they are now.
+  if (!work && inbox_.load(std::memory_order_seq_cst) == static_cast<uint32_t>(Inbox::kAwaited)) {
     // No timer unless somebody waits for the clock: arming one costs as much as a twentieth of an idle round trip.
     shm::FutexWaitAny(words_, core_.waits_for_clock() ? now_nanos_ + kClockNanos : INT64_MAX);
   }
+  sleeps_.store(false, std::memory_order_relaxed);
   inbox = static_cast<uint32_t>(Inbox::kAwaited);
   inbox_.compare_exchange_strong(inbox, static_cast<uint32_t>(Inbox::kEmpty), std::memory_order_relaxed);
   for (const Round& round : rounds_) round.session->ring().Awake();
@@ -336,6 +372,14 @@ EngineSession* Reactor::Find(SessionId id) {
   return found == sessions_.end() ? nullptr : found->second.get();
 }
 
+void Reactor::Forget(SessionId id) {
+  const auto found = sessions_.find(id);
+  if (found->second->memory().get() == stands_in_) SleepOn(nullptr);  // the mapping ends with the session
+  const auto tenant = tenants_.find(found->second->registration().space.tenant);
+  if (--tenant->second == 0) tenants_.erase(tenant);
+  sessions_.erase(found);
+}
+
 void Reactor::CarryOut() {
   // Carrying an effect out never calls the core, so no effect is added meanwhile.
   for (core::Effect& effect : effects_) std::visit([this](auto& e) { Carry(e); }, effect);
@@ -367,7 +411,7 @@ void Reactor::Carry(core::SessionAccepted& effect) {
 
 void Reactor::Carry(core::SessionRefused& effect) {
   const auto opened = opening_.extract(effect.session);
-  sessions_.erase(effect.session);
+  Forget(effect.session);
   opened.mapped()(effect.why);
 }
 
@@ -376,7 +420,7 @@ void Reactor::Carry(core::SessionDrained& effect) {
   activity_.Ended(session->registration().space.tenant, session->space(), session->traffic());
   doorbells_->Remove(session->doorbell());
   std::erase_if(rounds_, [&](const Round& round) { return round.id == effect.session; });
-  sessions_.erase(effect.session);
+  Forget(effect.session);
   if (const auto waiting = draining_.extract(effect.session); !waiting.empty()) {
     for (const std::function<void()>& drained : waiting.mapped()) drained();
   }

@@ -17,6 +17,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "cuda/copy_engine.h"
 #include "daemon/core/core.h"
 #include "daemon/session/activity.h"
@@ -134,6 +135,7 @@ class Reactor : public LowerTier::Ear {
   static constexpr int64_t kTickNanos = EngineSession::kCoreLateNanos;
   // A session that was quiet for so long leaves the rounds until its doorbell rings.
   static constexpr int64_t kDozeNanos = 1'000'000'000;
+  static constexpr absl::Duration kWakeAgain = absl::Milliseconds(100);  // while somebody waits for a task
   static constexpr int64_t kClockNanos = 50'000'000;  // between looks at the clock while leases or half stores wait for it
 
   // The futex word of the inbox.
@@ -153,9 +155,12 @@ class Reactor : public LowerTier::Ear {
   void Rung(SessionId session);
   void Poll(SessionId session);
   void WakeThread();
+  // Which word WakeThread wakes from now on: this session's, or with nullptr the inbox's own.
+  void SleepOn(const EngineSession* session);
   // Runs a task on the reactor's thread and waits for it; false when it never runs.
   bool RunAndWait(std::function<void()> task);
   EngineSession* Find(SessionId id);
+  void Forget(SessionId id);
   // Tells the core of a new job.
   template <class Asked>
   absl::StatusOr<core::JobId> StartJob(Asked asked, std::string request);
@@ -208,7 +213,10 @@ class Reactor : public LowerTier::Ear {
   std::vector<Quiet> copies_done_ ABSL_GUARDED_BY(inbox_mutex_);            // bounded by operations in flight
   absl::flat_hash_set<SessionId> rung_ ABSL_GUARDED_BY(inbox_mutex_);       // doorbells
   bool stopped_ ABSL_GUARDED_BY(inbox_mutex_) = false;
+  // Whose word stands for the inbox's in Sleep; null: nobody's, the inbox's own word is slept on.
+  std::shared_ptr<const shm::SessionMemory> sleeps_on_ ABSL_GUARDED_BY(inbox_mutex_);
   std::atomic<uint32_t> inbox_{static_cast<uint32_t>(Inbox::kEmpty)};
+  std::atomic<bool> sleeps_{false};  // the reactor is in Sleep
 
   // The reactor thread's own.
   struct Round {  // a session that is polled
@@ -217,6 +225,8 @@ class Reactor : public LowerTier::Ear {
     int64_t last_work_nanos;
   };
   absl::flat_hash_map<SessionId, std::unique_ptr<EngineSession>> sessions_;
+  absl::flat_hash_map<std::string, uint32_t> tenants_;  // how many sessions each that has some has
+  const shm::SessionMemory* stands_in_ = nullptr;       // sleeps_on_, to be read without its lock
   absl::flat_hash_map<SessionId, std::function<void(absl::Status)>> opening_;
   absl::flat_hash_map<SessionId, std::vector<std::function<void()>>> draining_;
   absl::flat_hash_map<uint64_t, InFlight> in_flight_;

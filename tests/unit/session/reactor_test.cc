@@ -44,6 +44,59 @@ TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") 
   noise.join();
 }
 
+TEST_CASE("Reactor hears of tasks by the word of a session, while sessions of one tenant and of several come and go") {
+  Served served({});
+  std::atomic<uint32_t> ran{0};
+  const auto run = [&] {
+    const uint32_t before = ran.load();
+    served.reactor->Run([&] { ran.fetch_add(1); });
+    return Soon([&] { return ran.load() != before; });
+  };
+  const auto close = [&](uint64_t id) {
+    std::atomic<bool> drained{false};
+    served.reactor->Close(SessionId{id}, [&] { drained.store(true); });
+    return Soon([&] { return drained.load(); });
+  };
+  Client first(served, 1, "a");
+  for (uint64_t id = 2; id < 40; ++id) {
+    INFO("session " << id);
+    REQUIRE(first.Ask(kHung));
+    REQUIRE(Soon([&] { return first.Sleeps(); }));
+    REQUIRE(run());
+    Client other(served, id, id % 3 == 0 ? "b" : "a");
+    REQUIRE(other.Ask(kHung));
+    REQUIRE(Soon([&] { return first.Sleeps() && other.Sleeps(); }));
+    REQUIRE(run());
+    REQUIRE(first.Ask(kHung));
+    REQUIRE(close(id));  // also of the session that the reactor sleeps on
+    REQUIRE(run());
+  }
+  REQUIRE(close(1));
+  REQUIRE(run());
+}
+
+TEST_CASE("Reactor keeps nobody waiting beyond the next task when a client undoes its wakings") {
+  Served served({});
+  Client client(served, 1);
+  REQUIRE(client.Ask(kHung));
+  std::atomic<bool> stop{false};
+  std::thread scribbler([&] {
+    while (!stop.load()) client.Scribble();
+  });
+  std::atomic<uint32_t> ran{0};
+  for (uint32_t i = 1; i <= 2000; ++i) {
+    served.reactor->Run([&] { ran.fetch_add(1); });
+    for (int patience = 0; ran.load() < i && patience < 1000; ++patience) std::this_thread::yield();
+    if (ran.load() == i) continue;
+    REQUIRE(Soon([&] {  // the next tasks
+      served.reactor->Run([] {});
+      return ran.load() == i;
+    }));
+  }
+  stop.store(true);
+  scribbler.join();
+}
+
 TEST_CASE("Reactor tells how long requests waited in their ring, and believes no client that says nonsense") {
   Served served({});
   const int64_t before = MonotonicNanos();

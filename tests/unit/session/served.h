@@ -71,7 +71,7 @@ class Served {
 // The shared memory and the doorbell of a session that the reactor serves, as its client has them.
 struct ClientEnd {
   // A scheduler's session; a worker's when there is `memory`.
-  ClientEnd(Served& served, uint64_t id, std::shared_ptr<const cuda::KvMemory> kv = nullptr) {
+  ClientEnd(Served& served, uint64_t id, std::shared_ptr<const cuda::KvMemory> kv = nullptr, std::string tenant = {}) {
     auto created = *shm::SessionMemory::Create();
     memory = *shm::SessionMemory::Map(created.fd.get());
     UniqueFd daemons_bell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -80,6 +80,7 @@ struct ClientEnd {
     registration.instance = "engine " + std::to_string(id);
     registration.role = kv == nullptr ? core::Role::kScheduler : core::Role::kWorker;
     registration.space.groups.push_back({.slot_bytes = {KiB(4)}});
+    registration.space.tenant = std::move(tenant);
     registration.memory = std::move(kv);
     auto session = std::make_unique<EngineSession>(EngineSession::Identity{SessionId{id}, 0, 0, {}}, std::move(registration),
                                                    std::move(created.memory), std::move(daemons_bell));
@@ -99,7 +100,8 @@ struct ClientEnd {
 // A scheduler that looks up nothing.
 class Client {
  public:
-  Client(Served& served, uint64_t id) : end_(served, id), ring_(&end_.memory, end_.bell.get()) {}
+  Client(Served& served, uint64_t id, std::string tenant = {})
+      : end_(served, id, nullptr, std::move(tenant)), ring_(&end_.memory, end_.bell.get()) {}
 
   // Submits it, said to have been asked for at `asked_nanos`.
   void Ask(int64_t asked_nanos = 0) {
@@ -129,6 +131,8 @@ class Client {
   }
   // Whether the reactor has to be woken to hear of it.
   bool Sleeps() const { return end_.memory.header()->asleep.load() != static_cast<uint32_t>(shm::Asleep::kNo); }
+  // Says that the reactor sleeps on this session's word, whether it does or not.
+  void Scribble() { end_.memory.header()->asleep.store(static_cast<uint32_t>(shm::Asleep::kOnWord)); }
   // Whether it hears of it by its doorbell only.
   bool Dozes() const { return end_.memory.header()->asleep.load() == static_cast<uint32_t>(shm::Asleep::kOnDoorbell); }
 
