@@ -49,7 +49,9 @@ std::optional<ConfigProblem> FindContradiction(const Options& options) {
 
 std::vector<std::string> ConfigWarnings(const Options& options) {
   std::vector<std::string> warnings;
+  double together = 0;  // might not fit into an integer
   for (const auto& [tenant, quota] : options.quotas) {
+    together += static_cast<double>(quota.value);
     const absl::string_view uid = absl::StripPrefix(tenant, "uid:");
     if (const auto other = options.tenants.find(std::string(uid)); uid != tenant && other != options.tenants.end()) {
       warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": uid ", uid, " is of tenant ", other->second,
@@ -58,6 +60,10 @@ std::vector<std::string> ConfigWarnings(const Options& options) {
     if (quota <= options.pool.bytes) continue;
     warnings.push_back(absl::StrCat("quotas.", TomlKey(tenant), ": ", PrintBytes(quota), " is more than the whole pool, ",
                                     PrintBytes(options.pool.bytes), ", and limits nothing"));
+  }
+  if (together > static_cast<double>(options.pool.bytes.value) && !options.quotas.empty()) {
+    warnings.push_back(absl::StrCat("quotas: together they are more than the whole pool, ", PrintBytes(options.pool.bytes),
+                                    ", so they limit their tenants and keep nothing for them"));
   }
   if (options.admin.listen.empty() && !options.roles.empty())
     warnings.push_back(

@@ -19,10 +19,15 @@ namespace {
 // Why a tenant's quota does not do what its author seems to want; "" when it does.
 std::string NoteOn(const std::string& tenant, Bytes quota, const core::CoreStatus& core, Bytes pool) {
   if (quota > pool) return absl::StrCat("more than the pool, ", PrintBytes(pool), ": limits nothing");
+  double together = 0;  // might not fit into an integer
+  for (const auto& [other, bytes] : core.quotas) together += static_cast<double>(bytes.value);
   for (const core::CoreStatus::SpaceRow& space : core.spaces) {
     if (space.tenant != tenant || space.chunk_bytes <= quota) continue;
     return absl::StrCat("less than one chunk of ", space.model, ", ", PrintBytes(space.chunk_bytes), ": it can't store");
   }
+  if (together > static_cast<double>(pool.value))
+    return absl::StrCat("all quotas are more than the pool, ", PrintBytes(pool),
+                        ": limits, and keeps nothing for the tenant");
   return "";
 }
 

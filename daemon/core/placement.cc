@@ -81,7 +81,8 @@ bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
       CollectRest(0);
       continue;
     }
-    if (!Evict(at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(victims))) break;
+    if (!Evict(at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(space.tenant, bytes, victims)))
+      break;
   }
   --chunk.holds;
   if (reserved == count) {

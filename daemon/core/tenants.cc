@@ -11,7 +11,9 @@ Tenants::Tenants(ChunkTable* chunks, Bytes capacity, std::map<std::string, Bytes
       capacity_(std::max(capacity, Bytes{1})),
       eviction_(eviction),
       bytes_(std::move(bytes)),
-      quotas_(std::move(quotas)) {}
+      quotas_(std::move(quotas)) {
+  for (const auto& [name, quota] : quotas_) promised_ += Promise(quota);
+}
 
 Bytes Tenants::QuotaOf(const std::string& name) const {
   const auto quota = quotas_.find(name);
@@ -24,6 +26,7 @@ TenantId Tenants::Open(const std::string& name) {
     Tenant tenant;
     tenant.name = name;
     tenant.quota = QuotaOf(name);
+    tenant.has_quota = quotas_.contains(name);
     tenant.policy = MakeEvictionPolicy(eviction_, &chunks_);
     if (bytes_ != nullptr) {
       auto reserve = std::make_unique<CleanReserve>(std::move(tenant.policy), &chunks_, bytes_);
@@ -36,12 +39,19 @@ TenantId Tenants::Open(const std::string& name) {
 }
 
 void Tenants::SetQuota(const std::string& name, std::optional<Bytes> quota) {
-  if (quota.has_value()) {
-    quotas_[name] = *quota;
-  } else {
-    quotas_.erase(name);
+  if (const auto before = quotas_.find(name); before != quotas_.end()) {
+    promised_ -= Promise(before->second);
+    quotas_.erase(before);
   }
-  if (const auto known = by_name_.find(name); known != by_name_.end()) tenants_[known->second.value].quota = QuotaOf(name);
+  if (quota.has_value()) {
+    promised_ += Promise(*quota);
+    quotas_.emplace(name, *quota);
+  }
+  const auto known = by_name_.find(name);
+  if (known == by_name_.end()) return;
+  Tenant& tenant = (*this)[known->second];
+  tenant.quota = QuotaOf(name);
+  tenant.has_quota = quota.has_value();
 }
 
 ChunkIndex Tenants::NextVictimOf(TenantId id, Victims which) {
@@ -50,19 +60,52 @@ ChunkIndex Tenants::NextVictimOf(TenantId id, Victims which) {
   return tenant.clean != nullptr ? tenant.clean->NextOnDisk() : kNoChunk;
 }
 
-ChunkIndex Tenants::NextVictim(Victims which) {
+Bytes Tenants::Loose() const {
+  Bytes loose{};
+  for (const Tenant& tenant : tenants_)
+    loose += tenant.has_quota ? tenant.used - std::min(tenant.used, tenant.quota) : tenant.used;
+  return loose;
+}
+
+ChunkIndex Tenants::NextVictim(TenantId whose, Bytes bytes, Victims which) {
+  const auto anybody = [](const Tenant&) { return true; };
+  if (promised_ > capacity_) return NextVictimAmong(which, anybody);
+  const Tenant& asks = (*this)[whose];
+  const Bytes rest = capacity_ - promised_;
+  const Bytes loose = Loose();
+  const bool within = asks.has_quota || loose + bytes <= rest;
+  // Within the rest there is room, and but for the sizes of slots it would have been found: then its own wouldn't help it.
+  const auto gives = [&](const Tenant& tenant) { return !Safe(tenant) && !(within && &tenant == &asks); };
+  if (const ChunkIndex victim = NextVictimAmong(which, gives); victim != kNoChunk || !within) return victim;
+  // What others have too much comes to the disk soon, unless all of it is in use.
+  if (which == Victims::kOnDisk && loose > rest && HasVictimAmong(gives)) return NextVictimOf(whose, which);
+  return NextVictimAmong(which, anybody);
+}
+
+template <class May>
+bool Tenants::HasVictimAmong(May may) {
+  for (Tenant& tenant : tenants_) {
+    const ChunkIndex victim = may(tenant) ? tenant.policy->NextVictim() : kNoChunk;
+    if (victim == kNoChunk) continue;
+    tenant.policy->Exposed(victim);  // back to where it was
+    return true;
+  }
+  return false;
+}
+
+template <class May>
+ChunkIndex Tenants::NextVictimAmong(Victims which, May may) {
   asked_.clear();
-  while (asked_.size() < tenants_.size()) {
+  while (true) {
     uint32_t most = UINT32_MAX;
     for (uint32_t t = 0; t < size(); ++t) {
-      if (std::find(asked_.begin(), asked_.end(), t) != asked_.end()) continue;
+      if (!may(tenants_[t]) || std::find(asked_.begin(), asked_.end(), t) != asked_.end()) continue;
       if (most == UINT32_MAX || tenants_[t].share() > tenants_[most].share()) most = t;
     }
-    if (tenants_[most].used == Bytes{0}) break;  // nor have those after it
+    if (most == UINT32_MAX || tenants_[most].used == Bytes{0}) return kNoChunk;  // nor have those after it
     if (const ChunkIndex victim = NextVictimOf(TenantId{most}, which); victim != kNoChunk) return victim;
     asked_.push_back(most);
   }
-  return kNoChunk;
 }
 
 }  // namespace kvist::core

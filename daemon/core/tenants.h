@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_TENANTS_H_
 #define KVIST_DAEMON_CORE_TENANTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -27,6 +28,7 @@ inline Bytes ShareOf(Bytes whole, double share) { return {static_cast<uint64_t>(
 struct Tenant {
   std::string name;
   Bytes quota{};  // of slots, sealed and filling: at most so much, and never more than the pool: shares are compared
+  bool has_quota = false;  // else `quota` is the pool
   Bytes used{};
   Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
   Bytes writing{};                         // of `used`: being written to disk
@@ -44,6 +46,11 @@ struct Tenant {
 // way (without quotas: the largest), so a flood evicts others only until it has as much as they have: nobody's cache can be emptied
 // by another's.
 //
+// While all quotas together fit into the pool each is a promise, too, and so is the rest of the pool to those without a quota: who has
+// what nobody promised gives way first. Who asks for more than was promised gets what such tenants give, or is refused: all they have
+// may be leased, pinned or being filled, which would else eat what is promised to others. Who asks for less gets it from anybody when
+// they have nothing to give. Quotas that don't fit only limit: nobody could keep such promises.
+//
 // Threads: one.
 class Tenants {
  public:
@@ -58,7 +65,8 @@ class Tenants {
   const Tenant& operator[](TenantId id) const { return tenants_[id.value]; }
   uint32_t size() const { return static_cast<uint32_t>(tenants_.size()); }
 
-  // In force for the next store; a tenant that has more evicts down to it then. No quota: the whole pool.
+  // In force for the next store; a tenant that has more evicts down to it then. No quota: the whole pool. Those of tenants that
+  // haven't come yet count in what fits.
   void SetQuota(const std::string& name, std::optional<Bytes> quota);
   // Those that are set, as they were given, also of tenants that haven't come yet.
   const std::map<std::string, Bytes>& quotas() const { return quotas_; }
@@ -66,21 +74,36 @@ class Tenants {
   // Takes a victim of the tenant; kNoChunk when it has none. kOnDisk: only one that is on a disk.
   enum class Victims : uint8_t { kAny, kOnDisk };
   ChunkIndex NextVictimOf(TenantId tenant, Victims which = Victims::kAny);
-  // Takes a victim from the tenant that uses most of its quota and has one; kNoChunk when nobody has.
+  // Takes a victim for `whose`, who wants a chunk of `bytes` and isn't at its quota: of those who have what nobody promised, the one
+  // that uses most of its quota and has one; then, within what is promised to `whose`, of all of them. For one that is to
+  // be on a disk it waits rather while theirs may come there, and takes of `whose` own meanwhile. kNoChunk: nobody has one.
   // Cost: a look at each tenant, and at those again that have nothing to give.
-  ChunkIndex NextVictim(Victims which = Victims::kAny);
+  ChunkIndex NextVictim(TenantId whose, Bytes bytes, Victims which = Victims::kAny);
 
  private:
   Bytes QuotaOf(const std::string& name) const;
+  // What a quota adds to promised_. One above the pool is more than can be promised.
+  Bytes Promise(Bytes quota) const { return std::min(quota, capacity_ + Bytes{1}); }
+  // Whether it has no more than its quota, and that is promised.
+  bool Safe(const Tenant& tenant) const { return tenant.has_quota && tenant.used <= tenant.quota; }
+  // What tenants have without a promise to them alone.
+  Bytes Loose() const;
+  // Of tenants that `may` holds for.
+  template <class May>
+  ChunkIndex NextVictimAmong(Victims which, May may);
+  // Whether one of them has one, be it on a disk or not.
+  template <class May>
+  bool HasVictimAmong(May may);
 
   ChunkTable& chunks_;
   const Bytes capacity_;
   const Eviction eviction_;
   const std::function<Bytes(ChunkIndex)> bytes_;
   std::map<std::string, Bytes> quotas_;
+  Bytes promised_{};  // by all quotas
   std::vector<Tenant> tenants_;
   absl::flat_hash_map<std::string, TenantId> by_name_;
-  std::vector<uint32_t> asked_;  // scratch of NextVictim
+  std::vector<uint32_t> asked_;  // scratch of NextVictimAmong
 };
 
 }  // namespace kvist::core

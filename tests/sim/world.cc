@@ -599,8 +599,14 @@ bool World::Drain() {
     }
     Bytes needed{};
     for (const core::GroupSpec& group : spec.groups) needed += slots_->slab_bytes() * group.slot_bytes.size();
+    // Without a quota it is promised what all of them leave, when they fit.
+    Bytes promised{};
+    for (const auto& [tenant, bytes] : core_options_.quotas) promised += bytes;
     const auto quota = core_options_.quotas.find(spec.tenant);
-    if (needed <= slots_->capacity() && (quota == core_options_.quotas.end() || needed <= quota->second))
+    const Bytes its = quota != core_options_.quotas.end() ? std::min(quota->second, slots_->capacity())
+                      : promised <= slots_->capacity()    ? slots_->capacity() - promised
+                                                          : slots_->capacity();
+    if (needed <= its)
       verdict_.Expect(!verdict_.kept() || hit, kServesAgain, "a newcomer's chunk is refused though nothing is in use");
     for (const Process& rank : ranks) {
       if (verdict_.kept()) Deliver(core::SessionClosed{rank.session});

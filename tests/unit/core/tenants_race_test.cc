@@ -36,7 +36,8 @@ double Share(Bytes used, Bytes quota) { return static_cast<double>(used.value) /
 
 class Crowd {
  public:
-  explicit Crowd(uint32_t seed) : f_(Options()), random_(seed) {
+  // `fits`: all quotas together are never more than the pool, and so are promises.
+  Crowd(uint32_t seed, bool fits) : f_(Options()), random_(seed), fits_(fits) {
     for (uint32_t t = 0; t < kTenants; ++t) {
       const std::string name = Name(t);
       tenants_[t].session = f_.Worker(name, SpaceNamed("s" + std::to_string(t), {kChunk}, name));
@@ -70,7 +71,7 @@ class Crowd {
     }
   }
 
-  uint64_t stores = 0, refused = 0, quotas_set = 0, evicted_own = 0, evicted_others = 0;
+  uint64_t stores = 0, refused = 0, quotas_set = 0, evicted_own = 0, evicted_others = 0, lost_by_safe = 0;
 
  private:
   static constexpr absl::Duration kLease = absl::Seconds(5);
@@ -98,14 +99,25 @@ class Crowd {
   void SetQuota(uint32_t t) {
     ++quotas_set;
     std::optional<Bytes> quota;  // none, next to nothing, some, or more than there is
-    if (random_() % 4 != 0) quota = kChunk * (1 + random_() % (random_() % 2 == 0 ? 4 : 2 * kSlots));
+    const uint64_t most = fits_ ? kSlots / kTenants - 1 : random_() % 2 == 0 ? 4 : 2 * kSlots;
+    if (random_() % 4 != 0) quota = kChunk * (1 + random_() % most);
     const auto before = Rows(f_);
     f_.Do(QuotaSet{Name(t), quota});
     const auto after = Rows(f_);
     // By itself it takes nothing away.
     for (uint32_t v = 0; v < kTenants; ++v) REQUIRE(after[v].used == before[v].used);
     REQUIRE(after[t].quota == std::min(quota.value_or(kChunk * kSlots), kChunk * kSlots));
+    quotas_[t] = quota;
   }
+
+  // What all quotas leave, so that they are promises; 0: they are more than the pool.
+  Bytes Rest() const {
+    Bytes all{};
+    for (const std::optional<Bytes> quota : quotas_) all += quota.value_or(Bytes{});
+    return kChunk * kSlots - std::min(all, kChunk * kSlots);
+  }
+  // Whether what a tenant has is promised to it, were it `used`.
+  bool Safe(uint32_t t, Bytes used) const { return Rest() > Bytes{0} && quotas_[t].has_value() && used <= *quotas_[t]; }
 
   void Lease(uint32_t t) {
     if (tenants_[t].latest.empty()) return;
@@ -158,23 +170,36 @@ class Crowd {
     evicted_own += after[t].evictions - before[t].evictions;
   }
 
-  // Who had to give way used at least as much of its quota as everybody who could have given way instead, the one who stores included.
+  // Who had to give way used at least as much of its quota as all the others who could have given way instead, the one who stores
+  // included. But where quotas are promises, no one within his gave way while another could that wasn't; and none did to a tenant that
+  // asked for more than was promised.
   void CheckWhoGaveWay(uint32_t t, size_t stored, const std::vector<CoreStatus::TenantRow>& before,
                        const std::vector<CoreStatus::TenantRow>& after) {
+    const Bytes rest = Rest();
     for (uint32_t v = 0; v < kTenants; ++v) {
       if (v == t || after[v].evictions == before[v].evictions) continue;
       evicted_others += after[v].evictions - before[v].evictions;
       // When its last one went it had that one yet; the others have at most lost some since, and the one who stores has won.
       const double gave = Share(after[v].used + kChunk, after[v].quota);
+      const bool was_safe = Safe(v, after[v].used + kChunk);
+      lost_by_safe += was_safe;
+      INFO(Name(v) << (was_safe ? ", safe, gave way to " : " gave way to ") << Name(t));
       for (uint32_t w = 0; w < kTenants; ++w) {
-        if (w == v || !Free(w) || w == t) continue;
-        INFO(Name(v) << " gave way to " << Name(t) << ", and not " << Name(w));
-        REQUIRE(gave >= Share(after[w].used, after[w].quota));
+        if (w == v || !Free(w) || w == t || after[w].used == Bytes{0}) continue;
+        INFO("and not " << Name(w));
+        const bool safe = Safe(w, after[w].used);
+        REQUIRE((safe || !was_safe));
+        if (safe == was_safe) REQUIRE(gave >= Share(after[w].used, after[w].quota));
+      }
+      if (was_safe) {
+        REQUIRE(quotas_[t].has_value());
+        continue;
       }
       // Of itself: what it had before, less what of its own went; its new chunks are being filled.
       const Bytes own = after[t].used - kChunk * stored;
-      if (tenants_[t].running == (stored > 0 ? 1u : 0u) && tenants_[t].leased_until < f_.now && own > Bytes{0}) {
-        INFO(Name(v) << " gave way to " << Name(t) << ", which had more");
+      if (rest == Bytes{0} && tenants_[t].running == (stored > 0 ? 1u : 0u) && tenants_[t].leased_until < f_.now &&
+          own > Bytes{0}) {
+        INFO("which had more");
         REQUIRE(gave >= Share(own, after[t].quota));
       }
     }
@@ -182,6 +207,8 @@ class Crowd {
 
   CoreFixture f_;
   std::mt19937 random_;
+  const bool fits_;
+  std::array<std::optional<Bytes>, kTenants> quotas_;
   std::array<OfTenant, kTenants> tenants_;
   std::vector<Running> running_;
   uint64_t next_key_ = 1;
@@ -189,18 +216,24 @@ class Crowd {
 
 TEST_CASE("Tenants keep to their quotas and give way in order, however quotas change while their stores run") {
   const uint32_t seed = std::random_device()();
-  INFO("seed " << seed);
-  Crowd crowd(seed);
+  const bool fits = GENERATE(false, true);
+  INFO("seed " << seed << (fits ? ", quotas that fit" : ""));
+  Crowd crowd(seed, fits);
   for (uint32_t step = 0; step < kSteps; ++step) crowd.Step();
   crowd.CheckNobodyIsShutOut();
-  std::printf("fairness: %u tenants, %lu stores (%lu refused), %lu quotas set; evicted %lu of their own, %lu of others'\n",
-              kTenants, crowd.stores, crowd.refused, crowd.quotas_set, crowd.evicted_own, crowd.evicted_others);
+  std::printf(
+      "fairness: %u tenants, %lu stores (%lu refused), %lu quotas set%s; evicted %lu of their own, %lu of others', %lu of "
+      "those safe\n",
+      kTenants, crowd.stores, crowd.refused, crowd.quotas_set, fits ? " that fit" : "", crowd.evicted_own,
+      crowd.evicted_others, crowd.lost_by_safe);
   CHECK(crowd.evicted_own > 0);
   CHECK(crowd.evicted_others > 0);
   CHECK(crowd.refused > 0);
 }
 
-TEST_CASE("Tenants: one that asks for nothing keeps its share, however many flood and whatever quotas they are given") {
+TEST_CASE(
+    "Tenants: one that asks for nothing keeps its share, however many flood, whatever quotas that only limit they are "
+    "given") {
   const uint32_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
@@ -218,6 +251,7 @@ TEST_CASE("Tenants: one that asks for nothing keeps its share, however many floo
   std::vector<SessionId> floods;
   for (uint32_t t = 0; t < kFloods; ++t)
     floods.push_back(f.Worker(Name(t), SpaceNamed("s" + std::to_string(t), {kChunk}, Name(t))));
+  f.Do(QuotaSet{"absent", kChunk * (kSlots + 1)});  // more than the pool, so that none of them is a promise
   for (uint64_t n = 0; n < kSteps; ++n) {
     const auto t = static_cast<uint32_t>(random() % kFloods);
     // Quotas that bind, or don't: never such that a flood would use less of its own than the quiet one of the pool.

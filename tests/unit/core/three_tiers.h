@@ -26,7 +26,8 @@ inline CoreFixture::Options ThreeTiersOptions() {
 // and writes, where it holds them, are there at once and end when it says so.
 class ThreeTiers {
  public:
-  ThreeTiers() : f(ThreeTiersOptions()), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
+  explicit ThreeTiers(const CoreFixture::Options& options = ThreeTiersOptions())
+      : f(options), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
     Do(DiskWritable{true});
     Do(DiskTold{});
     Do(RemoteReachable{true});
@@ -41,7 +42,9 @@ class ThreeTiers {
     while (f.core->has_work()) Carry(f.PassTime(absl::ZeroDuration()));
   }
   void Keep(const std::vector<ChunkKey>& keys) {
-    for (const Effect& effect : f.Do(StoreAsked{worker, RequestTag{++tags}, GroupId{}, std::nullopt, keys})) {
+    const Effects effects = f.Do(StoreAsked{worker, RequestTag{++tags}, GroupId{}, std::nullopt, keys});
+    Carry(effects);
+    for (const Effect& effect : effects) {
       if (const auto* copy = std::get_if<CopyStarted>(&effect)) Do(CopyFinished{copy->op, absl::OkStatus()});
     }
     Rest();

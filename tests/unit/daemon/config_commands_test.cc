@@ -58,7 +58,10 @@ TEST_CASE("config check says ok, or every error with its place") {
   const Outcome warned = Config(ConfigCommand::kCheck, odd.sources);
   CHECK(warned.right);
   CHECK(warned.out == odd.sources.file + ": ok\n");
-  CHECK(warned.err == "kvistd: warning: quotas.\"uid:7\": 2GiB is more than the whole pool, 1GiB, and limits nothing\n");
+  CHECK(warned.err ==
+        "kvistd: warning: quotas.\"uid:7\": 2GiB is more than the whole pool, 1GiB, and limits nothing\n"
+        "kvistd: warning: quotas: together they are more than the whole pool, 1GiB, so they limit their tenants and "
+        "keep nothing for them\n");
 
   const Sources bad("[copy]\nthreads = 0\nthread = 1\n");
   const Outcome wrong = Config(ConfigCommand::kCheck, bad.sources);

@@ -369,12 +369,17 @@ TEST_CASE("ParseConfig gives tenants quotas, and PrintConfig gives them back") {
   CHECK(wrong.Validate().message() == "quotas.\"uid:1\": \"1B\"" + allowed);
 }
 
-TEST_CASE("ConfigWarnings tells which quotas limit nothing") {
+TEST_CASE("ConfigWarnings tells which quotas limit nothing, and when together they keep nothing") {
   Options options = Good("[tenants]\n5 = \"blue\"\n[quotas]\nblue = \"8GiB\"\n\"uid:5\" = \"1GiB\"\n\"uid:6\" = \"4GiB\"");
   options.pool.bytes = GiB(4);
   CHECK(ConfigWarnings(options) ==
         std::vector<std::string>{"quotas.blue: 8GiB is more than the whole pool, 4GiB, and limits nothing",
-                                 "quotas.\"uid:5\": uid 5 is of tenant blue, so nobody is of this one"});
+                                 "quotas.\"uid:5\": uid 5 is of tenant blue, so nobody is of this one",
+                                 "quotas: together they are more than the whole pool, 4GiB, so they limit their tenants and "
+                                 "keep nothing for them"});
+  options = Good("[quotas]\n\"uid:5\" = \"1GiB\"\n\"uid:6\" = \"3GiB\"");
+  options.pool.bytes = GiB(4);
+  CHECK(ConfigWarnings(options).empty());
 }
 
 TEST_CASE("--set takes TOML values, bare words and units") {
