@@ -27,6 +27,35 @@ def settings(unit):
     return [line for line in lines if line and not line.startswith(("#", "["))]
 
 
+def install(root, unit, drop_in=None):
+    """A root that holds nothing but the unit, its drop-in and, for `verify` wants them to be there, the programs."""
+    for program in ["usr/sbin/kvistd", "usr/sbin/kvist-controller", "usr/bin/kvistctl"]:
+        path = pathlib.Path(root, program)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n")
+        path.chmod(0o755)
+    units = pathlib.Path(root, "etc/systemd/system")
+    units.mkdir(parents=True)
+    (units / unit).write_text((SYSTEMD / unit).read_text())
+    if drop_in is not None:
+        (units / f"{unit}.d").mkdir()
+        (units / f"{unit}.d" / drop_in.name.removesuffix(".example")).write_text(drop_in.read_text())
+
+
+def not_understood(root, unit):
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", unit)
+    wrong = [line for line in done.stdout.splitlines() if unit in line or "nknown" in line]
+    return [line for line in wrong if "not found" not in line]  # sysinit.target and the like, in this empty root
+
+
+def drop_ins():
+    """Each example, and every unit that may have it."""
+    for example in sorted(SYSTEMD.glob("*.service.d/*.conf.example")):
+        owner = example.parent.name.removesuffix(".d")
+        for unit in UNITS if owner == UNITS[0] else [owner]:
+            yield unit, example
+
+
 class Units(unittest.TestCase):
     def test_exposure_is_low(self):
         for unit in ALL_UNITS:
@@ -37,27 +66,35 @@ class Units(unittest.TestCase):
             self.assertNotEqual(worse.returncode, 0, "the threshold isn't looked at")
 
     def test_every_line_is_understood(self):
-        # `verify` wants the programs to be there: in a root that holds nothing but them and the unit.
         for unit in ALL_UNITS:
             with tempfile.TemporaryDirectory() as root:
-                for program in ["usr/sbin/kvistd", "usr/sbin/kvist-controller", "usr/bin/kvistctl"]:
-                    path = pathlib.Path(root, program)
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text("#!/bin/sh\n")
-                    path.chmod(0o755)
-                units = pathlib.Path(root, "etc/systemd/system")
-                units.mkdir(parents=True)
-                (units / unit).write_text((SYSTEMD / unit).read_text())
-                done = run("systemd-analyze", "verify", "--man=no", f"--root={root}", unit)
-                wrong = [line for line in done.stdout.splitlines() if unit in line or "nknown" in line]
-                wrong = [line for line in wrong if "not found" not in line]  # sysinit.target and the like, in this empty root
-                self.assertEqual(wrong, [], done.stdout)
+                install(root, unit)
+                self.assertEqual(not_understood(root, unit), [])
 
     def test_the_two_differ_in_what_a_driver_needs_only(self):
         cpu, gpu = set(settings(UNITS[0])), set(settings(UNITS[1]))
         own = {"Description", "Conflicts", "After", "DeviceAllow"}
         self.assertLessEqual({line.split("=")[0] for line in gpu - cpu}, own)
         self.assertEqual({line.split("=")[0] for line in cpu - gpu} - own, {"PrivateDevices", "MemoryDenyWriteExecute"})
+
+    def test_examples_of_drop_ins_are_understood_and_leave_the_exposure_low(self):
+        seen = set()
+        for unit, example in drop_ins():
+            seen.add(example.name)
+            with self.subTest(unit=unit, example=example.name), tempfile.TemporaryDirectory() as root:
+                install(root, unit, example)
+                self.assertEqual(not_understood(root, unit), [])
+                done = run("systemd-analyze", "security", "--offline=true", "--no-pager", f"--root={root}", f"--threshold={EXPOSURE_MAX}", unit)
+                print(f"with {example.name}: {done.stdout.splitlines()[-1]}")
+                self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertLessEqual({"remote-store.conf.example", "other-disks.conf.example"}, seen)
+
+    def test_a_drop_in_that_is_wrong_is_noticed(self):
+        with tempfile.TemporaryDirectory() as root:
+            wrong = pathlib.Path(root, "wrong.conf.example")
+            wrong.write_text("[Service]\nReadWritePath=/mnt\n")
+            install(root, UNITS[0], wrong)
+            self.assertNotEqual(not_understood(root, UNITS[0]), [])
 
     def test_credentials_are_in_a_drop_in_only(self):
         for unit in ALL_UNITS:
