@@ -40,7 +40,15 @@ std::string HitShare(const TopView::Rates& rates) {
   return rates.chunks_asked == 0 ? "-" : absl::StrFormat("%.0f %%", 100 * rates.chunks_hit / rates.chunks_asked);
 }
 
-size_t RequestRows(const TopView& view) { return std::max(view.latencies.size(), view.waits.size()); }
+// The hooks that have a row: each engine's, and others once somebody has called them.
+std::vector<TopView::Latency> ShownHooks(const TopView& view) {
+  std::vector<TopView::Latency> shown;
+  for (const TopView::Latency& hook : view.latencies) {
+    if (hook.count > 0 || hook.name == "lookup" || hook.name == "load" || hook.name == "store") shown.push_back(hook);
+  }
+  return shown;
+}
+size_t RequestRows(const TopView& view) { return std::max(ShownHooks(view).size(), view.waits.size()); }
 
 class Screen {
  public:
@@ -117,10 +125,11 @@ Table RequestTable(const TopView& view) {
                {"WAIT P50", kRight, 4},
                {"WAIT P99", kRight, 3}});
   const auto shown = [](double seconds) { return seconds == 0 ? std::string("-") : HumanLatency(seconds); };
+  const std::vector<TopView::Latency> hooks = ShownHooks(view);
   for (size_t i = 0; i < RequestRows(view); ++i) {
     std::vector<std::string> row;
-    if (i < view.latencies.size()) {
-      const TopView::Latency& hook = view.latencies[i];
+    if (i < hooks.size()) {
+      const TopView::Latency& hook = hooks[i];
       const std::string moved = hook.name == "load"    ? Rate(view.rates.bytes_loaded)
                                 : hook.name == "store" ? Rate(view.rates.bytes_stored)
                                                        : "";

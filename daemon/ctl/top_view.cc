@@ -42,8 +42,8 @@ TopView::Latency LatencyOf(const node::v1::Latency* before, const node::v1::Late
   if (before != nullptr) {
     for (const auto& bucket : before->buckets()) buckets[bucket.upper_nanos()] -= bucket.count();
   }
-  return {now.name(), PerSecond(before == nullptr ? 0 : before->count(), now.count(), seconds), Quantile(buckets, 0.5),
-          Quantile(buckets, 0.99)};
+  return {now.name(), now.count(), PerSecond(before == nullptr ? 0 : before->count(), now.count(), seconds),
+          Quantile(buckets, 0.5), Quantile(buckets, 0.99)};
 }
 
 template <class Row>

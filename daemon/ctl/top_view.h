@@ -29,6 +29,7 @@ struct TopView {
   };
   struct Latency {
     std::string name;
+    uint64_t count = 0;  // since its start
     double per_second = 0;
     double p50_seconds = 0;  // 0 when there was none
     double p99_seconds = 0;

@@ -126,7 +126,7 @@ void AddRequests(const Traffic& total, const session::Latencies& latencies, Fami
   for (const Hook hook : session::kAllHooks) {
     const std::string name = NameOf(hook);
     out->Add(Histogram("kvist_" + name + "_duration_seconds",
-                       "Time from a " + name + "'s leaving the session's ring to its answer.")
+                       "Time from a request's leaving the session's ring to its answer: " + name + ".")
                  .Add({}, latencies.hooks[static_cast<size_t>(hook)]));
   }
   Series waits =

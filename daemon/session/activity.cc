@@ -9,6 +9,12 @@ const char* NameOf(Hook hook) {
     case Hook::kLookup: return "lookup";
     case Hook::kLoad: return "load";
     case Hook::kStore: return "store";
+    case Hook::kSwapOut: return "swap_out";
+    case Hook::kSwapIn: return "swap_in";
+    case Hook::kPin: return "pin";
+    case Hook::kUnpin: return "unpin";
+    case Hook::kAllocate: return "allocate";
+    case Hook::kFlush: return "flush";
   }
   return "";
 }

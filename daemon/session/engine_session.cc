@@ -30,14 +30,22 @@ core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} 
 uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
 uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
 
+// Of requests that get an answer of their own. Read refuses opcodes that don't exist as lookups' ones, which they are closest to.
 size_t HookOf(shm::Opcode opcode) {
-  switch (opcode) {
-    case shm::Opcode::kLoad:
-    case shm::Opcode::kSwapIn: return static_cast<size_t>(Hook::kLoad);
-    case shm::Opcode::kStore:
-    case shm::Opcode::kSwapOut: return static_cast<size_t>(Hook::kStore);
-    default: return static_cast<size_t>(Hook::kLookup);
-  }
+  const Hook hook = [opcode] {
+    switch (opcode) {
+      case shm::Opcode::kLoad: return Hook::kLoad;
+      case shm::Opcode::kStore: return Hook::kStore;
+      case shm::Opcode::kSwapOut: return Hook::kSwapOut;
+      case shm::Opcode::kSwapIn: return Hook::kSwapIn;
+      case shm::Opcode::kPin: return Hook::kPin;
+      case shm::Opcode::kUnpin: return Hook::kUnpin;
+      case shm::Opcode::kAllocate: return Hook::kAllocate;
+      case shm::Opcode::kFlush: return Hook::kFlush;
+      default: return Hook::kLookup;
+    }
+  }();
+  return static_cast<size_t>(hook);
 }
 
 absl::Duration LeaseOf(int64_t asked_nanos) {
@@ -357,27 +365,27 @@ void EngineSession::Answer(const core::LookupAnswered& answer) {
   traffic_.chunks_asked += asked;
   traffic_.chunks_hit += answer.chunks;
   End(CellOf(answer.tag), SequenceOf(answer.tag), absl::OkStatus(), answer.chunks, answer.coming, 0, answer.lease.Pack());
-  if (answer.waited && latencies_ != nullptr) {
-    const int64_t taken_nanos = pending_[CellOf(answer.tag)].taken_nanos;
-    latencies_->hooks[static_cast<size_t>(Hook::kLookup)].Record(MonotonicNanos() - taken_nanos);
-  }
+  if (answer.waited) RecordLatency(pending_[CellOf(answer.tag)]);
 }
 
 void EngineSession::Answer(const core::Answered& answered) {
-  if (!answered.status.ok()) ++traffic_.failed[HookOf(pending_[CellOf(answered.tag)].opcode)];
+  const Pending& pending = pending_[CellOf(answered.tag)];
+  if (!answered.status.ok()) ++traffic_.failed[HookOf(pending.opcode)];
   End(CellOf(answered.tag), SequenceOf(answered.tag), answered.status, answered.chunks, 0, 0, answered.allocation.Pack());
+  RecordLatency(pending);
 }
 
 void EngineSession::Answer(const core::Flushed& flushed) {
-  if (!flushed.status.ok()) ++traffic_.failed[HookOf(pending_[CellOf(flushed.tag)].opcode)];
+  const Pending& pending = pending_[CellOf(flushed.tag)];
+  if (!flushed.status.ok()) ++traffic_.failed[HookOf(pending.opcode)];
   const auto chunks = static_cast<uint32_t>(std::min<uint64_t>(flushed.chunks, UINT32_MAX));
   End(CellOf(flushed.tag), SequenceOf(flushed.tag), flushed.status, chunks, 0, 0, 0);
+  RecordLatency(pending);
 }
 
 void EngineSession::Answer(const core::OpEnded& ended) {
   const Pending& pending = pending_[CellOf(ended.tag)];
-  const size_t hook = HookOf(pending.opcode);
-  const bool load = hook == static_cast<size_t>(Hook::kLoad);
+  const bool load = pending.opcode == shm::Opcode::kLoad || pending.opcode == shm::Opcode::kSwapIn;
   const Bytes bytes = ended.copied == 0
                           ? Bytes{}
                           : registration_.memory->layouts[pending.group.value].layer_bytes() * pending.layers * ended.copied;
@@ -389,9 +397,9 @@ void EngineSession::Answer(const core::OpEnded& ended) {
   }
   traffic_.chunks_skipped += ended.skipped;
   traffic_.chunks_refused += ended.refused;
-  if (!ended.status.ok()) ++traffic_.failed[hook];
+  if (!ended.status.ok()) ++traffic_.failed[HookOf(pending.opcode)];
   End(CellOf(ended.tag), SequenceOf(ended.tag), ended.status, ended.copied, ended.skipped, ended.refused, 0);
-  if (latencies_ != nullptr) latencies_->hooks[hook].Record(MonotonicNanos() - pending.taken_nanos);
+  RecordLatency(pending);
 }
 
 bool EngineSession::Abandoned(core::RequestTag tag) const {
@@ -424,6 +432,10 @@ void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Stat
 }
 
 // A request that came after the last look at the clock has waited for nothing.
+void EngineSession::RecordLatency(const Pending& pending) {
+  if (latencies_ != nullptr) latencies_->hooks[HookOf(pending.opcode)].Record(MonotonicNanos() - pending.taken_nanos);
+}
+
 void EngineSession::RecordWait(int64_t asked_nanos, const Pending& pending) {
   if (latencies_ == nullptr || asked_nanos < opened_nanos_) return;  // it doesn't say, or makes no sense
   latencies_->waits[static_cast<size_t>(Queue::kRing)].Record(pending.taken_nanos - asked_nanos);

@@ -176,6 +176,51 @@ TEST_CASE("Counters move by what an engine did, also after it is gone") {
   }
 }
 
+TEST_CASE("Each hook has its own latencies and failures, at 0 from the start") {
+  const Observed observed({"swap.share=0.25"});
+  const std::vector<std::string> hooks = {"lookup", "load",  "store",    "swap_out", "swap_in",
+                                          "pin",    "unpin", "allocate", "flush"};
+  const auto count = [](const auto& now, const std::string& hook) {
+    return At(now, "kvist_" + hook + "_duration_seconds_count");
+  };
+  const auto failed = [](const auto& now, const std::string& hook) {
+    return At(now, "kvist_requests_failed_total{op=\"" + hook + "\"}");
+  };
+  const auto before = observed.Scrape();
+  for (const std::string& hook : hooks) {
+    INFO(hook);
+    CHECK(count(before, hook) == 0);
+    CHECK(failed(before, hook) == 0);
+    CHECK(At(before, "kvist_deadline_exceeded_total{op=\"" + hook + "\"}") == 0);
+  }
+
+  FakeEngine engine = observed.Engine();
+  REQUIRE(engine.status.message == "");
+  kvist::Client& worker = engine.worker(0);
+  const auto keys = engine.Keys(1, 2);
+  constexpr int64_t kLong = 10'000'000;
+  const kvist::Allocation room = worker.Allocate(2);
+  REQUIRE(room);
+  CHECK_FALSE(worker.Allocate(1 << 16));  // more than its share
+  for (int i = 0; i < 3; ++i) REQUIRE(worker.Wait(worker.SwapOut(room, 0, 2, engine.Pages(0, 2)), kLong).status == KVIST_OK);
+  REQUIRE(worker.Wait(worker.SwapIn(room, 0, 2, engine.Pages(0, 2)), kLong).status == KVIST_OK);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  engine.scheduler().Pin(keys, kLong);
+  engine.scheduler().Unpin(keys);
+  engine.scheduler().Flush(kLong);
+  // The latency is counted once the answer is out.
+  auto now = observed.Scrape();
+  CHECK(Eventually([&] { return count(now = observed.Scrape(), "flush") == 1; }));
+  const std::map<std::string, double> expected = {{"lookup", 0},   {"load", 0},     {"store", 1},
+                                                  {"swap_out", 3}, {"swap_in", 1},  {"pin", 1},
+                                                  {"unpin", 1},    {"allocate", 2}, {"flush", 1}};
+  for (const auto& [hook, times] : expected) {
+    INFO(hook);
+    CHECK(count(now, hook) == times);
+    CHECK((hook == "flush" || failed(now, hook) == (hook == "allocate" ? 1 : 0)));
+  }
+}
+
 TEST_CASE("promtool has nothing to say about the names and the text of the metrics") {
   const Observed observed({"tenants.0=blue"});
   FakeEngine engine = observed.Engine();

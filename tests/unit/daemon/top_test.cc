@@ -116,6 +116,17 @@ TEST_CASE("DrawTop fits every terminal, and lets no name steer it") {
   CHECK_THAT(DrawTop(view, {.columns = 100, .rows = 30, .colours = true}), Contains("\033[32m"));
 }
 
+TEST_CASE("DrawTop shows the hooks that somebody has called, and lookup, load and store anyhow") {
+  TopSample before = After(10, 0), now = After(12, 0);
+  for (const char* name : {"load", "pin", "flush"}) {
+    for (TopSample* sample : {&before, &now}) sample->status.add_latencies()->set_name(name);
+  }
+  for (TopSample* sample : {&before, &now}) sample->status.mutable_latencies(2)->set_count(7);
+  const TopView view = ViewTop(before, now);
+  CHECK(view.latencies.size() == 4);
+  CHECK_THAT(DrawTop(view, {}), Contains("\nlookup ") && Contains("\nload ") && Contains("\npin ") && !Contains("\nflush "));
+}
+
 TEST_CASE("DrawTop shows a tier on disk when there is one, and what it doesn't do") {
   TopSample now = After(12, 1);
   CHECK_THAT(DrawTop(ViewTop(After(10, 1), now), {}), !Contains("ssd"));
