@@ -60,7 +60,8 @@ absl::StatusOr<rpc::NodeStatus> Node::Status(absl::Time deadline) {
 }
 
 absl::StatusOr<rpc::SsdStatus> Node::Ssd(absl::Time deadline) {
-  return Ask<rpc::SsdStatus>(deadline, [this] { return RowOf(below_.ssd, below_.why_no_ssd, reactor_.core().status()); });
+  return Ask<rpc::SsdStatus>(
+      deadline, [this] { return RowOf(below_.ssd, below_.why_no_ssd, reactor_.core().status(), options_.ssd); });
 }
 
 absl::StatusOr<rpc::Page<rpc::SessionStatus>> Node::Sessions(uint64_t after, absl::Time deadline) {
@@ -129,6 +130,7 @@ rpc::NodeStatus Node::StatusNow() const {
   const core::CoreStatus core = reactor_.core().status();
   rpc::NodeStatus status;
   status.engine_socket = options_.session.socket;
+  status.state_dir = options_.daemon.state_dir;
   status.uptime = MonotonicNow() - started_;
   status.pool_capacity = slots_.capacity();
   status.pool_used = slots_.live_bytes();
@@ -157,7 +159,7 @@ rpc::NodeStatus Node::StatusNow() const {
     status.pool_pinned = gpus.pinned;
     for (const auto& gpu : gpus.gpus) status.gpus.push_back({gpu.name, gpu.imported, std::string(gpu.lost.message())});
   }
-  status.ssd = ShortRowOf(below_.ssd, below_.why_no_ssd, core);
+  status.ssd = ShortRowOf(below_.ssd, below_.why_no_ssd, core, options_.ssd);
   if (below_.remote != nullptr) status.remote = RowOf(below_.remote->status(), core);
   status.lookups = core.lookups;
   status.chunks_asked = core.lookup_chunks_asked;

@@ -22,6 +22,7 @@ rpc::SsdTierStatus ShortRowOf(const SsdTier::Status& tier, const core::CoreStatu
   for (const ssd::Store::DeviceRow& device : tier.store.devices) {
     row.live += device.live;
     row.capacity += device.capacity;
+    row.directories.push_back({device.directory, device.how});
   }
   return row;
 }
@@ -87,18 +88,24 @@ std::string TroubleOf(const SsdTier::Status& tier) {
   return trouble;
 }
 
-rpc::SsdTierStatus ShortRowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core) {
+rpc::SsdTierStatus ShortRowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core,
+                              const Options::Ssd& options) {
   if (tier != nullptr) return ShortRowOf(tier->status(), core);
   rpc::SsdTierStatus row;
   row.state = "off";
   row.trouble = none;
+  if (options.enabled) {
+    for (const absl::string_view path : absl::StrSplit(options.path, ':'))
+      row.directories.push_back({std::string(path), ""});
+  }
   return row;
 }
 
-rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core) {
+rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core,
+                     const Options::Ssd& options) {
   rpc::SsdStatus row;
   if (tier == nullptr) {
-    row.tier = ShortRowOf(tier, none, core);
+    row.tier = ShortRowOf(tier, none, core, options);
     return row;
   }
   const SsdTier::Status status = tier->status();

@@ -16,8 +16,10 @@ namespace kvist::daemon {
 std::string TroubleOf(const SsdTier::Status& tier);
 
 // `none`: why there is no tier, when `tier` is null.
-rpc::SsdTierStatus ShortRowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core);
-rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core);
+rpc::SsdTierStatus ShortRowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core,
+                              const Options::Ssd& options);
+rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::CoreStatus& core,
+                     const Options::Ssd& options);
 
 // Has a device for each directory of the configuration also when `tier` is null.
 metrics::SsdFigures FiguresOf(const SsdTier* tier, const Options& options);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -65,11 +66,15 @@ class Session : private Conversation {
       return kUsage;
     }
     patient.admin_socket = arguments_.target.address.socket;
-    patient.state_dir = arguments_.state_dir.empty() ? DefaultStateDir() : arguments_.state_dir;
+    // The one of a kvistd that runs is what it says; of one that doesn't, what it would take.
+    patient.state_dir = !arguments_.state_dir.empty()                                                  ? arguments_.state_dir
+                        : absl::StartsWith(patient.admin_socket, absl::StrCat(kSystemRuntimeDir, "/")) ? kSystemStateDir
+                                                                                                       : DefaultStateDir();
     absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
     absl::StatusOr<node::v1::StatusReply> status = node.ok() ? node->Status(Timeout(kQuestionTime)) : node.status();
     if (status.ok()) {
       patient.engine_socket = status->engine_socket();
+      if (arguments_.state_dir.empty() && !status->state_dir().empty()) patient.state_dir = status->state_dir();
       patient.status = *std::move(status);
     } else {
       patient.why_no_status = std::string(status.status().message());

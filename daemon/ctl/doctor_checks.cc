@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "daemon/ctl/doctor.h"
 #include "daemon/ctl/human.h"
+#include "storage/base/state_dir.h"
 
 // Each check is one function; the table that holds them all is at the end.
 namespace kvist::ctl {
@@ -61,15 +62,15 @@ Finding Kernel(const Patient&) {
   if (waitv) return Ok(absl::StrCat("Linux ", name.release, ", with futex_waitv"));
   return Warn(absl::StrCat("Linux ", name.release,
                            " has no futex_waitv (5.16 has): kvistd hears most sessions by their doorbells, which is slower"),
-              "apt-get install linux-image-amd64 && reboot");
+              "sudo apt-get install linux-image-amd64 && sudo reboot");
 }
 
 Finding Memlock(const Patient& patient) {
   if (patient.status.has_value()) {
     if (patient.status->pool().locked()) return Ok("the running kvistd has its pool locked in memory");
     return Warn("the running kvistd could not lock its pool: the kernel may swap it out",
-                absl::StrCat("prlimit --pid ", patient.status->pid(),
-                             " --memlock=unlimited; systemctl edit kvistd  # LimitMEMLOCK=infinity"));
+                absl::StrCat("sudo prlimit --pid ", patient.status->pid(),
+                             " --memlock=unlimited; sudo systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity"));
   }
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -86,10 +87,11 @@ Finding TransparentHugePages(const Patient& patient) {
   const std::string path = "/sys/kernel/mm/transparent_hugepage/enabled";
   const std::optional<std::string> choice = Line(patient, path);
   if (!choice.has_value())
-    return Warn("this kernel has none: the pool is made of small pages", "apt-get install linux-image-amd64 && reboot");
+    return Warn("this kernel has none: the pool is made of small pages",
+                "sudo apt-get install linux-image-amd64 && sudo reboot");
   if (!absl::StrContains(*choice, "[never]")) return Ok(*choice);
   return Warn(absl::StrCat(*choice, ": the pool is made of small pages, and copies miss the TLB"),
-              absl::StrCat("echo madvise > ", path));
+              absl::StrCat("echo madvise | sudo tee ", path));
 }
 
 Finding ReservedHugePages(const Patient& patient) {
@@ -107,7 +109,7 @@ Finding ReservedHugePages(const Patient& patient) {
       kHugePage * total < Bytes{patient.status->pool().capacity_bytes()}) {
     const uint64_t wanted = total - free + (patient.status->pool().capacity_bytes() + kHugePage.value - 1) / kHugePage.value;
     return Warn(absl::StrCat(text, ", too few for the pool of the running kvistd: they are lost to everybody"),
-                absl::StrCat("sysctl vm.nr_hugepages=", wanted, "; systemctl restart kvistd"));
+                absl::StrCat("sudo sysctl vm.nr_hugepages=", wanted, "; sudo systemctl restart kvistd"));
   }
   return Ok(absl::StrCat(text, ": a pool that fits takes them"));
 }
@@ -118,16 +120,33 @@ Finding Numa(const Patient& patient) {
   if (Line(patient, "/proc/sys/kernel/numa_balancing").value_or("0") == "0") return Ok(absl::StrCat("nodes ", nodes));
   return Warn(absl::StrCat("nodes ", nodes,
                            ", and the kernel moves pages between them: copies stall on pages that are on their way"),
-              "sysctl kernel.numa_balancing=0");
+              "sudo sysctl kernel.numa_balancing=0");
 }
 
 Finding IoUring(const Patient& patient) {
+  // What a running kvistd has found is what counts: its limits and filters are its own.
+  if (patient.status.has_value()) {
+    const node::v1::SsdTier& ssd = patient.status->ssd();
+    bool used = false;
+    for (const auto& directory : ssd.directories()) {
+      if (absl::StartsWith(directory.how(), "io_uring")) {
+        used = true;
+      } else if (!directory.how().empty()) {
+        return Warn(
+            absl::StrCat("the running kvistd drives ", directory.path(), " by ", directory.how(), ", which is slower"),
+            "sudo sysctl kernel.io_uring_disabled=0; sudo systemctl restart kvistd  # in a container: a seccomp profile "
+            "that "
+            "allows io_uring_setup, _enter and _register");
+      }
+    }
+    if (used) return Ok("the running kvistd uses it");
+  }
   io_uring_params parameters{};
   // No entries is a wrong argument where it may be used.
   if (::syscall(SYS_io_uring_setup, 0, &parameters) >= 0 || errno == EINVAL) return Ok("available");
   const std::string why = std::strerror(errno);
   if (Line(patient, "/proc/sys/kernel/io_uring_disabled").value_or("0") != "0")
-    return Warn("switched off: an SSD tier can't use it", "sysctl kernel.io_uring_disabled=0");
+    return Warn("switched off: an SSD tier can't use it", "sudo sysctl kernel.io_uring_disabled=0");
   return Warn(
       absl::StrCat("not available (", why, "; containers often forbid it): an SSD tier can't use it"),
       "docker run --security-opt seccomp=unconfined ...  # or a profile that allows io_uring_setup, _enter and _register");
@@ -140,9 +159,9 @@ Finding Daemon(const Patient& patient) {
   }
   struct stat socket {};
   if (::stat(patient.admin_socket.c_str(), &socket) != 0 && errno == ENOENT)
-    return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), "systemctl start kvistd");
+    return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), "sudo systemctl start kvistd");
   return Fail(patient.why_no_status,
-              absl::StrCat("systemctl restart kvistd  # or, when you may not: usermod -aG $(stat -c %G ",
+              absl::StrCat("sudo systemctl restart kvistd  # or, when you may not: sudo usermod -aG $(stat -c %G ",
                            Quote(patient.admin_socket), ") $USER"));
 }
 
@@ -150,18 +169,19 @@ Finding Socket(const std::string& path, bool running, const char* key) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
     if (!running) return Ok(absl::StrCat(path, " isn't there; kvistd makes it"));
-    return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), "systemctl restart kvistd");
+    return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), "sudo systemctl restart kvistd");
   }
   if (!S_ISSOCK(found.st_mode))
-    return Fail(absl::StrCat(path, " is no socket"), absl::StrCat("rm ", Quote(path), "; systemctl restart kvistd"));
+    return Fail(absl::StrCat(path, " is no socket"),
+                absl::StrCat("sudo rm ", Quote(path), "; sudo systemctl restart kvistd"));
   const std::string who =
       absl::StrFormat("%s, mode %04o, uid %d, gid %d", path, found.st_mode & 07777, found.st_uid, found.st_gid);
   if (::access(path.c_str(), W_OK) != 0)
     return Fail(absl::StrCat(who, ": this user may not connect"),
-                absl::StrCat("usermod -aG $(stat -c %G ", Quote(path), ") $USER"));
+                absl::StrCat("sudo usermod -aG $(stat -c %G ", Quote(path), ") $USER"));
   if ((found.st_mode & 0002) != 0) {
     return Warn(absl::StrCat(who, ": every user of this machine may connect"),
-                absl::StrCat("chmod o-rwx ", Quote(path), "  # and [", key, "] socket_mode = \"0660\""));
+                absl::StrCat("sudo chmod o-rwx ", Quote(path), "  # and [", key, "] socket_mode = \"0660\""));
   }
   return Ok(who);
 }
@@ -169,36 +189,88 @@ Finding Socket(const std::string& path, bool running, const char* key) {
 Finding AdminSocket(const Patient& patient) { return Socket(patient.admin_socket, patient.status.has_value(), "admin"); }
 Finding EngineSocket(const Patient& patient) { return Socket(patient.engine_socket, patient.status.has_value(), "session"); }
 
+// What has the system's kvistd go on with another value of a key. `what`: which.
+std::string Reconfigure(const std::string& what) {
+  return absl::StrCat("sudoedit /etc/kvistd/kvistd.toml && sudo systemctl restart kvistd  # ", what);
+}
+// What lets the system's kvistd write there: its unit shuts it out of all but its state directory.
+std::string LetWrite(const std::string& path) {
+  return absl::StrCat("sudo systemctl edit kvistd && sudo systemctl restart kvistd  # [Service] ReadWritePaths=", path);
+}
+
 Finding StateDir(const Patient& patient) {
   const std::string& dir = patient.state_dir;
   struct stat found {};
   if (::stat(dir.c_str(), &found) != 0) {
-    if (errno != ENOENT) return Fail(absl::StrCat(dir, ": ", std::strerror(errno)), absl::StrCat("ls -ld ", Quote(dir)));
+    if (errno == EACCES) return Warn(absl::StrCat(dir, ": this user may not look at it"), "sudo kvistctl doctor");
+    if (errno != ENOENT)
+      return Fail(absl::StrCat(dir, ": ", std::strerror(errno)), Reconfigure("[daemon] state_dir = another directory"));
+    if (patient.status.has_value())
+      return Fail(absl::StrCat(dir, " isn't there, although kvistd runs"), "sudo systemctl restart kvistd");
     const std::string above = NearestExisting(dir);
     if (::access(above.c_str(), W_OK) == 0) return Ok(absl::StrCat(dir, " isn't there; kvistd makes it"));
+    if (dir == kSystemStateDir) return Ok(absl::StrCat(dir, " isn't there; kvistd's unit makes it"));
     return Fail(absl::StrCat(dir, " isn't there, and this user may not make it in ", above),
-                absl::StrCat("install -d -m 0700 -o $(id -un) ", Quote(dir)));
+                absl::StrCat("sudo install -d -m 0700 -o $(id -un) ", Quote(dir)));
   }
   if (!S_ISDIR(found.st_mode))
-    return Fail(absl::StrCat(dir, " is no directory"), absl::StrCat("mv ", Quote(dir), " ", Quote(dir + ".old")));
+    return Fail(absl::StrCat(dir, " is no directory"), absl::StrCat("sudo mv ", Quote(dir), " ", Quote(dir + ".old")));
   if ((found.st_mode & 0022) != 0) {
     return Fail(absl::StrFormat("%s has mode %04o: others may change what kvistd keeps", dir, found.st_mode & 07777),
-                absl::StrCat("chmod go-w ", Quote(dir)));
+                absl::StrCat("sudo chmod go-w ", Quote(dir)));
   }
   return Ok(absl::StrFormat("%s, mode %04o, uid %d", dir, found.st_mode & 07777, found.st_uid));
 }
 
 Finding Disk(const Patient& patient) {
   const std::string place = NearestExisting(patient.state_dir);
+  const std::string mend = Reconfigure("[daemon] state_dir = where there is room, unless it can be made here");
   struct statvfs disk {};
-  if (::statvfs(place.c_str(), &disk) != 0)
-    return Fail(absl::StrCat(place, ": ", std::strerror(errno)), absl::StrCat("ls -ld ", Quote(place)));
+  if (::statvfs(place.c_str(), &disk) != 0) return Fail(absl::StrCat(place, ": ", std::strerror(errno)), mend);
   const Bytes free{uint64_t{disk.f_bavail} * disk.f_frsize};
   const std::string text = absl::StrCat(HumanBytes(free), " free for ", patient.state_dir);
-  const std::string mend =
-      absl::StrCat("du -xh ", Quote(place), " | sort -h | tail  # delete, or put [daemon] state_dir elsewhere");
   if (free == Bytes{}) return Fail(text, mend);
   return free < kDiskLow ? Warn(text, mend) : Ok(text);
+}
+
+// What an operator of an SSD tier would do about its trouble, of which the message tells the kind: the system's, or that of the tier,
+// which stops before its file system is full.
+std::string MendOf(const node::v1::SsdTier& ssd) {
+  const std::string path = ssd.directories().empty() ? "" : ssd.directories(0).path();
+  if (absl::StrContains(ssd.trouble(), std::strerror(EROFS)) || absl::StrContains(ssd.trouble(), std::strerror(EACCES)))
+    return LetWrite(path);
+  if (absl::StrContains(ssd.trouble(), std::strerror(ENOSPC)) || absl::StrContains(ssd.trouble(), "free some space")) {
+    return Reconfigure(
+        "[ssd] path = where there is room, or a smaller capacity; when there is room here again kvistd goes on by itself");
+  }
+  return Reconfigure("[ssd] path = another directory; kvistctl ssd and journalctl -u kvistd tell more");
+}
+
+Finding SsdTier(const Patient& patient) {
+  if (!patient.status.has_value()) return Ok("no kvistd to ask");
+  const node::v1::SsdTier& ssd = patient.status->ssd();
+  std::string paths;
+  for (const auto& directory : ssd.directories()) absl::StrAppend(&paths, paths.empty() ? "" : ", ", directory.path());
+  if (ssd.state() == "off" && ssd.directories().empty()) return Ok(absl::StrCat("off: ", ssd.trouble()));
+  const std::string text = absl::StrCat(ssd.state(), ", in ", paths);
+  if (ssd.trouble().empty()) return Ok(text);
+  return Warn(absl::StrCat(text, ": ", ssd.trouble()), MendOf(ssd));
+}
+
+Finding RemoteStore(const Patient& patient) {
+  if (!patient.status.has_value()) return Ok("no kvistd to ask");
+  if (!patient.status->has_remote()) return Ok("none");
+  const node::v1::RemoteTier& remote = patient.status->remote();
+  const std::string text = absl::StrCat(remote.name(), ", ", remote.store());
+  if (remote.reachable()) return Ok(absl::StrCat(text, ", answers"));
+  constexpr absl::string_view kFile = "file://";
+  const std::string mend = absl::StartsWith(remote.store(), kFile)
+                               ? LetWrite(absl::StrCat(remote.store().substr(kFile.size()),
+                                                       ", when it is mounted and kvistd's user may write it"))
+                               : "sudo systemctl edit kvistd && sudo systemctl restart kvistd  # [Service] "
+                                 "IPAddressAllow=the store's addresses, when "
+                                 "it runs: kvistd's unit lets this machine's through only";
+  return Warn(absl::StrCat(text, ", doesn't answer, and what it has is missed: ", remote.why_not()), mend);
 }
 
 Finding Gpus(const Patient& patient) {
@@ -210,13 +282,13 @@ Finding Gpus(const Patient& patient) {
   const auto& pool = patient.status->pool();
   for (const auto& gpu : patient.status->gpus()) {
     if (!gpu.lost().empty())
-      return Fail(absl::StrCat(gpu.name(), " is lost to the running kvistd: ", gpu.lost()), "systemctl restart kvistd");
+      return Fail(absl::StrCat(gpu.name(), " is lost to the running kvistd: ", gpu.lost()), "sudo systemctl restart kvistd");
   }
   const std::string text = absl::StrFormat("%d served, %s of the pool's %s pinned for them", patient.status->gpus_size(),
                                            HumanBytes({pool.pinned_bytes()}), HumanBytes({pool.capacity_bytes()}));
   if (pool.pinned_bytes() >= pool.capacity_bytes()) return Ok(text);
   return Warn(absl::StrCat(text, ": copies of the rest are slow; it takes some seconds after the first engine"),
-              "systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity, if it stays so");
+              "sudo systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity, if it stays so");
 }
 
 Finding Versions(const Patient& patient) {
@@ -224,7 +296,7 @@ Finding Versions(const Patient& patient) {
   if (patient.status->version() == KVIST_VERSION) return Ok("kvistd and kvistctl are " KVIST_VERSION);
   return Warn(absl::StrCat("kvistd is ", patient.status->version(),
                            ", kvistctl is " KVIST_VERSION ": one was upgraded without the other"),
-              "systemctl restart kvistd  # runs the kvistd that is installed");
+              "sudo systemctl restart kvistd  # runs the kvistd that is installed");
 }
 
 }  // namespace
@@ -240,6 +312,8 @@ const std::vector<Check>& Checks() {
       {"state directory", StateDir},
       {"disk", Disk},
       {"kvistd", Daemon},
+      {"SSD tier", SsdTier},
+      {"remote store", RemoteStore},
       {"admin socket", AdminSocket},
       {"engine socket", EngineSocket},
       {"GPUs", Gpus},

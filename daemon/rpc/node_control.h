@@ -28,6 +28,11 @@ struct SsdTierStatus {
   bool recovering = false;
   uint64_t chunks = 0;  // that are nowhere else
   Bytes live{}, capacity{};
+  struct Directory {
+    std::string path;
+    std::string how;  // it is driven; "" while there is no tier
+  };
+  std::vector<Directory> directories = {};  // of ssd.path; none when the configuration wants no tier
 };
 
 // The tier beyond the node. Counts are since the start.
@@ -68,6 +73,7 @@ struct NodeStatus {
     LatencyHistogram durations;
   };
   std::string engine_socket;
+  std::string state_dir;  // "": none
   absl::Duration uptime;
   Bytes pool_capacity{}, pool_used{}, pool_private{}, pool_touched{}, pool_page{}, slab{};
   uint64_t pool_slots = 0;

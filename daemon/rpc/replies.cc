@@ -46,6 +46,11 @@ void Put(const SsdTierStatus& from, node::v1::SsdTier* to) {
   to->set_chunks(from.chunks);
   to->set_live_bytes(from.live.value);
   to->set_capacity_bytes(from.capacity.value);
+  for (const SsdTierStatus::Directory& from_directory : from.directories) {
+    node::v1::SsdTier::Directory& directory = *to->add_directories();
+    directory.set_path(Text(from_directory.path));
+    directory.set_how(Text(from_directory.how));
+  }
 }
 
 void Put(const SsdStatus::Device& from, node::v1::SsdReply::Device* to) {
@@ -137,6 +142,7 @@ node::v1::StatusReply ToReply(const NodeStatus& status) {
   reply.set_pid(static_cast<uint64_t>(getpid()));
   reply.set_uptime_seconds(absl::ToDoubleSeconds(status.uptime));
   reply.set_engine_socket(Text(status.engine_socket));
+  reply.set_state_dir(Text(status.state_dir));
 
   node::v1::StatusReply::Pool& pool = *reply.mutable_pool();
   pool.set_capacity_bytes(status.pool_capacity.value);

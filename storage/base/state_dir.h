@@ -9,11 +9,14 @@
 
 namespace kvist {
 
+// Where the system's daemon keeps its state by default.
+inline constexpr char kSystemStateDir[] = "/var/lib/kvist";
+
 // Where a daemon that this user starts keeps its state by default: /var/lib/kvist for root, $XDG_STATE_HOME/kvist or ~/.local/state/kvist
 // for others; "" for a user without a home.
 inline std::string DefaultStateDir() {
   const uid_t uid = geteuid();
-  if (uid == 0) return "/var/lib/kvist";
+  if (uid == 0) return kSystemStateDir;
   const char* state = std::getenv("XDG_STATE_HOME");
   if (state != nullptr && state[0] == '/') return std::string(state) + "/kvist";
   const char* home = std::getenv("HOME");

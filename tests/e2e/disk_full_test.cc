@@ -16,7 +16,9 @@
 #include "tests/support/recovery.h"
 #include "tests/support/temp_dir.h"
 
+using Catch::Contains;
 using kvist::test::Ctl;
+using kvist::test::CtlSays;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
@@ -65,6 +67,17 @@ std::vector<std::string> SettingsOn(const SmallDisk& disk, const std::string& ca
           "pool.slab_bytes=1MiB", "pool.touch_threads=0",           "lease.share=0.9"};
 }
 
+// What kvistctl doctor has found of this.
+nlohmann::json FindingOf(const DaemonProcess& daemon, const std::string& check) {
+  const std::string said = CtlSays(daemon, {"doctor"}).second;  // something else may fail here
+  const nlohmann::json findings = nlohmann::json::parse(said)["findings"];
+  for (const auto& finding : findings) {
+    if (finding["check"] == check) return finding;
+  }
+  FAIL("no check " << check << ": " << said);
+  return {};
+}
+
 std::vector<kvist_key> Prompt(const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, kChunks); }
 
 }  // namespace
@@ -98,6 +111,13 @@ TEST_CASE("row 8: a full disk takes no chunks and costs no engine anything; with
   INFO(ssd.dump(1));
   CHECK(ssd["state"] == "read-only");
   CHECK_FALSE(ssd["trouble"].get<std::string>().empty());
+  const nlohmann::json told = FindingOf(daemon, "SSD tier");
+  INFO(told.dump(1));
+  CHECK(told["level"] == "warn");
+  CHECK_THAT(told["text"].get<std::string>(),
+             Contains("read-only, in " + disk.path + "/ssd") && Contains("free some space"));
+  CHECK_THAT(told["mend"].get<std::string>(), Contains("[ssd] path = where there is room"));
+  CHECK_THAT(FindingOf(daemon, "state directory")["text"].get<std::string>(), Contains(dir.path()));
   CHECK(engine.LoadAll(Prompt(engine, 200), &wrong) == kChunks);  // what lies there is read all the same
   CHECK(wrong.empty());
   REQUIRE(engine.StoreAll(Prompt(engine, 100)).status == KVIST_OK);

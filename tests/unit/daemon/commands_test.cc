@@ -81,12 +81,12 @@ TEST_CASE("kvistctl -o json prints the fields of node.proto, numbers as numbers,
   const nlohmann::ordered_json status = nlohmann::ordered_json::parse(outcome.out);
   std::vector<std::string> names;
   for (const auto& [name, value] : status.items()) names.push_back(name);
-  CHECK(names == std::vector<std::string>{"version",       "pid",           "uptime_seconds", "engine_socket", "pool",
-                                          "spaces",        "sessions",      "instances",      "leases",        "ops",
-                                          "filling",       "index_bytes",   "lookups",        "chunks_asked",  "chunks_hit",
-                                          "chunks_stored", "chunks_loaded", "chunks_refused", "evictions",     "pins",
-                                          "allocations",   "ssd",           "remote",         "gpus",          "traffic",
-                                          "latencies",     "waits"});
+  CHECK(names == std::vector<std::string>{
+                     "version",        "pid",       "uptime_seconds", "engine_socket", "state_dir",     "pool",
+                     "spaces",         "sessions",  "instances",      "leases",        "ops",           "filling",
+                     "index_bytes",    "lookups",   "chunks_asked",   "chunks_hit",    "chunks_stored", "chunks_loaded",
+                     "chunks_refused", "evictions", "pins",           "allocations",   "ssd",           "remote",
+                     "gpus",           "traffic",   "latencies",      "waits"});
   CHECK(status["pid"].is_number_unsigned());
   CHECK(status["uptime_seconds"] == 3725.5);
   CHECK(status["evictions"] == 0);

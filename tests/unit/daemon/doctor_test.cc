@@ -66,19 +66,20 @@ TEST_CASE("doctor sees how the machine is set up") {
   CHECK(machine.Find("transparent huge pages").level == Level::kOk);
   machine.Write("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
   CHECK(machine.Find("transparent huge pages").level == Level::kWarn);
-  CHECK(machine.Find("transparent huge pages").mend == "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled");
+  CHECK(machine.Find("transparent huge pages").mend ==
+        "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled");
 
   CHECK(machine.Find("reserved huge pages").level == Level::kOk);
   machine.Write("/proc/meminfo", "HugePages_Total:      64\nHugePages_Free:       60");
   CHECK(machine.Find("reserved huge pages").text == "60 of 64 are free: a pool that fits takes them");
   machine.patient.status.emplace().mutable_pool()->set_capacity_bytes(200 << 20);
-  CHECK(machine.Find("reserved huge pages").mend == "sysctl vm.nr_hugepages=104; systemctl restart kvistd");
+  CHECK(machine.Find("reserved huge pages").mend == "sudo sysctl vm.nr_hugepages=104; sudo systemctl restart kvistd");
 
   CHECK(machine.Find("NUMA").text == "one node");
   machine.Write("/sys/devices/system/node/online", "0-1");
   CHECK(machine.Find("NUMA").level == Level::kOk);
   machine.Write("/proc/sys/kernel/numa_balancing", "1");
-  CHECK(machine.Find("NUMA").mend == "sysctl kernel.numa_balancing=0");
+  CHECK(machine.Find("NUMA").mend == "sudo sysctl kernel.numa_balancing=0");
 }
 
 TEST_CASE("doctor sees a state directory that others may write to, and one that is a file") {
@@ -89,7 +90,7 @@ TEST_CASE("doctor sees a state directory that others may write to, and one that 
   CHECK(machine.Find("state directory").level == Level::kOk);
   REQUIRE(::chmod(machine.patient.state_dir.c_str(), 0777) == 0);
   CHECK(machine.Find("state directory").level == Level::kFail);
-  CHECK_THAT(machine.Find("state directory").mend, Catch::StartsWith("chmod go-w '"));
+  CHECK_THAT(machine.Find("state directory").mend, Catch::StartsWith("sudo chmod go-w '"));
   REQUIRE(::rmdir(machine.patient.state_dir.c_str()) == 0);
   std::ofstream(machine.patient.state_dir) << "x";
   CHECK(machine.Find("state directory").level == Level::kFail);
@@ -118,7 +119,7 @@ TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does
   const std::string socket = dir / "admin.sock";
   SECTION("nothing fails") {
     CHECK(Run({"--socket", socket, "doctor", "--state-dir", dir / "state"}, terminal) == kOk);
-    CHECK_THAT(out.str(), Contains("none runs") && Contains("$ systemctl start kvistd") && Contains(", 0 fail\n"));
+    CHECK_THAT(out.str(), Contains("none runs") && Contains("$ sudo systemctl start kvistd") && Contains(", 0 fail\n"));
   }
   SECTION("as JSON, with what fails") {
     REQUIRE(::chmod(dir.path().c_str(), 0777) == 0);
@@ -132,7 +133,57 @@ TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does
     const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
     CHECK(Run({"--socket", socket, "doctor", "--state-dir", dir / "state"}, terminal) == kRefused);
     CHECK_THAT(out.str(), Contains("/run/kvist/engine.sock: No such file or directory, although kvistd runs"));
+    // Where the kvistd keeps its state is what it says, and no matter of who asks.
+    out.str("");
+    Run({"--socket", socket, "doctor"}, terminal);
+    CHECK_THAT(out.str(), Contains("/var/lib/kvist-of-another isn't there, although kvistd runs"));
   }
+}
+
+TEST_CASE("doctor sees how a running kvistd is with its SSD tier, and what would mend it") {
+  Machine machine;
+  CHECK(machine.Find("SSD tier").level == Level::kOk);
+  node::v1::SsdTier& ssd = *machine.patient.status.emplace().mutable_ssd();
+  ssd.set_state("off");
+  ssd.set_trouble("ssd.enabled is false");
+  CHECK(machine.Find("SSD tier").level == Level::kOk);  // as its operator wants it
+  ssd.add_directories()->set_path("/mnt/nvme");
+  ssd.set_trouble("ssd.path: /mnt/nvme: Read-only file system");
+  CHECK(machine.Find("SSD tier").level == Level::kWarn);
+  CHECK_THAT(machine.Find("SSD tier").mend, Contains("systemctl edit kvistd") && Contains("ReadWritePaths=/mnt/nvme"));
+  ssd.set_state("read-only");
+  ssd.set_trouble("it takes no writes: No space left on device");
+  CHECK_THAT(machine.Find("SSD tier").text, Contains("read-only") && Contains("/mnt/nvme") && Contains("No space left"));
+  CHECK_THAT(machine.Find("SSD tier").mend, Contains("sudoedit /etc/kvistd/kvistd.toml") && Contains("[ssd] path"));
+  ssd.set_trouble("it takes no writes: there are less than 32MiB left; free some space");
+  CHECK_THAT(machine.Find("SSD tier").mend, Contains("where there is room"));
+  ssd.set_state("on");
+  ssd.set_trouble("");
+  CHECK(machine.Find("SSD tier").text == "on, in /mnt/nvme");
+  ssd.mutable_directories(0)->set_how("8 threads");
+  CHECK(machine.Find("io_uring").level == Level::kWarn);
+  CHECK_THAT(machine.Find("io_uring").text, Contains("/mnt/nvme by 8 threads"));
+  ssd.mutable_directories(0)->set_how("io_uring, direct I/O");
+  CHECK(machine.Find("io_uring").text == "the running kvistd uses it");
+}
+
+TEST_CASE("doctor sees a remote store that doesn't answer, and that kvistd's unit may shut it off") {
+  Machine machine;
+  CHECK(machine.Find("remote store").level == Level::kOk);
+  machine.patient.status.emplace();
+  CHECK(machine.Find("remote store").text == "none");
+  node::v1::RemoteTier& remote = *machine.patient.status->mutable_remote();
+  remote.set_name("remote:shared");
+  remote.set_store("redis://far.example:6379");
+  remote.set_reachable(true);
+  CHECK(machine.Find("remote store").level == Level::kOk);
+  remote.set_reachable(false);
+  remote.set_why_not("Operation not permitted");
+  CHECK(machine.Find("remote store").level == Level::kWarn);
+  CHECK_THAT(machine.Find("remote store").text, Contains("redis://far.example:6379") && Contains("Operation not permitted"));
+  CHECK_THAT(machine.Find("remote store").mend, Contains("IPAddressAllow="));
+  remote.set_store("file:///srv/kv");
+  CHECK_THAT(machine.Find("remote store").mend, Contains("ReadWritePaths=/srv/kv"));
 }
 
 TEST_CASE("doctor sees a driver, the GPUs that are served, and those that are lost") {

@@ -22,6 +22,7 @@ class FakeNode : public rpc::NodeControl {
 
   FakeNode() {
     status_.engine_socket = "/run/kvist/engine.sock";
+    status_.state_dir = "/var/lib/kvist-of-another";
     status_.uptime = absl::Seconds(3725.5);
     status_.pool_capacity = GiB(4);
     status_.pool_used = GiB(1);
