@@ -2,11 +2,14 @@
 // is behind wiring.h.
 #include <signal.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -48,6 +51,14 @@ void IgnoreBrokenPipes() {
   struct sigaction ignore {};
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
+}
+
+// A core would hold users' KV: what passes through buffers of ours, which no mapping leaves out, and keys of encryption. Nor may
+// anybody raise it again.
+void LeaveNoCore() {
+  const rlimit none{0, 0};
+  if (setrlimit(RLIMIT_CORE, &none) != 0)
+    spdlog::warn("RLIMIT_CORE: {}; a core dump would hold users' KV", std::strerror(errno));
 }
 
 std::string ServingStatus(const Options& options) {
@@ -101,6 +112,7 @@ int RunDaemon(ConfigInForce config) {
   const Options options = config.options();
   SetUpLogging(options.log);
   LogWarnings(options);
+  LeaveNoCore();
   IgnoreBrokenPipes();
   const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
   if (!loop.ok()) return Fail(loop.status());

@@ -13,6 +13,7 @@ absl::StatusOr<Mapping> Mapping::Create(int fd, Bytes length, Access access, Byt
   const int protection = access == Access::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
   void* at = ::mmap(nullptr, length.value, protection, MAP_SHARED, fd, static_cast<off_t>(start.value));
   if (at == MAP_FAILED) return ErrnoStatus("mmap of a shared memory file", errno);
+  ::madvise(at, length.value, MADV_DONTDUMP);
   Mapping mapping;
   mapping.data_ = static_cast<std::byte*>(at);
   mapping.size_ = length;

@@ -8,7 +8,8 @@
 
 namespace kvist {
 
-// Owns one shared mapping of a file descriptor; unmaps it. The descriptor may be closed meanwhile.
+// Owns one shared mapping of a file descriptor; unmaps it. The descriptor may be closed meanwhile. It is left out of core dumps: what
+// processes share here are users' secrets (engines' KV, keys of prompts), and gigabytes.
 class Mapping {
  public:
   enum class Access { kRead, kReadWrite };

@@ -1,6 +1,5 @@
 #include "storage/pool/sections.h"
 
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -49,7 +48,6 @@ std::byte* FileSections::New(uint32_t kind, uint32_t detail, Bytes bytes) {
     absl::StatusOr<Mapping> window =
         Mapping::Create(file_, kWindow, Mapping::Access::kReadWrite, ByteOffset{(length - kWindow).value});
     KVIST_CHECK(window.ok());
-    ::madvise(window->data(), kWindow.value, MADV_DONTDUMP);
     windows_.push_back(*std::move(window));
     used_ = Bytes{};
   }
