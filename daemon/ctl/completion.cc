@@ -1,5 +1,10 @@
 #include "daemon/ctl/completion.h"
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "daemon/ctl/option_tree.h"
@@ -8,7 +13,8 @@
 namespace kvist::ctl {
 namespace {
 
-bool IsPath(const OptionFacts& option) { return option.value == "PATH" || option.value == "FILE"; }
+// Also of several, PATH[:PATH..].
+bool IsPath(const OptionFacts& option) { return absl::StartsWith(option.value, "PATH") || option.value == "FILE"; }
 
 // Names of options and commands, and values of positionals: all that may stand next.
 std::vector<std::string> Words(const CommandFacts& command) {
@@ -21,22 +27,51 @@ std::vector<std::string> Words(const CommandFacts& command) {
   return words;
 }
 
-// Every option with a value, of the program and of its commands.
+// Calls `each(words, command, above)` for every command below this one, whatever its depth: the words that name it ("pins add"), and the
+// commands that it stands behind, the program first.
+template <class Each>
+void ForEachCommand(const CommandFacts& from, const std::string& words, std::vector<const CommandFacts*> above,
+                    const Each& each) {
+  above.push_back(&from);
+  for (const CommandFacts& command : from.commands) {
+    const std::string named = absl::StrCat(words, words.empty() ? "" : " ", command.name);
+    each(named, command, above);
+    ForEachCommand(command, named, above, each);
+  }
+}
+
+// The options that may stand behind a command: its own, and those of all that it stands behind.
+std::vector<OptionFacts> OptionsOf(const CommandFacts& command, const std::vector<const CommandFacts*>& above) {
+  std::vector<OptionFacts> options = command.options;
+  for (auto outer = above.rbegin(); outer != above.rend(); ++outer) {
+    for (const OptionFacts& option : (*outer)->options) {
+      const bool known = std::any_of(options.begin(), options.end(), [&](const auto& o) { return o.names == option.names; });
+      if (!option.positional && !known) options.push_back(option);
+    }
+  }
+  return options;
+}
+
+// Every option with a value, of the program and of all its commands.
 std::vector<OptionFacts> Valued(const CommandFacts& program) {
   std::vector<OptionFacts> valued;
   const auto add = [&](const CommandFacts& command) {
     for (const OptionFacts& option : command.options) {
-      if (option.takes_value && !option.positional) valued.push_back(option);
+      const bool known = std::any_of(valued.begin(), valued.end(), [&](const auto& o) { return o.names == option.names; });
+      if (option.takes_value && !option.positional && !known) valued.push_back(option);
     }
   };
   add(program);
-  for (const CommandFacts& command : program.commands) add(command);
+  ForEachCommand(program, "", {}, [&](const std::string&, const CommandFacts& command, const auto&) { add(command); });
   return valued;
 }
 
+// One pass over the words so far follows them into the tree: what has been found is `command`, "pins add", and where a word leads is one
+// line of each case.
 std::string Bash(const CommandFacts& program) {
-  std::string names, skips, values, words;
-  for (const CommandFacts& command : program.commands) absl::StrAppend(&names, names.empty() ? "" : "|", command.name);
+  std::string steps, skips, values, words;
+  for (const CommandFacts& command : program.commands)
+    absl::StrAppend(&steps, "      \":", command.name, "\") command='", command.name, "' ;;\n");
   for (const OptionFacts& option : Valued(program)) {
     const std::string pattern = absl::StrJoin(option.names, "|");
     absl::StrAppend(&skips, skips.empty() ? "" : "|", pattern);
@@ -46,20 +81,26 @@ std::string Bash(const CommandFacts& program) {
                                                : "COMPREPLY=()";
     absl::StrAppend(&values, "    ", pattern, ") ", reply, "; return ;;\n");
   }
-  for (const CommandFacts& command : program.commands) {
+  ForEachCommand(program, "", {}, [&](const std::string& named, const CommandFacts& command, const auto& above) {
     std::vector<std::string> all = Words(command);
-    for (const OptionFacts& option : program.options) all.insert(all.end(), option.names.begin(), option.names.end());
-    absl::StrAppend(&words, "    ", command.name, ") words='", absl::StrJoin(all, " "), "' ;;\n");
-  }
+    for (const OptionFacts& option : OptionsOf(command, above)) {
+      const bool known = option.positional || std::find(all.begin(), all.end(), option.names[0]) != all.end();
+      if (!known) all.insert(all.end(), option.names.begin(), option.names.end());
+    }
+    absl::StrAppend(&words, "    '", named, "') words='", absl::StrJoin(all, " "), "' ;;\n");
+    for (const CommandFacts& inner : command.commands)
+      absl::StrAppend(&steps, "      \"", named, ":", inner.name, "\") command='", named, " ", inner.name, "' ;;\n");
+  });
   const std::string& p = program.name;
   std::string script =
       absl::StrCat("# bash completion of ", p, ", made by `", p, " completion bash`\n_", p, "() {\n",
                    "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} command= words i\n",
-                   "  for ((i = 1; i < COMP_CWORD; i++)); do\n    case ${COMP_WORDS[i]} in\n");
-  if (!skips.empty()) absl::StrAppend(&script, "      ", skips, ") ((i++)) ;;\n");
-  if (!names.empty()) absl::StrAppend(&script, "      ", names, ") command=${COMP_WORDS[i]}; break ;;\n");
-  absl::StrAppend(&script, "    esac\n  done\n  case $prev in\n", values, "  esac\n  case $command in\n", words,
-                  "    *) words='", absl::StrJoin(Words(program), " "),
+                   "  for ((i = 1; i < COMP_CWORD; i++)); do\n");
+  if (!skips.empty())
+    absl::StrAppend(&script, "    case ${COMP_WORDS[i]} in\n      ", skips, ") ((i++)); continue ;;\n    esac\n");
+  if (!steps.empty()) absl::StrAppend(&script, "    case $command:${COMP_WORDS[i]} in\n", steps, "    esac\n");
+  absl::StrAppend(&script, "  done\n  case $prev in\n", values, "  esac\n  case $command in\n", words, "    *) words='",
+                  absl::StrJoin(Words(program), " "),
                   "' ;;\n  esac\n  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n", "complete -F _", p, " ", p, "\n");
   return script;
 }
@@ -92,6 +133,26 @@ std::string ZshArguments(const std::vector<OptionFacts>& options, const std::str
   return lines;
 }
 
+// The branches of a `case` for the commands behind `from`, each with its own options and those above it.
+std::string ZshBranches(const CommandFacts& from, std::vector<const CommandFacts*> above, const std::string& indent) {
+  above.push_back(&from);
+  std::string script;
+  for (const CommandFacts& command : from.commands) {
+    absl::StrAppend(&script, indent, command.name, ") _arguments ", command.commands.empty() ? "" : "-C ", "\\\n");
+    const std::string deeper = indent + "  ";
+    if (!command.commands.empty())
+      absl::StrAppend(&script, deeper, "'1:command:(", CommandNames(command), ")' \\\n", deeper,
+                      "'*::argument:->inner' \\\n");
+    absl::StrAppend(&script, ZshArguments(OptionsOf(command, above), deeper), deeper);
+    if (!command.commands.empty()) {
+      absl::StrAppend(&script, "&& return\n", deeper, "[[ $state == inner ]] && case $words[1] in\n",
+                      ZshBranches(command, above, deeper + "  "), deeper, "esac\n", deeper);
+    }
+    absl::StrAppend(&script, ";;\n");
+  }
+  return script;
+}
+
 std::string Zsh(const CommandFacts& program) {
   const std::string& p = program.name;
   std::string script = absl::StrCat("#compdef ", p, "\n# zsh completion, made by `", p, " completion zsh`\n_", p, "() {\n",
@@ -100,15 +161,8 @@ std::string Zsh(const CommandFacts& program) {
     absl::StrAppend(&script, "    '", command.name, ":", ZshText(command.description), "'\n");
   absl::StrAppend(&script, "  )\n  _arguments -C \\\n", ZshArguments(program.options, "    "),
                   "    '1:command:->command' \\\n    '*::argument:->argument'\n  case $state in\n",
-                  "    command) _describe command commands ;;\n    argument)\n      case $words[1] in\n");
-  for (const CommandFacts& command : program.commands) {
-    const std::string inner =
-        command.commands.empty() ? "" : absl::StrCat("          '1:command:(", CommandNames(command), ")' \\\n");
-    absl::StrAppend(&script, "        ", command.name, ") _arguments \\\n", inner,
-                    ZshArguments(command.options, "          "), ZshArguments(program.options, "          "),
-                    "          ;;\n");
-  }
-  absl::StrAppend(&script, "      esac ;;\n  esac\n}\n_", p, " \"$@\"\n");
+                  "    command) _describe command commands ;;\n    argument)\n      case $words[1] in\n",
+                  ZshBranches(program, {}, "        "), "      esac ;;\n  esac\n}\n_", p, " \"$@\"\n");
   return script;
 }
 
@@ -139,11 +193,19 @@ std::string Fish(const CommandFacts& program) {
                     "'\n");
   }
   absl::StrAppend(&script, FishOptions(program.options, start));
-  for (const CommandFacts& command : program.commands) {
-    const std::string behind = absl::StrCat(start, " -n '__fish_seen_subcommand_from ", command.name, "'");
-    if (!command.commands.empty()) absl::StrAppend(&script, behind, " -a '", CommandNames(command), "'\n");
-    absl::StrAppend(&script, FishOptions(command.options, behind));
-  }
+  ForEachCommand(program, "", {}, [&](const std::string&, const CommandFacts& command, const auto& above) {
+    // All that it stands behind has been typed, the program apart, and none of what stands behind it.
+    std::string seen;
+    const auto add = [&](const std::string& names, bool so) {
+      absl::StrAppend(&seen, seen.empty() ? "" : "; and ", so ? "" : "not ", "__fish_seen_subcommand_from ", names);
+    };
+    for (size_t i = 1; i < above.size(); ++i) add(above[i]->name, true);
+    add(command.name, true);
+    absl::StrAppend(&script, FishOptions(command.options, absl::StrCat(start, " -n '", seen, "'")));
+    if (command.commands.empty()) return;
+    add(CommandNames(command), false);
+    absl::StrAppend(&script, start, " -n '", seen, "' -a '", CommandNames(command), "'\n");
+  });
   return script;
 }
 

@@ -88,6 +88,41 @@ TEST_CASE("bash completion offers a command's options, and an option's values") 
   CHECK(BashOffers({"kvistctl", "--timeout", ""}).empty());
 }
 
+TEST_CASE("bash completion follows commands into commands") {
+  CHECK(BashOffers({"kvistctl", "pins", "a"}) == std::vector<std::string>{"add"});
+  CHECK(BashOffers({"kvistctl", "pins", "add", "--ow"}) == std::vector<std::string>{"--owner"});
+  CHECK(BashOffers({"kvistctl", "pins", "add", "--fo"}) == std::vector<std::string>{"--for"});
+  CHECK(BashOffers({"kvistctl", "pins", "add", "--owner", "me", "--so"}) == std::vector<std::string>{"--socket"});
+  const std::vector<std::string> behind = BashOffers({"kvistctl", "-o", "json", "pins", "add", ""});
+  for (const char* wrong : {"add", "list", "remove"}) CHECK(std::count(behind.begin(), behind.end(), wrong) == 0);
+  CHECK(std::count(behind.begin(), behind.end(), "--owner") == 1);
+  CHECK(BashOffers({"kvistctl", "pins", "list", "--ow"}).empty());
+  CHECK(BashOffers({"kvistctl", "pins", "--owner", ""}).empty());  // any name
+  // A word that is a command elsewhere is none behind another.
+  CHECK(BashOffers({"kvistctl", "quota", "set", "top", "--on"}).empty());
+}
+
+TEST_CASE("bash completion offers files for paths, also where several may be given") {
+  test::TempDir dir;
+  std::ofstream(dir / "here") << "x";
+  CHECK(BashOffers({"kvistctl", "fsck", "--path", dir / "he"}) == std::vector<std::string>{dir / "here"});
+  CHECK(BashOffers({"kvistctl", "--socket", dir / "he"}) == std::vector<std::string>{dir / "here"});
+}
+
+TEST_CASE("zsh and fish know the options of commands behind commands") {
+  const std::string zsh = Kvistctl({"completion", "zsh"}), fish = Kvistctl({"completion", "fish"});
+  const size_t pins = zsh.find("\n        pins) _arguments -C \\\n");
+  REQUIRE(pins != std::string::npos);
+  const size_t add = zsh.find("\n            add) _arguments \\\n", pins);
+  REQUIRE(add != std::string::npos);
+  CHECK(zsh.find("'--owner[", add) < zsh.find(";;\n", add));
+  CHECK(zsh.find("'--path[", 0) != std::string::npos);
+  CHECK_THAT(fish,
+             Contains("complete -c kvistctl -n '__fish_seen_subcommand_from pins; and __fish_seen_subcommand_from add' -l "
+                      "owner "));
+  CHECK_THAT(fish, Contains("complete -c kvistctl -n '__fish_seen_subcommand_from fsck' -l path -r -F "));
+}
+
 TEST_CASE("The manual page and all completions know every command") {
   const std::string man = Kvistctl({"man"});
   const std::string zsh = Kvistctl({"completion", "zsh"}), fish = Kvistctl({"completion", "fish"});
@@ -103,8 +138,11 @@ TEST_CASE("The manual page and all completions know every command") {
     CHECK_THAT(man, Contains(absl::StrCat(".SS ", inner, "\n")));
   }
   CHECK(BashOffers({"kvistctl", "jobs", "c"}) == std::vector<std::string>{"cancel"});
-  CHECK_THAT(zsh, Contains("jobs) _arguments \\\n          '1:command:(list cancel watch)' \\\n"));
-  CHECK_THAT(fish, Contains("complete -c kvistctl -n '__fish_seen_subcommand_from quota' -a 'list set unset'\n"));
+  CHECK_THAT(zsh, Contains("jobs) _arguments -C \\\n          '1:command:(list cancel watch)' \\\n"));
+  CHECK_THAT(
+      fish,
+      Contains("complete -c kvistctl -n '__fish_seen_subcommand_from quota; and not __fish_seen_subcommand_from list set "
+               "unset' -a 'list set unset'\n"));
   CHECK_THAT(man, Catch::StartsWith(".TH KVISTCTL 1 "));
   CHECK_THAT(man, Contains(".SH EXIT STATUS\n.TP\n.B 0\ndone"));
   CHECK_THAT(man, Contains("\\fB\\-o\\fR, \\fB\\-\\-output\\fR \\fIFORMAT\\fR (json, table)") ||
