@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/node_rows.h"
+#include "storage/base/log_subject.h"
 
 namespace kvist::daemon {
 namespace {
@@ -38,6 +39,7 @@ void CorruptionLog::Found(const core::CorruptionFound& found, const SpaceDigest&
   tier.unsaid += found.chunks;
   const bool news = now - tier.said >= kQuiet;
   if (!news && tier.unsaid < 10 * tier.line) return;
+  const LogSubject about({.space = Hex(space)});
   spdlog::error("{} and will not be served again: space {}; {}", WhatHappenedTo(tier.unsaid, found.tier),
                 Hex(space).substr(0, kSpaceDigits), AdviceFor(found.tier));
   tier = {now, tier.unsaid, 0};

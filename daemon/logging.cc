@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "storage/base/log_subject.h"
 
 namespace kvist::daemon {
 namespace {
@@ -57,9 +58,17 @@ class TextLines : public spdlog::formatter {
 class JsonLines : public spdlog::formatter {
  public:
   void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
-    const nlohmann::ordered_json record = {{"time", TimeOf(message)},
-                                           {"level", LevelOf(message)},
-                                           {"message", std::string(message.payload.data(), message.payload.size())}};
+    nlohmann::ordered_json record = {{"time", TimeOf(message)},
+                                     {"level", LevelOf(message)},
+                                     {"message", std::string(message.payload.data(), message.payload.size())}};
+    // The sink formats a line on the thread that logs it.
+    if (const LogSubject::Fields* about = LogSubject::Now(); about != nullptr) {
+      if (about->session != 0) record["session"] = about->session;
+      if (!about->tenant.empty()) record["tenant"] = about->tenant;
+      if (!about->space.empty()) record["space"] = about->space;
+      if (about->job != 0) record["job"] = about->job;
+      if (about->pin != 0) record["pin"] = about->pin;
+    }
     // What isn't UTF-8 is replaced: a name that a client sent must not cost the line.
     const std::string line = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
     out.append(line.data(), line.data() + line.size());

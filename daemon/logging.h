@@ -11,6 +11,7 @@ namespace kvist::daemon {
 //
 //   text   2026-03-14T09:26:53.589Z info  serving engines on /run/kvist/engine.sock
 //   json   {"time":"2026-03-14T09:26:53.589Z","level":"info","message":"serving engines on /run/kvist/engine.sock"}
+//          and behind them session, tenant, space, job and pin, where the line is about one (storage/base/log_subject.h)
 //
 // One line is one record, whatever a client put into it: control characters are escaped. What must not be logged: tokens, chunk
 // keys, KV bytes, the contents of frames. Spaces stand with the first 16 digits of their digest.

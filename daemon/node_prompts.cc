@@ -16,6 +16,7 @@
 #include "daemon/rpc/space_prefix.h"
 #include "daemon/session/registration.h"
 #include "spdlog/spdlog.h"
+#include "storage/base/log_subject.h"
 #include "storage/base/status.h"
 #include "storage/codec/method.h"
 
@@ -107,6 +108,7 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
               return RowOf(*reactor_.core().FindPin(id, name), reactor_.core());
             })));
     if (!pin.has_value()) continue;
+    const LogSubject about({.space = space.digest, .pin = pin->id});
     spdlog::info("pin {} of {}: {} chunks of space {}, asked for on the admin socket", pin->id, absl::CHexEscape(pin->owner),
                  pin->chunks, space.digest.substr(0, rpc::kShownDigits));
     pinned.pins.push_back(*pin);

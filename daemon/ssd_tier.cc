@@ -7,9 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
+#include "daemon/node_rows.h"
 #include "daemon/session/registration.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
+#include "storage/base/log_subject.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
@@ -198,6 +200,7 @@ void SsdTier::Writable(bool writable, const std::string& why) {
 bool SsdTier::MeetFound(const ssd::FoundSpace& found) {
   absl::StatusOr<core::SpaceSpec> spec = session::SpaceOf(found.description);
   if (!spec.ok() || spec->digest != found.digest) {
+    const LogSubject about({.space = Hex(found.digest)});
     spdlog::warn("what the SSD tier holds of one space stays unused: {}",
                  spec.ok() ? "its description isn't its own" : std::string(spec.status().message()));
     return true;
@@ -207,6 +210,7 @@ bool SsdTier::MeetFound(const ssd::FoundSpace& found) {
   if (id.has_value()) {
     Meet(*id, found.number, *spec);
   } else {
+    const LogSubject about({.tenant = spec->tenant, .space = Hex(spec->digest)});
     spdlog::warn("what the SSD tier holds of model {} stays unused: its chunks don't fit into this pool", spec->model);
   }
   return true;

@@ -20,6 +20,7 @@
 #include "daemon/rpc/space_prefix.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"
+#include "storage/base/log_subject.h"
 
 namespace kvist::rpc {
 namespace {
@@ -88,6 +89,7 @@ class NodeService final : public node::v1::Node::Service {
 
   grpc::Status CancelJob(grpc::ServerContext* context, const node::v1::CancelJobRequest* request,
                          node::v1::Job* reply) override {
+    const LogSubject about({.job = request->id()});
     spdlog::info("cancel of job {}: asked for by the admin API", request->id());
     const absl::StatusOr<JobStatus> job = control_->CancelJob(request->id(), DeadlineOf(*context, kQuestionTime));
     if (job.ok()) *reply = ToReply(*job);
@@ -130,6 +132,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<QuotaStatus> quota =
         control_->SetQuota(request->tenant(), Bytes{request->bytes()}, DeadlineOf(*context, kQuestionTime));
     if (!quota.ok()) return ToGrpc(quota.status());
+    const LogSubject about({.tenant = quota->tenant});
     spdlog::info("quota of tenant {} is {} now: asked for by the admin API", quota->tenant,
                  request->bytes() == 0 ? "none" : std::to_string(request->bytes()) + " bytes");
     *reply = ToReply(*quota);
@@ -173,6 +176,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<PinStatus> pin = control_->RemovePin(request->id(), DeadlineOf(*context, kQuestionTime));
     if (!pin.ok()) return ToGrpc(pin.status());
     *reply = ToReply(*pin);
+    const LogSubject about({.pin = reply->id()});
     spdlog::info("pin {} of {} removed: asked for by the admin API", reply->id(), reply->owner());
     return grpc::Status::OK;
   }
@@ -237,6 +241,7 @@ class NodeService final : public node::v1::Node::Service {
     const absl::StatusOr<PromptJobs> jobs = start(*filter, *prompt);
     if (!jobs.ok()) return ToGrpc(jobs.status());
     for (const JobStatus& job : jobs->jobs) {
+      const LogSubject about({.space = job.space, .job = job.id});
       spdlog::info("{} of a prompt in space {} is job {}: asked for by the admin API", what,
                    job.space.substr(0, kShownDigits), job.id);
     }
@@ -255,6 +260,7 @@ class NodeService final : public node::v1::Node::Service {
       if (!resolved.ok()) return resolved.status();
       space = *std::move(resolved);
     }
+    const LogSubject about({.space = space});
     spdlog::info("clear of {}{}: asked for by the admin API",
                  space.empty() ? "everything" : "space " + space.substr(0, kShownDigits),
                  request.tier().empty() ? "" : " in " + absl::CHexEscape(request.tier()));

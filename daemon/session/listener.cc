@@ -23,6 +23,7 @@
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
+#include "storage/base/log_subject.h"
 #include "storage/base/shm/frame_socket.h"
 #include "storage/base/status.h"
 
@@ -63,6 +64,12 @@ struct Listener::State {
     std::string memory_proof;
     bool gone = false;  // hung up while it was being opened
 
+    std::string SpaceName() const {
+      return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), 8));
+    }
+    LogSubject::Fields Subject() const {
+      return {.session = number, .tenant = tenant, .space = stage >= Stage::kOpening ? SpaceName() : ""};
+    }
     std::string Describe() const {
       return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
     }
@@ -232,13 +239,13 @@ struct Listener::State {
     (void)shm::SendFrame(connection.socket.get(), frame.SerializeAsString(), fds);
     connection.memory_fd.reset();
     connection.doorbell_fd.reset();
-    Log(false, absl::StrCat(connection.Describe(), " is served in space ",
-                            absl::BytesToHexString(
-                                absl::string_view(reinterpret_cast<const char*>(connection.digest.bytes.data()), 8))));
+    const LogSubject about(connection.Subject());
+    Log(false, absl::StrCat(connection.Describe(), " is served in space ", connection.SpaceName()));
   }
 
   // Ends a connection that did something wrong, telling it what.
   void Reject(Connection* connection, const absl::Status& why) {
+    const LogSubject about(connection->Subject());
     Log(true, absl::StrCat(connection->Describe(), " is refused: ", why.message()));
     Refuse(connection->socket.get(), why);
     if (connection->stage == Connection::Stage::kServing)
@@ -262,6 +269,7 @@ struct Listener::State {
 
   void Drain(Connection* connection, Ending ending, std::string_view why) {
     Count(ending);
+    const LogSubject about(connection->Subject());
     Log(false, absl::StrCat(connection->Describe(), " ends: ", absl::string_view(why.data(), why.size())));
     connection->stage = Connection::Stage::kDraining;
     Unwatch(*connection);

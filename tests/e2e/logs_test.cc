@@ -1,9 +1,12 @@
 // What a kvistd writes about its engines at the highest log level.
 #include <catch2/catch.hpp>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -18,6 +21,8 @@ using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
+
+constexpr const char* kFields[] = {"time", "level", "message", "session", "tenant", "space", "job", "pin"};
 
 size_t LongestHex(const std::string& text) {
   size_t longest = 0, run = 0;
@@ -58,17 +63,34 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
   }
   std::ifstream lines(log);
   std::string line;
-  size_t records = 0;
+  size_t records = 0, served = 0;
   for (; std::getline(lines, line); ++records) {
     INFO(line);
     const auto record = nlohmann::json::parse(line, nullptr, false);
     REQUIRE(record.is_object());
-    CHECK(record.size() == 3);
+    for (const auto& [name, value] : record.items()) {
+      INFO(name);
+      CHECK(std::count(std::begin(kFields), std::end(kFields), name) == 1);
+    }
     CHECK(record.contains("time"));
     CHECK(record.contains("level"));
     CHECK(record.contains("message"));
+    // Whose it is stands beside the text.
+    const std::string message = record["message"];
+    const std::string number = std::to_string(record.value("session", uint64_t{0}));
+    CHECK((message.rfind("session ", 0) == 0) == (number != "0"));
+    if (number != "0") {
+      CHECK(message.rfind("session " + number + " ", 0) == 0);
+      CHECK(record["tenant"] == "uid:" + std::to_string(::geteuid()));
+    }
+    if (message.find(" is served in space ") != std::string::npos) {
+      ++served;
+      CHECK(record["space"].get<std::string>().size() == 16);
+      CHECK(message.find(" is served in space " + record["space"].get<std::string>()) != std::string::npos);
+    }
     CHECK(LongestHex(line) <= 16);  // the beginning of a space's digest; a key has 64 digits
     for (const char c : line) CHECK(static_cast<unsigned char>(c) >= 0x20);
   }
+  CHECK(served >= 2);
   CHECK(records >= 6);  // it served two sessions, refused two, and stopped
 }

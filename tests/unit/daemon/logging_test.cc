@@ -10,8 +10,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "storage/base/log_subject.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
@@ -65,6 +67,31 @@ TEST_CASE("SetUpLogging writes one JSON object a line, whatever the message hold
   CHECK(first["message"] == "quote \" backslash \\ newline \n");
   CHECK(first["time"].get<std::string>().size() == 24);
   CHECK(nlohmann::json::parse(lines[1])["level"] == "warn");
+}
+
+TEST_CASE("SetUpLogging writes what a line is about beside its text, in JSON and on the thread that knows it") {
+  const auto log = [] {
+    const LogSubject outer({.session = 7, .tenant = "blue", .space = std::string(64, 'a')});
+    spdlog::info("of a session");
+    {
+      const LogSubject inner({.job = 3});
+      spdlog::info("of a job");
+    }
+    spdlog::info("of the session again");
+    std::thread([] { spdlog::info("of nothing"); }).join();
+  };
+  const std::vector<std::string> lines = Lines({.level = "info", .format = "json"}, log);
+  REQUIRE(lines.size() == 4);
+  const nlohmann::json first = nlohmann::json::parse(lines[0]), second = nlohmann::json::parse(lines[1]);
+  CHECK(first["session"] == 7);
+  CHECK(first["tenant"] == "blue");
+  CHECK(first["space"] == std::string(16, 'a'));  // no more, whoever gives more
+  CHECK(first.size() == 6);
+  CHECK(second["job"] == 3);
+  CHECK(second.size() == 4);
+  CHECK(nlohmann::json::parse(lines[2])["session"] == 7);
+  CHECK(nlohmann::json::parse(lines[3]).size() == 3);
+  CHECK_THAT(Lines({.level = "info", .format = "text"}, log)[0], Catch::EndsWith("Z info  of a session"));
 }
 
 TEST_CASE("ChangeLogging changes level and format of the lines that follow") {
