@@ -160,7 +160,14 @@ rpc::NodeStatus Node::StatusNow() const {
     for (const auto& gpu : gpus.gpus) status.gpus.push_back({gpu.name, gpu.imported, std::string(gpu.lost.message())});
   }
   status.ssd = ShortRowOf(below_.ssd, below_.why_no_ssd, core, options_.ssd);
-  if (below_.remote != nullptr) status.remote = RowOf(below_.remote->status(), core);
+  if (below_.remote != nullptr) {
+    status.remote = RowOf(below_.remote->status(), core);
+  } else if (!below_.why_no_remote.empty()) {
+    status.remote.emplace();
+    status.remote->name = absl::StrCat("remote:", options_.remote.name);
+    status.remote->store = options_.remote.store;
+    status.remote->why_not = below_.why_no_remote;
+  }
   status.lookups = core.lookups;
   status.chunks_asked = core.lookup_chunks_asked;
   status.chunks_hit = core.lookup_chunks_hit;

@@ -40,7 +40,8 @@ class Node final : public rpc::NodeControl {
   struct Below {
     const SsdTier* ssd = nullptr;  // none: `why_no_ssd` says why
     std::string why_no_ssd = {};
-    RemoteTier* remote = nullptr;  // none: none was asked for
+    RemoteTier* remote = nullptr;  // none: none was asked for, or `why_no_remote`
+    std::string why_no_remote = {};
   };
   // `gpus` may be null: none is served; and `jobs`: none outlives the daemon. An empty `reload`: Unimplemented.
   Node(session::Reactor* reactor, const pool::SlotAllocator* slots, const Regions* regions, Below below,

@@ -28,6 +28,7 @@ constexpr char kReactor[] = "reactor";
 constexpr char kEngineSocket[] = "engine socket";
 constexpr char kAdminSocket[] = "admin socket";
 constexpr char kSsdTier[] = "SSD tier";
+constexpr char kRemoteStore[] = "remote store";
 constexpr char kTlsFiles[] = "TLS files";
 
 }  // namespace
@@ -135,6 +136,18 @@ void Observation::SsdStarted(const SsdTier* ssd) {
 
 void Observation::SsdMissing(const std::string& why) {
   state_->health.Mind(kSsdTier, [why] { return absl::UnavailableError(why); });
+}
+
+void Observation::RemoteStarted(const RemoteTier* remote) {
+  state_->health.Mind(kRemoteStore, [remote] {
+    const RemoteTier::Status status = remote->status();
+    if (status.reachable) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("remote:", status.name, " isn't asked: ", status.why_not));
+  });
+}
+
+void Observation::RemoteMissing(const std::string& why) {
+  state_->health.Mind(kRemoteStore, [why] { return absl::UnavailableError(why); });
 }
 
 void Observation::TlsFilesUsed(const endpoint::TlsFilesInForce* files) {

@@ -10,6 +10,7 @@
 #include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/metrics/figures.h"
 #include "daemon/options.h"
+#include "daemon/remote_tier.h"
 #include "daemon/session/listener.h"
 #include "daemon/session/reactor.h"
 #include "daemon/ssd_tier.h"
@@ -20,8 +21,8 @@ namespace kvist::daemon {
 //
 // Live: the reactor isn't there yet, or does a task of ours within a second. Ready: pool, reactor, engine socket and admin socket are
 // there and well.
-// Lifecycle: Start -> PoolMapped, ReactorStarted, SsdStarted, TlsFilesUsed, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor
-//   stops -> destroyed, before the reactor, the SSD tier and the TLS files are.
+// Lifecycle: Start -> PoolMapped, ReactorStarted, SsdStarted, RemoteStarted, TlsFilesUsed, EngineSocketOpen, AdminSocketOpen, in any order -> Stopping -> the reactor
+//   stops -> destroyed, before the reactor, the tiers and the TLS files are.
 // Threads: Start, destroy and those calls on one; Count from any.
 class Observation {
  public:
@@ -40,6 +41,9 @@ class Observation {
   void SsdStarted(const SsdTier* ssd);
   // It was to be there and isn't, and why.
   void SsdMissing(const std::string& why);
+  // The same of the store beyond the node.
+  void RemoteStarted(const RemoteTier* remote);
+  void RemoteMissing(const std::string& why);
   // So does whether they are well: who is connected goes on.
   void TlsFilesUsed(const endpoint::TlsFilesInForce* files);
   void EngineSocketOpen(const std::string& path);

@@ -167,6 +167,7 @@ struct Daemon::State {
   SsdTier* ssd = nullptr;     // it, when it is the product's
   absl::Duration stop_flush;  // zero until there is something to flush
   std::unique_ptr<RemoteTier> remote;
+  std::string why_no_remote;  // though one is configured
   std::unique_ptr<Node> node;
   std::unique_ptr<ChunkFeed> chunk_feed;
   std::unique_ptr<session::Listener> listener;
@@ -224,7 +225,9 @@ absl::Status Daemon::State::OpenRemote(const Options& options, core::CoreOptions
     const bool configured_wrongly = absl::IsInvalidArgument(tier.status()) || absl::IsFailedPrecondition(tier.status()) ||
                                     absl::IsNotFound(tier.status()) || absl::IsPermissionDenied(tier.status());
     if (configured_wrongly) return tier.status();
-    spdlog::error("no remote tier until the next start: {}", std::string(tier.status().message()));
+    why_no_remote = std::string(tier.status().message());
+    spdlog::error("no remote tier until the next start: {}", why_no_remote);
+    observation->RemoteMissing(why_no_remote);
     return absl::OkStatus();
   }
   remote = *std::move(tier);
@@ -392,9 +395,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.reactor->SetRemoteTier(s.remote.get());
   }
   if (!options.daemon.state_dir.empty()) s.GoOnWithJobs(options.daemon.state_dir + "/jobs");
-  s.node =
-      std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions, Node::Below{s.ssd, std::move(no_ssd), s.remote.get()},
-                             s.gpus.get(), s.jobs.get(), options, std::move(parts.reload));
+  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions,
+                                  Node::Below{s.ssd, std::move(no_ssd), s.remote.get(), s.why_no_remote}, s.gpus.get(),
+                                  s.jobs.get(), options, std::move(parts.reload));
 
   KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
   session::Listener::Options listener;
@@ -426,6 +429,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   }
   s.observation->EngineSocketOpen(options.session.socket);
   if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);
+  if (s.remote != nullptr) s.observation->RemoteStarted(s.remote.get());
   s.observation->ReactorStarted(s.reactor.get(), [&s, options, started = MonotonicNow()](metrics::Figures* figures) {
     figures->pool_capacity = s.slots->capacity();
     figures->pool_used = s.slots->live_bytes();

@@ -22,6 +22,7 @@
 #include "tests/support/temp_dir.h"
 
 using Catch::Contains;
+using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
@@ -38,8 +39,8 @@ struct Observed {
   uint16_t port = FreePort();
   DaemonProcess daemon;
 
-  explicit Observed(std::vector<std::string> settings = {}, const std::string& before = "")
-      : daemon(dir.path(), With(std::move(settings)), "", before) {}
+  explicit Observed(std::vector<std::string> settings = {}, const std::string& before = "", const std::string& config = "")
+      : daemon(dir.path(), With(std::move(settings)), config, before) {}
 
   std::vector<std::string> With(std::vector<std::string> settings) const {
     settings.insert(settings.begin(), "pool.bytes=64MiB");
@@ -248,6 +249,17 @@ TEST_CASE("/readyz names the part that fails") {
   CHECK(answer->status == 503);
   CHECK_THAT(answer->body, Catch::StartsWith("engine socket: ") && Contains("engine.sock is gone"));
   CHECK(observed.Get("/livez")->status == 200);  // restarting it is the operator's choice
+}
+
+TEST_CASE("/readyz?verbose says how the store beyond the node is, without which the node is ready") {
+  const Observed observed({"remote.store=redis://127.0.0.1:" + std::to_string(FreePort())});
+  std::string body;
+  CHECK(Eventually([&] {
+    body = observed.Get("/readyz?verbose")->body;
+    return body.find("\n[!] remote store: remote:shared isn't asked: ") != std::string::npos;
+  }));
+  INFO(body);
+  CHECK(observed.Get("/readyz")->status == 200);
 }
 
 TEST_CASE("A tier on disk has the series of a kvistd without one, and they move by what it does") {
