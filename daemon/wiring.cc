@@ -290,6 +290,7 @@ absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
   state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, taken] {
     reactor->core().Retune(ToCoreOptions(options));
     node->Configure(options);
+    reactor->NameTenants(TenantsWithSeries(options), options.metrics.tenants_max);
     taken->core.Notify();
   });
   state_->listener->Retune(options.session.connections_max, options.tenants, [taken] { taken->listener.Notify(); });

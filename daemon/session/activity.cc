@@ -59,6 +59,16 @@ Activity::Activity(const std::vector<std::string>& tenants) {
   ended_.tenants.emplace_back(kOther, Traffic());
 }
 
+void Activity::Name(const std::vector<std::string>& tenants, size_t most) {
+  auto& rows = ended_.tenants;
+  for (const std::string& name : tenants) {
+    const auto same = [&](const auto& row) { return row.first == name; };
+    if (rows.size() > most || std::any_of(rows.begin(), rows.end(), same)) continue;
+    const auto behind = std::find_if(rows.begin(), rows.end() - 1, [&](const auto& row) { return row.first > name; });
+    rows.emplace(behind, name, Traffic());
+  }
+}
+
 void Activity::Ended(std::string_view tenant, SpaceId space, const Traffic& traffic) { ended_.Add(tenant, space, traffic); }
 
 void Activity::Rows::Add(std::string_view tenant, SpaceId space, const Traffic& traffic) {

@@ -75,6 +75,9 @@ class Activity {
 
   // `tenants`: those with a row of their own.
   explicit Activity(const std::vector<std::string>& tenants);
+  // Those of `tenants` that have none get one, at 0, until there are `most` rows beside kOther. Only for tenants of which nobody has come yet:
+  // what was counted as kOther's stays there.
+  void Name(const std::vector<std::string>& tenants, size_t most);
 
   void Ended(std::string_view tenant, SpaceId space, const Traffic& traffic);
 

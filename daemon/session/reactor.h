@@ -116,6 +116,8 @@ class Reactor : public LowerTier::Ear {
   // What all sessions have done, those that are gone and those that live.
   Activity::Rows Traffics() const;
   const Latencies& latencies() const { return activity_.latencies; }
+  // As Activity::Name says.
+  void NameTenants(const std::vector<std::string>& tenants, size_t most) { activity_.Name(tenants, most); }
 
  private:
   struct InFlight {  // a copy

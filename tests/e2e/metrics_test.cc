@@ -262,6 +262,24 @@ TEST_CASE("/readyz?verbose says how the store beyond the node is, without which 
   CHECK(observed.Get("/readyz")->status == 200);
 }
 
+TEST_CASE("Tenants that a reload names have series at 0 before anybody of them comes") {
+  const TempDir dir;
+  const std::string file = dir.path() + "/kvistd.toml";
+  std::ofstream(file) << "[tenants]\n4000000001 = \"blue\"\n";
+  Observed observed({"metrics.tenants_max=2"}, "", file);
+  const auto before = observed.Scrape();
+  CHECK_FALSE(before.contains("kvist_tenant_used_bytes{tenant=\"amber\"}"));
+  std::ofstream(file) << "[tenants]\n4000000001 = \"blue\"\n4000000002 = \"amber\"\n4000000003 = \"red\"\n";
+  Ctl(observed.daemon, {"reload"});
+  const auto now = observed.Scrape();
+  for (const char* tenant : {"amber", "blue", "other"}) {
+    INFO(tenant);
+    CHECK(At(now, "kvist_tenant_used_bytes{tenant=\"" + std::string(tenant) + "\"}") == 0);
+    CHECK(At(now, "kvist_tenant_lookup_chunks_total{tenant=\"" + std::string(tenant) + "\",result=\"hit\"}") == 0);
+  }
+  CHECK_FALSE(now.contains("kvist_tenant_used_bytes{tenant=\"red\"}"));  // metrics.tenants_max
+}
+
 TEST_CASE("A tier on disk has the series of a kvistd without one, and they move by what it does") {
   const auto without = Observed().Scrape();
   const Observed observed(kOverDisk);
