@@ -61,6 +61,14 @@ void LeaveNoCore() {
     spdlog::warn("RLIMIT_CORE: {}; a core dump would hold users' KV", std::strerror(errno));
 }
 
+// The soft limit is low for the sake of programs that use select(), and a connection takes several descriptors.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);  // where it can't, the door says what is missing
+}
+
 std::string ServingStatus(const Options& options) {
   return absl::StrCat("serving engines on ", options.session.socket, ", operators on ", options.admin.socket);
 }
@@ -114,6 +122,7 @@ int RunDaemon(ConfigInForce config) {
   LogWarnings(options);
   LeaveNoCore();
   IgnoreBrokenPipes();
+  RaiseDescriptorLimit();
   const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
   if (!loop.ok()) return Fail(loop.status());
   umask(0077);  // sockets get their modes explicitly
