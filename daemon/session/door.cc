@@ -3,8 +3,10 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/session.pb.h"
@@ -33,12 +35,8 @@ void Refuse(int socket, const absl::Status& why) {
   (void)shm::SendFrame(socket, frame.SerializeAsString());
 }
 
-Door::Door(UniqueFd listening, Limits limits, std::function<void(const std::string&)> log, std::function<void()> refused)
-    : listening_(std::move(listening)),
-      spare_(Spare()),
-      limits_(limits),
-      log_(std::move(log)),
-      refused_(std::move(refused)) {}
+Door::Door(UniqueFd listening, Limits limits, Calls calls)
+    : listening_(std::move(listening)), spare_(Spare()), limits_(limits), calls_(std::move(calls)) {}
 
 void Door::Open(const std::function<void(Guest)>& come_in) {
   for (int i = 0; i < kAtOnce; ++i) {
@@ -49,7 +47,7 @@ void Door::Open(const std::function<void(Guest)>& come_in) {
     if (const absl::Status admitted = Admit(socket.get(), &peer); !admitted.ok()) {
       Refuse(socket.get(), admitted);
       LogRefusal(std::string(admitted.message()));
-      refused_();
+      calls_.refused();
       continue;
     }
     ++guests_;
@@ -59,10 +57,6 @@ void Door::Open(const std::function<void(Guest)>& come_in) {
 }
 
 absl::Status Door::Admit(int socket, Peer* peer) {
-  if (guests_ >= limits_.guests) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this kvistd has ", guests_, " connections; raise session.connections_max"));
-  }
   absl::StatusOr<Peer> identified = IdentifyPeer(socket);
   if (absl::IsResourceExhausted(identified.status())) return NoDescriptors();
   if (!identified.ok()) return identified.status();
@@ -72,7 +66,23 @@ absl::Status Door::Admit(int socket, Peer* peer) {
     return absl::ResourceExhaustedError(
         absl::StrCat("uid ", peer->uid, " has ", of_uid->second, " connections; raise session.connections_per_uid"));
   }
+  if (guests_ >= limits_.guests && !MakeRoom(peer->uid)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this kvistd has ", guests_, " connections; raise session.connections_max"));
+  }
   return absl::OkStatus();
+}
+
+// Only of users who have more guests than the newcomer's then will: two users can't send each other away in turn.
+bool Door::MakeRoom(uid_t newcomer) {
+  const auto own = guests_of_.find(newcomer);
+  const uint32_t with_newcomer = own == guests_of_.end() ? 1 : own->second + 1;
+  std::vector<std::pair<uint32_t, uid_t>> users;
+  for (const auto& [uid, guests] : guests_of_) {
+    if (guests > with_newcomer) users.emplace_back(guests, uid);
+  }
+  std::sort(users.rbegin(), users.rend());
+  return std::any_of(users.begin(), users.end(), [&](const auto& user) { return calls_.make_room(user.second); });
 }
 
 void Door::Left(uid_t uid) {
@@ -88,7 +98,7 @@ bool Door::RefuseWithSpare() {
   if (taken) {
     Refuse(socket.get(), NoDescriptors());
     LogRefusal(std::string(NoDescriptors().message()));
-    refused_();
+    calls_.refused();
   }
   socket.reset();
   spare_ = Spare();
@@ -99,7 +109,7 @@ bool Door::RefuseWithSpare() {
 void Door::LogRefusal(const std::string& why) {
   ++unlogged_;
   if (MonotonicNow() - logged_ < kLogPace) return;
-  log_(absl::StrCat("connections are refused: ", why, " (", unlogged_, " since the last such line)"));
+  calls_.log(absl::StrCat("connections are refused: ", why, " (", unlogged_, " since the last such line)"));
   logged_ = MonotonicNow();
   unlogged_ = 0;
 }

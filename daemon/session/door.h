@@ -20,8 +20,9 @@ void Refuse(int socket, const absl::Status& why);
 
 // The way in through the engine socket: who waits there comes in, or is told why not.
 //
-// Bounds: so many guests at once, and so many of one user, so that no user can keep the others out. Without a descriptor for the next one
-//   it is refused with one that is kept for this: left waiting it would wake the thread for ever.
+// Bounds: so many guests at once, and so many of one user, so that no user can keep the others out. Nor can several who come and say
+//   nothing: when all places are taken, a user with fewer guests gets that of one who isn't served yet. Without a descriptor for
+//   the next one it is refused with one that is kept for this: left waiting it would wake the thread for ever.
 // Threads: one.
 class Door {
  public:
@@ -33,9 +34,13 @@ class Door {
     UniqueFd socket;
     Peer peer;
   };
-  // `log` gets at most a line a second, `refused` a call for each.
-  Door(UniqueFd listening, Limits limits, std::function<void(const std::string& warning)> log,
-       std::function<void()> refused);
+  struct Calls {
+    std::function<void(const std::string& warning)> log;  // at most a line a second
+    std::function<void()> refused;                        // for each
+    // Sends a guest of this user away who isn't served yet, so that it has Left; false: there is none.
+    std::function<bool(uid_t of)> make_room;
+  };
+  Door(UniqueFd listening, Limits limits, Calls calls);
 
   int fd() const { return listening_.get(); }
 
@@ -49,13 +54,13 @@ class Door {
  private:
   bool RefuseWithSpare();
   absl::Status Admit(int socket, Peer* peer);
+  bool MakeRoom(uid_t newcomer);
   void LogRefusal(const std::string& why);
 
   UniqueFd listening_;
   UniqueFd spare_;  // of RefuseWithSpare
   Limits limits_;
-  std::function<void(const std::string&)> log_;
-  std::function<void()> refused_;
+  Calls calls_;
   uint32_t guests_ = 0;
   std::unordered_map<uid_t, uint32_t> guests_of_;  // uid -> how many of them
   uint64_t unlogged_ = 0;                          // refusals since the last line

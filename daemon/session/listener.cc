@@ -70,6 +70,7 @@ struct Listener::State {
     LogSubject::Fields Subject() const {
       return {.session = number, .tenant = tenant, .space = stage >= Stage::kOpening ? SpaceName() : ""};
     }
+    bool shaking_hands() const { return stage == Stage::kHello || stage == Stage::kProbing; }
     std::string Describe() const {
       return absl::StrCat("session ", number, " (pid ", peer.pid, ", uid ", peer.uid, ", tenant ", tenant, ")");
     }
@@ -294,12 +295,26 @@ struct Listener::State {
     std::vector<uint64_t> slow;
     const absl::Time now = MonotonicNow();
     for (const auto& [number, connection] : connections) {
-      const bool shaking = connection.stage == Connection::Stage::kHello || connection.stage == Connection::Stage::kProbing;
-      if (shaking && (stopping || now - connection.since > kHandshake)) slow.push_back(number);
+      if (connection.shaking_hands() && (stopping || now - connection.since > kHandshake)) slow.push_back(number);
     }
     for (const uint64_t number : slow) {
       Reject(&connections.at(number), absl::DeadlineExceededError("the handshake took too long"));
     }
+  }
+
+  // Ends the longest handshake of a user, so that another one gets in.
+  bool MakeRoom(uid_t uid) {
+    Connection* longest = nullptr;
+    for (auto& [number, connection] : connections) {
+      if (connection.peer.uid == uid && connection.shaking_hands() && (longest == nullptr || number < longest->number))
+        longest = &connection;
+    }
+    if (longest == nullptr) return false;
+    Reject(longest,
+           absl::ResourceExhaustedError(
+               "all connections are taken, and another user needs one: the longest handshake of a user who has many "
+               "ends; connect again, or raise session.connections_max"));
+    return true;
   }
 
   void StopServing() {
@@ -317,9 +332,9 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   auto state = std::make_unique<State>();
   KVIST_ASSIGN_OR_RETURN(UniqueFd listening, ListenAt(options.socket, options.mode, options.group));
   State* raw = state.get();
-  state->door.emplace(
-      std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
-      [raw](const std::string& warning) { raw->Log(true, warning); }, [raw] { raw->Count(Ending::kRefused); });
+  state->door.emplace(std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
+                      Door::Calls{[raw](const std::string& warning) { raw->Log(true, warning); },
+                                  [raw] { raw->Count(Ending::kRefused); }, [raw](uid_t of) { return raw->MakeRoom(of); }});
   state->options = std::move(options);
   state->reactor = reactor;
   state->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
