@@ -5,11 +5,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "tests/support/campaign.h"
 #include "tests/support/ctl.h"
@@ -33,12 +35,43 @@ namespace {
 
 constexpr int64_t kDeadlineMicros = WorkingEngine::kDeadlineMicros;
 
-// A stall beyond its deadline is the scheduler's doing on a busy machine; this much would be ours.
-constexpr double kStallMost = 3;
+// How late the scheduler is on this machine now: a thread that wants to run every millisecond, and what it had to wait for beyond.
+class SchedulersLateness {
+ public:
+  SchedulersLateness() : thread_([this] { Watch(); }) {}
+  ~SchedulersLateness() {
+    stop_ = true;
+    thread_.join();
+  }
+  int64_t longest_us() const { return longest_us_; }
+
+ private:
+  void Watch() {
+    while (!stop_) {
+      const auto due = Clock::now() + std::chrono::milliseconds(1);
+      std::this_thread::sleep_until(due);
+      const auto late = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - due).count();
+      longest_us_ = std::max<int64_t>(longest_us_, late);
+    }
+  }
+
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> longest_us_{0};
+  std::thread thread_;  // last: it uses the others
+};
+
+// A call may take its deadline and what the scheduler makes of it: it can be late twice, when the call begins and when its time is over,
+// and the thread that waits is one of several. What it does itself is worth microseconds; this much is 5 % of the deadline (measured
+// with both cores taken by compilers: 4 to 12 % in all).
+constexpr int64_t kOwnMicros = kDeadlineMicros / 20;
+double StallMost(const SchedulersLateness& scheduler) {
+  return static_cast<double>(kDeadlineMicros + kOwnMicros + 2 * scheduler.longest_us());
+}
 
 }  // namespace
 
 TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its deadlines, and serves it when it goes on") {
+  const SchedulersLateness scheduler;
   const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 2, 60));
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
@@ -56,7 +89,7 @@ TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its d
   const double connected_us = std::chrono::duration<double, std::micro>(Clock::now() - connecting).count() / 2;  // sessions
   CHECK(newcomer.status.message == "");
   CHECK(newcomer.scheduler().Lookup(newcomer.Keys(0, 4), 0, kDeadlineMicros).status == KVIST_UNAVAILABLE);
-  CHECK(connected_us <= kStallMost * kDeadlineMicros);
+  CHECK(connected_us <= StallMost(scheduler));
   while (Clock::now() - stopped < stopped_for) {
     REQUIRE(UntilItGoesOn([&] { return engine.computed(); }, std::chrono::seconds(20)) >= 0);
   }
@@ -74,17 +107,20 @@ TEST_CASE("Row 26: a kvistd that stands still costs an engine no more than its d
   CHECK(wrong == "");
   engine.Finish();
   std::printf(
-      "row 26: kvistd stopped for %.0f s: longest stall / deadline of %ld ms: %.2f of calls, %.2f of connecting; %lu "
+      "row 26: kvistd stopped for %.0f s: longest stall / deadline of %ld ms: %.2f of calls, %.2f of connecting (asked: 1, "
+      "and what the scheduler adds: at most %.2f); %lu "
       "prompts computed "
       "meanwhile, %zu loads' pages put aside and given back, served again after %.2f s, wrong chunks %lu\n",
       std::chrono::duration<double>(Clock::now() - stopped).count(), kDeadlineMicros / 1000,
-      engine.longest_us() / kDeadlineMicros, connected_us / kDeadlineMicros, meanwhile, aside, served, engine.wrong());
+      engine.longest_us() / kDeadlineMicros, connected_us / kDeadlineMicros, StallMost(scheduler) / kDeadlineMicros,
+      meanwhile, aside, served, engine.wrong());
   CHECK(meanwhile > 0);
-  CHECK(engine.longest_us() <= kStallMost * kDeadlineMicros);
+  CHECK(engine.longest_us() <= StallMost(scheduler));
   CHECK(engine.wrong() == 0);
 }
 
 TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attach to its successor within 5 s") {
+  const SchedulersLateness scheduler;
   const int stops = Campaign("KVIST_WATCHDOG_STOPS", 2, 20);
   constexpr int kWatchdogMs = 1000;  // what WatchdogSec would be
   TempDir dir;
@@ -117,13 +153,14 @@ TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attac
   ::unsetenv("WATCHDOG_USEC");
   one.Finish();
   two.Finish();
-  const double stall = std::max(one.longest_us(), two.longest_us()) / kDeadlineMicros;
+  const double stall_us = std::max(one.longest_us(), two.longest_us());
   std::printf(
       "row 26: %d times a watchdog of %d ms ended a stopped kvistd after at most %.2f s; 2 engines served again %.2f s "
       "after its "
-      "successor was READY (asked: 5), longest stall / deadline %.2f, wrong chunks %lu\n",
-      stops, kWatchdogMs, slowest_end, slowest_return, stall, one.wrong() + two.wrong());
+      "successor was READY (asked: 5), longest stall / deadline %.2f (at most %.2f), wrong chunks %lu\n",
+      stops, kWatchdogMs, slowest_end, slowest_return, stall_us / kDeadlineMicros, StallMost(scheduler) / kDeadlineMicros,
+      one.wrong() + two.wrong());
   CHECK(slowest_return <= 5);
-  CHECK(stall <= kStallMost);
+  CHECK(stall_us <= StallMost(scheduler));
   CHECK(one.wrong() + two.wrong() == 0);
 }
