@@ -1,5 +1,7 @@
 #include "storage/pool/huge_pages.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -43,12 +45,15 @@ Bytes FreeHugeTlb(int node) {
 
 bool TransparentHugePages() {
   const std::string chosen = Chosen(absl::StrCat(kTransparent, "enabled"));
-  return chosen == "always" || chosen == "madvise";
+  return (chosen == "always" || chosen == "madvise") && !TransparentHugePagesForbidden();
 }
 
 bool TransparentHugePagesInFiles() {
   const std::string chosen = Chosen(absl::StrCat(kTransparent, "shmem_enabled"));
-  return chosen == "always" || chosen == "advise" || chosen == "within_size" || chosen == "force";
+  return (chosen == "always" || chosen == "advise" || chosen == "within_size" || chosen == "force") &&
+         !TransparentHugePagesForbidden();
 }
+
+bool TransparentHugePagesForbidden() { return ::prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1; }
 
 }  // namespace kvist::pool

@@ -14,6 +14,8 @@ Bytes FreeHugeTlb(int node);
 // Whether transparent huge pages can be had by asking: for memory of one process, and for a file of memory. Debian gives the first only.
 bool TransparentHugePages();
 bool TransparentHugePagesInFiles();
+// Whether whoever started this process has forbidden it all transparent ones, whatever the system gives to others.
+bool TransparentHugePagesForbidden();
 
 }  // namespace kvist::pool
 

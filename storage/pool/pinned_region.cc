@@ -164,6 +164,7 @@ void PinnedRegion::TakeHugePages(bool are_there, absl::string_view mend) {
     report_.page_size = kHugePage;
   } else {
     report_.page_size = kPageOfMemory;
+    if (TransparentHugePagesForbidden()) mend = "this process was started with prctl(PR_SET_THP_DISABLE); start it without";
     report_.warnings.push_back(absl::StrCat("the pool has no huge pages, copies will be slower: ", mend));
   }
 }

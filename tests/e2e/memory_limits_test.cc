@@ -3,6 +3,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -91,6 +92,33 @@ TEST_CASE("Row 27: a kvistd that may lock little memory says which limit to rais
   const std::string said = Content(log);
   std::printf("row 27: locked memory limited: serves unlocked, and says: %s", said.c_str());
   CHECK_THAT(said, Catch::Contains("RLIMIT_MEMLOCK is 65536") && Catch::Contains("LimitMEMLOCK"));
+}
+
+TEST_CASE("Row 27: a kvistd that can have no huge pages says so, and serves from small ones") {
+  uint64_t free = 0;
+  std::ifstream("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages") >> free;
+  if (free > 0) {
+    WARN("skipped: " << free << " hugetlb pages are free here, and a pool takes those first");
+    return;
+  }
+  TempDir dir;
+  const std::string log = dir.path() + "/log";
+  {
+    const StderrTo file(log);
+    REQUIRE(::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0);  // what is started now inherits it
+    // Not to be touched with huge pages at the start, nor when it is used.
+    const char* const keep = GENERATE("never", "always");
+    DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", std::string("pool.keep=") + keep});
+    REQUIRE(::prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0) == 0);
+    const Bystander served(daemon);
+    REQUIRE(Eventually([&] { return StatusOf(daemon)["pool"]["touched_bytes"] == 64 * kMiB; }));
+    CHECK(StatusOf(daemon)["pool"]["page_bytes"] == 4096);
+    const std::string pages = Content("/proc/" + std::to_string(daemon.pid()) + "/smaps_rollup");
+    CHECK_THAT(pages, Catch::Contains("AnonHugePages:         0 kB") && Catch::Contains("ShmemPmdMapped:        0 kB"));
+  }
+  const std::string said = Content(log);
+  std::printf("row 27: no huge pages: serves from small ones, and says: %s", said.c_str());
+  CHECK_THAT(said, Catch::Contains("no huge pages") && Catch::Contains("PR_SET_THP_DISABLE"));
 }
 
 TEST_CASE("Row 27: a kvistd whose pool doesn't fit its address space refuses to start and names pool.bytes") {
