@@ -77,7 +77,7 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path) {
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
   if (errno != EWOULDBLOCK) return ErrnoStatus(absl::StrCat("locking ", path), errno);
   return absl::FailedPreconditionError(absl::StrCat(
-      path, " is locked: another kvistd uses this directory; stop it, or give this one a directory of its own"));
+      path, " is locked: another kvistd uses this directory; stop it, or give this one a directory of its own (ssd.path)"));
 }
 
 absl::StatusOr<std::string> Quarantine(const std::string& path, uint32_t keep) {

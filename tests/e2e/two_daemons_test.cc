@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,14 +20,21 @@
 #include "tests/support/campaign.h"
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
+#include "tests/support/fake_engine.h"
+#include "tests/support/recovery.h"
+#include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::Bystander;
 using kvist::test::Campaign;
+using kvist::test::Ctl;
 using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
+using kvist::test::FakeEngine;
+using kvist::test::HasRecovered;
 using kvist::test::KvistdCommand;
 using kvist::test::RunProgram;
+using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
 namespace {
@@ -75,6 +83,44 @@ TEST_CASE(
   const Bystander another(first);
   if (stopped)
     std::printf("row 40: 8 second kvistds refused by directory and pid or by socket, 4 of them beside a stopped one\n");
+}
+
+TEST_CASE(
+    "Row 40: a second kvistd is refused the directory of another's SSD tier by its lock, and the first isn't disturbed") {
+  TempDir dir, other;
+  const std::string disk = dir.path() + "/disk", log = dir.path() + "/log";
+  std::vector<std::string> settings = kSettings;
+  settings.insert(settings.end(), {"ssd.enabled=true", "ssd.path=" + disk, "ssd.capacity=256MiB"});
+  DaemonProcess first(dir.path(), settings);
+  {
+    FakeEngine engine(FakeEngine::On(first.socket()));
+    REQUIRE(engine.status.message == "");
+    REQUIRE(engine.StoreAll(engine.Keys(1, 8)).status == KVIST_OK);
+    uint32_t durable = 0;
+    REQUIRE(engine.scheduler().Flush(20'000'000, &durable).ok());
+    REQUIRE(durable == 8);
+  }
+  {
+    const StderrTo file(log);
+    DaemonProcess second(other.path(), settings);  // a state directory of its own: it serves, from DRAM alone
+    { const Bystander served(second); }
+    const std::string ssd = Ctl(second, {"ssd"}).dump();
+    CHECK_THAT(ssd, Catch::Contains(disk + "/catalog.lock"));
+    CHECK(second.Terminate() == 0);
+  }
+  std::ostringstream said;
+  said << std::ifstream(log).rdbuf();
+  std::printf("row 40: a second kvistd on the directory of an SSD tier: %s", said.str().c_str());
+  CHECK_THAT(said.str(), Catch::Contains(disk + "/catalog.lock is locked: another kvistd") && Catch::Contains("ssd.path"));
+  { const Bystander undisturbed(first); }
+  // All that it had written is there when it comes again.
+  first.Kill();
+  first.Start();
+  REQUIRE(HasRecovered(first));
+  FakeEngine engine(FakeEngine::On(first.socket()));
+  std::string wrong;
+  CHECK(engine.LoadAll(engine.Keys(1, 8), &wrong) == 8);
+  CHECK(wrong == "");
 }
 
 TEST_CASE("Row 40: what a killed kvistd has left is taken over by the next") {
