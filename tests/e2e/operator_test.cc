@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -57,6 +58,16 @@ std::string RefusedReload(const DaemonProcess& daemon) {
 std::string TenantOfLast(const DaemonProcess& daemon) {
   const nlohmann::json sessions = Ctl(daemon, {"sessions"})["sessions"];
   return sessions.empty() ? "" : sessions.back()["tenant"].get<std::string>();
+}
+
+// Memory that a process may take yet, as this machine says; its cgroups may allow less.
+uint64_t AvailableBytes() {
+  std::ifstream info("/proc/meminfo");
+  for (std::string word; info >> word;) {
+    uint64_t kib = 0;
+    if (word == "MemAvailable:" && info >> kib) return kib << 10;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -127,25 +138,31 @@ TEST_CASE("A reload puts all of a new configuration in force, and says what need
   CHECK(daemon.Terminate() == 0);
 }
 
-TEST_CASE("kvistd is ready long before a pool of 16 GiB is touched") {
-  constexpr uint64_t kPool = uint64_t{16} << 30;
-  const uint64_t memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  if (memory < kPool / 8 * 9) {
-    WARN("skipped: this machine has too little memory, " << (memory >> 20) << " MiB");
+TEST_CASE("kvistd is ready within 2 s, long before a pool of 16 GiB is touched") {
+  constexpr uint64_t kGiB = uint64_t{1} << 30;
+  // Of a pool that it could never touch kvistd would say so, and not start.
+  const uint64_t available = AvailableBytes();
+  const uint64_t bytes = std::min(16 * kGiB, available / 9 * 8 / kGiB * kGiB);
+  if (bytes < 2 * kGiB) {
+    WARN("skipped: only " << (available >> 20) << " MiB of memory are available here, a smaller pool is touched at once");
+    std::printf("READY: skipped, only %lu MiB of memory are available here\n", available >> 20);
     return;
   }
   TempDir dir;
   const NotifySocket manager(dir.path() + "/notify");
   const auto start = std::chrono::steady_clock::now();
-  DaemonProcess daemon(dir.path(), {"pool.bytes=16GiB", "log.level=error"});
+  DaemonProcess daemon(dir.path(), {"pool.bytes=" + std::to_string(bytes / kGiB) + "GiB", "log.level=error"});
   CHECK_THAT(manager.Receive(20'000), Catch::StartsWith("READY=1\n"));
   const std::chrono::duration<double> ready = std::chrono::steady_clock::now() - start;
   const nlohmann::json pool = StatusOf(daemon)["pool"];
   daemon.Kill();  // before it has touched much
-  CHECK(pool["capacity_bytes"] == kPool);
-  CHECK(pool["touched_bytes"] < kPool);
-  std::printf("READY after %.3f s with a pool of 16 GiB, of which %.1f GiB were touched then; asked for: 2 s\n",
-              ready.count(), pool["touched_bytes"].get<double>() / (1 << 30));
+  std::printf("READY after %.3f s with a pool of %lu GiB, of which %.1f GiB were touched then; asked for: 2 s\n",
+              ready.count(), bytes / kGiB, pool["touched_bytes"].get<double>() / kGiB);
+  CHECK(pool["capacity_bytes"] == bytes);
+  CHECK(pool["touched_bytes"] < bytes);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+  CHECK(ready.count() <= 2);
+#endif
 }
 
 TEST_CASE("A clear is a job that an operator can list, and asking again for the same one starts no other") {
