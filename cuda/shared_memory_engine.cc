@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -13,6 +14,7 @@
 #include "cuda/copy_queue.h"
 #include "cuda/running_copy.h"
 #include "storage/base/check.h"
+#include "storage/base/usable_cpus.h"
 
 namespace kvist::cuda {
 namespace {
@@ -79,12 +81,12 @@ absl::Status SharedMemoryEngineOptions::Validate() const {
   if (threads == 0 || threads > kThreadsMax) {
     return absl::InvalidArgumentError(absl::StrCat("copy threads: ", threads, ", allowed are 1 to ", kThreadsMax));
   }
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (!cpus.empty()) sched_getaffinity(0, sizeof allowed, &allowed);
+  if (cpus.empty()) return absl::OkStatus();
+  const std::vector<int> allowed = UsableCpus();
   for (const int cpu : cpus) {
-    if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_ISSET(cpu, &allowed)) {
-      return absl::InvalidArgumentError(absl::StrCat("copy thread cpus: this process may not run on CPU ", cpu));
+    if (!std::binary_search(allowed.begin(), allowed.end(), cpu)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("copy.cpus: this process may not run on CPU ", cpu, ", only on ", PrintRanges(allowed)));
     }
   }
   return absl::OkStatus();

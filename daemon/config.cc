@@ -18,6 +18,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "daemon/config_keys.h"
+#include "daemon/config_machine.h"
 #include "daemon/config_rules.h"
 #include "storage/base/status.h"
 
@@ -153,14 +154,15 @@ class Reader {
     if (!error.ok()) errors_.push_back(absl::StrReplaceAll(error.message(), {{"\n", " "}}));
   }
 
-  absl::StatusOr<Options> Finish() {
+  absl::StatusOr<Options> Finish(const std::optional<Machine>& machine) {
     if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
-    if (const std::optional<ConfigProblem> problem = FindContradiction(options_)) {
-      const auto place = places_.find({std::string(problem->section), std::string(problem->name)});
-      return absl::InvalidArgumentError(absl::StrCat(place == places_.end() ? "" : place->second + ": ", problem->section,
-                                                     ".", problem->name, ": ", problem->text));
-    }
+    if (const std::optional<ConfigProblem> problem = FindContradiction(options_))
+      return absl::InvalidArgumentError(Placed(*problem));
     KVIST_RETURN_IF_ERROR(options_.Validate());
+    if (machine.has_value()) {
+      for (const ConfigProblem& lack : FindLacks(options_, *machine)) errors_.push_back(Placed(lack));
+    }
+    if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
     return std::move(options_);
   }
 
@@ -175,6 +177,12 @@ class Reader {
     std::string key;
     std::string value;
   };
+
+  std::string Placed(const ConfigProblem& problem) const {
+    const auto place = places_.find({std::string(problem.section), std::string(problem.name)});
+    return absl::StrCat(place == places_.end() ? "" : place->second + ": ", problem.section, ".", problem.name, ": ",
+                        problem.text);
+  }
 
   static bool IsSection(absl::string_view name) {
     const std::vector<absl::string_view> names = SectionNames();
@@ -263,17 +271,17 @@ void TakeText(absl::string_view text, const std::string& name, Reader* reader) {
 }  // namespace
 
 absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
-                                    const std::vector<std::string>& overrides) {
+                                    const std::vector<std::string>& overrides, const std::optional<Machine>& machine) {
   Reader reader;
   TakeText(text, FileName(name), &reader);
   for (const std::string& override : overrides) reader.TakeOverride(override);
-  return reader.Finish();
+  return reader.Finish(machine);
 }
 
-absl::StatusOr<Options> LoadConfig(const ConfigSources& sources) {
+absl::StatusOr<Options> LoadConfig(const ConfigSources& sources, const std::optional<Machine>& machine) {
   std::string text;
   if (!sources.file.empty()) { KVIST_ASSIGN_OR_RETURN(text, ReadFile(sources.file)); }
-  return ParseConfig(text, sources.file, sources.overrides);
+  return ParseConfig(text, sources.file, sources.overrides, machine);
 }
 
 std::vector<std::string> ErrorLines(const absl::Status& error) { return absl::StrSplit(error.message(), '\n'); }

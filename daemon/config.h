@@ -1,11 +1,13 @@
 #ifndef KVIST_DAEMON_CONFIG_H_
 #define KVIST_DAEMON_CONFIG_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "daemon/config_machine.h"
 #include "daemon/options.h"
 
 namespace kvist::daemon {
@@ -18,7 +20,8 @@ namespace kvist::daemon {
 //   --set: lease.max: the string "2 days"; allowed: ...
 //
 // Sizes are integers (bytes) or strings ("4GiB", "512 MiB"), durations strings ("60s", "500ms"), modes octal strings ("0660").
-// The result has passed Validate(); paths and sizes that were left out are still empty: see FillDefaults.
+// The result has passed Validate() and is right for `machine` (config_machine.h), without one for some machine; paths and sizes that
+// were left out are still empty: see FillDefaults.
 //
 // Errors: InvalidArgument  as above, every one, a line each.  NotFound, PermissionDenied, ...  the file can't be read.
 struct ConfigSources {
@@ -26,11 +29,12 @@ struct ConfigSources {
   std::vector<std::string> overrides;  // "section.key=value" each; a later one wins over an earlier one and over the file.
                                        // The value is TOML; whatever isn't (4GiB, 0660, /run/a.sock) is taken as a string.
 };
-absl::StatusOr<Options> LoadConfig(const ConfigSources& sources);
+absl::StatusOr<Options> LoadConfig(const ConfigSources& sources, const std::optional<Machine>& machine);
 
 // The same for a text at hand; `name` stands for the file in messages.
 absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
-                                    const std::vector<std::string>& overrides = {});
+                                    const std::vector<std::string>& overrides = {},
+                                    const std::optional<Machine>& machine = std::nullopt);
 
 // Fills in what was left empty: paths (/run/kvist and /var/lib/kvist for root; $XDG_RUNTIME_DIR/kvist or /tmp/kvist-UID, and
 // $XDG_STATE_HOME/kvist or ~/.local/state/kvist for others), daemon.node (the host's name), pool.bytes (a quarter of the memory that is available now, a multiple

@@ -18,7 +18,8 @@ bool RunConfigCommand(ConfigCommand command, const ConfigSources& sources, Confi
     out << (json ? PrintDefaultsJson() : PrintDefaults());
     return true;
   }
-  const absl::StatusOr<ConfigInForce> config = ConfigInForce::Load(sources);
+  const absl::StatusOr<ConfigInForce> config = ConfigInForce::Load(
+      sources, command == ConfigCommand::kCheck ? ConfigInForce::Machines::kThis : ConfigInForce::Machines::kAny);
   if (command == ConfigCommand::kCheck && json) {
     const nlohmann::ordered_json verdict = {
         {"file", sources.file},

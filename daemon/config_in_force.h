@@ -21,8 +21,10 @@ class ConfigInForce {
     std::vector<std::string> restart;  // wait for a restart, as they do after every reload until it comes
   };
 
-  // Errors: those of LoadConfig and FillDefaults.
-  static absl::StatusOr<ConfigInForce> Load(ConfigSources sources);
+  // For this machine, or only to look at it, for any.
+  enum class Machines { kThis, kAny };
+  // Errors: those of LoadConfig, FillDefaults and CheckMachine.
+  static absl::StatusOr<ConfigInForce> Load(ConfigSources sources, Machines machines = Machines::kThis);
 
   // As the sources say it: what they leave out is as in Options().
   const Options& written() const { return written_; }

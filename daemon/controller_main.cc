@@ -65,7 +65,7 @@ absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
     KVIST_ASSIGN_OR_RETURN(controller::Nodes named, controller::Nodes::Create(std::move(nodes)));
     return controller::MakeControllerService(std::move(named));
   };
-  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.socket));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir("controller.socket", options.socket));
   rpc::AdminServer::Options server;
   server.socket = options.socket;
   server.mode = options.socket_mode;

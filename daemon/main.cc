@@ -129,9 +129,9 @@ int RunDaemon(ConfigInForce config) {
 
   const absl::StatusOr<StateDir> state_dir = StateDir::Lock(options.daemon.state_dir);
   if (!state_dir.ok()) return Fail(state_dir.status());
-  for (const std::string* socket : {&options.session.socket, &options.admin.socket}) {
-    if (const absl::Status made = MakeSocketDir(*socket); !made.ok()) return Fail(made);
-  }
+  absl::Status made = MakeSocketDir("session.socket", options.session.socket);
+  if (made.ok()) made = MakeSocketDir("admin.socket", options.admin.socket);
+  if (!made.ok()) return Fail(made);
   Parts parts;
   parts.keeper = ServiceFileKeeper();
   parts.reload = [&loop = **loop](absl::Time deadline) { return loop.AskReload(deadline); };
@@ -177,7 +177,8 @@ int Main(int argc, char** argv) {
       ->type_name("FORMAT");
   const std::pair<const CLI::App*, ConfigCommand> commands[] = {
       {config.add_subcommand("check",
-                             "Say whether kvistd would take the configuration, or everything that is wrong with it"),
+                             "Say whether kvistd would take the configuration on this machine, as this user, or everything "
+                             "that is wrong with it"),
        ConfigCommand::kCheck},
       {config.add_subcommand("default", "Print every key with its default and what it is for: a file to start from"),
        ConfigCommand::kDefault},

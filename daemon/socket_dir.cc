@@ -22,15 +22,15 @@ absl::Status CheckSocketDir(const std::string& dir) {
                    "be safe: remove it, or set session.socket and admin.socket"));
 }
 
-absl::Status MakeSocketDir(const std::string& socket) {
+absl::Status MakeSocketDir(absl::string_view key, const std::string& socket) {
   const std::string dir = socket.substr(0, socket.rfind('/'));
   if (dir.empty()) return absl::OkStatus();
   const mode_t mode = geteuid() == 0 ? 0755 : 0700;
   if (mkdir(dir.c_str(), mode) == 0) {
     if (chmod(dir.c_str(), mode) != 0)
-      return ErrnoStatus(absl::StrCat("can't set the mode of ", dir), errno);  // whatever the umask said
+      return ErrnoStatus(absl::StrCat(key, ": can't set the mode of ", dir), errno);  // whatever the umask said
   } else if (errno != EEXIST) {
-    return ErrnoStatus(absl::StrCat("can't make ", dir, " for the socket ", socket), errno);
+    return ErrnoStatus(absl::StrCat(key, ": can't make ", dir, " for the socket ", socket), errno);
   }
   return CheckSocketDir(dir);
 }

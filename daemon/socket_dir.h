@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace kvist::daemon {
 
@@ -13,8 +14,8 @@ namespace kvist::daemon {
 absl::Status CheckSocketDir(const std::string& dir);
 
 // Makes the directory of `socket` when it isn't there: only its last part; open to all for root's daemon (the modes of the sockets
-// decide who gets in), private for others. Then checks it as above.
-absl::Status MakeSocketDir(const std::string& socket);
+// decide who gets in), private for others. Then checks it as above. `key` is the setting that names the socket, for errors.
+absl::Status MakeSocketDir(absl::string_view key, const std::string& socket);
 
 }  // namespace kvist::daemon
 

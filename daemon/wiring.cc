@@ -361,8 +361,10 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     s.copy_engine = parts.copy_engine(copy_done);
   } else {
     const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
+    const cuda::SharedMemoryEngineOptions shared_memory{options.copy.threads, options.copy.cpus, verify};
+    KVIST_RETURN_IF_ERROR(shared_memory.Validate());
     s.copy_engine = cuda::JoinCopyEngines(
-        cuda::MakeSharedMemoryEngine({options.copy.threads, options.copy.cpus, verify}, copy_done),
+        cuda::MakeSharedMemoryEngine(shared_memory, copy_done),
         [&s, verify, copy_done, kernel = options.copy.gpu_kernel](cuda::Gpu* gpu) {
           const auto slots_pinned = [&s] { return s.gpus->HasPinned(s.slots->capacity()); };
           cuda::GpuEngineOptions of_gpu{verify, {}, slots_pinned};
@@ -400,7 +402,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
                                   Node::Below{s.ssd, std::move(no_ssd), s.remote.get(), s.why_no_remote}, s.gpus.get(),
                                   s.jobs.get(), options, std::move(parts.reload));
 
-  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.session.socket));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir("session.socket", options.session.socket));
   session::Listener::Options listener;
   listener.socket = options.session.socket;
   listener.mode = options.session.socket_mode;
@@ -447,7 +449,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     if (s.remote != nullptr) figures->remote = FiguresOf(s.remote->status());
   });
 
-  KVIST_RETURN_IF_ERROR(MakeSocketDir(options.admin.socket));
+  KVIST_RETURN_IF_ERROR(MakeSocketDir("admin.socket", options.admin.socket));
   rpc::AdminServer::Options admin;
   admin.socket = options.admin.socket;
   admin.mode = options.admin.socket_mode;

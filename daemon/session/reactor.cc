@@ -14,10 +14,16 @@
 #include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
 #include "storage/base/status.h"
+#include "storage/base/usable_cpus.h"
 
 namespace kvist::session {
 
 absl::StatusOr<std::unique_ptr<Reactor>> Reactor::Create(Options options, core::Core* core, SlotMemory slots) {
+  if (const std::vector<int> allowed = UsableCpus();
+      options.cpu >= 0 && !std::binary_search(allowed.begin(), allowed.end(), options.cpu)) {
+    return absl::InvalidArgumentError(absl::StrCat("session.reactor_cpu: this process may not run on CPU ", options.cpu,
+                                                   ", only on ", PrintRanges(allowed)));
+  }
   auto reactor = std::unique_ptr<Reactor>(new Reactor(std::move(options), core, std::move(slots)));
   KVIST_ASSIGN_OR_RETURN(reactor->doorbells_,
                          Doorbells::Create([raw = reactor.get()](SessionId session) { raw->Rung(session); }));
@@ -180,7 +186,7 @@ void Reactor::Loop() {
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET(options_.cpu, &set);
-    ::sched_setaffinity(0, sizeof set, &set);
+    ::sched_setaffinity(0, sizeof set, &set);  // Create has asked for the CPU; one that has gone since costs speed only
   }
   Pacing pacing(MonotonicNanos());
   bool spin = false;

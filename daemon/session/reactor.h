@@ -47,6 +47,7 @@ class Reactor : public LowerTier::Ear {
   // Where a slot's bytes are; null when the pool has no memory (benchmarks of the index).
   using SlotMemory = std::function<std::byte*(SlotRef)>;
 
+  // Errors: InvalidArgument  this process may not run on that CPU.  Those of Doorbells.
   static absl::StatusOr<std::unique_ptr<Reactor>> Create(Options options, core::Core* core, SlotMemory slots);
   ~Reactor() override;
 

@@ -19,11 +19,11 @@ int RunKvistd(const char* program, std::span<char* const> arguments, daemon::Par
     if (i + 1 == arguments.size() || std::string_view(arguments[i]) != "--set") return 2;
     sources.overrides.emplace_back(arguments[i + 1]);
   }
-  absl::StatusOr<daemon::Options> options = daemon::LoadConfig(sources);
+  absl::StatusOr<daemon::Options> options = daemon::LoadConfig(sources, daemon::ThisMachine());
   absl::Status status = options.status();
   if (status.ok()) status = daemon::FillDefaults(&*options);
   if (status.ok()) daemon::SetUpLogging(options->log);
-  if (status.ok()) status = daemon::MakeSocketDir(options->session.socket);
+  if (status.ok()) status = daemon::MakeSocketDir("session.socket", options->session.socket);
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);

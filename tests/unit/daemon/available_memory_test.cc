@@ -11,9 +11,9 @@ namespace kvist::daemon {
 namespace {
 
 // A machine made of files.
-class Machine {
+class FakeMachine {
  public:
-  Machine() {
+  FakeMachine() {
     Write("proc/meminfo", "MemTotal:       16777216 kB\nMemFree:         1048576 kB\nMemAvailable:    8388608 kB\n");
   }
   void Write(const std::string& name, const std::string& text) {
@@ -28,14 +28,14 @@ class Machine {
 };
 
 TEST_CASE("AvailableMemory is the kernel's MemAvailable without cgroups") {
-  Machine machine;
+  FakeMachine machine;
   CHECK(machine.Available() == GiB(8));
   machine.Write("proc/self/cgroup", "0::/\n");
   CHECK(machine.Available() == GiB(8));
 }
 
 TEST_CASE("AvailableMemory is what a cgroup v2 leaves, with its file cache") {
-  Machine machine;
+  FakeMachine machine;
   machine.Write("proc/self/cgroup", "0::/system.slice/kvistd.service\n");
   machine.Write("sys/fs/cgroup/system.slice/kvistd.service/memory.max", "max\n");
   CHECK(machine.Available() == GiB(8));
@@ -52,7 +52,7 @@ TEST_CASE("AvailableMemory is what a cgroup v2 leaves, with its file cache") {
 }
 
 TEST_CASE("AvailableMemory is what a cgroup v1 leaves, in a container, too") {
-  Machine machine;
+  FakeMachine machine;
   machine.Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/docker/abc\n0::/\n");
   machine.Write("sys/fs/cgroup/memory/docker/abc/memory.limit_in_bytes", "9223372036854771712\n");
   CHECK(machine.Available() == GiB(8));
@@ -64,7 +64,7 @@ TEST_CASE("AvailableMemory is what a cgroup v1 leaves, in a container, too") {
 }
 
 TEST_CASE("AvailableMemory copes with odd cgroup files") {
-  Machine machine;
+  FakeMachine machine;
   for (const char* text : {"", "0", "0:", "0::", "::", "4:memory:/../..\n", "0::/../../..\n", "4:memory:relative\n"}) {
     machine.Write("proc/self/cgroup", text);
     CHECK(machine.Available() == GiB(8));

@@ -85,6 +85,21 @@ TEST_CASE("config check sees what a start would refuse after the defaults are fi
   CHECK_THAT(wrong.err, Contains("pool.slab_bytes: 2GiB; allowed: at most pool.bytes, 1GiB"));
 }
 
+TEST_CASE("config check and a reload ask this machine; config dump and diff take what is meant for another") {
+  Sources sources("[session]\nsocket_group = \"no-such-group\"\n");
+  const std::string place = sources.sources.file + ":2:16: session.socket_group: ";
+  CHECK_THAT(Config(ConfigCommand::kCheck, sources.sources).err, StartsWith("kvistd: " + place));
+  CHECK(Config(ConfigCommand::kDump, sources.sources).right);
+  CHECK_THAT(Config(ConfigCommand::kDiff, sources.sources).out, Contains("no-such-group"));
+
+  sources.Write("");
+  ConfigInForce config = ConfigInForce::Load(sources.sources).value();
+  sources.Write("[lease]\nmax = \"1s\"\n[copy]\ncpus = [1023]\n");
+  CHECK_THAT(std::string(config.Reload().status().message()),
+             StartsWith(sources.sources.file + ":4:8: copy.cpus: CPU 1023; allowed: "));
+  CHECK(config.options().lease.max == Options().lease.max);
+}
+
 TEST_CASE("config default explains every key, and reads back as the defaults") {
   const std::string text = Config(ConfigCommand::kDefault, {.file = "/nowhere", .overrides = {}}).out;
   CHECK(PrintConfig(ParseConfig(text, "f").value()) == PrintConfig(Options()));

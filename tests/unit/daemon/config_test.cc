@@ -8,14 +8,17 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "daemon/config_keys.h"
 #include "daemon/config_rules.h"
 #include "daemon/config_text.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
 namespace {
@@ -422,6 +425,68 @@ TEST_CASE("ParseConfig refuses keys that contradict each other, at the place of 
         "f:4:10: admin.socket: \"/a\"; allowed: another path than session.socket");
 }
 
+// A machine with CPUs 0, 1 and 3, and 1 GiB of memory.
+std::string Lacking(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const Machine machine{.cpus = {0, 1, 3}, .memory = {.bytes = GiB(1), .source = "a cgroup"}};
+  const absl::StatusOr<Options> options = ParseConfig(text, "f", overrides, machine);
+  if (options.ok()) return "";
+  CHECK(options.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(ParseConfig(text, "f", overrides).ok());  // for some machine it is right
+  return std::string(options.status().message());
+}
+
+TEST_CASE("ParseConfig refuses what a machine hasn't got, at its place") {
+  CHECK(Lacking("") == "");
+  CHECK(Lacking("[copy]\ncpus = [3, 0]\n[session]\nreactor_cpu = 1\n[pool]\nbytes = \"1GiB\"\n") == "");
+  CHECK(Lacking("[copy]\ncpus = [0, 99]\n") ==
+        "f:2:8: copy.cpus: CPU 99; allowed: CPUs that this process may use here, 0-1, 3");
+  CHECK(Lacking("[session]\nreactor_cpu = 2\n") ==
+        "f:2:15: session.reactor_cpu: CPU 2; allowed: CPUs that this process may use here, 0-1, 3");
+  CHECK(Lacking("[pool]\nbytes = \"16TiB\"\n") == "f:2:9: pool.bytes: 16TiB; allowed: at most 1GiB, by a cgroup");
+  CHECK_THAT(Lacking("", {"pool.bytes=2GiB"}), Catch::StartsWith("--set: pool.bytes: 2GiB; allowed: at most 1GiB"));
+  CHECK_THAT(Lacking("[session]\nsocket_group = \"no-such-group\"\n"),
+             Catch::StartsWith("f:2:16: session.socket_group: \"no-such-group\", which no group is called here; allowed: "));
+  CHECK(Lacking("[admin]\nsocket_group = \"root\"\n") == "");
+}
+
+TEST_CASE("ParseConfig refuses sockets in directories that can't be made, and files that aren't there but wanted") {
+  const test::TempDir dir;
+  const std::string file = dir / "file", none = dir / "none";
+  std::ofstream(file) << "x";
+  CHECK(Lacking("", {"session.socket=" + dir / "made/engine.sock", "admin.socket=/admin.sock"}) == "");
+  CHECK(Lacking("[admin]\nsocket = \"" + none + "/none/admin.sock\"\n") ==
+        "f:2:10: admin.socket: \"" + none + "/none/admin.sock\", where there is neither " + none + "/none nor " + none +
+            " to make it in; allowed: a path in a directory that is there, or that lacks only its last part");
+  CHECK_THAT(Lacking("", {"session.socket=" + file + "/engine.sock"}), Catch::Contains(file + " is no directory"));
+
+  const std::string tls = "tls.certificate_file=" + file + "\ntls.key_file=" + none + "\ntls.ca_file=" + dir.path();
+  const std::vector<std::string> named = absl::StrSplit(tls, '\n');
+  CHECK(Lacking("", named) == "");  // nobody listens
+  std::vector<std::string> used = named;
+  used.push_back("admin.listen=127.0.0.1:9416");
+  CHECK(Lacking("", used) == "--set: tls.key_file: \"" + none +
+                                 "\": No such file or directory; allowed: a file that kvistd can read\n"
+                                 "--set: tls.ca_file: \"" +
+                                 dir.path() + "\": it is a directory; allowed: a file that kvistd can read");
+  for (const std::string key : {"secret_file", "credentials_file", "ca_file"}) {
+    const std::string remote = "[remote]\n" + key + " = \"" + none + "\"\n";
+    CHECK(Lacking(remote) == "");
+    CHECK_THAT(Lacking(remote, {"remote.store=redis://127.0.0.1:1"}),
+               Catch::StartsWith(absl::StrCat("f:2:", key.size() + 4, ": remote.", key, ": \"", none)));
+  }
+}
+
+TEST_CASE("CheckMachine names the key of a default that this machine hasn't room for") {
+  const test::TempDir dir;
+  Options options;
+  options.session.socket = dir / "none/none/engine.sock";
+  options.pool.bytes = GiB(16384);
+  const std::vector<std::string> lines = ErrorLines(CheckMachine(options, ThisMachine()));
+  REQUIRE(lines.size() == 2);
+  CHECK_THAT(lines[0], Catch::StartsWith("session.socket: "));
+  CHECK_THAT(lines[1], Catch::StartsWith("pool.bytes: 16TiB; allowed: at most "));
+}
+
 TEST_CASE("ParseConfig tells every error, a line each, from the file and from --set") {
   const absl::StatusOr<Options> options = ParseConfig("x = 1\n[pool]\nbyte = 1\nlock = 1\n[pol]\n[log]\nlevel = \"a\\nb\"\n",
                                                       "f", {"copy.threads=0", "nonsense"});
@@ -458,20 +523,21 @@ TEST_CASE("Options::Validate names the key, what it is and what it may be") {
 TEST_CASE("LoadConfig reads files, and says which one it can't read") {
   const std::string path = absl::StrCat("/tmp/kvist-config-test-", getpid(), ".toml");
   std::ofstream(path) << "[copy]\nthreads = 9\nthread = 1\n";
-  absl::StatusOr<Options> options = LoadConfig({.file = path, .overrides = {}});
+  absl::StatusOr<Options> options = LoadConfig({.file = path, .overrides = {}}, std::nullopt);
   CHECK(absl::StartsWith(options.status().message(), path + ":3:1: copy.thread: unknown key (did you mean threads?)"));
   std::ofstream(path) << "[copy]\nthreads = 9\n";
-  options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}});
+  options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}}, std::nullopt);
   REQUIRE(options.ok());
   CHECK(options->copy.threads == 9);
   CHECK(options->copy.cpus == std::vector<int>{2});
   std::remove(path.c_str());
-  options = LoadConfig({.file = path, .overrides = {}});
+  options = LoadConfig({.file = path, .overrides = {}}, std::nullopt);
   CHECK(options.status().code() == absl::StatusCode::kNotFound);
   CHECK(absl::StrContains(options.status().message(), path));
-  CHECK_FALSE(LoadConfig({.file = "/tmp", .overrides = {}}).ok());
-  CHECK(absl::StrContains(LoadConfig({.file = "/dev/zero", .overrides = {}}).status().message(), "longer than"));
-  CHECK(LoadConfig({}).ok());
+  CHECK_FALSE(LoadConfig({.file = "/tmp", .overrides = {}}, std::nullopt).ok());
+  CHECK(
+      absl::StrContains(LoadConfig({.file = "/dev/zero", .overrides = {}}, std::nullopt).status().message(), "longer than"));
+  CHECK(LoadConfig({}, std::nullopt).ok());
 }
 
 }  // namespace

@@ -163,26 +163,26 @@ TEST_CASE("FillDefaults and MakeSocketDir keep away from a directory in /tmp tha
   {
     const OtherUser user(kUid);
     CHECK(FillDefaults(&options).code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(MakeSocketDir(dir + "/engine.sock").code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(MakeSocketDir("session.socket", dir + "/engine.sock").code() == absl::StatusCode::kFailedPrecondition);
   }
   std::filesystem::remove_all(dir);
   {
     const OtherUser user(kUid);
-    CHECK(MakeSocketDir(dir + "/engine.sock").ok());
+    CHECK(MakeSocketDir("session.socket", dir + "/engine.sock").ok());
     CHECK(IsPrivateDir(dir));
     CHECK(FillDefaults(&options).ok());
     std::filesystem::permissions(dir, std::filesystem::perms::owner_all | std::filesystem::perms::others_exec);
-    CHECK(MakeSocketDir(dir + "/engine.sock").code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(MakeSocketDir("session.socket", dir + "/engine.sock").code() == absl::StatusCode::kFailedPrecondition);
   }
 }
 
 TEST_CASE("MakeSocketDir makes only the last directory") {
   const test::TempDir dir;
-  CHECK(MakeSocketDir(dir / "a/engine.sock").ok());
-  CHECK(MakeSocketDir(dir / "a/engine.sock").ok());
+  CHECK(MakeSocketDir("session.socket", dir / "a/engine.sock").ok());
+  CHECK(MakeSocketDir("session.socket", dir / "a/engine.sock").ok());
   CHECK(std::filesystem::is_directory(dir / "a"));
-  CHECK(MakeSocketDir(dir / "b/c/engine.sock").code() == absl::StatusCode::kNotFound);
-  CHECK(MakeSocketDir("/engine.sock").ok());
+  CHECK(MakeSocketDir("session.socket", dir / "b/c/engine.sock").code() == absl::StatusCode::kNotFound);
+  CHECK(MakeSocketDir("session.socket", "/engine.sock").ok());
 }
 
 }  // namespace

@@ -1,0 +1,29 @@
+#ifndef KVIST_DAEMON_CONFIG_MACHINE_H_
+#define KVIST_DAEMON_CONFIG_MACHINE_H_
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/config_rules.h"
+#include "daemon/options.h"
+#include "storage/pool/memory_limit.h"
+
+namespace kvist::daemon {
+
+// What a configuration can ask of a machine and not get. Its files, directories and groups are asked for where they are.
+struct Machine {
+  std::vector<int> cpus;     // that this process may use, ascending
+  pool::MemoryLimit memory;  // that it may ever have
+};
+Machine ThisMachine();
+
+// What `options` name that isn't here, or is more than there is: CPUs, memory, groups, directories of sockets, files of TLS and of the remote
+// tier where those are in use. Only what a start would fail of in any case: what may come by itself (a disk, a store) isn't asked for. Makes
+// nothing. What is left out in `options` is right.
+std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& machine);
+// The same of options whose defaults are filled in. Errors: InvalidArgument  each, a line each.
+absl::Status CheckMachine(const Options& options, const Machine& machine);
+
+}  // namespace kvist::daemon
+
+#endif  // KVIST_DAEMON_CONFIG_MACHINE_H_
