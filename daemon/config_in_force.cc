@@ -21,7 +21,7 @@ absl::StatusOr<ConfigInForce> ConfigInForce::Load(ConfigSources sources, Machine
   return ConfigInForce(std::move(sources), std::move(written), std::move(options));
 }
 
-absl::StatusOr<ConfigInForce::Changes> ConfigInForce::Reload() {
+absl::StatusOr<ConfigInForce::Next> ConfigInForce::Reread() const {
   const Machine machine = ThisMachine();
   KVIST_ASSIGN_OR_RETURN(const Options next, LoadConfig(sources_, machine));
   // Whether a restart would take it. What stays as it was keeps the default that was found then: the memory that is available now
@@ -34,20 +34,25 @@ absl::StatusOr<ConfigInForce::Changes> ConfigInForce::Reload() {
   KVIST_RETURN_IF_ERROR(restarted.Validate());
   KVIST_RETURN_IF_ERROR(CheckMachine(restarted, machine));
 
-  Changes changes;
+  Next all{{}, written_, options_};
   for (const ConfigDifference& difference : Differences(next, written_))
-    (difference.live ? changes.live : changes.restart).push_back(difference.name);
+    (difference.live ? all.changes.live : all.changes.restart).push_back(difference.name);
   for (const ConfigKey& key : ConfigKeys()) {
     if (!key.live) continue;
-    key.copy(next, &written_);
-    key.copy(next, &options_);
+    key.copy(next, &all.written);
+    key.copy(next, &all.options);
   }
   for (const ConfigMap& map : ConfigMaps()) {
     if (!map.live) continue;
-    map.copy(next, &written_);
-    map.copy(next, &options_);
+    map.copy(next, &all.written);
+    map.copy(next, &all.options);
   }
-  return changes;
+  return all;
+}
+
+void ConfigInForce::Take(Next next) {
+  written_ = std::move(next.written);
+  options_ = std::move(next.options);
 }
 
 }  // namespace kvist::daemon

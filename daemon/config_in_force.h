@@ -11,13 +11,13 @@ namespace kvist::daemon {
 
 // The configuration that a kvistd runs with, and where it came from, so that it can be read again.
 //
-// Lifecycle: Load -> any number of Reload, each of which takes all of the new configuration or nothing.
+// Lifecycle: Load -> any number of Reread, each followed by Take when all of it could be put in force, or by nothing.
 // Threads: one.
 class ConfigInForce {
  public:
   // What a reload found different from what is in force, by full names.
   struct Changes {
-    std::vector<std::string> live;     // are in options() now; the caller puts them in force where they are used
+    std::vector<std::string> live;     // the caller puts them in force where they are used, and has them taken then
     std::vector<std::string> restart;  // wait for a restart, as they do after every reload until it comes
   };
 
@@ -31,8 +31,16 @@ class ConfigInForce {
   // The same with defaults filled in, as they were found when kvistd started.
   const Options& options() const { return options_; }
 
-  // Reads the same sources again. Errors: as above; nothing has changed then.
-  absl::StatusOr<Changes> Reload();
+  // What the sources say now, as far as it needs no restart.
+  struct Next {
+    Changes changes;
+    Options written;
+    Options options;
+  };
+  // Reads the same sources again; changes nothing. Errors: as above.
+  absl::StatusOr<Next> Reread() const;
+  // It is in force.
+  void Take(Next next);
 
  private:
   ConfigInForce(ConfigSources sources, Options written, Options options)

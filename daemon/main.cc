@@ -44,7 +44,7 @@ constexpr size_t kHelpColumns = 80;
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
-constexpr absl::Duration kApplyTime = absl::Seconds(4);  // less than kvistctl waits
+constexpr absl::Duration kApplyTime = absl::Seconds(4);  // with the listener's time less than kvistctl waits
 
 // A reader of our output, or a peer on a socket, that is gone is an error there, not an end.
 void IgnoreBrokenPipes() {
@@ -77,26 +77,28 @@ void LogWarnings(const Options& options) {
   for (const std::string& warning : ConfigWarnings(options)) spdlog::warn("configuration: {}", warning);
 }
 
-// Reads the configuration again and puts in force what can be; says what came of it to log and supervisor.
+// Reads the configuration again and puts in force what can be, or nothing when that can't be done now; says what came of it to log and
+// supervisor.
 absl::StatusOr<rpc::ReloadResult> Reload(ConfigInForce* config, Daemon* daemon) {
   NotifyReloading();
-  const absl::StatusOr<ConfigInForce::Changes> changes = config->Reload();
-  if (!changes.ok()) {
+  absl::StatusOr<ConfigInForce::Next> next = config->Reread();
+  const absl::Status refused =
+      next.ok() ? daemon->Apply(next->options, MonotonicNow() + kApplyTime) : absl::Status(next.status());
+  if (!refused.ok()) {
     spdlog::error("reload refused, the configuration stays as it was:");
-    for (const std::string& line : ErrorLines(changes.status())) spdlog::error("  {}", line);
-    NotifyReady(absl::StrCat(ServingStatus(config->options()), "; reload refused: ", ErrorLines(changes.status())[0]));
-    return changes.status();
+    for (const std::string& line : ErrorLines(refused)) spdlog::error("  {}", line);
+    NotifyReady(absl::StrCat(ServingStatus(config->options()), "; reload refused: ", ErrorLines(refused)[0]));
+    return refused;
   }
+  const ConfigInForce::Changes changes = next->changes;
+  config->Take(*std::move(next));
   ChangeLogging(config->options().log);
   LogWarnings(config->options());
-  const absl::Status applied = daemon->Apply(config->options(), MonotonicNow() + kApplyTime);
-  const std::string live = absl::StrJoin(changes->live, ", "), restart = absl::StrJoin(changes->restart, ", ");
+  const std::string live = absl::StrJoin(changes.live, ", "), restart = absl::StrJoin(changes.restart, ", ");
   spdlog::info("reloaded; in force now: {}; waiting for a restart: {}", live.empty() ? "nothing new" : live,
                restart.empty() ? "nothing" : restart);
-  if (!applied.ok()) spdlog::error("{}", std::string(applied.message()));
   NotifyReady(absl::StrCat(ServingStatus(config->options()), restart.empty() ? "" : "; waiting for a restart: ", restart));
-  if (!applied.ok()) return applied;
-  return rpc::ReloadResult{changes->live, changes->restart};
+  return rpc::ReloadResult{changes.live, changes.restart};
 }
 
 void LogStart(const Options& options, rpc::NodeControl& node) {

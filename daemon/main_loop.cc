@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "absl/synchronization/notification.h"
@@ -70,10 +71,12 @@ void MainLoop::AnswerAll(const Reload& reload) {
     absl::MutexLock lock(&mutex_);
     asked.swap(asked_);
   }
-  for (const auto& one : asked) {
-    if (reload) one->answer = reload();
-    one->answered.Notify();
+  if (asked.empty()) return;
+  // Once for all who asked before it began: one after the other they would wait for each other's.
+  if (const auto answer = reload ? std::optional(reload()) : std::nullopt; answer.has_value()) {
+    for (const auto& one : asked) one->answer = *answer;
   }
+  for (const auto& one : asked) one->answered.Notify();
 }
 
 int MainLoop::Run(const Work& work) {

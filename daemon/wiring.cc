@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <optional>
@@ -124,6 +125,9 @@ absl::StatusOr<session::MemoryProofs> OpenProofs(const Options& options) {
                std::string(proofs.status().message()));
   return session::MemoryProofs::Ephemeral();
 }
+
+// A turn of the listener's loop is far shorter.
+constexpr absl::Duration kListenerTime = absl::Milliseconds(500);
 
 // What is pinned for GPUs at once: whole slabs, so that no slot, and so no copy, crosses a border.
 Bytes PinnedAtOnce(const Options::Pool& options) {
@@ -282,23 +286,28 @@ rpc::NodeControl& Daemon::node() { return *state_->node; }
 void Daemon::RunOnReactor(std::function<void()> task) { state_->reactor->Run(std::move(task)); }
 
 absl::Status Daemon::Apply(const Options& options, absl::Time deadline) {
-  struct Taken {  // they may come after nobody waits any more
-    absl::Notification core, listener;
+  // Whether the reactor takes the options, or is too late and nobody does. Whoever is first decides.
+  struct Turn {
+    std::atomic<bool> decided = false;
+    absl::Notification taken, heard;  // by the reactor, and by the listener
   };
-  if (state_->admin_by_tls != nullptr) state_->admin_by_tls->SetRoles(rpc::ToRoles(options.roles));
-  const auto taken = std::make_shared<Taken>();
-  state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, taken] {
+  const auto turn = std::make_shared<Turn>();  // they may come after nobody waits any more
+  state_->reactor->Run([reactor = state_->reactor.get(), node = state_->node.get(), options, turn] {
+    if (turn->decided.exchange(true)) return;
     reactor->core().Retune(ToCoreOptions(options));
     node->Configure(options);
     reactor->NameTenants(TenantsWithSeries(options), options.metrics.tenants_max);
-    taken->core.Notify();
+    turn->taken.Notify();
   });
-  state_->listener->Retune(options.session.connections_max, options.tenants, [taken] { taken->listener.Notify(); });
-  if (!taken->core.WaitForNotificationWithTimeout(deadline - MonotonicNow()) ||
-      !taken->listener.WaitForNotificationWithTimeout(deadline - MonotonicNow())) {
-    return absl::DeadlineExceededError(
-        "kvistd is busy: the configuration was taken over, but isn't in force everywhere yet");
+  if (!turn->taken.WaitForNotificationWithTimeout(deadline - MonotonicNow()) && !turn->decided.exchange(true)) {
+    return absl::AbortedError(
+        "kvistd is busy and didn't get to it in time, so nothing of the new configuration is in force: try again");
   }
+  // These refuse nothing. The listener waits for nobody: it has taken over what it is told a moment later, if not now.
+  if (state_->admin_by_tls != nullptr) state_->admin_by_tls->SetRoles(rpc::ToRoles(options.roles));
+  state_->listener->Retune(options.session.connections_max, options.tenants, [turn] { turn->heard.Notify(); });
+  if (!turn->heard.WaitForNotificationWithTimeout(std::max(deadline - MonotonicNow(), kListenerTime)))
+    spdlog::warn("the listener is busy: tenants and session.connections_max are in force for new engines when it isn't");
   return absl::OkStatus();
 }
 

@@ -54,8 +54,8 @@ class Daemon {
 
   rpc::NodeControl& node();
 
-  // Puts the live keys of `options` (config_keys.h) in force but [log], each on the thread that uses it, and returns when they are.
-  // Errors: DeadlineExceeded  a thread didn't get to it in time; it will take them over when it does.
+  // Puts the live keys of `options` (config_keys.h) in force but [log], each on the thread that uses it: all of them, or none.
+  // Errors: Aborted  the reactor didn't get to it in time; everything stays as it was.
   absl::Status Apply(const Options& options, absl::Time deadline);
 
   // Runs a task on the reactor's thread, soon.

@@ -269,6 +269,7 @@ class NodeControl {
   virtual absl::StatusOr<JobStatus> Clear(const ClearWish& wish, const std::string& request, absl::Time deadline) = 0;
   // Reads the configuration again and puts it in force: all of it, or nothing.
   // Errors also: InvalidArgument and those of reading files: every error with its place, a line each; everything is as it was.
+  // So it is, too, with  Aborted  the node is busy: ask again.
   virtual absl::StatusOr<ReloadResult> Reload(absl::Time deadline) = 0;
   // The jobs that run and those that ended last. Errors of the two below also: NotFound  no such job is listed.
   virtual absl::StatusOr<std::vector<JobStatus>> Jobs(absl::Time deadline) = 0;

@@ -55,6 +55,26 @@ std::string RefusedReload(const DaemonProcess& daemon) {
   return said;
 }
 
+// Stops the reactor's thread and no other; GoOn lets it run again. 0, with a warning, where that can't be done.
+pid_t StopReactor(const DaemonProcess& daemon) {
+  pid_t reactor = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/task")) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    if (name == "kvist-reactor") reactor = std::stoi(task.path().filename());
+  }
+  REQUIRE(reactor != 0);
+  if (::ptrace(PTRACE_SEIZE, reactor, nullptr, nullptr) != 0) {
+    WARN("skipped: a single thread can't be stopped here (ptrace: errno " << errno << ")");
+    return 0;
+  }
+  REQUIRE(::ptrace(PTRACE_INTERRUPT, reactor, nullptr, nullptr) == 0);
+  int status = 0;
+  REQUIRE(::waitpid(reactor, &status, __WALL) == reactor);
+  return reactor;
+}
+void GoOn(pid_t reactor) { REQUIRE(::ptrace(PTRACE_DETACH, reactor, nullptr, nullptr) == 0); }
+
 std::string TenantOfLast(const DaemonProcess& daemon) {
   const nlohmann::json sessions = Ctl(daemon, {"sessions"})["sessions"];
   return sessions.empty() ? "" : sessions.back()["tenant"].get<std::string>();
@@ -224,6 +244,29 @@ TEST_CASE("Row 38: a reload that is refused changes nothing, and engines are ser
   CHECK(daemon.Terminate() == 0);
 }
 
+TEST_CASE("Row 38: a reload that a busy kvistd doesn't get to is refused whole, and may be tried again") {
+  TempDir dir;
+  const std::string file = dir.path() + "/kvistd.toml", own = std::to_string(::getuid());
+  std::ofstream(file) << "[tenants]\n" << own << " = \"blue\"\n";
+  const StderrTo log(dir.path() + "/log");
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"}, file);
+  std::ofstream(file) << "[tenants]\n" << own << " = \"red\"\n[lease]\nmax = \"1m30s\"\n";
+  if (const pid_t reactor = StopReactor(daemon); reactor != 0) {
+    CHECK_THAT(RefusedReload(daemon), Catch::Contains("nothing of the new configuration is in force"));
+    GoOn(reactor);
+  }
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    CHECK(TenantOfLast(daemon) == "blue");
+  }
+  CHECK(Ctl(daemon, {"reload"})["in_force"] == nlohmann::json{"lease.max", "tenants." + own});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.ok());
+  CHECK(TenantOfLast(daemon) == "red");
+  CHECK(daemon.Terminate() == 0);
+}
+
 TEST_CASE("Row 38: configurations with any one thing wrong are refused with its place, at the start and at a reload") {
   // Whole files, each wrong in one place.
   const std::vector<std::string> wrong{"[pool]\nbytes = -1\n",
@@ -342,25 +385,14 @@ TEST_CASE("A service manager hears of readiness, reloads and the end, and of lif
   CHECK_THAT(news(), Catch::StartsWith("RELOADING=1"));
   CHECK_THAT(news(), Catch::EndsWith("; waiting for a restart: copy.threads"));
 
-  // Only the reactor's thread is stopped: all others go on, the one that sends pings too.
-  pid_t reactor = 0;
-  for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/task")) {
-    std::string name;
-    std::ifstream(task.path() / "comm") >> name;
-    if (name == "kvist-reactor") reactor = std::stoi(task.path().filename());
-  }
-  REQUIRE(reactor != 0);
-  if (::ptrace(PTRACE_SEIZE, reactor, nullptr, nullptr) != 0) {
-    WARN("skipped: a single thread can't be stopped here (ptrace: errno " << errno << ")");
-  } else {
-    REQUIRE(::ptrace(PTRACE_INTERRUPT, reactor, nullptr, nullptr) == 0);
-    int status = 0;
-    REQUIRE(::waitpid(reactor, &status, __WALL) == reactor);
+  // All other threads go on, the one that sends pings too.
+  const pid_t reactor = StopReactor(daemon);
+  if (reactor != 0) {
     // What it did before it stood may be told once; then nothing, in the time of ten pings.
     int pings = 0;
     while (manager.Receive(1000) == "WATCHDOG=1") REQUIRE(++pings <= 10);
     CHECK(manager.Receive(1000) == "");
-    REQUIRE(::ptrace(PTRACE_DETACH, reactor, nullptr, nullptr) == 0);
+    GoOn(reactor);
     CHECK(manager.Receive(kLong) == "WATCHDOG=1");
     CHECK(manager.Receive(kLong) == "WATCHDOG=1");
   }

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -31,6 +32,15 @@ Outcome Config(ConfigCommand command, const ConfigSources& sources, ConfigFormat
   std::ostringstream out, err;
   const bool right = RunConfigCommand(command, sources, format, out, err);
   return {right, out.str(), err.str()};
+}
+
+// As kvistd does it when all can be put in force.
+absl::StatusOr<ConfigInForce::Changes> Reload(ConfigInForce* config) {
+  absl::StatusOr<ConfigInForce::Next> next = config->Reread();
+  if (!next.ok()) return next.status();
+  const ConfigInForce::Changes changes = next->changes;
+  config->Take(*std::move(next));
+  return changes;
 }
 
 // Sources whose paths don't depend on who runs the tests.
@@ -95,7 +105,7 @@ TEST_CASE("config check and a reload ask this machine; config dump and diff take
   sources.Write("");
   ConfigInForce config = ConfigInForce::Load(sources.sources).value();
   sources.Write("[lease]\nmax = \"1s\"\n[copy]\ncpus = [1023]\n");
-  CHECK_THAT(std::string(config.Reload().status().message()),
+  CHECK_THAT(std::string(Reload(&config).status().message()),
              StartsWith(sources.sources.file + ":4:8: copy.cpus: CPU 1023; allowed: "));
   CHECK(config.options().lease.max == Options().lease.max);
 }
@@ -178,13 +188,13 @@ TEST_CASE("config diff prints only what is not as by default") {
   CHECK(Config(ConfigCommand::kDiff, {}).out == "");
 }
 
-TEST_CASE("ConfigInForce::Reload takes live keys over and remembers which need a restart") {
+TEST_CASE("ConfigInForce takes live keys over and remembers which need a restart") {
   const Sources sources("[lease]\nmax = \"90s\"\n[copy]\nthreads = 3\n[tenants]\n7 = \"blue\"\n8 = \"red\"\n");
   ConfigInForce config = ConfigInForce::Load(sources.sources).value();
-  CHECK(config.Reload()->live.empty());
+  CHECK(Reload(&config)->live.empty());
 
   sources.Write("[lease]\nmax = \"30s\"\n[copy]\nthreads = 4\n[tenants]\n7 = \"green\"\n9 = \"red\"\n");
-  ConfigInForce::Changes changes = config.Reload().value();
+  ConfigInForce::Changes changes = Reload(&config).value();
   CHECK(changes.live == std::vector<std::string>{"lease.max", "tenants.7", "tenants.8", "tenants.9"});
   CHECK(changes.restart == std::vector<std::string>{"copy.threads"});
   CHECK(config.options().lease.max == absl::Seconds(30));
@@ -193,45 +203,60 @@ TEST_CASE("ConfigInForce::Reload takes live keys over and remembers which need a
 
   sources.Write(
       "[copy]\nthreads = 3\n[lease]\nmax = \"30s\"\n[tenants]\n7 = \"green\"\n9 = \"red\"\n[quotas]\nred = \"1MiB\"\n");
-  CHECK(config.Reload()->live == std::vector<std::string>{"quotas.red"});
+  CHECK(Reload(&config)->live == std::vector<std::string>{"quotas.red"});
   CHECK(config.options().quotas == std::map<std::string, Bytes>{{"red", MiB(1)}});
   sources.Write("[copy]\nthreads = 4\n[lease]\nmax = \"30s\"\n[tenants]\n7 = \"green\"\n9 = \"red\"\n");
-  CHECK(config.Reload()->live == std::vector<std::string>{"quotas.red"});
+  CHECK(Reload(&config)->live == std::vector<std::string>{"quotas.red"});
   CHECK(config.options().quotas.empty());
 
-  changes = config.Reload().value();  // still waits for its restart
+  changes = Reload(&config).value();  // still waits for its restart
   CHECK(changes.live.empty());
   CHECK(changes.restart == std::vector<std::string>{"copy.threads"});
 }
 
-TEST_CASE("ConfigInForce::Reload changes nothing when anything is wrong") {
+TEST_CASE("ConfigInForce finds the same again as long as nobody takes it") {
+  const Sources sources("[lease]\nmax = \"90s\"\n");
+  ConfigInForce config = ConfigInForce::Load(sources.sources).value();
+  sources.Write("[lease]\nmax = \"30s\"\n");
+  for (int tries = 0; tries < 2; ++tries) {
+    const ConfigInForce::Next next = config.Reread().value();
+    CHECK(next.changes.live == std::vector<std::string>{"lease.max"});
+    CHECK(next.options.lease.max == absl::Seconds(30));
+    CHECK(config.options().lease.max == absl::Seconds(90));
+  }
+  CHECK(Reload(&config)->live == std::vector<std::string>{"lease.max"});
+  CHECK(config.options().lease.max == absl::Seconds(30));
+  CHECK(Reload(&config)->live.empty());
+}
+
+TEST_CASE("ConfigInForce changes nothing when anything is wrong") {
   const Sources sources("[lease]\nmax = \"90s\"\n");
   ConfigInForce config = ConfigInForce::Load(sources.sources).value();
   const std::string before = PrintConfig(config.options());
   for (const char* wrong :
        {"[lease]\nmax = \"30s\"\nshare = 2\n", "[lease]\nmax = \"30s\"\n[pool]\nslab_bytes = \"2GiB\"\n"}) {
     sources.Write(wrong);
-    const absl::StatusOr<ConfigInForce::Changes> changes = config.Reload();
+    const absl::StatusOr<ConfigInForce::Changes> changes = Reload(&config);
     REQUIRE_FALSE(changes.ok());
     CHECK_THAT(std::string(changes.status().message()),
                StartsWith(sources.sources.file + ":") || StartsWith("pool.slab_bytes"));
     CHECK(PrintConfig(config.options()) == before);
   }
   std::remove(sources.sources.file.c_str());
-  CHECK_FALSE(config.Reload().ok());
+  CHECK_FALSE(Reload(&config).ok());
   CHECK(PrintConfig(config.options()) == before);
   sources.Write("[lease]\nmax = \"30s\"\n");
-  CHECK(config.Reload()->live == std::vector<std::string>{"lease.max"});
+  CHECK(Reload(&config)->live == std::vector<std::string>{"lease.max"});
 }
 
-TEST_CASE("ConfigInForce::Reload keeps a default that was found at the start") {
+TEST_CASE("ConfigInForce keeps a default that was found at the start") {
   // pool.bytes and the paths are left out: what they were filled with then must not count as a change now.
   test::TempDir dir;
   ConfigInForce config =
       ConfigInForce::Load({.file = "", .overrides = {"session.socket=/e", "admin.socket=/a", "daemon.state_dir=/s"}})
           .value();
   const Bytes pool = config.options().pool.bytes;
-  const ConfigInForce::Changes changes = config.Reload().value();
+  const ConfigInForce::Changes changes = Reload(&config).value();
   CHECK(changes.live.empty());
   CHECK(changes.restart.empty());
   CHECK(config.options().pool.bytes == pool);

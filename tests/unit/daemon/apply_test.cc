@@ -1,0 +1,76 @@
+// Daemon::Apply: a new configuration is in force whole, or not at all.
+#include <catch2/catch.hpp>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "daemon/wiring.h"
+#include "storage/base/clock.h"
+#include "tests/support/temp_dir.h"
+
+namespace kvist::daemon {
+namespace {
+
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+Options Small(const test::TempDir& dir) {
+  Options options;
+  options.session.socket = dir / "engine.sock";
+  options.admin.socket = dir / "admin.sock";
+  options.pool.bytes = MiB(16);
+  options.pool.slab_bytes = MiB(2);
+  options.pool.lock = false;
+  options.ssd.enabled = false;
+  options.metrics.listen = "";
+  options.tenants = {{"7", "blue"}};
+  return options;
+}
+
+// What the quotas are, by tenants that have one.
+std::map<std::string, uint64_t> Quotas(Daemon& daemon) {
+  std::map<std::string, uint64_t> quotas;
+  const std::vector<rpc::QuotaStatus> rows = daemon.node().Quotas(MonotonicNow() + kLong).value();
+  for (const rpc::QuotaStatus& row : rows) {
+    if (row.bytes != Bytes{}) quotas[row.tenant] = row.bytes.value;
+  }
+  return quotas;
+}
+
+TEST_CASE("Daemon::Apply leaves everything as it was when the reactor is held up, also when it comes to it later") {
+  const test::TempDir dir;
+  Options options = Small(dir);
+  const std::unique_ptr<Daemon> daemon = Daemon::Start(options).value();
+  options.quotas = {{"blue", MiB(4)}};
+
+  absl::Notification holds, go_on;
+  daemon->RunOnReactor([&] {
+    holds.Notify();
+    go_on.WaitForNotification();
+  });
+  holds.WaitForNotification();
+  const absl::Status late = daemon->Apply(options, MonotonicNow() + absl::Milliseconds(20));
+  CHECK(late.code() == absl::StatusCode::kAborted);
+  CHECK_THAT(std::string(late.message()), Catch::Contains("nothing of the new configuration is in force"));
+  go_on.Notify();
+  CHECK(Quotas(*daemon).empty());  // asked behind it on the reactor
+
+  CHECK(daemon->Apply(options, MonotonicNow() + kLong).ok());
+  CHECK(Quotas(*daemon) == std::map<std::string, uint64_t>{{"blue", MiB(4).value}});
+}
+
+TEST_CASE("Daemon::Start names the key of a CPU that it may not use") {
+  const test::TempDir dir;
+  Options options = Small(dir);
+  options.copy.cpus = {1023};
+  CHECK_THAT(std::string(Daemon::Start(options).status().message()), Catch::Contains("copy.cpus"));
+  options.copy.cpus.clear();
+  options.session.reactor_cpu = 1023;
+  CHECK_THAT(std::string(Daemon::Start(options).status().message()), Catch::Contains("session.reactor_cpu"));
+}
+
+}  // namespace
+}  // namespace kvist::daemon
