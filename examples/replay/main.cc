@@ -110,7 +110,7 @@ double ReplayAll(const Options& options, const Trace& trace, Replay* replay) {
   for (const Request& request : trace.requests) {
     if (options.trace_time) {
       const std::chrono::duration<double, std::milli> after(request.timestamp_ms - first_ms);
-      SleepUntil(start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(after));
+      SleepUntil(start + std::chrono::duration_cast<std::chrono::steady_clock::duration>(after));  // fits: kTimestampMaxMs
     }
     if (StopSignal() != 0) break;
     replay->Run(request);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -24,7 +25,7 @@ constexpr size_t kLineBytesMax = size_t{64} << 20;
 class LineReader {
  public:
   explicit LineReader(const std::string& path) : file_(gzopen(path.c_str(), "rb")) {
-    if (file_ != nullptr) gzbuffer(file_, 1u << 18);
+    if (file_ != nullptr) gzbuffer(file_, kPiece);
   }
   ~LineReader() {
     if (file_ != nullptr) gzclose(file_);
@@ -34,24 +35,30 @@ class LineReader {
 
   bool is_open() const { return file_ != nullptr; }
 
-  // False at the end of the file and when it is damaged: see Damage.
+  // False at the end of the file, at a line that none should be, and when the file is damaged: see Wrong.
   bool Next(std::string* line) {
     line->clear();
-    char piece[1 << 14];
-    while (line->size() <= kLineBytesMax && gzgets(file_, piece, sizeof piece) != nullptr) {
-      line->append(piece);
-      if (line->back() == '\n') {
-        line->pop_back();
-        return true;
+    while (true) {
+      if (rest_.empty() && !Fill()) return !line->empty() && !Wrong().has_value();
+      const absl::string_view piece = rest_.substr(0, rest_.find('\n'));
+      if (absl::StrContains(piece, '\0')) {
+        wrong_ = "there is a NUL byte in the line: is this a trace?";
+        return false;
       }
+      if (line->size() + piece.size() > kLineBytesMax) {
+        wrong_ = absl::StrCat("the line is longer than ", kLineBytesMax >> 20, " MiB");
+        return false;
+      }
+      line->append(piece.data(), piece.size());
+      const bool whole = piece.size() < rest_.size();
+      rest_.remove_prefix(piece.size() + (whole ? 1 : 0));
+      if (whole) return true;
     }
-    if (line->size() > kLineBytesMax) too_long_ = true;
-    return !line->empty() && !Damage().has_value();
   }
 
-  // What is wrong with the file so far, if anything.
-  std::optional<std::string> Damage() {
-    if (too_long_) return absl::StrCat("the line is longer than ", kLineBytesMax >> 20, " MiB");
+  // What is wrong with the next line or with the file so far, if anything.
+  std::optional<std::string> Wrong() {
+    if (wrong_.has_value()) return wrong_;
     int error = Z_OK;
     const char* message = gzerror(file_, &error);
     if (error == Z_OK || error == Z_STREAM_END) return std::nullopt;
@@ -61,8 +68,19 @@ class LineReader {
   }
 
  private:
+  static constexpr unsigned kPiece = 1u << 18;
+
+  bool Fill() {
+    buffer_.resize(kPiece);
+    const int got = gzread(file_, buffer_.data(), kPiece);
+    rest_ = absl::string_view(buffer_.data(), static_cast<size_t>(std::max(got, 0)));
+    return got > 0;
+  }
+
   gzFile file_;
-  bool too_long_ = false;
+  std::string buffer_;
+  absl::string_view rest_;  // of the buffer: not yet given out
+  std::optional<std::string> wrong_;
 };
 
 // A request from its line, or what is wrong with it.
@@ -80,9 +98,13 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
   if (hash_ids == object.end() || !hash_ids->is_array())
     return absl::InvalidArgumentError("\"hash_ids\" must be a list of ids");
   Request request;
+  request.timestamp_ms = timestamp->get<double>();
+  if (!(request.timestamp_ms >= 0 && request.timestamp_ms <= kTimestampMaxMs)) {
+    return absl::InvalidArgumentError(absl::StrCat("\"timestamp\" is ", timestamp->dump(), ", allowed are 0 to ",
+                                                   static_cast<int64_t>(kTimestampMaxMs), " ms"));
+  }
   if (const auto stop = object.find("stop"); stop != object.end() && stop->is_string())
     request.stop = stop->get<std::string>();
-  request.timestamp_ms = timestamp->get<double>();
   request.hash_ids.reserve(hash_ids->size());
   for (const nlohmann::json& id : *hash_ids) {
     if (!id.is_number_unsigned()) return absl::InvalidArgumentError("\"hash_ids\" must hold whole numbers from 0 on");
@@ -126,7 +148,7 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, uint64_t limit) {
   }
   if (trace.requests.size() < limit) {
     ++number;
-    if (const std::optional<std::string> damage = reader.Damage(); damage.has_value()) return wrong(*damage);
+    if (const std::optional<std::string> found = reader.Wrong(); found.has_value()) return wrong(*found);
     if (trace.requests.empty()) return wrong("there is no request in this file");
   }
   trace.unique_full_blocks = unique.size();

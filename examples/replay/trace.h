@@ -12,6 +12,9 @@ namespace kvist::replay {
 // Tokens of a trace's block, which is a chunk here.
 inline constexpr uint32_t kBlockTokens = 512;
 
+// Of a request: more than the milliseconds since 1970, and few enough that nanoseconds of them fit into 64 bits.
+inline constexpr double kTimestampMaxMs = 4e12;
+
 // One request of a trace: its prompt as a path in the tree of prefixes.
 struct Request {
   double timestamp_ms = 0;
@@ -34,7 +37,8 @@ struct Trace {
 // `input_length` (tokens) and `hash_ids`, and perhaps `output_length` (tokens) and `stop` (text); others are ignored.
 //
 // Errors: NotFound         there is no such file, or it can't be read.
-//         InvalidArgument  it is damaged, a line isn't such an object, or there is no request; names file and line.
+//         InvalidArgument  it is damaged, a line isn't such an object, is longer than 64 MiB or has a NUL byte, or there is no request; names
+//                          file and line.
 absl::StatusOr<Trace> ReadTrace(const std::string& path, uint64_t limit);
 
 }  // namespace kvist::replay

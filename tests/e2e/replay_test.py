@@ -294,9 +294,11 @@ class ReplayTest(unittest.TestCase):
         self.assertIn("nothing.jsonl", self.refused("--trace", self.directory / "nothing.jsonl"))
         self.assertIn("empty.jsonl:1:", self.refused("--trace", self.write("empty.jsonl", "")))
         for text in ("{", "[]", '{"timestamp": 0, "input_length": -5, "hash_ids": []}', '{"timestamp": 0, "input_length": 5, "hash_ids": [1.5]}',
+                     '{"timestamp": 1e17, "input_length": 512, "hash_ids": [1]}', "\0",
                      '{"timestamp": 0, "hash_ids": [1]}', '{"timestamp": "x", "input_length": 512, "hash_ids": [1]}'):
             with self.subTest(text=text):
                 self.assertIn("bad.jsonl:3:", self.refused("--trace", self.write("bad.jsonl", row([1]) + row([2]) + text + "\n")))
+        self.assertIn("/dev/zero:1:", self.refused("--trace", "/dev/zero"))
         whole = gzip.compress("".join(row(list(range(i, i + 50))) for i in range(2000)).encode())
         cut = self.directory / "cut.jsonl.gz"
         cut.write_bytes(whole[: len(whole) // 2])
