@@ -114,7 +114,9 @@ absl::Status PrivateDaemon::WriteConfiguration(const Options& options) const {
     file << "[ssd]\npath = " << quoted("ssd") << "\ncapacity = " << std::max(options.ssd_slots * slot_bytes, kSsdBytesMin)
          << "\nstop_flush = '0s'\n";
   }
-  file << "[log]\nlevel = 'warn'\n";
+  // Not at the port that a kvistd of this machine has for its figures.
+  file << "[metrics]\nlisten = ''\n"
+       << "[log]\nlevel = 'warn'\n";
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat("can't write ", directory_, "/kvistd.toml: is the disk full?"));
   return absl::OkStatus();

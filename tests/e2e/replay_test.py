@@ -51,6 +51,21 @@ def processes_of(directory):
     return found
 
 
+def listening_ports(pid):
+    """TCP ports at which a process listens."""
+    inodes, ports = set(), []
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        target = os.readlink(entry)
+        if target.startswith("socket:["):
+            inodes.add(target[len("socket:["):-1])
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                ports.append(int(words[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
 def row(ids, tail_tokens=0, timestamp=0):
     """A line of a trace: a prompt of so many full blocks, and of a partial one if there is a tail."""
     tokens = len(ids) * 512 if tail_tokens == 0 else (len(ids) - 1) * 512 + tail_tokens
@@ -247,6 +262,14 @@ class ReplayTest(unittest.TestCase):
             replay.send_signal(number)
             self.assertEqual(replay.wait(DEADLINE_S), 128 + number)
             self.assertEqual(list(self.temporary.iterdir()), [])
+
+    def test_its_daemon_takes_no_port(self):
+        replay = self.start_waiting_replay()
+        [daemon] = [pid for pid in processes_of(self.temporary) if pid != replay.pid]
+        await_condition(lambda: any(self.temporary.glob("*/admin.sock")), "kvistd has all its sockets")
+        self.assertEqual(listening_ports(daemon), [])
+        replay.terminate()
+        self.assertEqual(replay.wait(DEADLINE_S), 128 + signal.SIGTERM)
 
     def test_its_daemon_does_not_outlive_kill_9(self):
         replay = self.start_waiting_replay()
