@@ -53,42 +53,41 @@
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/pool/memory_file.h"
+#include "storage/pool/memory_limit.h"
 #include "storage/pool/pinned_region.h"
+#include "storage/pool/region_plan.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::daemon {
 namespace {
 
-// One region per NUMA node.
-Bytes RegionBytes(const Options::Pool& options) { return options.bytes / pool::UsableNumaNodes().size(); }
-
 // The pool's memory, in files where it outlives this process.
 absl::StatusOr<std::vector<std::unique_ptr<pool::PinnedRegion>>> MakeRegions(const Options::Pool& options,
+                                                                             const std::vector<pool::RegionPlan>& plans,
                                                                              const WarmPool* warm) {
-  const std::vector<int> nodes = pool::UsableNumaNodes();
   std::vector<std::unique_ptr<pool::PinnedRegion>> regions;
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  for (const pool::RegionPlan& plan : plans) {
     pool::PinnedRegion::Options region;
-    region.length = RegionBytes(options);
-    region.numa_node = nodes.size() > 1 ? nodes[i] : -1;
-    region.file = warm != nullptr ? warm->file(i) : -1;
+    region.length = plan.length;
+    region.numa_node = plan.numa_node;
+    region.file = warm != nullptr ? warm->file(regions.size()) : -1;
     region.touch_threads = options.touch_threads;
     region.lock = options.lock;
-    KVIST_ASSIGN_OR_RETURN(regions.emplace_back(), pool::PinnedRegion::Create(region));
-    for (const std::string& warning : regions.back()->report().warnings) spdlog::warn("pool: {}", warning);
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<pool::PinnedRegion> made, pool::PinnedRegion::Create(region));
+    for (const std::string& warning : made->report().warnings) spdlog::warn("pool: {}", warning);
+    regions.push_back(std::move(made));
   }
   return regions;
 }
 
 // The pool that outlives this process; none where it isn't to be kept, or can't be.
-std::unique_ptr<WarmPool> OpenWarmPool(const Options::Pool& options, FileKeeper keeper) {
+std::unique_ptr<WarmPool> OpenWarmPool(const Options::Pool& options, std::vector<Bytes> regions, FileKeeper keeper) {
   if (options.keep == "never") {
     for (const auto& [name, file] : keeper.kept) keeper.drop(name);
     return nullptr;
   }
-  WarmPool::Shape shape{.regions = std::vector<Bytes>(pool::UsableNumaNodes().size(), RegionBytes(options)),
-                        .slab_bytes = options.slab_bytes,
-                        .checksums = options.verify == "always"};
+  WarmPool::Shape shape{
+      .regions = std::move(regions), .slab_bytes = options.slab_bytes, .checksums = options.verify == "always"};
   const bool may_make = options.keep == "always" || !pool::MemoryFileHasSmallPages(options.bytes);
   absl::StatusOr<std::unique_ptr<WarmPool>> warm = WarmPool::Open(std::move(shape), std::move(keeper), may_make);
   if (!warm.ok()) {
@@ -326,9 +325,12 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
     slots.regions.push_back(options.pool.bytes);
   } else {
     KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
-    if (parts.keeper.has_value()) s.warm = OpenWarmPool(options.pool, *std::move(parts.keeper));
-    KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool, s.warm.get()));
-    slots.regions.assign(s.regions.size(), options.pool.bytes / s.regions.size());
+    KVIST_RETURN_IF_ERROR(pool::CheckMemoryLimit(options.pool.bytes));
+    const std::vector<pool::RegionPlan> plans = pool::PlanRegions(
+        options.pool.bytes, options.pool.slab_bytes, parts.numa_nodes.empty() ? pool::UsableNumaNodes() : parts.numa_nodes);
+    for (const pool::RegionPlan& plan : plans) slots.regions.push_back(plan.length);
+    if (parts.keeper.has_value()) s.warm = OpenWarmPool(options.pool, slots.regions, *std::move(parts.keeper));
+    KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool, plans, s.warm.get()));
   }
   KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
   s.slots.emplace(std::move(allocator));

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cuda/copy_engine.h"
@@ -32,6 +33,8 @@ struct Parts {
   std::function<void(const core::PlacesFreed& freed)> ssd_freed;
   // The pool hands out slot numbers with no memory behind them: for an index of a million chunks. Needs `copy_engine`, too.
   bool pool_without_memory = false;
+  // The NUMA nodes that the pool is spread over; none: those that this process may use.
+  std::vector<int> numa_nodes;
   // Who keeps the pool for the next kvistd, and has that of the last one; nobody: it ends with this process.
   std::optional<FileKeeper> keeper;
   // None: Unimplemented. Called until the daemon is destroyed.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/memory_cgroups.h"
 
 namespace kvist::pool {
@@ -17,6 +18,13 @@ MemoryLimit FindMemoryLimit(const std::filesystem::path& root) {
       limit = {.bytes = {*cgroup.limit}, .source = cgroup.limit_file.string()};
   }
   return limit;
+}
+
+absl::Status CheckMemoryLimit(Bytes pool, const MemoryLimit& limit) {
+  if (pool <= limit.bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the pool needs ", pool.value, " bytes, which ", limit.source, " (",
+                                                   limit.bytes.value,
+                                                   " bytes) doesn't allow: lower pool.bytes or raise that limit"));
 }
 
 }  // namespace kvist::pool

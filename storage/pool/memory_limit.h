@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string>
 
+#include "absl/status/status.h"
 #include "storage/base/units.h"
 
 namespace kvist::pool {
@@ -17,6 +18,9 @@ struct MemoryLimit {
 
 // The smallest of the machine's memory and the cgroup limits, v1 or v2, that hold for this process. `root`: of MemoryCgroups.
 MemoryLimit FindMemoryLimit(const std::filesystem::path& root = "/");
+
+// Whether so much may be had, all regions of a pool together. Errors: ResourceExhausted  names pool.bytes and the limit.
+absl::Status CheckMemoryLimit(Bytes pool, const MemoryLimit& limit = FindMemoryLimit());
 
 }  // namespace kvist::pool
 

@@ -66,9 +66,7 @@ absl::StatusOr<std::unique_ptr<PinnedRegion>> PinnedRegion::Create(Options optio
   if (options.numa_node >= 0 && (numa_available() < 0 || options.numa_node > numa_max_node())) {
     return absl::InvalidArgumentError(absl::StrCat("numa_node: this machine has no NUMA node ", options.numa_node));
   }
-  const MemoryLimit limit = FindMemoryLimit();
-  if (options.length > limit.bytes)
-    return NoMemory(options.length, absl::StrCat(limit.source, " (", limit.bytes.value, " bytes)"));
+  KVIST_RETURN_IF_ERROR(CheckMemoryLimit(options.length));
 
   std::unique_ptr<PinnedRegion> region(new PinnedRegion);
   region->length_ = AlignUp(options.length, kHugePage);

@@ -43,5 +43,14 @@ TEST_CASE("FindMemoryLimit names the file of the smallest cgroup limit, of eithe
   CHECK(found().source == own);
 }
 
+TEST_CASE("CheckMemoryLimit names pool.bytes, the limit and where it comes from") {
+  const MemoryLimit limit{.bytes = GiB(1), .source = "a cgroup"};
+  CHECK(CheckMemoryLimit(GiB(1), limit).ok());
+  CHECK(
+      CheckMemoryLimit(GiB(1) + KiB(4), limit) ==
+      absl::ResourceExhaustedError("the pool needs 1073745920 bytes, which a cgroup (1073741824 bytes) doesn't allow: lower "
+                                   "pool.bytes or raise that limit"));
+}
+
 }  // namespace
 }  // namespace kvist::pool

@@ -1,4 +1,4 @@
-// Daemon::Apply: a new configuration is in force whole, or not at all.
+// A whole Daemon, in this process.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <map>
@@ -10,6 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "daemon/wiring.h"
 #include "storage/base/clock.h"
+#include "storage/pool/memory_limit.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
@@ -60,6 +61,27 @@ TEST_CASE("Daemon::Apply leaves everything as it was when the reactor is held up
 
   CHECK(daemon->Apply(options, MonotonicNow() + kLong).ok());
   CHECK(Quotas(*daemon) == std::map<std::string, uint64_t>{{"blue", MiB(4).value}});
+}
+
+TEST_CASE("Daemon::Start spreads an odd count of slabs over two nodes, and one slab over one of them") {
+  const test::TempDir dir;
+  Options options = Small(dir);
+  // A machine with one node lends it twice.
+  const auto pool = [&](Bytes bytes) {
+    options.pool.bytes = bytes;
+    Parts parts;
+    parts.numa_nodes = {0, 0};
+    const std::unique_ptr<Daemon> daemon = Daemon::Start(options, std::move(parts)).value();
+    const rpc::NodeStatus status = daemon->node().Status(MonotonicNow() + kLong).value();
+    return std::pair(status.pool_capacity, status.pool_regions);
+  };
+  CHECK(pool(MiB(14)) == std::pair(MiB(14), uint32_t{2}));
+  CHECK(pool(MiB(2)) == std::pair(MiB(2), uint32_t{1}));
+
+  options.pool.bytes = pool::FindMemoryLimit().bytes + MiB(2);  // each half could be had
+  Parts parts;
+  parts.numa_nodes = {0, 0};
+  CHECK(Daemon::Start(options, std::move(parts)).status().code() == absl::StatusCode::kResourceExhausted);
 }
 
 TEST_CASE("Daemon::Start names the key of a CPU that it may not use") {
