@@ -47,7 +47,8 @@ uint64_t Nonce() {
 struct Listener::State {
   // One engine process's connection.
   struct Connection {
-    // kHello -> [kProbing ->] kOpening -> kServing -> kDraining -> gone. Before kOpening it is simply dropped when something is wrong.
+    // kHello -> [kProbing ->] kOpening -> kServing -> kDraining -> erased. Before kOpening it is simply dropped when something is wrong;
+    // from then on the reactor has its session, so it stays until that has answered (Opened), and then until its copies are quiet.
     enum class Stage { kHello, kProbing, kOpening, kServing, kDraining };
     Stage stage = Stage::kHello;
     uint64_t number = 0;  // = the id of its session
@@ -62,7 +63,7 @@ struct Listener::State {
     UniqueFd doorbell_fd;
     SpaceDigest digest;
     std::string memory_proof;
-    bool gone = false;  // hung up while it was being opened
+    std::optional<Ending> over;  // how it ended while it was being opened
 
     std::string SpaceName() const {
       return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), 8));
@@ -164,6 +165,7 @@ struct Listener::State {
     const auto found = connections.find(number);
     if (found == connections.end()) return;
     Connection& connection = found->second;
+    if (connection.over.has_value() || connection.stage == Connection::Stage::kDraining) return;  // heard beside its end
     absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get());
     if (absl::IsNotFound(frame.status())) return;
     if (absl::IsUnavailable(frame.status())) return HungUp(number, Ending::kHungUp, "it hung up");
@@ -226,9 +228,11 @@ struct Listener::State {
   }
 
   void Opened(uint64_t number, const absl::Status& status) {
-    Connection& connection = connections.at(number);
-    if (!status.ok()) return Reject(&connection, status);
-    if (connection.gone) return Drain(&connection, Ending::kHungUp, "it hung up");
+    const auto found = connections.find(number);
+    if (found == connections.end()) return;
+    Connection& connection = found->second;
+    if (!status.ok()) return TurnAway(&connection, status);
+    if (connection.over.has_value()) return Drain(&connection, *connection.over, "it was over before it was served");
     connection.stage = Connection::Stage::kServing;
     v1::DaemonFrame frame;
     v1::Welcome& welcome = *frame.mutable_welcome();
@@ -246,13 +250,31 @@ struct Listener::State {
 
   // Ends a connection that did something wrong, telling it what.
   void Reject(Connection* connection, const absl::Status& why) {
-    const LogSubject about(connection->Subject());
-    Log(true, absl::StrCat(connection->Describe(), " is refused: ", why.message()));
-    Refuse(connection->socket.get(), why);
-    if (connection->stage == Connection::Stage::kServing)
-      return Drain(connection, Ending::kBrokeProtocol, "it broke the protocol");
+    switch (connection->stage) {
+      case Connection::Stage::kHello:
+      case Connection::Stage::kProbing: return TurnAway(connection, why);
+      case Connection::Stage::kOpening:  // Opened comes
+        Tell(*connection, why);
+        connection->over = Ending::kBrokeProtocol;
+        return Unwatch(*connection);
+      case Connection::Stage::kServing:
+        Tell(*connection, why);
+        return Drain(connection, Ending::kBrokeProtocol, "it broke the protocol");
+      case Connection::Stage::kDraining: return;
+    }
+  }
+
+  // Ends one that the reactor has no session of.
+  void TurnAway(Connection* connection, const absl::Status& why) {
+    Tell(*connection, why);
     Count(Ending::kRefused);
     Erase(connection->number);
+  }
+
+  void Tell(const Connection& connection, const absl::Status& why) const {
+    const LogSubject about(connection.Subject());
+    Log(true, absl::StrCat(connection.Describe(), " is refused: ", why.message()));
+    Refuse(connection.socket.get(), why);
   }
 
   void HungUp(uint64_t number, Ending ending, std::string_view how) {
@@ -262,7 +284,7 @@ struct Listener::State {
     switch (connection.stage) {
       case Connection::Stage::kHello:
       case Connection::Stage::kProbing: return Erase(number);
-      case Connection::Stage::kOpening: connection.gone = true; return Unwatch(connection);  // Opened comes
+      case Connection::Stage::kOpening: connection.over = ending; return Unwatch(connection);  // Opened comes
       case Connection::Stage::kServing: return Drain(&connection, ending, how);
       case Connection::Stage::kDraining: return;
     }
