@@ -34,6 +34,7 @@ OpId Core::Start(Op op, Effects* out) {
 }
 
 void Core::BeginCopy(OpId id, Op* op, Effects* out) {
+  if (sessions_.Find(op->session)->closed) return EndWaiting(id, SessionWasClosed(), out);
   CopyStarted copy{id, op->session, op->tag, op->direction, std::move(op->slots), std::move(op->chunk_of), {}, op->by_layer};
   if (copy.slots.empty()) {  // it holds each of its chunks
     chunks_.Charge(op->chunks.size());

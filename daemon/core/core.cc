@@ -93,11 +93,10 @@ void Core::On(const SessionClosed& event, Effects* out) {
   if (planted != PlantedBug::kLeaseOfDeadSessionKept) leases_.Close(event.session);
   allocations_.Close(event.session);
   chunks_.Charge(session->ops.size());
-  std::vector<OpId> waiting;
   for (const uint64_t op : session->ops) {
     const OpId id = OpId::Unpack(op);
     if (ops_.Find(id)->reads_left > 0) {
-      waiting.push_back(id);
+      given_up_.push_back(id);
     } else {
       out->push_back(CopyCancelled{id});
     }
@@ -108,7 +107,6 @@ void Core::On(const SessionClosed& event, Effects* out) {
     sessions_.Remove(event.session);
     out->push_back(SessionDrained{event.session});
   }
-  for (const OpId op : waiting) EndWaiting(op, absl::CancelledError("the session was closed"), out);
 }
 
 // ---- Lookups and leases -----------------------------------------------------------------------------------------------------

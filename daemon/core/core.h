@@ -252,11 +252,11 @@ class Core {
   uint64_t work() const { return chunks_.work(); }
   // Whether there is long work that a Tick would go on with right now.
   bool has_work() const {
-    return JobWork() || !let_go_.empty() || leases_.OfClosed() || allocations_.OfClosed() || leases_.Expired(now_) ||
-           fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() || !cleared_pins_.empty() ||
-           (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() || !begun_reads_.empty() ||
-           (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
-           CanFlush() || CanWriteRemote();
+    return JobWork() || !let_go_.empty() || !given_up_.empty() || leases_.OfClosed() || allocations_.OfClosed() ||
+           leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
+           !cleared_pins_.empty() || (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() ||
+           !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
+           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote();
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
@@ -405,7 +405,7 @@ class Core {
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
   void Detach(ChunkIndex chunk);
   // These go on until work() has come to `until`, or there is nothing left to do.
-  void EndWhatIsOver(uint64_t until);
+  void EndWhatIsOver(uint64_t until, Effects* out);
   void Reap(uint64_t until);
   void Clear(Job* job, uint64_t until);
   OpId Start(Op op, Effects* out);
@@ -443,6 +443,7 @@ class Core {
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
   void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
+  static absl::Status SessionWasClosed() { return absl::CancelledError("the session was closed"); }
   // Tells what has been forgotten, begins reads, and writes what shall be below.
   void ServeBelow(Effects* out);
   // Keeps the reserve of clean slots.
@@ -521,7 +522,7 @@ class Core {
   // What a job on a prompt holds that has ended is let go in slices.
   void ForgetPromptJob(JobId job);
   Bytes BytesOf(ChunkIndex chunk) const { return spaces_[chunks_[chunk].space].chunk_bytes(chunks_[chunk].group); }
-  // The copy of an op begins that doesn't wait, any more; or it ends, for a chunk of it was lost meanwhile.
+  // The copy of an op begins that doesn't wait, any more; or it ends, for its session was closed meanwhile, or a chunk of it lost.
   void BeginCopy(OpId id, Op* op, Effects* out);
   // What is left to do when an op that was taken out has ended: its session hears `ended`, or is drained.
   void EndOp(const Op& op, OpId id, OpEnded ended, Effects* out);
@@ -582,6 +583,7 @@ class Core {
   // don't know it yet. And those that are being read.
   absl::btree_set<std::pair<ChunkIndex, uint64_t>> waiting_;
   std::deque<ChunkRef> begun_reads_;
+  std::deque<OpId> given_up_;  // that waited when their session was closed; some may have ended since
   absl::flat_hash_set<ChunkIndex> reading_;
   using OfTiers = std::array<Bytes, kTiers>;
   OfTiers reading_bytes_{};  // [tier] of slots that are being read from it

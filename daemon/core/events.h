@@ -65,7 +65,7 @@ struct SessionOpened {
 };
 
 // It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some
-// Ticks; its copies are cancelled. Answer, when all are quiet: SessionDrained.
+// Ticks; its copies are cancelled, and what waits to be copied ends in Ticks, too. Answer, when all are quiet: SessionDrained.
 struct SessionClosed {
   SessionId session;
 };

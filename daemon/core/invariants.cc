@@ -60,6 +60,7 @@ void Core::CheckInvariants() {
     for (const ChunkIndex chunk : op.chunks) ++holds[chunk];
     const Session* session = sessions_.Find(op.session);
     KVIST_CHECK(session != nullptr && session->ops.contains(id.Pack()));
+    if (session->closed && op.reads_left > 0) KVIST_CHECK(std::count(given_up_.begin(), given_up_.end(), id) == 1);
   });
   absl::flat_hash_set<uint64_t> begun;
   for (const ChunkRef chunk : begun_reads_) begun.insert(chunk.Pack());

@@ -96,7 +96,7 @@ void Core::On(const Tick& event, Effects* out) {
   if (awaited && !AwaitsRemote()) job_waits_ = false;
   const uint64_t until = chunks_.work() + options_.slice_work;
   placement_.SpendUntil(until);
-  EndWhatIsOver(until);
+  EndWhatIsOver(until, out);
   Reap(until);
   BeginWaiting(out);
   GoOnFlushing(until, out);
@@ -118,8 +118,8 @@ void Core::On(const Tick& event, Effects* out) {
 }
 
 // One at a time, whatever it keeps: a lease or an allocation is charged for all its chunks, and goes whole, for its budget is free
-// when they are.
-void Core::EndWhatIsOver(uint64_t until) {
+// when they are. So does a load.
+void Core::EndWhatIsOver(uint64_t until, Effects* out) {
   const auto more = [&] { return chunks_.work() < until; };
   while (more()) {
     LeaseId over = leases_.OfClosed();
@@ -136,6 +136,10 @@ void Core::EndWhatIsOver(uint64_t until) {
     chunks_.Charge(1);
     if (const auto over = pins_.NextDue())
       KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
+  }
+  for (; more() && !given_up_.empty(); given_up_.pop_front()) {
+    chunks_.Charge(1);
+    if (ops_.Find(given_up_.front()) != nullptr) EndWaiting(given_up_.front(), SessionWasClosed(), out);
   }
   for (; more() && !let_go_.empty(); let_go_.pop_back()) KeepNoLonger({&let_go_.back(), 1});
   while (more() && allocations_.OfClosed()) {

@@ -24,9 +24,9 @@ class Hostile {
     f.core->Handle(event, &effects);
     f.watched = false;  // too many chunks to compare after each
     last = f.core->work() - before;
-    // A slice, and what ends whole: one lease or allocation.
+    // A slice, and what ends whole: one lease, allocation or load.
     const bool tick = std::is_same_v<Event, Tick>;
-    const uint64_t bound = tick ? options_.slice_work + Core::kKeysMax + 512 : options_.EventWorkBound();
+    const uint64_t bound = tick ? options_.slice_work + 2 * Core::kKeysMax + 512 : options_.EventWorkBound();
     if (last > bound) FAIL_CHECK("an event cost " << last << ", and the bound is " << bound);
     return effects;
   }
@@ -366,6 +366,61 @@ TEST_CASE("Letting go of the most cleared chunks of many ranks is bounded") {
   CHECK(h.f.core->has_work());
   CHECK(h.Settle() > h.bound());
   CHECK(h.f.slots->live_slots() == 0);
+  h.f.core->CheckInvariants();
+}
+
+TEST_CASE("Loads that wait for slots when their session ends are ended in slices") {
+  CoreOptions options;
+  options.lease_share = options.private_share = 1;
+  options.disk = CoreOptions::Disk{.reserve = Bytes{}};
+  Hostile h(options, Core::kKeysMax);
+  const SpaceSpec space = Groups({{GroupKind::kFull}});
+  const SessionId session = h.f.Worker("engine", space), other = h.f.Worker("other", space);
+  // All slots are taken, and all chunks on disk.
+  const auto taken = std::get<Answered>(h.Do(AllocateAsked{other, RequestTag{1}, GroupId{0}, Core::kKeysMax}).at(0));
+  REQUIRE(taken.status.ok());
+  const std::vector<ChunkKey> keys = Chain(0);
+  for (uint32_t at = 0; at < keys.size();) {
+    ChunksFound found{SpaceId{0}, {}};
+    for (; found.chunks.size() < Core::kPlacesMax; ++at) {
+      const std::optional<ChunkKey> parent = at == 0 ? std::nullopt : std::optional(keys[at - 1]);
+      found.chunks.push_back({GroupId{0}, keys[at], parent, at, {{1, at + 1}}});
+    }
+    h.Do(found);
+  }
+  const auto hit = std::get<LookupAnswered>(h.Do(LookupAsked{session, RequestTag{1}, keys, absl::Seconds(9)}).at(0));
+  REQUIRE(hit.lease);
+  REQUIRE(hit.coming == keys.size());
+  constexpr uint32_t kLoads = 64;  // of the Sessions::kOpsPerSession that it may have
+  for (uint32_t i = 0; i < kLoads; ++i) {
+    const Effects effects = h.Do(LoadAsked{session, RequestTag{i}, hit.lease, GroupId{0}, 0, Core::kKeysMax});
+    REQUIRE(std::holds_alternative<CopyWaits>(effects.at(0)));
+  }
+
+  CHECK(h.Do(SessionClosed{session}).empty());
+  CHECK(h.last < 100);
+  CHECK(h.f.core->has_work());
+  h.f.core->CheckInvariants();
+  uint32_t reads = 0;
+  SECTION("with nothing else to do") {}
+  SECTION("while slots become free, and nothing is copied for it any more") {
+    std::vector<Effect> effects = h.Do(FreeAsked{other, taken.allocation});
+    while (h.f.core->has_work()) {
+      for (const Effect& effect : effects) {
+        CHECK_FALSE(std::holds_alternative<CopyStarted>(effect));
+        const auto* read = std::get_if<ReadStarted>(&effect);
+        if (read == nullptr) continue;
+        ++reads;
+        h.Do(ReadFinished{read->chunk, absl::OkStatus()});
+      }
+      effects = h.Do(Tick{h.f.now});
+    }
+    CHECK(reads > 0);
+  }
+  const uint64_t work = h.Settle();
+  if (reads == 0) CHECK(work > uint64_t{kLoads} * Core::kKeysMax);
+  CHECK(h.f.core->status().ops == 0);
+  CHECK(h.f.core->status().sessions == 1);
   h.f.core->CheckInvariants();
 }
 
