@@ -19,12 +19,9 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size()), wish.by_operator};
 
   Pin* known = pins_.Find(space, name);
-  if (known != nullptr && known->until <= now_) {  // over, though no Tick has ended it yet
-    KeepNoLonger(pins_.Take(space, tenant, name).kept);
-    known = nullptr;
-  }
+  const bool over = known != nullptr && known->until <= now_;  // though no Tick has ended it yet: then this is another one
   Lease needed = LeaseOn(space, position, 0);
-  if (known != nullptr && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
+  if (known != nullptr && !over && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
     known->count += wish.by_operator ? 0 : 1;
     return position;
   }
@@ -43,10 +40,12 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   Keep(pin.kept);
   if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again; or it is to last otherwise
     Pin before = pins_.Take(space, tenant, name);
-    pin.number = before.number;
-    pin.count = before.count + (wish.by_operator ? 0 : 1);
-    pin.since = before.since;
-    KeepNoLonger(before.kept);
+    if (!over) {
+      pin.number = before.number;
+      pin.count = before.count + (wish.by_operator ? 0 : 1);
+      pin.since = before.since;
+    }
+    KeepNoLonger(before.kept);  // only now: nothing else may keep what both do
   }
   pins_.Add(space, tenant, name, std::move(pin));
   return position;

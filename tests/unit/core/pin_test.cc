@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "tests/unit/core/core_fixture.h"
+#include "tests/unit/core/three_tiers.h"
 
 namespace kvist::core {
 namespace {
@@ -181,6 +182,33 @@ TEST_CASE("An operator's pin is one however often it is asked for, lasts as was 
   CHECK_FALSE(f.core->waits_for_clock());
   for (uint64_t n = 200; n < 250; ++n) REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
   CHECK(f.Lookup(session, KeysOf({1, 2})).chunks == 0);
+}
+
+TEST_CASE("An operator's pin that is over keeps its chunks until it has been asked for again") {
+  ThreeTiers t;
+  t.Keep(KeysOf({1}));
+  t.Flush();
+  t.Clear(Tier::kDram, KeysOf({1}), /*of_space=*/false);
+  REQUIRE(PinByOperator(t.f, KeysOf({1}), absl::Seconds(10)).chunks == 1);
+  // What lies on the disk is lost: the chunk is in the store only, and known here because of the pin.
+  t.Do(PlacesDamaged{{{SpaceId{0}, GroupId{0}, KeyOf(1), {1, 1}}}});
+  REQUIRE(t.store == std::set<ChunkKey>{KeyOf(1)});
+  REQUIRE(t.Hits(KeysOf({1})) == 1);
+  t.Keep(KeysOf({2}));
+  REQUIRE(t.f.Lookup(t.worker, KeysOf({2}), absl::Seconds(10)).lease);
+  // A Tick of one step ends the lease that is over, and doesn't come to the pin.
+  t.Do(Tick{t.f.now += absl::Seconds(20)});
+  if (t.f.core->pins().empty()) return;
+  CHECK(PinByOperator(t.f, KeysOf({1}), absl::Seconds(30)).chunks == 1);
+  REQUIRE(t.f.core->pins().size() == 1);
+  CHECK(t.f.core->pins()[0].number == 2);
+  CHECK(t.f.core->pins()[0].lasts == absl::Seconds(30));
+  t.Rest();
+  CHECK(t.Hits(KeysOf({1})) == 1);
+  t.Do(Tick{t.f.now += absl::Seconds(40)});
+  t.Rest();
+  CHECK(t.f.core->pins().empty());
+  CHECK(t.Hits(KeysOf({1})) == 0);
 }
 
 TEST_CASE("A pin that would end by itself and is cleared, removed or unpinned before leaves nothing") {
