@@ -176,6 +176,7 @@ bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result
   const size_t size = result->struct_size;
   *result = kvist_result{};
   result->struct_size = size;
+  if (shm::SequenceOf(progress) != op.ticket.sequence) return false;  // whoever took it gave its cell to another operation
   if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
     result->layers = shm::LayersOf(progress);
     if (op.given_up == GivenUp::kNo) {

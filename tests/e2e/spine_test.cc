@@ -4,8 +4,10 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
@@ -162,6 +164,51 @@ TEST_CASE("Wrong calls get a typed error that says what to do, and nothing is di
   std::string wrong;
   CHECK(engine.LoadAll(keys, &wrong) == 4);
   CHECK(wrong == "");
+}
+
+TEST_CASE("Of two threads that wait for an operation one hears its result, and the other never that it is still under way") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 4);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const kvist::Hit hit = engine.scheduler().Lookup(keys, 60'000'000, 10'000'000);
+  REQUIRE(hit.chunks == 4);
+  const auto pages = engine.Pages(0, 4);
+  constexpr int kLoads = 20'000;
+  std::atomic<kvist_op> under_way{0};
+  std::atomic<bool> done{false};
+  uint32_t pending = 0, heard = 0, late = 0;
+  std::thread other([&] {
+    kvist_op last = 0;
+    while (!done) {
+      const kvist_op op = under_way;
+      if (op == last) continue;
+      last = op;
+      const kvist_result result = engine.worker(0).Wait(op, 10'000'000);
+      pending += result.status == KVIST_PENDING;
+      heard += result.status == KVIST_OK;
+      late += result.status == KVIST_INVALID_ARGUMENT;
+    }
+  });
+  uint32_t wrong = 0;
+  for (int i = 0; i < kLoads; ++i) {
+    // Each takes the cell that the one before it has given back.
+    const kvist_op op = engine.worker(0).Load(hit.lease, 0, 4, pages);
+    if (op == 0) break;
+    under_way = op;
+    kvist_result result = engine.worker(0).Wait(op, 0);
+    while (result.status == KVIST_PENDING) result = engine.worker(0).Wait(op, 0);
+    wrong += result.status != KVIST_OK && result.status != KVIST_INVALID_ARGUMENT;
+  }
+  done = true;
+  other.join();
+  std::printf("%d loads that two threads wait for: the other one heard %u results, came too late for %u, was wrong on %u\n",
+              kLoads, heard, late, pending);
+  CHECK(wrong == 0);
+  CHECK(pending == 0);
+  CHECK(late > 0);
 }
 
 TEST_CASE("A store that is given up is never seen, and its pages are free at once") {
