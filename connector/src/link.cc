@@ -108,7 +108,8 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
                         absl::StrCat("kvistd refuses: ", answer.refused().message()));
   }
   const session::v1::Welcome& welcome = answer.welcome();
-  if (!answer.has_welcome() || frame.fds.size() != 3 || welcome.space_digest().size() != link->space_digest_.size()) {
+  if (!answer.has_welcome() || frame.fds.size() != 3 || welcome.space_digest().size() != link->space_digest_.size() ||
+      welcome.memory_proof().size() > Registration::kProofBytesMax) {
     return absl::FailedPreconditionError("kvistd's answer to Hello makes no sense: connector and kvistd differ in version");
   }
   std::memcpy(link->space_digest_.data(), welcome.space_digest().data(), link->space_digest_.size());

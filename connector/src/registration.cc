@@ -97,7 +97,20 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   if (options.memory == nullptr)
     return absl::InvalidArgumentError("memory is missing: a worker describes its paged KV memory");
   KVIST_RETURN_IF_ERROR(r.TakeMemory(*options.memory));
+  KVIST_RETURN_IF_ERROR(r.FitsIntoHello());
   return r;
+}
+
+absl::Status Registration::FitsIntoHello() const {
+  constexpr size_t kLater = kProofBytesMax + 64;  // a proof, that it was probed, and the frame around it all
+  session::v1::Hello hello;
+  FillHello(&hello);
+  const size_t bytes = hello.ByteSizeLong();
+  if (bytes + kLater <= shm::kFrameBytesMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the description of the KV memory takes ", bytes, " bytes (", layer_places_.size(), " layers, ",
+                   process_regions_.size() + cuda_regions_.size(), " regions that are no memfds), and a Hello has room for ",
+                   shm::kFrameBytesMax - kLater, ": describe fewer memory.layers, or regions that hold more of them"));
 }
 
 absl::Status Registration::TakeGroup(const std::string& name, const kvist_group& from) {

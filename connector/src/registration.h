@@ -23,7 +23,7 @@ namespace kvist::connector {
 // Everything the client was told at kvist_connect, copied, so that it can register again with every new daemon by itself.
 class Registration {
  public:
-  // Errors: InvalidArgument  names the option that is missing or impossible.
+  // Errors: InvalidArgument  names the option that is missing or impossible, or says that all together don't fit into a Hello.
   static absl::StatusOr<Registration> Create(const kvist_options& options);
 
   void FillHello(session::v1::Hello* hello) const;
@@ -59,8 +59,9 @@ class Registration {
   };
   const std::vector<Group>& groups() const { return groups_; }
 
+  static constexpr size_t kProofBytesMax = 128;
   bool probed = false;       // a daemon, or this client, has seen the proof
-  std::string memory_proof;  // what that daemon gave for it
+  std::string memory_proof;  // what that daemon gave for it; at most kProofBytesMax
 
  private:
   Registration() = default;
@@ -69,6 +70,7 @@ class Registration {
   absl::Status TakeMemory(const kvist_memory& memory);
   absl::Status TakeCudaRegions(const kvist_memory& memory);
   static absl::Status TakePages(const kvist_group_pages& pages, Group* group);
+  absl::Status FitsIntoHello() const;
   absl::Status ProbeLocally(size_t group) const;
   // Whether the bytes [at, at + size) of a region could be read into `out`.
   bool ReadRegion(uint32_t region, uint64_t at, std::byte* out, size_t size) const;

@@ -91,6 +91,13 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   CHECK_THAT(refusal([](Engine& e) { e.memory.write_page = nullptr; }), Contains("write_page is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
   CHECK_THAT(refusal([](Engine& e) { e.layer.region = 4; }), Contains("region 4 of 1"));
+  std::vector<kvist_layer> many(8000, {0, uint64_t{1} << 40});  // more than a Hello has room for
+  CHECK_THAT(refusal([&](Engine& e) {
+               e.options.space.layers = static_cast<uint32_t>(many.size());
+               e.memory.layers = many.data();
+               e.memory.layer_count = many.size();
+             }),
+             Contains("INVALID_ARGUMENT: the description of the KV memory takes") && Contains("8000 layers"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));
   CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }),
              Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
