@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
   const int64_t deadline =
       MonotonicNanos() + (options.connect_timeout_us > 0 ? options.connect_timeout_us : 1'000'000) * 1000;
   for (int64_t pause = kRetryFirstNanos; true; pause = std::min(2 * pause, kRetryMostNanos)) {
-    absl::StatusOr<std::shared_ptr<Link>> link = Link::Connect(&client->registration_, deadline);
+    absl::StatusOr<std::shared_ptr<Link>> link = Link::Connect(&client->registration_, deadline, client->stop_.get());
     if (link.ok()) {
       client->SetLink(*std::move(link), KVIST_CONNECTED);
       break;
@@ -123,7 +123,8 @@ void Client::Keep() {
       pause = kRetryFirstNanos;
     }
     if (!Pause(pause)) return;
-    absl::StatusOr<std::shared_ptr<Link>> next = Link::Connect(&registration_, MonotonicNanos() + kHandshakeNanos);
+    absl::StatusOr<std::shared_ptr<Link>> next =
+        Link::Connect(&registration_, MonotonicNanos() + kHandshakeNanos, stop_.get());
     if (next.ok()) {
       SetLink(*std::move(next), KVIST_CONNECTED);
       continue;
@@ -157,8 +158,9 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
         state_ = KVIST_RECONNECTING;
       }
       link->ReleaseAllStreams();
-      pollfd daemon{link->daemon_pidfd(), POLLIN, 0};
-      ::poll(&daemon, 1, static_cast<int>(kDyingNanos / 1'000'000));
+      pollfd ends[] = {{link->daemon_pidfd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+      ::poll(ends, 2, static_cast<int>(kDyingNanos / 1'000'000));
+      if (ends[1].revents != 0) return;
       return link->Fail();
     }
   }

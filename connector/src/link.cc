@@ -59,8 +59,8 @@ void Allow(int socket) {
   (void)::prctl(PR_SET_PTRACER, static_cast<unsigned long>(daemon.pid), 0, 0, 0);  // kvistd says it when it is kept out
 }
 
-// The daemon's next frame.
-absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session::v1::DaemonFrame* frame) {
+// The daemon's next frame. It may be long in coming: the first engine on a GPU waits for a context, and a daemon may stand still.
+absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, int stop, session::v1::DaemonFrame* frame) {
   while (true) {
     absl::StatusOr<shm::Frame> received = shm::ReceiveFrame(socket);
     if (received.ok()) {
@@ -71,8 +71,9 @@ absl::StatusOr<shm::Frame> NextFrame(int socket, int64_t deadline_nanos, session
     if (!absl::IsNotFound(received.status())) return received.status();
     const int64_t left = deadline_nanos - MonotonicNanos();
     if (left <= 0) return absl::DeadlineExceededError("kvistd doesn't answer the handshake");
-    pollfd waiting{socket, POLLIN, 0};
-    ::poll(&waiting, 1, static_cast<int>(left / 1'000'000 + 1));
+    pollfd waiting[] = {{socket, POLLIN, 0}, {stop, POLLIN, 0}};
+    ::poll(waiting, 2, static_cast<int>(left / 1'000'000 + 1));
+    if (waiting[1].revents != 0) return absl::UnavailableError("the client is being disconnected");
   }
 }
 
@@ -82,7 +83,7 @@ Link::~Link() {
   if (board_ != nullptr) EngineGpu::Board::Retire(std::move(board_));
 }
 
-absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, int64_t deadline_nanos) {
+absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, int64_t deadline_nanos, int stop) {
   auto link = std::shared_ptr<Link>(new Link);
   KVIST_ASSIGN_OR_RETURN(link->socket_, ConnectTo(registration->socket()));
   const int socket = link->socket_.get();
@@ -93,7 +94,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
   registration->FillHello(hello.mutable_hello());
   KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, hello.SerializeAsString(), registration->fds()));
   session::v1::DaemonFrame answer;
-  KVIST_ASSIGN_OR_RETURN(shm::Frame frame, NextFrame(socket, deadline_nanos, &answer));
+  KVIST_ASSIGN_OR_RETURN(shm::Frame frame, NextFrame(socket, deadline_nanos, stop, &answer));
   for (size_t group = 0; answer.has_probe() && group < registration->groups().size() && !registration->probed; ++group) {
     if (answer.probe().group() != group)
       return absl::FailedPreconditionError("kvistd probes groups out of turn: versions differ");
@@ -101,7 +102,7 @@ absl::StatusOr<std::shared_ptr<Link>> Link::Connect(Registration* registration, 
     session::v1::ClientFrame written;
     written.mutable_probe_written();
     KVIST_RETURN_IF_ERROR(shm::SendFrame(socket, written.SerializeAsString()));
-    KVIST_ASSIGN_OR_RETURN(frame, NextFrame(socket, deadline_nanos, &answer));
+    KVIST_ASSIGN_OR_RETURN(frame, NextFrame(socket, deadline_nanos, stop, &answer));
   }
   if (answer.has_refused()) {
     return absl::Status(static_cast<absl::StatusCode>(answer.refused().code()),

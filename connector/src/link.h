@@ -30,9 +30,10 @@ namespace kvist::connector {
 // Threads: any.
 class Link {
  public:
-  // Connects and shakes hands, at most until `deadline_nanos` (monotonic). Sets registration->probed when the daemon has seen the proof.
-  // Errors: Unavailable  nobody there, or gone meanwhile (try again later); DeadlineExceeded; others: refused, with the daemon's reason.
-  static absl::StatusOr<std::shared_ptr<Link>> Connect(Registration* registration, int64_t deadline_nanos);
+  // Connects and shakes hands, at most until `deadline_nanos` (monotonic), or `stop` can be read from. Sets registration->probed when the
+  // daemon has seen the proof.
+  // Errors: Unavailable  nobody there, gone meanwhile, or stopped (try again later); DeadlineExceeded; others: refused, with the daemon's reason.
+  static absl::StatusOr<std::shared_ptr<Link>> Connect(Registration* registration, int64_t deadline_nanos, int stop);
   ~Link();
 
   struct Ticket {  // an operation in a cell

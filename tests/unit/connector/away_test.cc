@@ -1,14 +1,20 @@
 // The connector when there is no daemon: everything is a miss, at once, and wrong arguments are still told apart.
 #include <fcntl.h>
 #include <kvist/client.h>
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "tests/support/temp_dir.h"
 
 namespace {
 
@@ -70,6 +76,41 @@ TEST_CASE("Client without a daemon misses at once and says so") {
   CHECK(client.Store(keys, 0, pages) == 0);
   CHECK(std::string(kvist_error()).find("away") != std::string::npos);
   CHECK(client.WaitConnected(1000).code == KVIST_DEADLINE_EXCEEDED);
+}
+
+TEST_CASE("A client is disconnected in time while a kvistd that stands still is to shake hands with it") {
+  const kvist::test::TempDir dir;
+  const std::string path = dir.path() + "/engine.sock";
+  const int listening = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  REQUIRE(path.size() < sizeof address.sun_path);
+  std::strcpy(address.sun_path, path.c_str());
+  REQUIRE(::bind(listening, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(listening, 64) == 0);
+  Engine engine;
+  engine.options.socket = path.c_str();
+  engine.options.connect_timeout_us = 20'000;
+  kvist_client* client = nullptr;
+  REQUIRE(kvist_connect(&engine.options, &client) == KVIST_OK);
+  // Its keeper tries again: then it has sent a Hello, and holds its end open. What kvist_connect has tried is closed.
+  bool waits = false;
+  while (!waits) {
+    pollfd come{listening, POLLIN, 0};
+    REQUIRE(::poll(&come, 1, 10'000) == 1);
+    const int socket = ::accept4(listening, nullptr, nullptr, SOCK_CLOEXEC);
+    char hello[4096];
+    REQUIRE(::recv(socket, hello, sizeof hello, 0) > 0);
+    pollfd closed{socket, POLLIN, 0};
+    waits = ::poll(&closed, 1, 0) == 0;
+    if (!waits) ::close(socket);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  kvist_disconnect(client);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  std::printf("disconnected after %.3f s from a kvistd that doesn't answer\n", took.count());
+  CHECK(took.count() < 3);  // asked is 1, and a busy machine adds
+  ::close(listening);
 }
 
 TEST_CASE("kvist_connect names what is wrong with the options") {
