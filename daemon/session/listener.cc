@@ -1,5 +1,6 @@
 #include "daemon/session/listener.h"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -213,7 +214,9 @@ struct Listener::State {
     if (!created.ok()) return Reject(connection, created.status());
     UniqueFd doorbell(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!doorbell) return Reject(connection, ErrnoStatus("eventfd of a session", errno));
-    connection->doorbell_fd = UniqueFd(::dup(doorbell.get()));
+    connection->doorbell_fd = UniqueFd(::fcntl(doorbell.get(), F_DUPFD_CLOEXEC, 3));
+    if (!connection->doorbell_fd)
+      return Reject(connection, ErrnoStatus("another descriptor of a session's doorbell", errno));
     connection->memory_fd = std::move(created->fd);
     connection->digest = connection->registration.space.digest;
     connection->memory_proof = connection->registration.memory_proof;
@@ -241,9 +244,10 @@ struct Listener::State {
     welcome.set_memory_bytes(shm::kSessionBytes.value);
     welcome.set_memory_proof(connection.memory_proof);
     const int fds[] = {connection.memory_fd.get(), connection.doorbell_fd.get(), own_pidfd.get()};
-    (void)shm::SendFrame(connection.socket.get(), frame.SerializeAsString(), fds);
+    const absl::Status sent = shm::SendFrame(connection.socket.get(), frame.SerializeAsString(), fds);
     connection.memory_fd.reset();
     connection.doorbell_fd.reset();
+    if (!sent.ok()) return Drain(&connection, Ending::kHungUp, "it can't be welcomed");
     const LogSubject about(connection.Subject());
     Log(false, absl::StrCat(connection.Describe(), " is served in space ", connection.SpaceName()));
   }

@@ -2,8 +2,11 @@
 // up on; kvistd and an honest engine beside it don't notice.
 #include <catch2/catch.hpp>
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/support/bystander.h"
@@ -18,6 +21,16 @@ using kvist::test::FdsFallTo;
 using kvist::test::kProvoked;
 using kvist::test::RawClient;
 using kvist::test::TempDir;
+
+namespace {
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+}  // namespace
 
 TEST_CASE("Row 30: a second Hello while the first is being answered ends that session only") {
   TempDir dir;
@@ -35,4 +48,34 @@ TEST_CASE("Row 30: a second Hello while the first is being answered ends that se
   CHECK(FdsFallTo(daemon, fds));
   std::printf("row 30: %d sessions that said Hello twice ended, %zu descriptors left open\n", kRounds,
               daemon.OpenFds() - fds);
+}
+
+TEST_CASE("Row 30: whoever shakes hands while kvistd runs out of descriptors is told so") {
+  if (kSanitized) {
+    WARN("skipped: UndefinedBehaviorSanitizer needs descriptors itself");
+    return;
+  }
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kProvoked);
+  const size_t fds = daemon.OpenFds();
+  uint32_t served = 0, refused = 0, turned_away = 0;
+  // By turns the last descriptor there is for the socket, what watches its process, its memory, each of its two doorbells, and none is missing.
+  for (rlim_t left = 0; left <= 12; ++left) {
+    const rlimit few{fds + left, 1024};
+    REQUIRE(::prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+    INFO(left << " descriptors left");
+    {
+      RawClient client(daemon);
+      client.Send(RawClient::GoodHello());
+      const auto answer = client.Receive();  // waits 10 s for it
+      served += answer != nullptr && answer->has_welcome();
+      refused += answer != nullptr && answer->has_refused();
+      turned_away += answer == nullptr;
+    }
+    REQUIRE(FdsFallTo(daemon, fds));
+  }
+  std::printf("row 30: of 13 handshakes with 0 to 12 descriptors left %u were served, %u refused, %u hung up on\n", served,
+              refused, turned_away);
+  CHECK(served > 0);
+  CHECK(refused > 0);
 }
