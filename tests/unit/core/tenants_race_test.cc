@@ -110,14 +110,14 @@ class Crowd {
     quotas_[t] = quota;
   }
 
-  // What all quotas leave, so that they are promises; 0: they are more than the pool.
-  Bytes Rest() const {
+  // Whether all quotas fit into the pool, so that they are promises.
+  bool Promised() const {
     Bytes all{};
     for (const std::optional<Bytes> quota : quotas_) all += quota.value_or(Bytes{});
-    return kChunk * kSlots - std::min(all, kChunk * kSlots);
+    return all <= kChunk * kSlots;
   }
   // Whether what a tenant has is promised to it, were it `used`.
-  bool Safe(uint32_t t, Bytes used) const { return Rest() > Bytes{0} && quotas_[t].has_value() && used <= *quotas_[t]; }
+  bool Safe(uint32_t t, Bytes used) const { return Promised() && quotas_[t].has_value() && used <= *quotas_[t]; }
 
   void Lease(uint32_t t) {
     if (tenants_[t].latest.empty()) return;
@@ -175,7 +175,6 @@ class Crowd {
   // asked for more than was promised.
   void CheckWhoGaveWay(uint32_t t, size_t stored, const std::vector<CoreStatus::TenantRow>& before,
                        const std::vector<CoreStatus::TenantRow>& after) {
-    const Bytes rest = Rest();
     for (uint32_t v = 0; v < kTenants; ++v) {
       if (v == t || after[v].evictions == before[v].evictions) continue;
       evicted_others += after[v].evictions - before[v].evictions;
@@ -197,7 +196,7 @@ class Crowd {
       }
       // Of itself: what it had before, less what of its own went; its new chunks are being filled.
       const Bytes own = after[t].used - kChunk * stored;
-      if (rest == Bytes{0} && tenants_[t].running == (stored > 0 ? 1u : 0u) && tenants_[t].leased_until < f_.now &&
+      if (!Promised() && tenants_[t].running == (stored > 0 ? 1u : 0u) && tenants_[t].leased_until < f_.now &&
           own > Bytes{0}) {
         INFO("which had more");
         REQUIRE(gave >= Share(own, after[t].quota));
