@@ -21,6 +21,18 @@ DemoResult Fail(const absl::Status& status) {
   return DemoResult::kError;
 }
 
+const char* VerdictOf(DemoResult result) {
+  switch (result) {
+    case DemoResult::kEqual: return "bit for bit equal";
+    case DemoResult::kDiffers: return "DIFFERS";
+    case DemoResult::kNothingLoaded: return "nothing was loaded from kvist, so nothing is proved";
+    case DemoResult::kColdLoaded:
+      return "kvist had KV of this model already, so the cold answers aren't computed alone: use a kvistd that has none";
+    case DemoResult::kError: break;
+  }
+  return "could not be run";
+}
+
 // The negative control: spoils one page of the engine's own memory right after a load has filled it.
 class Corruption {
  public:
@@ -141,6 +153,7 @@ DemoResult RunDemo(const DemoOptions& options) {
     if (!answers.ok()) return Fail(answers.status());
     const bool loaded = std::ranges::any_of(*answers, [](const NamedAnswer& a) { return a.answer.kvist_tokens > 0; });
     if (kvist != nullptr && phase != "cold" && !loaded && result == DemoResult::kEqual) result = DemoResult::kNothingLoaded;
+    if (phase == "cold" && loaded && result == DemoResult::kEqual) result = DemoResult::kColdLoaded;
     if (Compare(phase, *answers, record) == DemoResult::kDiffers) result = DemoResult::kDiffers;
   }
   (*engine)->ForgetLocalPages();  // ends the stores: the next process finds them
@@ -156,9 +169,7 @@ DemoResult RunDemo(const DemoOptions& options) {
   if (!options.logits_out.empty()) {
     if (absl::Status status = WriteRecord(record, options.logits_out); !status.ok()) return Fail(status);
   }
-  absl::PrintF("%s\n", result == DemoResult::kEqual     ? "verdict: bit for bit equal"
-                       : result == DemoResult::kDiffers ? "verdict: DIFFERS"
-                                                        : "verdict: nothing was loaded from kvist, so nothing is proved");
+  absl::PrintF("verdict: %s\n", VerdictOf(result));
   return result;
 }
 

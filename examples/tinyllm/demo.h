@@ -17,12 +17,13 @@ enum class DemoResult {
   kError = 1,          // it could not be run; stderr says why
   kDiffers = 2,        // some are not: what a run with a corrupted page must end with
   kNothingLoaded = 3,  // nothing was loaded where there should have been something: the run proves nothing
+  kColdLoaded = 4,     // something was loaded where everything should have been computed: the reference is none
 };
 
 struct DemoOptions {
   // Each runs the whole workload once, in a phase of this name. The engine forgets its own pages before each. All are
   // compared with the first, or with --logits-compare. Those not named "cold" must load something from kvist if there is
-  // one.
+  // one, and those named so nothing: by them it is known what is computed.
   std::vector<std::string> phases = {"cold", "warm"};
   std::vector<std::filesystem::path> directories = {"/usr/share/common-licenses"};
   DocumentOptions documents;

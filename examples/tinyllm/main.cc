@@ -21,7 +21,8 @@ int Main(int argc, char** argv) {
       "demo", "Chats and questions over real documents: time to first token, and whether the logits are equal bit for bit");
   demo->footer(
       "Exit status: 0 all logits equal the reference bit for bit; 1 could not run; 2 some differ (as they must with\n"
-      "--corrupt-one-page); 3 nothing was loaded from kvist where something should have been.");
+      "--corrupt-one-page); 3 nothing was loaded from kvist where something should have been; 4 something was loaded in a\n"
+      "phase named cold.");
   demo->add_option("--socket", kvist.socket, "kvistd's engine socket; default $KVIST_SOCKET, else /run/kvist/engine.sock");
   demo->add_option("--instance", kvist.instance, "Name of this engine for kvistd")->capture_default_str();
   demo->add_flag("--without-kvist", without_kvist, "Keep to itself");

@@ -3,9 +3,12 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "examples/tinyllm/demo.h"
 #include "examples/tinyllm/documents.h"
 #include "examples/tinyllm/record.h"
+#include "tests/support/fake_kvist.h"
 #include "tests/support/temp_dir.h"
+#include "tests/unit/tinyllm/small_model.h"
 
 namespace tinyllm {
 namespace {
@@ -66,6 +69,26 @@ TEST_CASE("A record is read as it was written, bit for bit, and a broken one is 
   directory.Write("record", "something else\n");
   CHECK_FALSE(ReadRecord(path).ok());
   CHECK(ReadRecord(directory / "missing").status().code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("RunDemo fails when a cold answer has loaded tokens, and takes a cold one that hasn't") {
+  const Directory directory;
+  directory.Write("documents/1", std::string(1500, 'x'));
+  DemoOptions options;
+  options.directories = {directory / "documents"};
+  options.model = SmallModel()->config();
+  options.workload.rounds = 1;
+  options.workload.answer_tokens = 2;
+  options.engine.kvist = KvistCache::Options{};
+  fake_kvist::Reset();
+  CHECK(RunDemo(options) == DemoResult::kEqual);
+  CHECK(fake_kvist::observed().chunks > 0);
+  CHECK(RunDemo(options) == DemoResult::kColdLoaded);  // what the first has stored is there still
+  fake_kvist::Reset();
+  CHECK(RunDemo(options) == DemoResult::kEqual);
+  options.engine.kvist.reset();
+  options.phases = {"cold", "cold"};
+  CHECK(RunDemo(options) == DemoResult::kEqual);
 }
 
 }  // namespace
