@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,16 @@ absl::Status Validate(const SpaceSpec& spec) {
     }
   }
   return absl::OkStatus();
+}
+
+// Whether a tenant that has brought `own` of `all` may bring another.
+absl::Status MayBringMore(const std::string& tenant, std::string_view what, uint32_t own, uint32_t all, uint32_t most) {
+  const uint32_t others = all - own;
+  if (own < (most - others) / 2) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("tenant ", tenant, " has come with ", own, " ",
+                                                   absl::string_view(what.data(), what.size()), " and others with ", others,
+                                                   ", and a tenant may with half of what others leave of ", most,
+                                                   ": use fewer, or restart this kvistd to forget those not in use"));
 }
 
 // In the index, for a later core.
@@ -63,22 +74,29 @@ void Spaces::NewEpoch(SpaceId id) { (*this)[id].row->epoch = ++(*this)[id].epoch
 absl::StatusOr<SpaceId> Spaces::Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants) {
   if (const std::optional<SpaceId> known = Find(spec.digest)) return *known;
   KVIST_RETURN_IF_ERROR(Validate(spec));
-  if (spaces_.size() >= kSpacesMax) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("this kvistd has met ", kSpacesMax, " spaces already; restart it to forget those not in use"));
-  }
+  OfTenant& own = of_tenant_[spec.tenant];
+  KVIST_RETURN_IF_ERROR(
+      MayBringMore(spec.tenant, "spaces (models, layouts, parallel shapes)", own.spaces, size(), kSpacesMax));
   Space space;
   space.spec = spec;
   for (const GroupSpec& group : spec.groups) {
     std::vector<pool::SlotClass>& classes = space.classes.emplace_back();
     for (const Bytes slot_bytes : group.slot_bytes) {
+      const bool known = slot_sizes_.contains(slot_bytes.value);
+      if (!known) {
+        KVIST_RETURN_IF_ERROR(MayBringMore(spec.tenant, "sizes of slots", own.slot_sizes,
+                                           static_cast<uint32_t>(slot_sizes_.size()), kSlotSizesMax));
+      }
       KVIST_ASSIGN_OR_RETURN(classes.emplace_back(), slots->ClassFor(slot_bytes));
+      // It stays, whether or not the space is taken.
+      own.slot_sizes += slot_sizes_.insert(slot_bytes.value).second;
     }
   }
   space.tenant = tenants->Open(spec.tenant);
   const SpaceId id{static_cast<uint32_t>(spaces_.size())};
   space.row = NoteSpace(spec, &sections_);
   spaces_.push_back(std::move(space));
+  ++own.spaces;
   by_digest_[spec.digest.word(0)].push_back(id);
   return id;
 }

@@ -2,9 +2,11 @@
 #define KVIST_DAEMON_CORE_SPACES_H_
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/events.h"
 #include "daemon/core/index_image.h"
@@ -37,18 +39,20 @@ struct Space {
   }
 };
 
-// All spaces, by digest. They are few (one per model and tenant) and never forgotten while the daemon lives.
+// All spaces, by digest. They are few (one per model and tenant) and never forgotten while the daemon lives, nor are the sizes of their
+// slots; so each tenant has to leave others half of what is left to it.
 class Spaces {
  public:
   explicit Spaces(pool::Sections* sections) : sections_(*sections) {}
 
-  static constexpr uint32_t kSpacesMax = 4096;  // so that clients can't fill memory with descriptions
+  static constexpr uint32_t kSpacesMax = 4096;      // so that clients can't fill memory with descriptions
+  static constexpr uint32_t kSlotSizesMax = 65535;  // for so many the pool has classes
   static constexpr uint32_t kGroupsMax = 64;
   static constexpr uint32_t kRanksMax = 64;  // and shards: bits of a Fill
 
   // The space of that digest, made on first use.
   // Errors: InvalidArgument  ranks, groups or slot sizes out of range.
-  //         ResourceExhausted  kSpacesMax.
+  //         ResourceExhausted  the tenant has come with as many as it may.
   absl::StatusOr<SpaceId> Open(const SpaceSpec& spec, pool::SlotAllocator* slots, Tenants* tenants);
 
   // Hides all its chunks, from a later core, too.
@@ -63,6 +67,11 @@ class Spaces {
  private:
   pool::Sections& sections_;
   std::vector<Space> spaces_;
+  struct OfTenant {  // that it was the first to come with
+    uint32_t spaces = 0, slot_sizes = 0;
+  };
+  absl::flat_hash_map<std::string, OfTenant> of_tenant_;
+  absl::flat_hash_set<uint64_t> slot_sizes_;                       // bytes
   absl::flat_hash_map<uint64_t, std::vector<SpaceId>> by_digest_;  // by its first word; digests compared in full
 };
 

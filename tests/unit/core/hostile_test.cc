@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/unit/core/core_fixture.h"
@@ -367,6 +370,55 @@ TEST_CASE("Letting go of the most cleared chunks of many ranks is bounded") {
   CHECK(h.Settle() > h.bound());
   CHECK(h.f.slots->live_slots() == 0);
   h.f.core->CheckInvariants();
+}
+
+TEST_CASE("A tenant can't use up the sizes of slots that others need") {
+  CoreFixture f({.core = {}, .slab_bytes = GiB(1), .slabs = 1});
+  uint64_t sessions = 0, pages = 0;
+  absl::Status why;
+  while (why.ok()) {
+    REQUIRE(sessions < Spaces::kSpacesMax);
+    SpaceSpec space = Groups(std::vector<ReuseRule>(kGroups));
+    space.tenant = "first";
+    space.digest.bytes.fill(0);
+    std::memcpy(space.digest.bytes.data(), &++sessions, sizeof sessions);
+    for (GroupSpec& group : space.groups) group.slot_bytes = {KiB(4) * ++pages};
+    Effects effects;
+    f.core->Handle(SessionOpened{SessionId{sessions}, "engine", Role::kScheduler, Rank{0}, space}, &effects);
+    if (const auto* refused = std::get_if<SessionRefused>(&effects.at(0))) why = refused->why;
+    f.core->Handle(SessionClosed{SessionId{sessions}}, &effects);
+  }
+  CHECK(why.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(why.message().find("tenant first has come with 32767 sizes of slots") != absl::string_view::npos);
+  f.Worker("engine", SpaceNamed("model", {KiB(4) * (pages + 1)}, "second"));
+}
+
+TEST_CASE("A tenant can't use up the spaces that others need") {
+  Hostile h({}, 1024);
+  uint64_t sessions = 0;
+  // How many spaces this tenant comes with before it is refused, and why that is.
+  absl::Status why;
+  const auto flood = [&](std::string_view tenant) {
+    for (uint32_t opened = 0;; ++opened) {
+      REQUIRE(opened <= Spaces::kSpacesMax);
+      const SessionId session{++sessions};
+      const SpaceSpec space = SpaceNamed(std::to_string(opened), {KiB(4)}, tenant);
+      const Effects effects = h.Do(SessionOpened{session, std::to_string(opened), Role::kScheduler, Rank{0}, space});
+      if (const auto* refused = std::get_if<SessionRefused>(&effects.at(0))) {
+        why = refused->why;
+        return opened;
+      }
+      h.Do(SessionClosed{session});
+    }
+  };
+  CHECK(flood("first") == Spaces::kSpacesMax / 2);
+  CHECK(why.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(why.message().find("tenant first has come with 2048 spaces") != absl::string_view::npos);
+  CHECK(flood("second") == Spaces::kSpacesMax / 4);
+  h.f.Worker("engine", SpaceNamed("model", {KiB(4)}, "third"));
+  // What is known is served.
+  const SpaceSpec known = SpaceNamed("7", {KiB(4)}, "first");
+  CHECK(h.f.Open(++sessions, "engine", Role::kScheduler, 0, known).ok());
 }
 
 TEST_CASE("Loads that wait for slots when their session ends are ended in slices") {
