@@ -28,7 +28,7 @@ struct Options {
     uint32_t socket_mode = 0660;
     std::string socket_group;         // group of the socket; "" leaves the process's own
     uint32_t connections_max = 1024;  // sockets, also half-open ones. More: more memory (5 MiB each once welcomed)
-    // Of them; half, so that no user keeps all others out. More: fewer users beside each other.
+    // Of them, never more than half, so that no user keeps all others out. More: fewer users beside each other.
     uint32_t connections_per_uid = 512;
     int32_t reactor_cpu = -1;  // pins the reactor; -1 lets the kernel choose. For benchmarks
     bool operator==(const Session&) const = default;

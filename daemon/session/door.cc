@@ -62,9 +62,10 @@ absl::Status Door::Admit(int socket, Peer* peer) {
   if (!identified.ok()) return identified.status();
   *peer = *std::move(identified);
   const auto of_uid = guests_of_.find(peer->uid);
-  if (of_uid != guests_of_.end() && of_uid->second >= limits_.of_one_uid) {
+  if (of_uid != guests_of_.end() && of_uid->second >= OfOneUid()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("uid ", peer->uid, " has ", of_uid->second, " connections; raise session.connections_per_uid"));
+        absl::StrCat("uid ", peer->uid, " has ", of_uid->second, " connections; raise session.connections_",
+                     OfOneUid() == limits_.of_one_uid ? "per_uid" : "max, of which one user may have half"));
   }
   if (guests_ >= limits_.guests && !MakeRoom(peer->uid)) {
     return absl::ResourceExhaustedError(
@@ -84,6 +85,8 @@ bool Door::MakeRoom(uid_t newcomer) {
   std::sort(users.rbegin(), users.rend());
   return std::any_of(users.begin(), users.end(), [&](const auto& user) { return calls_.make_room(user.second); });
 }
+
+uint32_t Door::OfOneUid() const { return std::min(limits_.of_one_uid, std::max(limits_.guests / 2, 1U)); }
 
 void Door::Left(uid_t uid) {
   --guests_;

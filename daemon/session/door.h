@@ -20,9 +20,9 @@ void Refuse(int socket, const absl::Status& why);
 
 // The way in through the engine socket: who waits there comes in, or is told why not.
 //
-// Bounds: so many guests at once, and so many of one user, so that no user can keep the others out. Nor can several who come and say
-//   nothing: when all places are taken, a user with fewer guests gets that of one who isn't served yet. Without a descriptor for
-//   the next one it is refused with one that is kept for this: left waiting it would wake the thread for ever.
+// Bounds: so many guests at once, and so many of one user, but never more than half of them, so that no user can keep the others out. Nor can
+//   several who come and say nothing: when all places are taken, a user with fewer guests gets that of one who isn't served yet. Without a
+//   descriptor for the next one it is refused with one that is kept for this: left waiting it would wake the thread for ever.
 // Threads: one.
 class Door {
  public:
@@ -52,6 +52,7 @@ class Door {
   void SetGuestsMax(uint32_t guests) { limits_.guests = guests; }
 
  private:
+  uint32_t OfOneUid() const;
   bool RefuseWithSpare();
   absl::Status Admit(int socket, Peer* peer);
   bool MakeRoom(uid_t newcomer);

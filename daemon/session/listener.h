@@ -23,8 +23,8 @@ enum class Ending : uint8_t { kRefused, kExited, kHungUp, kBrokeProtocol };  // 
 //
 // Death: a session ends when its process does (pidfd), when the socket hangs up, or when the reactor reports a broken protocol. The
 //   socket is closed only when no copy touches the engine's memory any more, so to a living client the hang-up means that.
-// Bounds: at most connections_max sockets, and connections_per_uid of one user; one that doesn't finish its handshake within kHandshake
-//   is dropped. Without descriptors for another connection it is refused.
+// Bounds: at most connections_max sockets, and connections_per_uid of one user, but never more than half of them; one that doesn't
+//   finish its handshake within kHandshake is dropped. Without descriptors for another connection it is refused.
 // Threads: one of its own; Retune from any. Create and destroy on one; destroy before the reactor stops.
 class Listener {
  public:

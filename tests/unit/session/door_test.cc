@@ -1,0 +1,60 @@
+#include "daemon/session/door.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/session/listening_socket.h"
+#include "proto/session.pb.h"
+#include "storage/base/shm/frame_socket.h"
+#include "tests/support/temp_dir.h"
+
+namespace kvist::session {
+namespace {
+
+TEST_CASE("Door lets one user have half of all connections at most, also when there are to be fewer") {
+  const test::TempDir dir;
+  const std::string path = dir.path() + "/engine.sock";
+  absl::StatusOr<UniqueFd> listening = ListenAt(path, 0600, "");
+  REQUIRE(listening.ok());
+  Door door(
+      *std::move(listening), {.guests = 8, .of_one_uid = 512}, [](const std::string&) {}, [] {});
+  std::vector<Door::Guest> guests;
+  std::string why;  // the last was refused
+  const auto knock = [&](uint32_t times) {
+    guests.clear();
+    std::vector<UniqueFd> outside;
+    for (uint32_t i = 0; i < times; ++i) {
+      sockaddr_un address{};
+      address.sun_family = AF_UNIX;
+      std::strcpy(address.sun_path, path.c_str());
+      outside.emplace_back(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      REQUIRE(::connect(outside.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    }
+    door.Open([&](Door::Guest guest) { guests.push_back(std::move(guest)); });
+    v1::DaemonFrame frame;
+    const absl::StatusOr<shm::Frame> said = shm::ReceiveFrame(outside.back().get());
+    why = said.ok() && frame.ParseFromString(said->bytes) ? frame.refused().message() : "";
+    for (const Door::Guest& guest : guests) door.Left(guest.peer.uid);
+    return guests.size();
+  };
+  CHECK(knock(4) == 4);
+  CHECK(why == "");
+  CHECK(knock(8) == 4);
+  CHECK_THAT(why, Catch::Contains("has 4 connections; raise session.connections_max, of which one user may have half"));
+  door.SetGuestsMax(4);
+  CHECK(knock(8) == 2);
+  door.SetGuestsMax(1);
+  CHECK(knock(8) == 1);
+  door.SetGuestsMax(2000);
+  CHECK(knock(60) == 60);
+}
+
+}  // namespace
+}  // namespace kvist::session
