@@ -29,7 +29,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Mod
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Engine> engine(new Engine(std::move(model), options, *std::move(memory)));
   if (options.kvist) {
-    auto kvist = KvistCache::Create(*options.kvist, engine->model_->config(), *engine->memory_, engine->pool_);
+    KvistCache::Options of_kvist = *options.kvist;
+    of_kvist.now = options.now;
+    auto kvist = KvistCache::Create(of_kvist, engine->model_->config(), *engine->memory_, engine->pool_);
     if (!kvist.ok()) return kvist.status();
     engine->kvist_ = *std::move(kvist);
   }
@@ -295,9 +297,9 @@ void Engine::Compute(std::span<const Piece> pieces) {
     (s.computed < s.answer_at ? stats_.prompt_tokens_computed : stats_.answer_tokens_computed) += piece.tokens;
   }
   std::vector<float> logits;
-  const absl::Time start = absl::Now();
+  const absl::Time start = options_.now();
   model_->Forward(batch, *memory_, threads_, workspace_, logits);
-  const absl::Duration took = absl::Now() - start;
+  const absl::Duration took = options_.now() - start;
   stats_.computing += took;
   // A prompt alone: what computing costs, and so what loading is worth.
   if (kvist_ && pieces.size() == 1 && pieces[0].tokens >= kReportedMin)

@@ -134,7 +134,7 @@ KvistCache::LoadState KvistCache::PollLoad(Sequence& sequence, absl::Duration ti
 }
 
 bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl::Duration timeout) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = options_.now();
   sequence.swapped_ = worker_.Allocate(1, 0, absl::ToInt64Microseconds(options_.lookup_deadline));
   if (!sequence.swapped_) return false;
   std::vector<PageId> table(pages.begin(), pages.end());
@@ -154,7 +154,7 @@ bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl
     DropSwapped(sequence);
     return false;
   }
-  swapping_ += absl::Now() - start;
+  swapping_ += options_.now() - start;
   pages_swapped_ += pages.size();
   ++stats_.swaps_out;
   return true;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -45,6 +46,7 @@ class KvistCache {
     absl::Duration copy_deadline = absl::Seconds(1);    // of a load, and of a store; a longer one survives a busier machine
     absl::Duration lease = absl::Seconds(5);            // more than the deadlines of a lookup and a load together
     absl::Duration connect_timeout = absl::Seconds(1);  // how long to wait for kvistd at the start; it may come later, too
+    std::function<absl::Time()> now = absl::Now;        // by which swaps are timed
   };
 
   enum class LoadState { kPending, kLoaded, kFailed };

@@ -326,6 +326,7 @@ kvist_status kvist_free(kvist_client*, kvist_allocation allocation) {
 }
 kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
   if (world.behaviour.away) return KVIST_UNAVAILABLE;
+  if (world.behaviour.on_swap_out) world.behaviour.on_swap_out();
   Op swap{false, {}, {args->pages, args->pages + args->page_count}, {}};
   swap.allocation = args->allocation;
   for (const uint32_t page : swap.pages) swap.at_start.push_back(page == KVIST_NO_PAGE ? Bytes{} : ReadPage(*client, page));

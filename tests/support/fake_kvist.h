@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 // The C ABI of kvist in the test's own process, as unpleasant as the contract allows, and beyond it when it is told to lie: where
 // fake_kvist.cc is among a test's sources its definitions take the place of the library's. Forgets nothing by itself. One space,
@@ -35,6 +36,7 @@ struct Behaviour {
   kvist_status store_call = KVIST_OK;      // of kvist_store itself
   uint32_t chunks_max = UINT32_MAX;        // more are refused
   uint32_t lease_chunks_max = UINT32_MAX;  // hits that are longer, past what the engine has, get no lease
+  std::function<void()> on_swap_out = {};  // called by kvist_swap_out
 };
 
 struct Observed {

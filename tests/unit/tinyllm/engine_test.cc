@@ -3,6 +3,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include "examples/tinyllm/record.h"
 #include "tests/support/fake_kvist.h"
@@ -222,6 +224,40 @@ TEST_CASE("Engine under pressure swaps what is in no full chunk, and computes le
     CHECK(fake_kvist::observed().changed_under_store == 0);
   }
   CHECK(computed[1] < computed[0]);
+}
+
+TEST_CASE("Engine under pressure swaps only while that is cheaper than computing again, by what both have taken") {
+  // How long a batch and a swap take: between two looks at the clock passes what comes next.
+  struct Costs {
+    absl::Duration batch, swap;
+  };
+  const auto swaps = [](Costs costs, Engine::Options::Swap when) {
+    Engine::Options options = WithKvist();
+    options.kv_tokens = 24 * kPageTokens;
+    options.swap = when;
+    absl::Time now = absl::UnixEpoch();
+    absl::Duration next = costs.batch;
+    options.now = [&] { return now += std::exchange(next, costs.batch); };
+    fake_kvist::behaviour().on_swap_out = [&] { next = costs.swap; };
+    fake_kvist::behaviour().chunks_max = 0;  // so that each round computes, and preempts, as the first
+    std::unique_ptr<Engine> engine = NewEngine(options);
+    for (int round = 0; round < 4; ++round) {
+      CheckAsExpected(Ask(*engine));
+      engine->ForgetLocalPages();
+    }
+    REQUIRE(engine->stats().preemptions > 1);
+    CHECK(fake_kvist::observed().allocations == 0);
+    fake_kvist::behaviour().on_swap_out = {};
+    return engine->kvist()->stats().swaps_out;
+  };
+  using enum Engine::Options::Swap;
+  const Costs cheap_swaps{absl::Seconds(1), absl::Microseconds(1)}, dear_swaps{absl::Seconds(1), absl::Hours(1)},
+      cheap_computing{absl::Nanoseconds(1), absl::Microseconds(1)};
+  const uint64_t all = swaps(cheap_swaps, kAlways);
+  REQUIRE(all > 1);
+  CHECK(swaps(cheap_swaps, kWhenCheaper) == all);
+  CHECK(swaps(dear_swaps, kWhenCheaper) == 1);       // the first shows what they cost
+  CHECK(swaps(cheap_computing, kWhenCheaper) == 0);  // what a first one would take is known well enough
 }
 
 TEST_CASE(
