@@ -295,10 +295,10 @@ TEST_CASE("Row 2: slots that copies of killed engines hold are not given out bef
   TempDir dir;
   // Little more than one engine may lease, so that the other has to take what those who died held.
   DaemonProcess daemon(dir.path(), {"pool.bytes=36MiB", "pool.slab_bytes=4MiB", "lease.share=0.9", "copy.threads=1"});
+  SharedDiary beside;
+  ChildProcess bystander([&] { return WantEverySlot(daemon, *beside); });  // before this process has threads
   FakeEngine witness(FakeEngine::LargeOn(daemon.socket(), "witness"));
   REQUIRE(witness.status.message == "");
-  SharedDiary beside;
-  ChildProcess bystander([&] { return WantEverySlot(daemon, *beside); });
   REQUIRE(Eventually([&] { return beside->hits > 0; }));
   const auto baseline = StatusOf(daemon);
   std::mt19937 random(seed);
