@@ -60,6 +60,13 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
+// Of the pairs of fields that could be wrong at once; ThreadSanitizer takes a minute for all.
+#ifdef __SANITIZE_THREAD__
+constexpr size_t kStep = 11;
+#else
+constexpr size_t kStep = 1;
+#endif
+
 constexpr uint32_t kChunks = 4, kPagesPerChunk = 2;  // of the lease and the allocation that right entries name
 constexpr uint32_t kKeysAt = 64 << 10;               // of those chunks, in the arena; elsewhere it holds zeros
 
@@ -320,7 +327,7 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
   for (const shm::Opcode opcode : kAnswered) {
     uint32_t taken = 0;
     for (size_t i = 0; i < kTwists.size(); ++i) {
-      for (size_t j = i; j < kTwists.size(); ++j) {  // i == j: that field only
+      for (size_t j = i; j < kTwists.size(); j += kStep) {  // i == j: that field only
         shm::Entry entry = Right(opcode, entries++ % shm::kCells, held);
         kTwists[i].set(&entry, kTwists[i].value);
         kTwists[j].set(&entry, kTwists[j].value);

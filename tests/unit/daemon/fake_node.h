@@ -98,6 +98,7 @@ class FakeNode : public rpc::NodeControl {
     {
       absl::MutexLock lock(&mutex_);
       cleared_.push_back(wish.space);
+      changed_.SignalAll();
       jobs_.push_back({.id = jobs_.size() + 1,
                        .kind = "clear",
                        .space = wish.space,
@@ -265,6 +266,7 @@ class FakeNode : public rpc::NodeControl {
   void Stop() {
     absl::MutexLock lock(&mutex_);
     stopped_ = true;
+    changed_.SignalAll();
   }
   // Time that the last call was given.
   absl::Duration given() const {
@@ -273,8 +275,7 @@ class FakeNode : public rpc::NodeControl {
   }
   void WaitForAClear() const {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(
-        +[](const std::vector<std::string>* cleared) { return !cleared->empty(); }, &cleared_));
+    while (cleared_.empty()) changed_.Wait(&mutex_);
   }
   std::vector<std::string> cleared() const {
     absl::MutexLock lock(&mutex_);
@@ -333,7 +334,9 @@ class FakeNode : public rpc::NodeControl {
     absl::MutexLock lock(&mutex_);
     given_ = deadline - MonotonicNow();
     if (hanging_) {
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), given_)) return absl::UnavailableError("kvistd is stopping");
+      const absl::Time until = absl::Now() + given_;
+      while (!stopped_ && !changed_.WaitWithDeadline(&mutex_, until)) {}
+      if (stopped_) return absl::UnavailableError("kvistd is stopping");
       return absl::DeadlineExceededError("the node didn't answer in time");
     }
     if (!error_.ok()) return error_;
@@ -355,6 +358,7 @@ class FakeNode : public rpc::NodeControl {
                                      .age = absl::Minutes(90)}};
   rpc::ReloadResult reloaded_;
   mutable absl::Mutex mutex_;
+  mutable absl::CondVar changed_;  // stopped_ or cleared_
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   absl::Duration given_ ABSL_GUARDED_BY(mutex_);
   bool hanging_ ABSL_GUARDED_BY(mutex_) = false;

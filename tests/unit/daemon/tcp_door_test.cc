@@ -72,6 +72,7 @@ class Behind {
       const absl::MutexLock lock(&mutex_);
       taken_.push_back(std::move(socket));
       ++came_;
+      one_came_.SignalAll();
     };
     options.warn = [this](const std::string& text) {
       const absl::MutexLock lock(&mutex_);
@@ -84,11 +85,11 @@ class Behind {
   }
   bool HasTaken(size_t count) {
     const absl::MutexLock lock(&mutex_);
-    const auto enough = [&] {
-      mutex_.AssertHeld();
-      return came_ >= count;
-    };
-    return mutex_.AwaitWithTimeout(absl::Condition(&enough), absl::Milliseconds(kSoonMillis));
+    const absl::Time deadline = absl::Now() + absl::Milliseconds(kSoonMillis);
+    while (came_ < count) {
+      if (one_came_.WaitWithDeadline(&mutex_, deadline)) break;
+    }
+    return came_ >= count;
   }
   bool Has(const TcpPeer& peer) {
     const absl::MutexLock lock(&mutex_);
@@ -118,6 +119,7 @@ class Behind {
 
  private:
   absl::Mutex mutex_;
+  absl::CondVar one_came_;
   std::vector<UniqueFd> taken_ ABSL_GUARDED_BY(mutex_);
   size_t came_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> warned_ ABSL_GUARDED_BY(mutex_);
