@@ -37,8 +37,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
   if (!client->stop_ || !client->wake_) return ErrnoStatus("eventfd", errno);
 
   // The first handshake runs on the caller's thread: the engine's write_page is called during kvist_connect and never later.
-  const int64_t deadline =
-      MonotonicNanos() + (options.connect_timeout_us > 0 ? options.connect_timeout_us : 1'000'000) * 1000;
+  const int64_t deadline = client->DeadlineNanos(options.connect_timeout_us > 0 ? options.connect_timeout_us : 1'000'000);
   for (int64_t pause = kRetryFirstNanos; true; pause = std::min(2 * pause, kRetryMostNanos)) {
     absl::StatusOr<std::shared_ptr<Link>> link = Link::Connect(&client->registration_, deadline, client->stop_.get());
     if (link.ok()) {

@@ -71,6 +71,7 @@ class Client {
     int64_t deadline_nanos = 0;
     bool awaited_by_stream = false;
     bool by_layers = false;   // KVIST_AFTER_LAYERS
+    uint32_t keys = 0;        // that a lookup has asked for
     uint32_t generation = 0;  // of the place; odd while in use
   };
 

@@ -62,7 +62,8 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<co
       return status;
     }
   }
-  return Remember({link, ticket, kind, GivenUp::kNo, entry.deadline_nanos, false, after.what == KVIST_AFTER_LAYERS});
+  return Remember(
+      {link, ticket, kind, GivenUp::kNo, entry.deadline_nanos, false, after.what == KVIST_AFTER_LAYERS, entry.keys});
 }
 
 absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {

@@ -112,7 +112,7 @@ std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeou
     return NoAnswer();
   }
   Reply reply = Read(*op->link, op->ticket);
-  hit->chunks = reply.chunks;
+  hit->chunks = std::min(reply.chunks, op->keys);
   hit->coming = reply.coming;
   hit->lease = reply.handle;
   return std::move(reply.status);

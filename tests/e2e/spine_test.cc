@@ -60,6 +60,20 @@ TEST_CASE("An engine loads what it stored, bit for bit") {
   CHECK(daemon.Terminate() == 0);
 }
 
+TEST_CASE("A client that waits for ever for a kvistd is connected when one has come") {
+  TempDir dir;
+  kvist_connection connection = KVIST_REFUSED;
+  std::thread engine([&] {
+    FakeEngine::Options options = FakeEngine::On(dir.path() + "/engine.sock");
+    options.connect_timeout_us = INT64_MAX;
+    FakeEngine waits(options);
+    connection = waits.scheduler().connection();
+  });
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  engine.join();
+  CHECK(connection == KVIST_CONNECTED);
+}
+
 TEST_CASE("A chunk of several ranks is a hit only when all have stored it") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
