@@ -23,8 +23,8 @@ TEST_CASE("Door lets one user have half of all connections at most, also when th
   const std::string path = dir.path() + "/engine.sock";
   absl::StatusOr<UniqueFd> listening = ListenAt(path, 0600, "");
   REQUIRE(listening.ok());
-  Door door(
-      *std::move(listening), {.guests = 8, .of_one_uid = 512}, [](const std::string&) {}, [] {});
+  Door door(*std::move(listening), {.guests = 8, .of_one_uid = 512},
+            {.log = [](const std::string&) {}, .refused = [] {}, .make_room = [](uid_t) { return false; }});
   std::vector<Door::Guest> guests;
   std::string why;  // the last was refused
   const auto knock = [&](uint32_t times) {
