@@ -101,13 +101,19 @@ absl::Status KvLayout::Validate(const std::vector<Bytes>& region_lengths) const 
   return ValidateSegments(*this);
 }
 
-absl::Status KvMemory::ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const {
-  KVIST_CHECK(layer.value < layout.layers.size() && page.value < layout.pages);
+absl::Status KvMemory::ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, Bytes from,
+                                std::span<std::byte> out) const {
+  KVIST_CHECK(layer.value < layout.layers.size() && page.value < layout.pages && from <= layout.page_bytes() &&
+              out.size() <= (layout.page_bytes() - from).value);
   const KvLayout::Layer& place = layout.layers[layer.value];
   const ByteOffset start = place.offset + layout.page_stride * page.value;
-  for (const Bytes offset : layout.segment_offsets) {
-    KVIST_RETURN_IF_ERROR(regions[place.region].Read(start + offset, out, layout.segment_bytes));
-    out += layout.segment_bytes.value;
+  while (!out.empty()) {
+    const Bytes in_segment{from.value % layout.segment_bytes.value};
+    const Bytes piece = std::min(Bytes{out.size()}, layout.segment_bytes - in_segment);
+    const Bytes segment = layout.segment_offsets[from / layout.segment_bytes];
+    KVIST_RETURN_IF_ERROR(regions[place.region].Read(start + segment + in_segment, out.data(), piece));
+    out = out.subspan(piece.value);
+    from += piece;
   }
   return absl::OkStatus();
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,8 +55,8 @@ struct KvMemory {
   std::vector<EngineRegion> regions;
   Gpu* gpu = nullptr;  // whose memory all regions are; null: the host's
 
-  // Reads or writes one page of one layer, segment after segment; for probe pages. Errors: those of EngineRegion::Read.
-  absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, std::byte* out) const;
+  // Reads bytes [from, from + out.size()) of one page of one layer, segment after segment; for probe pages. Errors: those of EngineRegion::Read.
+  absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, Bytes from, std::span<std::byte> out) const;
 };
 
 }  // namespace kvist::cuda

@@ -11,6 +11,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include <cerrno>
+#include <deque>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -21,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/session/door.h"
 #include "daemon/session/listening_socket.h"
+#include "daemon/session/probe_check.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -32,6 +34,7 @@ namespace kvist::session {
 namespace {
 
 constexpr absl::Duration kHandshake = absl::Seconds(10);
+constexpr Bytes kCheckedAtOnce = MiB(16);  // of probe pages: some milliseconds, which others wait
 
 // What an epoll event is about, in its data word: kind in the low two bits, the connection's number above.
 enum class Source : uint64_t { kDoor = 0, kInbox = 1, kSocket = 2, kProcess = 3 };
@@ -57,10 +60,11 @@ struct Listener::State {
     Peer peer;
     std::string tenant;
     absl::Time since;
-    uint64_t nonce = 0;         // of the probe pages that are being written
-    GroupId probing;            // whose they are
-    Registration registration;  // until it is opened
-    UniqueFd memory_fd;         // of Welcome
+    uint64_t nonce = 0;               // of the probe pages that are being written
+    GroupId probing;                  // whose they are
+    std::optional<ProbeCheck> check;  // of them, once they are written
+    Registration registration;        // until it is opened
+    UniqueFd memory_fd;               // of Welcome
     UniqueFd doorbell_fd;
     SpaceDigest digest;
     std::string memory_proof;
@@ -92,6 +96,7 @@ struct Listener::State {
 
   // The thread's own.
   std::unordered_map<uint64_t, Connection> connections;
+  std::deque<uint64_t> checks;  // of connections, in turns; some may be gone
   uint64_t next_number = 1;
   bool stopping = false;
 
@@ -122,7 +127,7 @@ struct Listener::State {
   void Loop() {
     while (!stopping || !connections.empty()) {
       epoll_event events[64];
-      const int count = ::epoll_wait(epoll.get(), events, 64, 1000);
+      const int count = ::epoll_wait(epoll.get(), events, 64, checks.empty() ? 1000 : 0);
       for (int i = 0; i < count; ++i) {
         const uint64_t number = events[i].data.u64 >> 2;
         switch (static_cast<Source>(events[i].data.u64 & 3)) {
@@ -132,6 +137,7 @@ struct Listener::State {
           case Source::kProcess: HungUp(number, Ending::kExited, "the process has ended"); break;
         }
       }
+      GoOnChecking();
       DropSlowHandshakes();
     }
     absl::MutexLock lock(&mutex);
@@ -176,7 +182,11 @@ struct Listener::State {
       return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
     if (connection.stage == Connection::Stage::kHello && message.has_hello())
       return Hello(&connection, message.hello(), std::move(frame->fds));
-    if (connection.stage == Connection::Stage::kProbing && message.has_probe_written()) return Probed(&connection);
+    if (connection.stage == Connection::Stage::kProbing && !connection.check.has_value() && message.has_probe_written()) {
+      connection.check.emplace(connection.registration.memory, connection.probing, connection.nonce);
+      checks.push_back(number);
+      return;
+    }
     Reject(&connection, absl::InvalidArgumentError("a packet came out of turn"));
   }
 
@@ -200,12 +210,29 @@ struct Listener::State {
     (void)shm::SendFrame(connection->socket.get(), frame.SerializeAsString());
   }
 
+  // Checks some of what has been written, in turns: pages may be as large as clients say.
+  void GoOnChecking() {
+    for (Bytes left = kCheckedAtOnce; left > Bytes{} && !checks.empty();) {
+      const uint64_t number = checks.front();
+      checks.pop_front();
+      const auto found = connections.find(number);
+      if (found == connections.end()) continue;
+      Connection& connection = found->second;
+      const absl::StatusOr<bool> all = connection.check->GoOn(&left);
+      if (!all.ok()) {
+        Reject(&connection, all.status());
+      } else if (*all) {
+        Probed(&connection);
+      } else {
+        checks.push_back(number);
+      }
+    }
+  }
+
   void Probed(Connection* connection) {
-    const cuda::KvMemory& memory = *connection->registration.memory;
-    const absl::Status verified = VerifyProbe(memory, connection->probing, connection->nonce);
-    if (!verified.ok()) return Reject(connection, verified);
+    connection->check.reset();
     const GroupId next{static_cast<uint16_t>(connection->probing.value + 1)};
-    if (next.value < memory.layouts.size()) return Probe(connection, next);
+    if (next.value < connection->registration.memory->layouts.size()) return Probe(connection, next);
     OpenSession(connection);
   }
 

@@ -14,7 +14,6 @@
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
 #include "storage/base/shm/layout.h"
-#include "storage/base/shm/probe_pattern.h"
 #include "storage/base/status.h"
 
 namespace kvist::session {
@@ -387,28 +386,6 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
   }
   registration.space = SpecOf(space, tenant);
   return registration;
-}
-
-absl::Status VerifyProbe(const cuda::KvMemory& memory, GroupId group, uint64_t nonce) {
-  const cuda::KvLayout& layout = memory.layouts[group.value];
-  uint32_t first = 0;  // layer of the group
-  for (uint16_t g = 0; g < group.value; ++g) first += static_cast<uint32_t>(memory.layouts[g].layers.size());
-  const size_t page_bytes = layout.page_bytes().value;
-  std::vector<std::byte> found(page_bytes), wanted(page_bytes);
-  for (uint32_t layer = 0; layer < layout.layers.size(); ++layer) {
-    for (const PageId page : {PageId{0}, PageId{layout.pages - 1}}) {
-      KVIST_RETURN_IF_ERROR(memory.ReadPage(layout, LayerIndex{layer}, page, found.data()));
-      shm::FillProbePattern(nonce, LayerIndex{first + layer}, page, wanted);
-      if (std::memcmp(found.data(), wanted.data(), page_bytes) == 0) continue;
-      size_t at = 0;
-      while (found[at] == wanted[at]) ++at;
-      return absl::FailedPreconditionError(
-          absl::StrCat("the KV memory isn't where it was described: page ", page.value, " of layer ", first + layer,
-                       " differs from what the engine wrote from byte ", at, " of ", page_bytes, " on (segment ",
-                       at / layout.segment_bytes.value, "); check base, strides and segments"));
-    }
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace kvist::session

@@ -59,10 +59,6 @@ struct GroupForm {  // of a chunk of a group on one rank: [layer][segment][page]
 };
 absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description);
 
-// Compares the first and last page of every layer of a group with the pattern of `nonce`: proof that the engine's own indexing and its
-// description name the same bytes. Errors: FailedPrecondition  says which page differs, and in which byte first.
-absl::Status VerifyProbe(const cuda::KvMemory& memory, GroupId group, uint64_t nonce);
-
 }  // namespace kvist::session
 
 #endif  // KVIST_DAEMON_SESSION_REGISTRATION_H_

@@ -2,9 +2,12 @@
 // up on; kvistd and an honest engine beside it don't notice.
 #include <catch2/catch.hpp>
 
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +18,7 @@
 #include "tests/support/raw_client.h"
 #include "tests/support/temp_dir.h"
 
+namespace session = kvist::session::v1;
 using kvist::test::Bystander;
 using kvist::test::DaemonProcess;
 using kvist::test::FdsFallTo;
@@ -29,6 +33,15 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
+
+// The most resident memory that the process ever had, in KiB.
+uint64_t PeakKiB(const DaemonProcess& daemon) {
+  std::ifstream status("/proc/" + std::to_string(daemon.pid()) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::stoull(line.substr(6));
+  }
+  return 0;
+}
 
 }  // namespace
 
@@ -78,4 +91,42 @@ TEST_CASE("Row 30: whoever shakes hands while kvistd runs out of descriptors is 
               refused, turned_away);
   CHECK(served > 0);
   CHECK(refused > 0);
+}
+
+TEST_CASE("Row 30: probe pages of 1 GiB take no memory of kvistd's") {
+  if (kSanitized) {
+    WARN("skipped: AddressSanitizer keeps freed memory for a while");
+    return;
+  }
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kProvoked);
+  Bystander bystander(daemon);
+  constexpr uint64_t kPage = uint64_t{1} << 30;
+  RawClient client(daemon);
+  const kvist::UniqueFd memfd(::memfd_create("huge", MFD_CLOEXEC));  // has holes, and no pages
+  REQUIRE(::ftruncate(memfd.get(), static_cast<off_t>(2 * kPage)) == 0);
+  session::ClientFrame frame = RawClient::GoodHello();
+  session::Hello& hello = *frame.mutable_hello();
+  hello.set_probed(false);
+  hello.mutable_space()->set_chunk_tokens(16);
+  hello.mutable_space()->mutable_groups(0)->set_layers(1);
+  hello.mutable_space()->mutable_groups(0)->set_segment_bytes(kPage);
+  hello.mutable_memory()->mutable_layers()->RemoveLast();
+  hello.mutable_memory()->mutable_groups(0)->set_pages(2);
+  hello.mutable_memory()->mutable_groups(0)->set_page_stride(kPage);
+  client.SendBytes(frame.SerializeAsString(), {memfd.get()});
+  const auto probe = client.Receive();
+  REQUIRE(probe != nullptr);
+  INFO(probe->refused().message());
+  REQUIRE(probe->has_probe());
+  const uint64_t before = PeakKiB(daemon);
+  session::ClientFrame written;
+  written.mutable_probe_written();
+  client.SendBytes(written.SerializeAsString(), {});
+  const auto answer = client.Receive();
+  REQUIRE(answer != nullptr);
+  CHECK(answer->refused().message().find("isn't where it was described") != std::string::npos);
+  const uint64_t after = PeakKiB(daemon);
+  std::printf("row 30: probe pages of 1 GiB refused, most resident memory %lu -> %lu KiB\n", before, after);
+  CHECK(after < before + 32768);
 }

@@ -1,4 +1,4 @@
-// What an engine sends before it is served: a packet and its descriptors -> ClientFrame -> CheckHello -> VerifyProbe.
+// What an engine sends before it is served: a packet and its descriptors -> ClientFrame -> CheckHello -> ProbeCheck.
 //
 // Input: | descriptors 1 byte | packet |. The low two bits of the first byte say how many memfds come with the packet, the next two
 // how each was made: sealed (mapped), not sealed (read with preadv), one page only, of zero bytes. process_regions are of this process, which is
@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/session/probe_check.h"
 #include "daemon/session/registration.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
@@ -97,8 +98,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   CheckAccepted(frame.hello(), *registration);
   if (registration->memory != nullptr) {
-    for (uint16_t group = 0; group < registration->memory->layouts.size(); ++group)
-      (void)session::VerifyProbe(*registration->memory, kvist::GroupId{group}, 7);
+    for (uint16_t group = 0; group < registration->memory->layouts.size(); ++group) {
+      kvist::Bytes left = kvist::MiB(64);
+      const absl::StatusOr<bool> all = session::ProbeCheck(registration->memory, kvist::GroupId{group}, 7).GoOn(&left);
+      KVIST_CHECK(all.ok() || !all.status().message().empty());
+    }
   }
   return 0;
 }

@@ -212,7 +212,14 @@ TEST_CASE("KvMemory reads a page segment after segment, mapped or not") {
                                   page * layout.page_stride.value + offset.value;
             expected.insert(expected.end(), at, at + layout.segment_bytes.value);
           }
-          REQUIRE(world.memory()->ReadPage(layout, {layer}, {page}, found.data()) == absl::OkStatus());
+          REQUIRE(world.memory()->ReadPage(layout, {layer}, {page}, Bytes{}, found) == absl::OkStatus());
+          CHECK(found == expected);
+          // And in two parts, wherever a segment ends.
+          const size_t first = found.size() / 3;
+          std::fill(found.begin(), found.end(), std::byte{});
+          const std::span<std::byte> all(found);
+          REQUIRE(world.memory()->ReadPage(layout, {layer}, {page}, Bytes{}, all.first(first)) == absl::OkStatus());
+          REQUIRE(world.memory()->ReadPage(layout, {layer}, {page}, Bytes{first}, all.subspan(first)) == absl::OkStatus());
           CHECK(found == expected);
         }
       }
@@ -224,8 +231,8 @@ TEST_CASE("KvMemory says OutOfRange when the file has shrunk") {
   KvWorld world(KnownLayouts()[0], Seal::kNone, 1, 5);
   std::vector<std::byte> page(world.layout().page_bytes().value);
   REQUIRE(::ftruncate(world.fd(0), 100) == 0);
-  CHECK(world.memory()->ReadPage(world.layout(), {0}, {0}, page.data()).code() == absl::StatusCode::kOutOfRange);
-  CHECK(world.memory()->ReadPage(world.layout(), {2}, {world.layout().pages - 1}, page.data()).code() ==
+  CHECK(world.memory()->ReadPage(world.layout(), {0}, {0}, Bytes{}, page).code() == absl::StatusCode::kOutOfRange);
+  CHECK(world.memory()->ReadPage(world.layout(), {2}, {world.layout().pages - 1}, Bytes{}, page).code() ==
         absl::StatusCode::kOutOfRange);
 }
 

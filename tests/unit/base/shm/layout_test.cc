@@ -99,4 +99,8 @@ TEST_CASE("Probe patterns differ by nonce, layer and page, and are the same ever
   CHECK(pattern(1, 2, 3) != pattern(2, 2, 3));
   CHECK(pattern(1, 2, 3) != pattern(1, 3, 3));
   CHECK(pattern(1, 2, 3) != pattern(1, 2, 4));
+  const std::vector<std::byte> whole = pattern(1, 2, 3);
+  std::vector<std::byte> rest(whole.size() - 24);
+  shm::FillProbePattern(1, LayerIndex{2}, PageId{3}, rest, 24);
+  CHECK(rest == std::vector<std::byte>(whole.begin() + 24, whole.end()));
 }
