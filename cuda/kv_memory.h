@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "cuda/engine_region.h"
 #include "storage/base/ids.h"
+#include "storage/base/shm/layout.h"
 #include "storage/base/units.h"
 #include "storage/pool/slot_header.h"
 
@@ -26,9 +27,8 @@ struct KvLayout {
     uint32_t region = 0;
     ByteOffset offset{};
   };
-  static constexpr size_t kLayersMax = kSlotLayersMax;  // their checksums fit into a slot's header place
-  // Validate compares them in pairs; K and V of 512 heads apart fit.
-  static constexpr size_t kSegmentsMax = 1024;
+  static constexpr size_t kLayersMax = kSlotLayersMax;       // their checksums fit into a slot's header place
+  static constexpr size_t kSegmentsMax = shm::kSegmentsMax;  // Validate compares them in pairs
   std::vector<Layer> layers;
   uint32_t pages = 0;  // page ids are below this
   Bytes page_stride{};

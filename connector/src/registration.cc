@@ -19,7 +19,6 @@
 namespace kvist::connector {
 namespace {
 
-constexpr uint64_t kSegmentsMax = 4096;
 constexpr size_t kNameMax = 255;
 constexpr size_t kCudaRegionsMax = 512;
 constexpr size_t kOtherRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
@@ -225,8 +224,9 @@ absl::Status Registration::TakePages(const kvist_group_pages& pages, Group* grou
   if (pages.dim_count > 0) group->dims.assign(pages.dims, pages.dims + pages.dim_count);
   uint64_t segments = 1;
   for (const kvist_dim& dim : group->dims) {
-    if (dim.count == 0 || (segments *= dim.count) > kSegmentsMax)
-      return absl::InvalidArgumentError("the counts of memory.dims are 0 or multiply to more than 4096");
+    if (dim.count == 0 || (segments *= dim.count) > shm::kSegmentsMax)
+      return absl::InvalidArgumentError(
+          absl::StrCat("the counts of memory.dims are 0 or multiply to more than ", shm::kSegmentsMax));
   }
   if (segments != group->segments)
     return absl::InvalidArgumentError(

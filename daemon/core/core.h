@@ -100,6 +100,10 @@ struct CoreOptions {
   };
   std::optional<Remote> remote = {};
   bool below() const { return disk.has_value() || remote.has_value(); }
+  uint8_t tiers_below() const {  // TierBit of each
+    return static_cast<uint8_t>((disk.has_value() ? TierBit(Tier::kSsd) : 0) |
+                                (remote.has_value() ? TierBit(Tier::kRemote) : 0));
+  }
   // What is below is left alone where the engine, by what it reports, computes it sooner than it would be read. Off: it is always read.
   bool gate = true;
   // Seeds the index's hash; random in a daemon, fixed in a simulation.

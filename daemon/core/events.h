@@ -591,7 +591,7 @@ struct ChunkWhere {
   SpaceId space;
   GroupId group;
   ChunkKey key;
-  uint8_t tiers = 0;  // a bit for each, 1 << Tier; none: it is gone
+  uint8_t tiers = 0;  // TierBit of each; none: it is gone
 
   friend bool operator==(const ChunkWhere&, const ChunkWhere&) = default;
 };

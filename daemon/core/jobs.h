@@ -17,6 +17,7 @@ using JobId = Id<struct JobTag, uint64_t>;  // counts up from 1; never reused
 
 enum class Tier : uint8_t { kDram, kSsd, kRemote };
 inline constexpr size_t kTiers = 3;
+constexpr uint8_t TierBit(Tier tier) { return static_cast<uint8_t>(1U << static_cast<uint8_t>(tier)); }  // in a set of tiers
 
 enum class JobKind : uint8_t { kClear, kClearPrompt, kMove, kPrefetch, kCompress, kDecompress };
 enum class JobState : uint8_t { kRunning, kDone, kCancelled };

@@ -260,7 +260,7 @@ void Placement::ForgetRemote(ChunkIndex i) {
 // ---- Who watches ------------------------------------------------------------------------------------------------------------
 
 ChunkWhere Placement::Where(const Chunk& chunk) {
-  const auto bit = [](bool there, Tier tier) { return there ? 1u << static_cast<uint32_t>(tier) : 0u; };
+  const auto bit = [](bool there, Tier tier) { return there ? TierBit(tier) : uint8_t{0}; };
   const uint32_t tiers = bit(chunk.state == ChunkState::kSealed, Tier::kDram) | bit(chunk.on_disk(), Tier::kSsd) |
                          bit(chunk.remote == RemoteCopy::kThere, Tier::kRemote);
   return {chunk.space, chunk.group, chunk.key, static_cast<uint8_t>(chunk.whole() ? tiers : 0)};

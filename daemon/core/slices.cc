@@ -7,12 +7,6 @@
 
 namespace kvist::core {
 
-namespace {
-
-uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(tier)); }
-
-}  // namespace
-
 // ---- Jobs -------------------------------------------------------------------------------------------------------------------
 
 void Core::StartJob(Job job) {
@@ -37,19 +31,17 @@ void Core::On(const ClearAsked& event, Effects* out) {
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
       cleared_pins_.push_back(std::move(pins));
   }
-  const auto below = static_cast<uint8_t>((options_.disk.has_value() ? BitOf(Tier::kSsd) : 0) |
-                                          (options_.remote.has_value() ? BitOf(Tier::kRemote) : 0));
   placement_.HiddenAtOnce();
   // Places that are made later hold nothing of the epochs before.
   Job job{.id = event.job, .request = event.request, .space = event.space, .resumed = event.resumed};
   job.total = chunks_.places();
-  job.unkept = below;
+  job.unkept = options_.tiers_below();
   StartJob(std::move(job));
   if (options_.below()) out->push_back(SpaceCleared{event.job, event.space});
 }
 
 void Core::On(const ClearKept& event, Effects*) {
-  jobs_.Keep(event.job, BitOf(event.in));
+  jobs_.Keep(event.job, TierBit(event.in));
   if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
 }
 

@@ -25,24 +25,19 @@ absl::Status CheckTier(core::Tier tier, const core::CoreOptions& options) {
   return absl::OkStatus();
 }
 
-uint8_t BitOf(core::Tier tier) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(tier)); }
-
-uint8_t TiersBelow(const core::CoreOptions& options) {
-  return static_cast<uint8_t>((options.disk.has_value() ? BitOf(core::Tier::kSsd) : 0) |
-                              (options.remote.has_value() ? BitOf(core::Tier::kRemote) : 0));
-}
-
 // Those that a job which goes on needs. Of a clear: each in which what it clears may lie, or it would be there again with the tier.
 uint8_t TiersOf(const core::ClearAsked&, uint8_t below) { return below; }
 uint8_t TiersOf(const core::PromptClearAsked&, uint8_t below) { return below; }
-uint8_t TiersOf(const core::TierClearAsked& clear, uint8_t) { return BitOf(clear.tier); }
-uint8_t TiersOf(const core::MoveAsked& move, uint8_t) { return static_cast<uint8_t>(BitOf(move.from) | BitOf(move.to)); }
-uint8_t TiersOf(const core::RecodeAsked&, uint8_t) { return BitOf(core::Tier::kRemote); }
+uint8_t TiersOf(const core::TierClearAsked& clear, uint8_t) { return core::TierBit(clear.tier); }
+uint8_t TiersOf(const core::MoveAsked& move, uint8_t) {
+  return static_cast<uint8_t>(core::TierBit(move.from) | core::TierBit(move.to));
+}
+uint8_t TiersOf(const core::RecodeAsked&, uint8_t) { return core::TierBit(core::Tier::kRemote); }
 
 absl::Status CheckTiers(const AskedJob& asked, const core::CoreOptions& options) {
   const uint8_t needed = std::visit([&](const auto& event) { return TiersOf(event, asked.tiers); }, asked.event);
   for (const core::Tier tier : {core::Tier::kSsd, core::Tier::kRemote}) {
-    if ((needed & BitOf(tier)) != 0) KVIST_RETURN_IF_ERROR(CheckTier(tier, options));
+    if ((needed & core::TierBit(tier)) != 0) KVIST_RETURN_IF_ERROR(CheckTier(tier, options));
   }
   return absl::OkStatus();
 }
@@ -59,7 +54,7 @@ absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) 
   }
   const core::JobId job{next_job_++};
   AskedJob kept;
-  kept.tiers = TiersBelow(core_.options());
+  kept.tiers = core_.options().tiers_below();
   const std::optional<SpaceId> space = asked.space;
   if (space.has_value()) kept.space = core_.spec(*space).description;
   if constexpr (kOnPrompt<Asked>) {

@@ -22,7 +22,7 @@ namespace {
 // Limits that keep a description small; far above any engine's. The product of the numbers below can't overflow 64 bits.
 constexpr uint64_t kNameBytesMax = 255;
 constexpr uint64_t kLayersMax = cuda::KvLayout::kLayersMax;
-constexpr uint64_t kSegmentsMax = 4096;
+constexpr uint64_t kSegmentsMax = cuda::KvLayout::kSegmentsMax;
 constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
 constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
 constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;

@@ -408,8 +408,9 @@ KVIST_API kvist_status kvist_report_prefill(kvist_client* client, uint32_t first
 
 typedef uint64_t kvist_allocation; /* 0 is none */
 
-/* Errors: RESOURCE_EXHAUSTED  no room now, the instance has its share of the pool already, or more than 16,384 / (1 + ranks) chunks at once:
- * nothing was allocated. */
+/* Errors: RESOURCE_EXHAUSTED  no room now, or the instance or its tenant has its share of the pool already. INVALID_ARGUMENT  more than
+ * 4,096 chunks at once, or than 16,384 / (1 + shards): a shard for each rank, or in replicated groups for each pipeline stage. Then nothing was
+ * allocated. */
 KVIST_API kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
                                    kvist_allocation* allocation);
 /* Any session of the instance may; copies under way keep what they need. Unknown and ended allocations are ignored. */

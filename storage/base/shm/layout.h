@@ -27,7 +27,8 @@ inline constexpr uint32_t kEntries = 1024;  // a power of two
 inline constexpr uint32_t kCells = 1024;    // operations in flight in one session
 // >= the arguments of the largest request: 4,097 keys of 32 bytes and their pages.
 inline constexpr Bytes kArenaBytes = MiB(4);
-inline constexpr uint32_t kKeysMax = 4096;  // chunks of one request; = core::Core::kKeysMax
+inline constexpr uint32_t kSegmentsMax = 1024;  // of a page in one layer: K and V of 512 heads apart fit
+inline constexpr uint32_t kKeysMax = 4096;      // chunks of one request; = core::Core::kKeysMax
 
 enum class Opcode : uint8_t {
   kLookup = 1,   // arena: keys[keys]

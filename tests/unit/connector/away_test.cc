@@ -132,6 +132,12 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   CHECK_THAT(refusal([](Engine& e) { e.memory.write_page = nullptr; }), Contains("write_page is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
   CHECK_THAT(refusal([](Engine& e) { e.layer.region = 4; }), Contains("region 4 of 1"));
+  const kvist_dim heads{1025, 8};  // one more than kvistd serves
+  CHECK_THAT(refusal([&](Engine& e) {
+               e.memory.dims = &heads;
+               e.memory.dim_count = 1;
+             }),
+             Contains("multiply to more than 1024"));
   std::vector<kvist_layer> many(8000, {0, uint64_t{1} << 40});  // more than a Hello has room for
   CHECK_THAT(refusal([&](Engine& e) {
                e.options.space.layers = static_cast<uint32_t>(many.size());
