@@ -85,7 +85,7 @@ const std::vector<ConfigKey>& ConfigKeys() {
       Live("How many sockets of engines may be open at a time, half-open ones too. A session takes 5 MiB. Lowering it ends "
            "none that is there.",
            Integer<uint32_t>(KVIST_FIELD(session, connections_max), 1, 65536)),
-      AtStart("How many of them one user may have, so that no user can take all.",
+      AtStart("How many of them one user may have, and never more than half, so that no user can take all.",
               Integer<uint32_t>(KVIST_FIELD(session, connections_per_uid), 1, 65536)),
       AtStart("Pins the thread that owns the index; for benchmarks.",
               Integer<int32_t>(KVIST_FIELD(session, reactor_cpu), -1, CPU_SETSIZE - 1, "; -1 leaves it to the kernel")),

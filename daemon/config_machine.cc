@@ -1,5 +1,6 @@
 #include "daemon/config_machine.h"
 
+#include <fcntl.h>
 #include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,9 +8,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -33,7 +36,7 @@ std::string DirectoryOf(const std::string& path) {
 // Why a file can't be read by this process; "" when it can.
 std::string WhyUnreadable(const std::string& path) {
   if (IsDirectory(path)) return "it is a directory";
-  return access(path.c_str(), R_OK) == 0 ? "" : std::strerror(errno);
+  return faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 ? "" : std::strerror(errno);
 }
 
 class Lacks {
@@ -58,13 +61,21 @@ class Lacks {
         "a group of this machine that kvistd is a member of, or \"\" for the daemon's own");
   }
 
-  // The last part of a socket's directory is made (socket_dir.h).
+  // kvistd makes this one, and all that lack above it, before any socket's.
+  void WillBeMade(std::string dir) {
+    for (; dir.size() > 1 && dir.find('/') != std::string::npos; dir = DirectoryOf(dir)) made_.insert(dir);
+  }
+
+  // The last part of a socket's directory is made (socket_dir.h), in the order in which they are asked for.
   void AskDirectoryOf(absl::string_view section, absl::string_view name, const std::string& socket) {
     if (socket.empty()) return;
     const std::string dir = DirectoryOf(socket), above = DirectoryOf(dir);
     struct stat found {};
     const bool is_there = stat(dir.c_str(), &found) == 0;
-    if (is_there ? S_ISDIR(found.st_mode) : IsDirectory(above)) return;
+    if (is_there ? S_ISDIR(found.st_mode) : IsDirectory(above) || made_.contains(above) || made_.contains(dir)) {
+      made_.insert(dir);
+      return;
+    }
     Add(section, name,
         is_there ? absl::StrCat(Quoted(socket), ", where ", dir, " is no directory")
                  : absl::StrCat(Quoted(socket), ", where there is neither ", dir, " nor ", above, " to make it in"),
@@ -85,6 +96,7 @@ class Lacks {
   }
 
   const Machine& machine_;
+  std::set<std::string> made_;  // directories that will be there
   std::vector<ConfigProblem> lacks_;
 };
 
@@ -94,6 +106,7 @@ Machine ThisMachine() { return {UsableCpus(), pool::FindMemoryLimit()}; }
 
 std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& machine) {
   Lacks lacks(machine);
+  lacks.WillBeMade(options.daemon.state_dir);
   lacks.AskDirectoryOf("session", "socket", options.session.socket);
   lacks.AskGroup("session", "socket_group", options.session.socket_group);
   if (options.session.reactor_cpu >= 0) lacks.AskCpu("session", "reactor_cpu", options.session.reactor_cpu);
@@ -108,7 +121,9 @@ std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& mach
   if (!options.remote.store.empty()) {
     lacks.AskFile("remote", "secret_file", options.remote.secret_file);
     lacks.AskFile("remote", "credentials_file", options.remote.credentials_file);
-    lacks.AskFile("remote", "ca_file", options.remote.ca_file);
+    const bool by_tls =
+        !absl::StartsWith(options.remote.store, "file://") && !absl::StartsWith(options.remote.store, "redis://");
+    if (by_tls) lacks.AskFile("remote", "ca_file", options.remote.ca_file);
   }
   for (const int cpu : options.copy.cpus) lacks.AskCpu("copy", "cpus", cpu);
   return std::move(lacks).Take();

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -59,6 +60,8 @@ void LeaveNoCore() {
   const rlimit none{0, 0};
   if (setrlimit(RLIMIT_CORE, &none) != 0)
     spdlog::warn("RLIMIT_CORE: {}; a core dump would hold users' KV", std::strerror(errno));
+  // A handler that cores are piped to gets them all the same (core(5)); then of no memory.
+  std::ofstream("/proc/self/coredump_filter") << "0";
 }
 
 // The soft limit is low for the sake of programs that use select(), and a connection takes several descriptors.

@@ -53,7 +53,9 @@ cleanup() {
     echo "kvistd's last words:" >&2
     tail -n 20 "$work/kvistd.log" >&2
   fi
-  rm -rf "$work" ${made:+"$made"}
+  rm -rf "$work"
+  # Unless somebody else's kvistd has it by now.
+  [ -z "$made" ] || [ ! -e "$made/lock" ] || flock -n "$made/lock" rm -rf "$made"
   exit $status
 }
 trap cleanup EXIT
@@ -117,13 +119,13 @@ elif [ -z "$state" ]; then
   say "this user has no home directory, so no place where kvistd's state would be; this one gets a private directory"
 elif [ -e "$state" ]; then
   say "$state is there, with what a kvistd has left; this one gets a private directory, so that it knows nothing"
-elif start_daemon; then
-  private=no
-  made=$state  # it wasn't there, and kvistd has it locked: what it makes there for this show goes with it
+elif made=$state; start_daemon; then
+  private=no  # the state directory wasn't there: what kvistd makes in it for this show goes with it
 else
   say "not with its defaults: $(tail -n 1 "$work/kvistd.log" 2>/dev/null); so in a private directory"
   # A directory that kvistd has made before it failed is nobody's, unless somebody else's kvistd has its lock.
   [ ! -e "$state/lock" ] || flock -n "$state/lock" rm -rf "$state" || true
+  made=''
 fi
 if [ $private = yes ]; then
   mkdir -m 0700 "$work/run" "$work/state"
@@ -140,7 +142,7 @@ if [ $private = yes ]; then
 fi
 say "kvistd is ready (pid $daemon)"
 # 0 where there is no tier.
-ssd_bytes=$("$bin/kvistctl" status -o json "${admin[@]}" | sed -n '/"ssd": {/,/}/s/.*"capacity_bytes": \([0-9]*\).*/\1/p')
+ssd_bytes=$({ "$bin/kvistctl" status -o json "${admin[@]}" || true; } | sed -n '/"ssd": {/,/}/s/.*"capacity_bytes": \([0-9]*\).*/\1/p')
 ssd=yes
 [ "${ssd_bytes:-0}" -ge $((ssd_mib << 20)) ] || ssd=no
 

@@ -158,7 +158,11 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
       }
       link->ReleaseAllStreams();
       pollfd ends[] = {{link->daemon_pidfd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-      ::poll(ends, 2, static_cast<int>(kDyingNanos / 1'000'000));
+      // A signal must not end this: pages count as released afterwards.
+      const int64_t until = MonotonicNanos() + kDyingNanos;
+      for (int64_t left = kDyingNanos; left > 0; left = until - MonotonicNanos()) {
+        if (::poll(ends, 2, static_cast<int>(left / 1'000'000 + 1)) >= 0 || errno != EINTR) break;
+      }
       if (ends[1].revents != 0) return;
       return link->Fail();
     }

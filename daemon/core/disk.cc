@@ -42,9 +42,8 @@ Bytes Core::ReserveOf(const Tenant& tenant) const {
 }
 
 Bytes Core::AtHand(const Tenant& tenant) const {
-  const Bytes pool_free = slots_.capacity() - slots_.live_bytes();
   const Bytes left = tenant.quota - std::min(tenant.used, tenant.quota);
-  return std::min(left, pool_free) + (tenant.clean != nullptr ? tenant.clean->bytes() : Bytes{});
+  return std::min(left, slots_.free_bytes()) + (tenant.clean != nullptr ? tenant.clean->bytes() : Bytes{});
 }
 
 void Core::BeginWrite(ChunkIndex i, Effects* out) {

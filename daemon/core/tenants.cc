@@ -74,8 +74,11 @@ ChunkIndex Tenants::NextVictim(TenantId whose, Bytes bytes, Victims which) {
   const Bytes rest = capacity_ - promised_;
   const Bytes loose = Loose();
   const bool within = asks.has_quota || loose + bytes <= rest;
-  // Within the rest there is room, and but for the sizes of slots it would have been found: then its own wouldn't help it.
-  const auto gives = [&](const Tenant& tenant) { return !Safe(tenant) && !(within && &tenant == &asks); };
+  // Within the rest there is room, and but for the sizes of slots it would have been found: then its own wouldn't help it. And those without a
+  // quota give others only what they have beyond the rest, which is promised to them.
+  const auto gives = [&](const Tenant& tenant) {
+    return !Safe(tenant) && (tenant.has_quota || !asks.has_quota || loose > rest) && !(within && &tenant == &asks);
+  };
   if (const ChunkIndex victim = NextVictimAmong(which, gives); victim != kNoChunk || !within) return victim;
   // What others have too much comes to the disk soon, unless all of it is in use.
   if (which == Victims::kOnDisk && loose > rest && HasVictimAmong(gives)) return NextVictimOf(whose, which);

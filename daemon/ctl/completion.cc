@@ -75,10 +75,11 @@ std::string Bash(const CommandFacts& program) {
   for (const OptionFacts& option : Valued(program)) {
     const std::string pattern = absl::StrJoin(option.names, "|");
     absl::StrAppend(&skips, skips.empty() ? "" : "|", pattern);
-    const std::string reply = !option.choices.empty() ? absl::StrCat("COMPREPLY=($(compgen -W '",
-                                                                     absl::StrJoin(option.choices, " "), "' -- \"$cur\"))")
-                              : IsPath(option) ? "compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen -f -- \"$cur\"))"
-                                               : "COMPREPLY=()";
+    const std::string reply =
+        !option.choices.empty()
+            ? absl::StrCat("COMPREPLY=($(compgen -W '", absl::StrJoin(option.choices, " "), "' -- \"$cur\"))")
+        : IsPath(option) ? "compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- \"$cur\")"
+                         : "COMPREPLY=()";
     absl::StrAppend(&values, "    ", pattern, ") ", reply, "; return ;;\n");
   }
   ForEachCommand(program, "", {}, [&](const std::string& named, const CommandFacts& command, const auto& above) {

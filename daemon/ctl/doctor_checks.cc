@@ -48,8 +48,8 @@ std::string Quote(const std::string& path) { return absl::StrCat("'", path, "'")
 std::string NearestExisting(std::string path) {
   struct stat found {};
   while (path.size() > 1 && ::stat(path.c_str(), &found) != 0) {
-    path = path.substr(0, path.rfind('/'));
-    if (path.empty()) path = "/";
+    const size_t slash = path.rfind('/');
+    path = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   }
   return path;
 }

@@ -65,9 +65,9 @@ absl::Status Door::Admit(int socket, Peer* peer) {
   if (of_uid != guests_of_.end() && of_uid->second >= OfOneUid()) {
     return absl::ResourceExhaustedError(
         absl::StrCat("uid ", peer->uid, " has ", of_uid->second, " connections; raise session.connections_",
-                     OfOneUid() == limits_.of_one_uid ? "per_uid" : "max, of which one user may have half"));
+                     OfOneUid() < std::max(limits_.guests / 2, 1U) ? "per_uid" : "max, of which one user may have half"));
   }
-  if (guests_ >= limits_.guests && !MakeRoom(peer->uid)) {
+  if (guests_ >= limits_.guests && (!MakeRoom(peer->uid) || guests_ >= limits_.guests)) {
     return absl::ResourceExhaustedError(
         absl::StrCat("this kvistd has ", guests_, " connections; raise session.connections_max"));
   }

@@ -30,7 +30,7 @@ core::RequestTag Tag(uint32_t cell, uint32_t sequence) { return {uint64_t{cell} 
 uint32_t CellOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value >> 32); }
 uint32_t SequenceOf(core::RequestTag tag) { return static_cast<uint32_t>(tag.value); }
 
-// Of requests that get an answer of their own. Read refuses opcodes that don't exist as lookups' ones, which they are closest to.
+// Of requests that get an answer of their own. ReadArguments refuses opcodes that don't exist as lookups' ones, which they are closest to.
 size_t HookOf(shm::Opcode opcode) {
   const Hook hook = [opcode] {
     switch (opcode) {
@@ -431,11 +431,11 @@ void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Stat
   RecordWait(asked_nanos, pending);
 }
 
-// A request that came after the last look at the clock has waited for nothing.
 void EngineSession::RecordLatency(const Pending& pending) {
   if (latencies_ != nullptr) latencies_->hooks[HookOf(pending.opcode)].Record(MonotonicNanos() - pending.taken_nanos);
 }
 
+// A request that came after the last look at the clock has waited for nothing.
 void EngineSession::RecordWait(int64_t asked_nanos, const Pending& pending) {
   if (latencies_ == nullptr || asked_nanos < opened_nanos_) return;  // it doesn't say, or makes no sense
   latencies_->waits[static_cast<size_t>(Queue::kRing)].Record(pending.taken_nanos - asked_nanos);

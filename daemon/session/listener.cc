@@ -231,6 +231,7 @@ struct Listener::State {
 
   void Probed(Connection* connection) {
     connection->check.reset();
+    connection->since = MonotonicNow();
     const GroupId next{static_cast<uint16_t>(connection->probing.value + 1)};
     if (next.value < connection->registration.memory->layouts.size()) return Probe(connection, next);
     OpenSession(connection);
@@ -346,10 +347,15 @@ struct Listener::State {
 
   void DropSlowHandshakes() {
     std::vector<uint64_t> slow;
+    bool opening = false;
     const absl::Time now = MonotonicNow();
     for (const auto& [number, connection] : connections) {
-      if (connection.shaking_hands() && (stopping || now - connection.since > kHandshake)) slow.push_back(number);
+      opening |= connection.stage == Connection::Stage::kOpening;
+      const bool waited_for = !connection.check.has_value();  // what is checked here waits for us
+      if (connection.shaking_hands() && (stopping || (waited_for && now - connection.since > kHandshake)))
+        slow.push_back(number);
     }
+    if (opening) reactor->WakeAgain();
     for (const uint64_t number : slow) {
       Reject(&connections.at(number), absl::DeadlineExceededError("the handshake took too long"));
     }

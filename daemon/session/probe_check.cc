@@ -11,7 +11,14 @@
 
 namespace kvist::session {
 
-static_assert(ProbeCheck::kPiece.value % 8 == 0, "a pattern goes on at multiples of 8");
+namespace {
+
+constexpr uint64_t kSegmentsAPiece = 256;
+constexpr Bytes kSegmentCost{4096};
+
+}  // namespace
+
+static_assert(ProbeCheck::kPiece.value % 8 == 0 && kSegmentsAPiece % 8 == 0, "a pattern goes on at multiples of 8");
 
 ProbeCheck::ProbeCheck(std::shared_ptr<const cuda::KvMemory> memory, GroupId group, uint64_t nonce)
     : memory_(std::move(memory)), group_(group), nonce_(nonce) {
@@ -20,11 +27,13 @@ ProbeCheck::ProbeCheck(std::shared_ptr<const cuda::KvMemory> memory, GroupId gro
 
 absl::StatusOr<bool> ProbeCheck::GoOn(Bytes* left) {
   const Bytes page_bytes = layout().page_bytes();
-  std::vector<std::byte> found(std::min(page_bytes, kPiece).value), wanted(found.size());
+  // A segment is a read of its own, which costs as much as some KiB.
+  const Bytes piece = std::min(kPiece, layout().segment_bytes * kSegmentsAPiece);
+  std::vector<std::byte> found, wanted;
   while (layer_ < layout().layers.size()) {
     if (*left == Bytes{}) return false;
     const PageId page{last_page_ ? layout().pages - 1 : 0};
-    const size_t size = std::min(page_bytes - at_, kPiece).value;
+    const size_t size = std::min(page_bytes - at_, piece).value;
     found.resize(size);
     wanted.resize(size);
     KVIST_RETURN_IF_ERROR(memory_->ReadPage(layout(), LayerIndex{layer_}, page, at_, found));
@@ -37,7 +46,7 @@ absl::StatusOr<bool> ProbeCheck::GoOn(Bytes* left) {
                        " differs from what the engine wrote from byte ", at.value, " of ", page_bytes.value, " on (segment ",
                        at / layout().segment_bytes, "); check base, strides and segments"));
     }
-    *left -= std::min(*left, Bytes{size});
+    *left -= std::min(*left, std::max(Bytes{size}, kSegmentCost * (Bytes{size} / layout().segment_bytes)));
     at_ += Bytes{size};
     if (at_ < page_bytes) continue;
     at_ = {};

@@ -88,6 +88,9 @@ class Reactor : public LowerTier::Ear {
   // The copy engine's completions.
   void CopyDone(OpId op, cuda::CopyEnd end);
 
+  // Wakes the thread again, should a client have undone a waking: for who waits for a task and doesn't want to wait for ever. Any thread.
+  void WakeAgain() { WakeThread(); }
+
   // Runs a task on the reactor's thread, soon. After Stop tasks are dropped.
   void Run(std::function<void()> task);
 

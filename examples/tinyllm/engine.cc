@@ -29,9 +29,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Mod
   if (!memory.ok()) return memory.status();
   std::unique_ptr<Engine> engine(new Engine(std::move(model), options, *std::move(memory)));
   if (options.kvist) {
-    KvistCache::Options of_kvist = *options.kvist;
-    of_kvist.now = options.now;
-    auto kvist = KvistCache::Create(of_kvist, engine->model_->config(), *engine->memory_, engine->pool_);
+    auto kvist = KvistCache::Create(*options.kvist, engine->model_->config(), *engine->memory_, engine->pool_);
     if (!kvist.ok()) return kvist.status();
     engine->kvist_ = *std::move(kvist);
   }

@@ -57,7 +57,8 @@ class Engine {
     // Of a preempted request what is in no full chunk: swapped out when that is judged cheaper than computing it again, or always
     // (for tests: the judgement goes by the clock).
     enum class Swap { kWhenCheaper, kAlways } swap = Swap::kWhenCheaper;
-    std::function<absl::Time()> now = absl::Now;  // by which computing and swaps are timed, for that judgement; for tests
+    std::function<absl::Time()> now =
+        absl::Now;  // by which computing is timed, for that judgement (swaps: kvist->now); for tests
     // Called with pages that a load has just filled. For tests and negative controls, which spoil them.
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;
   };

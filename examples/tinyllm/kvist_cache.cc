@@ -146,6 +146,9 @@ bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl
     return false;
   }
   const kvist_result result = worker_.Wait(op, absl::ToInt64Microseconds(timeout));
+  // Also of one that failed or came too late: it was waited for all the same, and the next one is judged by it.
+  swapping_ += options_.now() - start;
+  pages_swapped_ += pages.size();
   if (result.status == KVIST_PENDING) {
     worker_.Cancel(op);  // the pages are free now; Poll asks for its end
     copies_.push_back({.op = op, .kind = Copy::Kind::kSwapOut, .awaited = false, .pages = {}});
@@ -154,8 +157,6 @@ bool KvistCache::SwapOut(Sequence& sequence, std::span<const PageId> pages, absl
     DropSwapped(sequence);
     return false;
   }
-  swapping_ += options_.now() - start;
-  pages_swapped_ += pages.size();
   ++stats_.swaps_out;
   return true;
 }

@@ -6,8 +6,7 @@
 
 namespace kvist {
 
-// The CPUs that the calling thread may be pinned to, ascending: those of its affinity, which cpusets and taskset narrow. Ask on a thread that
-// isn't pinned itself.
+// The CPUs that a thread of this process may be pinned to, ascending: those of its cpuset, whatever affinity it has now.
 std::vector<int> UsableCpus();
 
 // "0-3, 8": numbers, ascending, as people write them.

@@ -85,6 +85,7 @@ absl::StatusOr<SlotClass> SlotAllocator::ClassFor(Bytes slot_bytes) {
   const SlotClass slot_class{static_cast<uint16_t>(classes_.size())};
   classes_.push_back({.slot_bytes = slot_bytes,
                       .slots_per_slab = static_cast<uint32_t>(options_.slab_bytes / slot_bytes),
+                      .tail_bytes = options_.slab_bytes - slot_bytes * (options_.slab_bytes / slot_bytes),
                       .partial = std::vector<SlabList>(regions_.size())});
   class_of_size_.emplace(slot_bytes.value, slot_class);
   return slot_class;
@@ -119,6 +120,7 @@ void SlotAllocator::GiveTo(SlotClass slot_class, uint32_t number) {
   Class& c = classes_[slot_class.value];
   Slab& slab = slabs_[number];
   --free_slabs_;
+  tail_bytes_ += c.tail_bytes;
   if (slab.places_size < c.slots_per_slab) {
     auto places = std::make_unique<PlaceState[]>(c.slots_per_slab);
     std::copy_n(slab.places.get(), slab.places_size, places.get());
@@ -193,6 +195,7 @@ void SlotAllocator::Free(SlotRef slot) {
     slab.slot_class = kNoClass;
     slab.next = std::exchange(regions_[slab.region].free_slab, number);
     ++free_slabs_;
+    tail_bytes_ -= c.tail_bytes;
   } else if (was_full) {
     PushFront(partial, number);
   } else if (slab.live == c.slots_per_slab / 2) {
@@ -269,7 +272,7 @@ void SlotAllocator::CheckInvariants() const {
   }
 
   uint64_t live_slots = 0;
-  Bytes live_bytes{};
+  Bytes live_bytes{}, tail_bytes{};
   for (uint32_t s = 0; s < slabs_.size(); ++s) {
     const Slab& slab = slabs_[s];
     uint32_t live = 0;
@@ -290,8 +293,9 @@ void SlotAllocator::CheckInvariants() const {
     KVIST_CHECK(live + freed == slab.fresh);
     live_slots += live;
     live_bytes += c.slot_bytes * live;
+    tail_bytes += c.tail_bytes;
   }
-  KVIST_CHECK(live_slots == live_slots_ && live_bytes == live_bytes_);
+  KVIST_CHECK(live_slots == live_slots_ && live_bytes == live_bytes_ && tail_bytes == tail_bytes_);
 }
 
 }  // namespace kvist::pool

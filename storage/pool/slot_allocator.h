@@ -72,6 +72,8 @@ class SlotAllocator {
   uint64_t live_slots() const { return live_slots_; }
   Bytes live_bytes() const { return live_bytes_; }     // sum of slot_bytes of live slots
   uint64_t free_slabs() const { return free_slabs_; }  // slabs without a live slot
+  // What slots can still be had of: free slabs, and free places of others. The ends of slabs that no slot fits into aren't.
+  Bytes free_bytes() const { return capacity() - live_bytes_ - tail_bytes_; }
   // Walks everything and stops the process when counts, lists and generations disagree; for tests.
   void CheckInvariants() const;
 
@@ -106,6 +108,7 @@ class SlotAllocator {
   struct Class {
     Bytes slot_bytes;
     uint32_t slots_per_slab;
+    Bytes tail_bytes;               // of a slab: no slot fits there
     std::vector<SlabList> partial;  // per region: slabs of this class with a free place
   };
 
@@ -130,6 +133,7 @@ class SlotAllocator {
   uint64_t free_slabs_ = 0;
   uint64_t live_slots_ = 0;
   Bytes live_bytes_{};
+  Bytes tail_bytes_{};  // of slabs that a class has
 };
 
 }  // namespace kvist::pool

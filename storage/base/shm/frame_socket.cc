@@ -59,6 +59,8 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
     }
   }
   if (received == 0) return absl::UnavailableError("closed");
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && frame.fds.size() < kFrameFdsMax)
+    return absl::ResourceExhaustedError("no descriptors are left to take those of a packet: raise LimitNOFILE (ulimit -n)");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a packet of more than ", kFrameBytesMax, " bytes or ", kFrameFdsMax, " descriptors"));

@@ -971,6 +971,30 @@ TEST_CASE("A flush waits for the writes that it needs, also when the disk takes 
   }
 }
 
+TEST_CASE("What nears eviction is written, also where the pool is full because no slot fits into the ends of its slabs") {
+  CoreFixture::Options options;
+  options.slabs = 4;  // of 64 KiB: a slot in each
+  options.core.disk = CoreOptions::Disk{.reserve = KiB(36)};
+  CoreFixture f(options);
+  const SessionId worker = f.Worker("engine", SpaceNamed("model", {KiB(36)}));
+  f.Do(DiskWritable{true});
+  uint32_t writes = 0;
+  std::vector<OpId> copies;
+  const auto carry = [&](const Effects& effects) {
+    for (const Effect& effect : effects) {
+      writes += std::holds_alternative<WriteStarted>(effect) ? 1 : 0;
+      if (const auto* copy = std::get_if<CopyStarted>(&effect)) copies.push_back(copy->op);
+    }
+  };
+  for (uint64_t n = 0; n < 4; ++n) {
+    carry(f.Do(StoreAsked{worker, RequestTag{n}, GroupId{}, std::nullopt, KeysOf({n})}));
+    REQUIRE(copies.size() == n + 1);
+    carry(f.Finish(copies.back()));
+  }
+  CHECK(f.slots->free_bytes() == Bytes{});
+  CHECK(writes == 1);
+}
+
 TEST_CASE("A load of what went back to its disk waits for its next read, whatever an earlier one had begun") {
   CoreFixture::Options options;  // 16 slots
   options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};

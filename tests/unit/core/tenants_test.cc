@@ -257,6 +257,20 @@ TEST_CASE("Who has no quota gets what all quotas leave, and nothing of a full po
   CHECK(Kept(f, a, 100, 16) == 16);
 }
 
+TEST_CASE("Those without a quota keep the rest of the pool, also where slabs end in bytes that no slot fits into") {
+  CoreFixture::Options options;
+  options.slabs = 16;
+  options.core.quotas["a"] = KiB(40 * 10);
+  CoreFixture f(options);
+  // One slot of 36 KiB in a slab of 64: the pool is full when little more than half of it is used.
+  const SessionId a = f.Worker("a", SpaceNamed("of a", {KiB(36)}, "a"));
+  const SessionId c = f.Worker("c", SpaceNamed("of c", {KiB(36)}, "c"));
+  REQUIRE(Fill(f, a, 100, 8) == 8);
+  REQUIRE(Fill(f, c, 200, 8) == 8);
+  CHECK(Fill(f, a, 300, 8) == 8);
+  CHECK(Row(f.core->status(), "c").used == KiB(36 * 8));
+}
+
 TEST_CASE(
     "Within its quota a tenant gets in, though all that others have too much is leased or their slots are of another size") {
   CoreFixture f(Quotas({{"a", 16}, {"b", 8}}));

@@ -471,7 +471,7 @@ TEST_CASE("ParseConfig refuses sockets in directories that can't be made, and fi
   for (const std::string key : {"secret_file", "credentials_file", "ca_file"}) {
     const std::string remote = "[remote]\n" + key + " = \"" + none + "\"\n";
     CHECK(Lacking(remote) == "");
-    CHECK_THAT(Lacking(remote, {"remote.store=redis://127.0.0.1:1"}),
+    CHECK_THAT(Lacking(remote, {"remote.store=rediss://127.0.0.1:1"}),
                Catch::StartsWith(absl::StrCat("f:2:", key.size() + 4, ": remote.", key, ": \"", none)));
   }
 }

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -73,6 +74,25 @@ TEST_CASE("Reactor hears of tasks by the word of a session, while sessions of on
   }
   REQUIRE(close(1));
   REQUIRE(run());
+}
+
+TEST_CASE("Reactor hears sessions that it has left to their doorbells, while tasks wake it by the word of another") {
+  Served served({.words = 2});  // one session's, and the inbox's
+  std::vector<std::unique_ptr<Client>> clients;
+  for (uint64_t id = 1; id <= 3; ++id) clients.push_back(std::make_unique<Client>(served, id));
+  std::atomic<bool> stop{false};
+  std::thread tasks([&] {
+    while (!stop.load()) {
+      served.reactor->Run([] {});
+      std::this_thread::yield();
+    }
+  });
+  std::mt19937 random(1);
+  bool heard = true;
+  for (int i = 0; i < 20000 && heard; ++i) heard = clients[random() % clients.size()]->Ask(kHung);
+  CHECK(heard);
+  stop.store(true);
+  tasks.join();
 }
 
 TEST_CASE("Reactor keeps nobody waiting beyond the next task when a client undoes its wakings") {

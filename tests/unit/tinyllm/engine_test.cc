@@ -237,7 +237,7 @@ TEST_CASE("Engine under pressure swaps only while that is cheaper than computing
     options.swap = when;
     absl::Time now = absl::UnixEpoch();
     absl::Duration next = costs.batch;
-    options.now = [&] { return now += std::exchange(next, costs.batch); };
+    options.now = options.kvist->now = [&] { return now += std::exchange(next, costs.batch); };
     fake_kvist::behaviour().on_swap_out = [&] { next = costs.swap; };
     fake_kvist::behaviour().chunks_max = 0;  // so that each round computes, and preempts, as the first
     std::unique_ptr<Engine> engine = NewEngine(options);
