@@ -70,12 +70,7 @@ void Reactor::WakeThread() {
   if (memory == nullptr) {
     shm::FutexWakeAll(&inbox_);
   } else {
-    // Only where it sleeps on that word: a session that has been left to its doorbell meanwhile must go on ringing it, and then Sleep's last
-    // look sees the full inbox.
-    auto on_word = static_cast<uint32_t>(shm::Asleep::kOnWord);
-    memory->header()->asleep.compare_exchange_strong(on_word, static_cast<uint32_t>(shm::Asleep::kNo),
-                                                     std::memory_order_seq_cst);
-    shm::FutexWakeAll(&memory->header()->asleep);
+    shm::RingConsumer::WakeFromWord(memory->header());
   }
 }
 

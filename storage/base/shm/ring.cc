@@ -124,6 +124,12 @@ const std::byte* RingConsumer::Arguments(uint64_t position, uint64_t size) const
   return memory_.arena() + at;
 }
 
+void RingConsumer::WakeFromWord(Header* header) {
+  auto on_word = static_cast<uint32_t>(Asleep::kOnWord);
+  header->asleep.compare_exchange_strong(on_word, static_cast<uint32_t>(Asleep::kNo), std::memory_order_seq_cst);
+  FutexWakeAll(&header->asleep);
+}
+
 bool RingConsumer::Sleep(Asleep how) {
   memory_.header()->asleep.store(static_cast<uint32_t>(how), std::memory_order_seq_cst);
   return Empty();

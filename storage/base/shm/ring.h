@@ -70,6 +70,9 @@ class RingConsumer {
   // Announces that this side is going to sleep, and how it is to be woken. False: something has come meanwhile, don't sleep.
   bool Sleep(Asleep how);
   void Awake() { memory_.header()->asleep.store(static_cast<uint32_t>(Asleep::kNo), std::memory_order_relaxed); }
+  // Wakes a consumer that sleeps on the session's word, as the producer would; from any thread of its own process. One that has left the session
+  // to its doorbell meanwhile isn't waiting here, and must go on being rung.
+  static void WakeFromWord(Header* header);
   // What to wait for after Sleep(kOnWord).
   FutexWord word() const { return {&memory_.header()->asleep, static_cast<uint32_t>(Asleep::kOnWord)}; }
   bool Empty() const;

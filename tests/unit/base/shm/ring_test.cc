@@ -176,6 +176,21 @@ TEST_CASE("RingProducer wakes the consumer only when it sleeps, and in the way t
   CHECK(ends.consumer.word().word->load() != ends.consumer.word().expected);
 }
 
+TEST_CASE("A consumer is woken from its own process by its word, but goes on being rung where it is left to its doorbell") {
+  Ends ends;
+  REQUIRE(ends.consumer.Sleep(shm::Asleep::kOnWord));
+  std::thread waker([&] { shm::RingConsumer::WakeFromWord(ends.memory.header()); });
+  shm::FutexWait(ends.consumer.word().word, ends.consumer.word().expected, INT64_MAX);
+  waker.join();
+  CHECK(ends.memory.header()->asleep.load() == static_cast<uint32_t>(shm::Asleep::kNo));
+  REQUIRE(ends.consumer.Sleep(shm::Asleep::kOnDoorbell));
+  shm::RingConsumer::WakeFromWord(ends.memory.header());
+  shm::Entry entry = EntryOf(0, 0);
+  REQUIRE(ends.producer.Reserve(0, &entry).has_value());
+  ends.producer.Submit(entry);
+  CHECK(ends.Rang());
+}
+
 TEST_CASE("RingProducer leaves what has time to the next that wakes") {
   Ends ends;
   shm::Entry entry = EntryOf(0, 0);
