@@ -98,16 +98,16 @@ bool Tenants::HasVictimAmong(May may) {
 
 template <class May>
 ChunkIndex Tenants::NextVictimAmong(Victims which, May may) {
-  asked_.clear();
+  ++round_;
   while (true) {
     uint32_t most = UINT32_MAX;
     for (uint32_t t = 0; t < size(); ++t) {
-      if (!may(tenants_[t]) || std::find(asked_.begin(), asked_.end(), t) != asked_.end()) continue;
+      if (!may(tenants_[t]) || tenants_[t].asked_in == round_) continue;
       if (most == UINT32_MAX || tenants_[t].share() > tenants_[most].share()) most = t;
     }
     if (most == UINT32_MAX || tenants_[most].used == Bytes{0}) return kNoChunk;  // nor have those after it
     if (const ChunkIndex victim = NextVictimOf(TenantId{most}, which); victim != kNoChunk) return victim;
-    asked_.push_back(most);
+    tenants_[most].asked_in = round_;
   }
 }
 

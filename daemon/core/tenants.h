@@ -37,6 +37,7 @@ struct Tenant {
   uint64_t ghosts = 0;                     // chunks without bytes
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only
   CleanReserve* clean = nullptr;           // it, where there is a disk
+  uint64_t asked_in = 0;                   // the round in which Tenants has asked it for a victim in vain
 
   // How much of its quota it uses. Who uses most gives way first.
   double share() const { return static_cast<double>(used.value) / static_cast<double>(quota.value); }
@@ -103,7 +104,7 @@ class Tenants {
   Bytes promised_{};  // by all quotas
   std::vector<Tenant> tenants_;
   absl::flat_hash_map<std::string, TenantId> by_name_;
-  std::vector<uint32_t> asked_;  // scratch of NextVictimAmong
+  uint64_t round_ = 0;  // of NextVictimAmong
 };
 
 }  // namespace kvist::core
