@@ -210,6 +210,13 @@ void PinnedRegion::StartTouching(const Options& options) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+// libnuma keeps what it has read of a node for itself, without a lock of its own.
+void RunOnNode(int node) {
+  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+  const absl::MutexLock lock(&mutex);
+  numa_run_on_node(node);
+}
+
 // Page by page with plain faults rather than MADV_POPULATE_WRITE, which holds the process's memory lock all the while: with busy
 // cores an mmap beside it took up to 48 s (SCHED_IDLE, 64 MiB a call), 3 s (2 MiB a call), 52 ms at normal priority, and 0.8 ms
 // beside this loop at SCHED_IDLE. Alone, it is no slower on huge pages. (Linux 6.18, 2 cores.)
@@ -219,7 +226,7 @@ void PinnedRegion::Touch(int node) {
     const sched_param lowest{};
     sched_setscheduler(0, SCHED_IDLE, &lowest);
   }
-  if (node >= 0) numa_run_on_node(node);  // zeroes its own memory faster; a node without cores is touched from anywhere
+  if (node >= 0) RunOnNode(node);  // zeroes its own memory faster; a node without cores is touched from anywhere
   while (true) {
     const uint64_t piece = next_.fetch_add(kTouchPiece.value, std::memory_order_relaxed);
     const uint64_t end = std::min(piece + kTouchPiece.value, length_.value);
