@@ -248,9 +248,9 @@ const std::vector<ConfigMap>& ConfigMaps() {
                [](const std::string& name) { return TomlString(name); })),
       Live("How much of the pool a tenant may have; without a quota, all of it. At its quota a tenant evicts its own "
            "chunks. While all quotas together fit into the pool they are also kept for their tenants: a tenant "
-           "that has no more than its quota loses nothing to others that have more than theirs, or none: those share what "
-           "all "
-           "quotas leave, and nothing while that is nothing and the pool is full. Quotas that are more than the pool only "
+           "that has no more than its quota loses nothing to others that have more than theirs, or none: those share "
+           "what all quotas leave, and nothing while that is nothing and the pool is full. Quotas that are more than the "
+           "pool only "
            "limit: then who uses most of his gives way. A "
            "reload also ends what `kvistctl quota set` has set.",
            MakeMap(

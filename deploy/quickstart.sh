@@ -55,7 +55,7 @@ cleanup() {
   fi
   rm -rf "$work"
   # Unless somebody else's kvistd has it by now.
-  [ -z "$made" ] || [ ! -e "$made/lock" ] || flock -n "$made/lock" rm -rf "$made"
+  [ -z "$made" ] || [ ! -e "$made/lock" ] || flock -n "$made/lock" rm -rf "$made" || true
   exit $status
 }
 trap cleanup EXIT

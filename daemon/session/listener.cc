@@ -355,7 +355,7 @@ struct Listener::State {
       if (connection.shaking_hands() && (stopping || (waited_for && now - connection.since > kHandshake)))
         slow.push_back(number);
     }
-    if (opening) reactor->WakeAgain();
+    if (opening) reactor->Wake();
     for (const uint64_t number : slow) {
       Reject(&connections.at(number), absl::DeadlineExceededError("the handshake took too long"));
     }

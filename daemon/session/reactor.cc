@@ -55,7 +55,7 @@ void Reactor::Stop() {
 
 // ---- From other threads -----------------------------------------------------------------------------------------------------
 
-void Reactor::WakeThread() {
+void Reactor::Wake() {
   // An exchange, so that either Sleep sees a full inbox or this sees that it is awaited. seq_cst, as Sleep's last look: who has not been
   // seen there finds the session's word as Sleep left it.
   const uint32_t before = inbox_.exchange(static_cast<uint32_t>(Inbox::kFull), std::memory_order_seq_cst);
@@ -88,7 +88,7 @@ void Reactor::Run(std::function<void()> task) {
     if (stopped_) return;
     tasks_.push_back(std::move(task));
   }
-  WakeThread();
+  Wake();
 }
 
 void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
@@ -97,7 +97,7 @@ void Reactor::CopyDone(OpId op, cuda::CopyEnd end) {
     absl::MutexLock lock(&inbox_mutex_);
     copies_done_.push_back({op, std::move(end), now});
   }
-  WakeThread();
+  Wake();
 }
 
 void Reactor::Say(LowerTier::Event event) {
@@ -115,7 +115,7 @@ bool Reactor::RunAndWait(std::function<void()> task) {
     task();
     ran->ran = true;
   });
-  while (!ran->ended.WaitForNotificationWithTimeout(kWakeAgain)) WakeThread();  // see Sleep
+  while (!ran->ended.WaitForNotificationWithTimeout(kWakeAgain)) Wake();  // see Sleep
   return ran->ran;
 }
 
@@ -143,7 +143,7 @@ void Reactor::Rung(SessionId session) {
     absl::MutexLock lock(&inbox_mutex_);
     rung_.insert(session);
   }
-  WakeThread();
+  Wake();
 }
 
 void Reactor::Open(std::unique_ptr<EngineSession> session, std::function<void(absl::Status)> opened) {
@@ -189,8 +189,8 @@ void Reactor::Loop() {
   }
   Pacing pacing(MonotonicNanos());
   bool spin = false;
-  bool work =
-      core_.has_work();  // asked once a turn: it looks at many things, and nothing of them changes while the reactor sleeps
+  // Asked once a turn: it looks at many things, and nothing of them changes while the reactor sleeps.
+  bool work = core_.has_work();
   while (!(stopping_ && sessions_.empty())) {
     now_nanos_ = read_nanos_ != 0 ? std::exchange(read_nanos_, 0) : MonotonicNanos();
     pacing.Turn(now_nanos_);

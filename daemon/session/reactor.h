@@ -88,8 +88,9 @@ class Reactor : public LowerTier::Ear {
   // The copy engine's completions.
   void CopyDone(OpId op, cuda::CopyEnd end);
 
-  // Wakes the thread again, should a client have undone a waking: for who waits for a task and doesn't want to wait for ever. Any thread.
-  void WakeAgain() { WakeThread(); }
+  // Has the thread look at its inbox. Run and the like do so themselves; once more is for who waits long, should a client have undone a
+  // waking (see Sleep).
+  void Wake();
 
   // Runs a task on the reactor's thread, soon. After Stop tasks are dropped.
   void Run(std::function<void()> task);
@@ -160,8 +161,7 @@ class Reactor : public LowerTier::Ear {
   void Look() const;
   void Rung(SessionId session);
   void Poll(SessionId session);
-  void WakeThread();
-  // Which word WakeThread wakes from now on: this session's, or with nullptr the inbox's own.
+  // Which word Wake wakes from now on: this session's, or with nullptr the inbox's own.
   void SleepOn(const EngineSession* session);
   // Runs a task on the reactor's thread and waits for it; false when it never runs.
   bool RunAndWait(std::function<void()> task);

@@ -21,6 +21,8 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/base/attributes.h"
+#include "absl/base/const_init.h"
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
 #include "storage/pool/huge_pages.h"
@@ -57,6 +59,13 @@ absl::Status NoMemory(Bytes length, std::string_view limit) {
   return absl::ResourceExhaustedError(absl::StrCat("the pool needs ", length.value, " bytes on one node, which ",
                                                    absl::string_view(limit.data(), limit.size()),
                                                    " doesn't allow: lower pool.bytes or raise that limit"));
+}
+
+// libnuma keeps what it has read of a node for itself, without a lock of its own.
+void RunOnNode(int node) {
+  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
+  const absl::MutexLock lock(&mutex);
+  numa_run_on_node(node);
 }
 
 }  // namespace
@@ -208,13 +217,6 @@ void PinnedRegion::StartTouching(const Options& options) {
                                             ": raise RLIMIT_NPROC (ulimit -u) or the cgroup's pids.max"));
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
-}
-
-// libnuma keeps what it has read of a node for itself, without a lock of its own.
-void RunOnNode(int node) {
-  ABSL_CONST_INIT static absl::Mutex mutex(absl::kConstInit);
-  const absl::MutexLock lock(&mutex);
-  numa_run_on_node(node);
 }
 
 // Page by page with plain faults rather than MADV_POPULATE_WRITE, which holds the process's memory lock all the while: with busy
