@@ -101,6 +101,10 @@ class RawClient {
   }
 
   void Submit(const shm::Entry& entry) {
+    // As Cell asks of a connector: the answer must change the half that Status sleeps on, which says the same of every ended operation.
+    if (entry.cell < shm::kCells) {
+      memory.cell(entry.cell)->progress.store(shm::PackProgress(entry.sequence, shm::Phase::kPending, 0));
+    }
     memory.ring()[tail_ % shm::kEntries] = entry;
     Announce(1);
     ++tail_;
