@@ -25,14 +25,12 @@ constexpr std::string_view kScheme("kvist.chunk.1\0", 14);
 //   | parent 32 | tokens 4 * chunk_tokens | padding |
 //
 // All messages without extra keys have one length, so SHA-256's padding (a one bit, zeros up to a multiple of 64 bytes, the length in
-// bits) stands there once and for all: one Update over whole blocks, and the state after it is the digest.
+// bits) stands there once and for all: one Update over whole blocks, and the state after it is the digest. A chunk of very many tokens
+// takes its memory as they come: whoever names its size need not have them.
 class KeyChain::Hasher {
  public:
   Hasher(Tokens chunk_tokens, Root root) : tokens_bytes_(size_t{chunk_tokens.value} * sizeof(uint32_t)) {
-    const uint64_t bytes = sizeof(ChunkKey) + tokens_bytes_;
-    message_.resize((bytes + 8) / 64 * 64 + 64);
-    message_[bytes] = 0x80;
-    for (int i = 0; i < 8; ++i) message_[message_.size() - 1 - i] = static_cast<uint8_t>(bytes * 8 >> 8 * i);
+    Grow(std::min(PaddedBytes(), kAtOnceBytes));
 
     Init();
     Update(kScheme.data(), kScheme.size());
@@ -42,7 +40,10 @@ class KeyChain::Hasher {
   }
 
   void Put(uint32_t first, std::span<const uint32_t> tokens) {
-    std::memcpy(message_.data() + sizeof(ChunkKey) + size_t{first} * sizeof(uint32_t), tokens.data(), tokens.size_bytes());
+    const size_t at = sizeof(ChunkKey) + size_t{first} * sizeof(uint32_t), end = at + tokens.size_bytes();
+    // With room for more than it holds: so a full message has room for its padding.
+    if (PaddedBytes(end) > message_.size()) Grow(std::min(PaddedBytes(), std::max(PaddedBytes(end), 2 * message_.size())));
+    std::memcpy(message_.data() + at, tokens.data(), tokens.size_bytes());
   }
 
   // The key of the message, which becomes the parent of the next one.
@@ -66,6 +67,20 @@ class KeyChain::Hasher {
   }
 
  private:
+  static constexpr size_t kAtOnceBytes = 64 << 10;  // of a message, whatever comes of it
+
+  // Of a message of so many bytes, with its padding.
+  static constexpr size_t PaddedBytes(size_t bytes) { return (bytes + 8) / 64 * 64 + 64; }
+  size_t PaddedBytes() const { return PaddedBytes(sizeof(ChunkKey) + tokens_bytes_); }
+
+  // When all of the message has room, its padding is there, too.
+  void Grow(size_t size) {
+    message_.resize(size);
+    if (size < PaddedBytes()) return;
+    const uint64_t bytes = sizeof(ChunkKey) + tokens_bytes_;
+    message_[bytes] = 0x80;
+    for (int i = 0; i < 8; ++i) message_[message_.size() - 1 - i] = static_cast<uint8_t>(bytes * 8 >> 8 * i);
+  }
   void Init() { KVIST_CHECK(SHA256_Init(&context_) == 1); }
   void Update(const void* data, size_t n) { KVIST_CHECK(SHA256_Update(&context_, data, n) == 1); }
   void UpdateLengthPrefixed(std::string_view s) {

@@ -48,6 +48,26 @@ TEST_CASE("KeyChain gives the keys that its definition says") {
     CHECK(Hex(keys[0]) == "399e300d568e33ca465bea84aa00af43c68ea9d00c0c2a46d37dc967a891942d");
     CHECK(Hex(keys[1]) == "e84366a0feaa5c3a6bb71d85bebe7dc8e590029ff1c7cd0fbdfb4f5f12cb799d");
   }
+  SECTION(
+      "chunks whose message takes its memory as it comes, with a token's and the padding's last byte before, at and behind "
+      "64 KiB") {
+    const std::pair<uint32_t, const char*> second_keys[] = {
+        {16372, "6ef72b25342f561d57f51f42737b3bff976c5297fd5f8e246763951300c17c9b"},
+        {16373, "440dd520797ba3ba15a0f66f006442c472261f09468c0b38f5de3a2c16345529"},
+        {16374, "770d11a1bae9ed080d633fc95ae0d9f0c00507a24846b5019d7b43b4b736a6ef"},
+        {100000, "43ca5bb4b085d6e7ed1bcc7236fb31dbcdd9ed38072f8fd26baa1f7a2801f3fe"},
+    };
+    for (const auto& [chunk_tokens, second] : second_keys) {
+      KeyChain chain(Tokens{chunk_tokens}, {});
+      for (uint32_t i = 0; i < 2 * chunk_tokens; i += 1000) {
+        std::vector<uint32_t> tokens(std::min(1000u, 2 * chunk_tokens - i));
+        for (uint32_t t = 0; t < tokens.size(); ++t) tokens[t] = (i + t) * 2654435761u;
+        chain.Append(tokens);
+      }
+      REQUIRE(chain.keys().size() == 2);
+      CHECK(Hex(chain.keys()[1]) == second);
+    }
+  }
   SECTION("LoRA and salt") {
     const auto keys = KeysOf(Tokens1To(4), 4, {.lora = "adapter@7", .salt = "tenant-salt"});
     CHECK(Hex(keys.at(0)) == "f219eed920fe272bc0c73dc874a24924cfba69fc4e811da3913ab2179aabf8fb");
@@ -94,6 +114,15 @@ TEST_CASE("KeyChain gives the same keys however the tokens are split") {
       }
       REQUIRE(std::equal(whole.begin(), whole.end(), chain.keys().begin(), chain.keys().end()));
     }
+  }
+}
+
+TEST_CASE("KeyChain of chunks that never fill costs what its tokens do") {
+  std::vector<KeyChain> chains;
+  for (int i = 0; i < 1000; ++i) {  // 16 TiB, if each held room for a chunk
+    chains.emplace_back(Tokens{UINT32_MAX}, KeyChain::Root{});
+    chains.back().Append(Tokens1To(5));
+    CHECK(chains.back().keys().empty());
   }
 }
 
