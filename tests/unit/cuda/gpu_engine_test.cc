@@ -377,15 +377,18 @@ TEST_CASE("GpuEngine leaves the bus to an engine that claims it: stores wait for
   Ends ends;
   const auto engine = planned.Make(ends.Listener());
   const auto claim = std::make_shared<Claim>();
-  const auto begin = [&](uint32_t op, Direction direction) {
+  const auto make = [&](uint32_t op, Direction direction) {
     Copy copy = world.MakeCopy({op, 1}, direction, {op % 2}, rng);
     copy.bus = claim;
-    engine->Submit(std::move(copy));
+    return copy;
   };
+  const auto begin = [&](uint32_t op, Direction direction) { engine->Submit(make(op, direction)); };
+  // Made before the clock runs: between it and the load lies nothing but two calls.
+  Copy store = make(1, Direction::kStore), load = make(2, Direction::kLoad);
   const int64_t start = MonotonicNanos();
-  claim->until = start + 50'000'000;
-  begin(1, Direction::kStore);
-  begin(2, Direction::kLoad);
+  claim->until = start + 90'000'000;  // less than BusClaims::kMost
+  engine->Submit(std::move(store));
+  engine->Submit(std::move(load));
   const int64_t load_began = ends.WaitForEnd({2, 1}).began_nanos;
   const int64_t store_began = ends.WaitForEnd({1, 1}).began_nanos;
   CHECK(load_began < store_began);
