@@ -34,8 +34,8 @@ export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:die_after_fork=0:suppressions=$PWD/tests/tsan.supp}
 export CTEST_OUTPUT_ON_FAILURE=1
 
-# What of the tests each preset builds and runs, by label: unit, e2e, sim, check say how a test runs; threads, bytes and core what is
-# in it. Sanitizers double and triple times, so they get what they can find something in.
+# What of the tests each preset builds and runs, by label: unit, e2e, sim, check say how a test runs, beside that it may beside others; threads,
+# bytes and core what is in it. Sanitizers double and triple times, so they get what they can find something in.
 declare -A labels=([release]='' [asan]='threads bytes core' [tsan]='threads')
 # ThreadSanitizer finds a race the first time that its two accesses come, in any order: few deaths will do. A seed takes the sanitizers ten
 # times as long.
@@ -80,34 +80,31 @@ build() {  # preset
   cmake --preset "$1" && cmake --build --preset "$1" "${targets[@]}" -j "$jobs" -- -k 0
 }
 
-ctests() {  # preset, JUnit files: unit tests beside each other, all others (they start processes and watch the clock) one by one
-  local which=()
-  [ -z "${labels[$1]}" ] || which=(-L "^(${labels[$1]// /|})\$")
+ctests() {  # preset, JUnit files: what may runs beside each other, all others (they watch the clock, or the whole machine) one by one
+  local which=(--test-output-size-passed 100000) beside='^(unit|sim|beside)$'
+  [ -z "${labels[$1]}" ] || which+=(-L "^(${labels[$1]// /|})\$")
   [ "${KVIST_CAMPAIGN:-}" = full ] || export ${campaign[$1]:-}
-  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -L '^unit$' -j "$jobs" --output-junit "$2"
-  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -LE '^unit$' --output-junit "$3"
+  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -L "$beside" -j "$jobs" --output-junit "$2"
+  ctest --test-dir "build/$1" --no-tests=error "${which[@]}" -LE "$beside" --output-junit "$3"
 }
 
 run_tests() {  # preset
-  local preset=$1 name="$1 tests" started=$SECONDS log=$logs/$1_tests.log unit=$logs/$1_unit.xml other=$logs/$1_other.xml
+  local preset=$1 name="$1 tests" started=$SECONDS log=$logs/$1_tests.log beside=$logs/$1_beside.xml others=$logs/$1_others.xml
   local list counts verdict
-  rm -f "$unit" "$other"
+  rm -f "$beside" "$others"
   printf '== %s ...\n' "$name"
-  run "$log" ctests "$preset" "$unit" "$other" || true  # the files tell
-  if ! list=$(python3 -B tests/check/count_tests.py "$unit" "$other" 2>>"$log"); then
+  run "$log" ctests "$preset" "$beside" "$others" || true  # the files tell
+  if ! list=$(python3 -B tests/check/count_tests.py "$beside" "$others" 2>>"$log"); then
     tail -n 120 "$log"
     finish "$name" "$started" "FAILED to run, see ${log#"$PWD"/}" 0 1
     return
   fi
   read -ra counts <<<"${list##*$'\n'}"
   verdict="${counts[0]} passed, ${counts[1]} failed, ${counts[2]} skipped"
-  if [ "${counts[1]}" != 0 ]; then
-    tail -n 400 "$log"
-    verdict="$verdict, all of it in ${log#"$PWD"/}"
-  fi
+  [ "${counts[1]}" = 0 ] || verdict="$verdict, all of it in ${log#"$PWD"/}"
   sed '$d' <<<"$list"
   # Figures that tests print: deaths, rows of the fault matrix, seeds to the first find of each planted bug.
-  grep -hE '^(rows? [0-9]|kvistd killed|planted bug|[0-9]+ seeds)' "build/$preset/Testing/Temporary/LastTest.log" || true
+  grep -hE '^(rows? [0-9]|kvistd killed|planted bug|[0-9]+ seeds)' "$beside" "$others" || true
   finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
 }
 
