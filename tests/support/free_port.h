@@ -10,16 +10,18 @@
 
 namespace kvist::test {
 
-// A TCP port of 127.0.0.1 that nobody has now.
+// A TCP port of 127.0.0.1 that nobody has, nor is given by the system while this process lives: it stays bound here, by a socket that doesn't
+// listen. Who listens on it sets SO_REUSEADDR, as servers do.
 inline uint16_t FreePort() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1;
+  REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
   REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
   REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
-  ::close(fd);
   return ntohs(address.sin_port);
 }
 

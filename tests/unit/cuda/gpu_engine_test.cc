@@ -389,9 +389,10 @@ TEST_CASE("GpuEngine leaves the bus to an engine that claims it: stores wait for
   claim->until = start + 90'000'000;  // less than BusClaims::kMost
   engine->Submit(std::move(store));
   engine->Submit(std::move(load));
+  const bool in_time = MonotonicNanos() < claim->until;
   const int64_t load_began = ends.WaitForEnd({2, 1}).began_nanos;
   const int64_t store_began = ends.WaitForEnd({1, 1}).began_nanos;
-  CHECK(load_began < store_began);
+  if (in_time) CHECK(load_began < store_began);
   CHECK(store_began >= claim->until);
   // For ever: stores go on all the same; it is one row with what was before.
   claim->until = INT64_MAX;

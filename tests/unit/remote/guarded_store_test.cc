@@ -97,7 +97,7 @@ TEST_CASE("GuardedStore refuses wrong names, no operations and what is too late"
 
 TEST_CASE("GuardedStore leaves a store alone that fails, probes it, and takes it back") {
   GuardOptions options;
-  options.breaker = {2, absl::Milliseconds(20), absl::Milliseconds(20)};
+  options.breaker = {2, absl::Seconds(1), absl::Seconds(1)};  // longer than this thread is away between two lines
   Guarded guarded(options);
   const auto open = [&] { return guarded.guard->figures().breaker != Breaker::State::kClosed; };
   const auto fail = [&](const absl::Status& status, absl::Duration time = absl::Seconds(10)) {
@@ -133,15 +133,15 @@ TEST_CASE("GuardedStore leaves a store alone that fails, probes it, and takes it
 
 TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its deadline") {
   GuardOptions options;
-  options.rate = {Bytes{1'000'000}, Bytes{100'000}};
+  options.rate = {Bytes{100'000}, Bytes{100'000}};
   Guarded guarded(options);
   Answer<Outcome> first;
   Answer<Outcome> waits;
   Answer<Outcome> late;
-  CHECK(guarded.Submit(first, 200'000).ok());  // leaves a debt of 100,000: 0.1 s
+  CHECK(guarded.Submit(first, 200'000).ok());  // leaves a debt of 100,000: 1 s
   const absl::Time start = MonotonicNow();
   CHECK(guarded.Submit(waits, 1000).ok());
-  CHECK(guarded.Submit(late, 1000, absl::Milliseconds(10)).ok());
+  CHECK(guarded.Submit(late, 1000, absl::Milliseconds(200)).ok());
   CHECK(guarded.held->held() == 1);
   // A question waits for nobody's bytes.
   std::vector<std::byte> room(1000);
@@ -151,7 +151,7 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
   const absl::Time until = In(absl::Seconds(10));
   while (guarded.held->held() < 3 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(1));
   CHECK(guarded.held->held() == 3);
-  CHECK(MonotonicNow() - start >= absl::Milliseconds(90));
+  CHECK(MonotonicNow() - start >= absl::Milliseconds(900));
   CHECK(!waits.there());
   Answer<Outcome> never;
   CHECK(guarded.Submit(never, 1'000'000).ok());
@@ -162,7 +162,7 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
 
 TEST_CASE("GuardedStore refuses what waits for the rate when its breaker opens") {
   GuardOptions options;
-  options.rate = {Bytes{1'000'000}, Bytes{100'000}};
+  options.rate = {Bytes{100'000}, Bytes{100'000}};
   options.breaker = {1, absl::Seconds(30), absl::Seconds(30)};
   Guarded guarded(options);
   Answer<Outcome> first;

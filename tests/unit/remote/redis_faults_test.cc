@@ -311,7 +311,7 @@ TEST_CASE("RedisStore doesn't spin on a server that ends each connection") {
 TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when that answers again") {
   test::RedisServer server;
   GuardOptions options;
-  options.breaker = {3, absl::Milliseconds(50), absl::Milliseconds(100)};
+  options.breaker = {3, absl::Seconds(1), absl::Seconds(1)};
   const auto guard = *GuardedStore::Create(*RedisStore::Create(At(server.address())), options);
   WaitUntilItWorks(guard.get());
   server.process().Signal(SIGSTOP);

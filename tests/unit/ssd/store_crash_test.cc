@@ -93,6 +93,7 @@ TEST_CASE("Store has what it called durable, and nothing that was cleared, after
       ::execv(argv[0], argv.data());
       return 98;
     });
+    INFO("ended with " << end);
     REQUIRE((end == 0 || end == -SIGKILL));
     if (end != 0) ++kills[step.substr(0, step.find(':'))];
     first += 200;
