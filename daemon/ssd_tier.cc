@@ -129,8 +129,13 @@ void SsdTier::Free(core::PlacesFreed freed) {
           moved_[ssd::DeviceFor(shard, devices)] += ssd::kUnit * units;
       }
     }
-    store_->Free(IdOf(number, chunk.group, chunk.key, chunk.position), units, {chunk.places.begin(), chunk.places.end()},
-                 chunk.replaced);
+    const ssd::ChunkId id = IdOf(number, chunk.group, chunk.key, chunk.position);
+    std::vector<ssd::Place> places(chunk.places.begin(), chunk.places.end());
+    if (chunk.row_stays) {
+      store_->Leave(id, units, std::move(places));
+    } else {
+      store_->Free(id, units, std::move(places), chunk.replaced);
+    }
   }
 }
 
@@ -152,7 +157,7 @@ void SsdTier::Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) {
   ids.reserve(hidden.chunks.size());
   for (const core::ChunksHidden::Chunk& chunk : hidden.chunks)
     ids.push_back(IdOf(number, chunk.group, chunk.key, chunk.position));
-  store_->Hide(std::move(ids), [this, job = hidden.job](const absl::Status& kept) {
+  store_->Hide(number, std::move(ids), [this, job = hidden.job](const absl::Status& kept) {
     if (!kept.ok()) {
       spdlog::error("what was cleared of a prompt may be found again after a restart, for the SSD tier couldn't note it: {}",
                     std::string(kept.message()));

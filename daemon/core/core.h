@@ -508,6 +508,8 @@ class Core {
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);
+  // What of the space couldn't be read and isn't known any more: of what is cleared, some of it may be.
+  void HideLeft(SpaceId space, JobId job, PromptJob* of, Effects* out);
   Turn GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effects* out);
   // The chunk of an item of a prompt, if it is a hit by itself; what the disk may yet tell of is hidden, too.
   ChunkIndex FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item, ChunksHidden* hidden) const;

@@ -524,6 +524,7 @@ struct PlacesFreed {
     uint32_t position = 0;
     absl::InlinedVector<DiskPlace, 1> places;  // [shard]
     bool replaced = false;                     // it is on disk elsewhere
+    bool row_stays = false;                    // they couldn't be read now: a later daemon may find them all the same
   };
   std::vector<Chunk> chunks;
 };
@@ -534,8 +535,8 @@ struct SpaceCleared {
   std::optional<SpaceId> space;
   std::optional<Tier> tier = {};
 };
-// No later daemon may find what was written or is being written of these chunks; it may be read all the same until PlacesFreed. Answer:
-// ClearKept.
+// No later daemon may find what was written or is being written of these chunks; it may be read all the same until PlacesFreed. Nor may it
+// find those of the space whose rows were to stay. Answer: ClearKept.
 struct ChunksHidden {
   struct Chunk {
     GroupId group;

@@ -219,6 +219,14 @@ void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
   Moved(i);
 }
 
+void Placement::LeavePlaces(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
+  Space& space = spaces_[chunk.space];
+  ForgetPlaces(i);
+  if (chunk.detached || chunk.epoch != space.epoch) return;
+  forgotten_.back().row_stays = space.rows_left = true;
+}
+
 void Placement::BecomeBelow(Chunk& chunk) {
   if (chunk.state != ChunkState::kGhost) return;
   chunk.state = ChunkState::kBelow;

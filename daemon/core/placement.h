@@ -90,6 +90,8 @@ class Placement {
   void Revive(ChunkIndex chunk, std::span<const DiskPlace> places);
   // Its copy on disk is of no use any more; a chunk that was nowhere else is a ghost then. `replaced`: it is on disk elsewhere.
   void ForgetPlaces(ChunkIndex chunk, bool replaced = false);
+  // The same, but its copy can't be read now: a later daemon may find it again, unless nobody may find the chunk any more.
+  void LeavePlaces(ChunkIndex chunk);
   // A new chunk that is in a remote store only. Nobody but its user keeps it in the tree (Collect).
   ChunkIndex AddRemote(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent);
   // It is in a remote store; a ghost is there only. And it isn't any more.

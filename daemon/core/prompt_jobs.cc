@@ -84,6 +84,12 @@ void Core::HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out) {
   out->push_back(std::move(hidden));
 }
 
+void Core::HideLeft(SpaceId space, JobId job, PromptJob* of, Effects* out) {
+  if (!std::exchange(spaces_[space].rows_left, false)) return;
+  ++of->hiding;
+  out->push_back(ChunksHidden{job, space, {}});
+}
+
 Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out) {
   const SpaceId space = *job->space;
   const std::vector<GroupSpec>& groups = spaces_[space].spec.groups;
@@ -124,6 +130,7 @@ Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* 
       if (of->next < of->places) break;
       if (std::exchange(of->found, 0) == 0) {
         of->step = PromptJob::Step::kPins;
+        HideLeft(space, job->id, of, out);
       } else {
         of->next = 0;
         of->places = chunks_.places();

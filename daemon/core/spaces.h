@@ -29,6 +29,7 @@ struct Space {
   uint64_t below = 0;           // chunks that are in no slots, but in a tier below
   uint64_t remote_cleared = 0;  // what was offered to the remote store before this one isn't written (RemoteCleared)
   bool no_disk = false;         // the disk can't take its chunks, as it has said of one
+  bool rows_left = false;       // of chunks that couldn't be read (LeavePlaces), and that nothing has hidden since
   Bytes bytes{};                // slots of its chunks, sealed or filling
   LearnedCost computing = {};   // seconds that an engine takes for chunks, and for chunks * their mean position
 

@@ -99,7 +99,11 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
   }
   HideFromRestarts(std::move(hidden), of, out);
   if (turn == Turn::kWaits) return turn;
-  if (!of->above && of->next == job->total) of->step = PromptJob::Step::kDurable;
+  if (of->above || of->next < job->total) return Turn::kMore;
+  of->step = PromptJob::Step::kDurable;
+  for (uint32_t s = 0; *job->tier == Tier::kSsd && s < spaces_.size(); ++s) {
+    if (!job->space.has_value() || job->space->value == s) HideLeft(SpaceId{s}, job->id, of, out);
+  }
   return Turn::kMore;
 }
 

@@ -290,12 +290,15 @@ void Store::Flush() { state_->Flush(); }
 void Store::Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced) {
   state_->Free(id, units, std::move(places), replaced);
 }
+void Store::Leave(const ChunkId& id, uint32_t units, std::vector<Place> places) {
+  state_->Leave(id, units, std::move(places));
+}
 void Store::Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done) {
   state_->Clear(space, std::move(done));
 }
 
-void Store::Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
-  state_->Hide(std::move(chunks), std::move(done));
+void Store::Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
+  state_->Hide(space, std::move(chunks), std::move(done));
 }
 Store::Status Store::status() const { return state_->status(); }
 

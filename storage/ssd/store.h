@@ -125,7 +125,7 @@ class StoreOwner {
 // All of a node's SSD tier: a drive with a thread of its own for each directory, the catalog, recovery at the start, and giving
 // segments back. Chunks in, all shards or none; durable when it says so.
 //
-// Lifecycle of a chunk: Write -> Written -> Read any number of times -> Free. A chunk is named by its ChunkId in the catalog; writing a
+// Lifecycle of a chunk: Write -> Written -> Read any number of times -> Free, or Leave. A chunk is named by its ChunkId in the catalog; writing a
 //   chunk that is there already replaces its row, and the owner frees the places of before. Of two writes of one chunk that run at the
 //   same time the later call's row stays, whichever ends first: the other one may be of before a clear.
 // Durability: a segment's row is committed before its header is written; data, then fdatasync, then the chunk's row, then Written.
@@ -184,13 +184,17 @@ class Store {
   void Flush();
   // The owner doesn't want what lies there any more: the chunk's row goes, unless it was `replaced` by that of a newer Write.
   void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced = false);
+  // The owner forgets what lies there, for it couldn't be read, but the next start may find it: the chunk's row stays until the chunk is
+  // written again, or the room is wanted.
+  void Leave(const ChunkId& id, uint32_t units, std::vector<Place> places);
   // What was given to Write before, of that space or of all, is gone, and no rebuild brings it back. The owner frees the places, too.
   // `done`: when that is durable, or why it isn't; on a thread of the store's.
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
 
-  // No start that finds the catalog finds what was given to Write before of these chunks; their places may be read until they are freed. A
-  // rebuild may bring some back, as it does what was freed (RebuiltRows). `done`: as Clear's.
-  void Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
+  // No start that finds the catalog finds what was given to Write before of these chunks, which are of the space, nor what was given to Leave
+  // of the space; their places may be read until they are freed. A rebuild may bring some back, as it does what was freed (RebuiltRows).
+  // `done`: as Clear's.
+  void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
 
   // For metrics and kvistctl ssd.
   struct DeviceRow {

@@ -255,7 +255,7 @@ void StoreDevice::AskAgain(absl::Time now) {
 
 void StoreDevice::AskForRoom(absl::Time now) {
   const Segments& segments = drive_.segments();
-  if (!recovered_ || asking_ || stopping_ || now < ask_at_) return;
+  if (!recovered_ || asking_ || stopping_ || unreadable_ || now < ask_at_) return;
   // On a full disk those that are free have no file: what there is is used again.
   const uint32_t free = drive_.writer().no_space() != 0 ? 0 : segments.free_segments();
   if (free + released_soon_.size() >= Reserve(segments.options().segments)) return;

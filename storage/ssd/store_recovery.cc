@@ -307,6 +307,10 @@ void Store::State::AskFor(const SegmentHeader& header) {
   owner_->WantsBack(std::move(records));
   // Behind what the owner has just asked for.
   keeper_->Post([this, segment = header.segment] {
+    FreeLeft([segment](const ChunkId&, const Killed& left) {
+      return std::any_of(left.places.begin(), left.places.end(),
+                         [segment](Place place) { return place.segment == segment; });
+    });
     devices_[ssd::DeviceOf(segment)]->Post([now = hands_.Now()](StoreDevice& d) { d.AskAgain(now); });
   });
 }

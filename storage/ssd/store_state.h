@@ -61,14 +61,16 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   absl::Status CheckRead(const ChunkToRead& chunk) const;
   void Flush();
   void Free(const ChunkId& id, uint32_t units, std::vector<Place> places, bool replaced);
+  void Leave(const ChunkId& id, uint32_t units, std::vector<Place> places);
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
-  void Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
+  void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
   Status status() const;
 
  private:
   struct Killed {
     std::vector<Place> places;
     uint32_t units = 0;
+    bool left = false;  // its row may stay (Leave)
   };
   // A chunk on its way to the disk.
   struct OneWrite {
@@ -130,6 +132,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void EndWrite(uint64_t number, const absl::Status& status);
   void KillAll(const Killed& killed);
   void BeginFree(const ChunkId& id, Killed killed, bool replaced);
+  // Frees what was left of these chunks after all; their ids.
+  std::vector<ChunkId> FreeLeft(absl::FunctionRef<bool(const ChunkId& id, const Killed& left)> which);
   void BeginClear(OneClear clear);
   void PutClear(const ClearRow& row, CatalogBatch* batch);
   void WriteClear(uint64_t number);
@@ -210,6 +214,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   };
   // The rows of chunks of which a write runs, or of which the owner may not have heard yet when it called Free.
   std::map<ChunkId, RowPut> rows_put_;
+  std::map<ChunkId, Killed> left_;  // where rows lead, though the owner has forgotten it
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
   std::vector<uint64_t> clears_waiting_;             // of clearing_: until the catalog has space

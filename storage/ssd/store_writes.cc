@@ -220,6 +220,7 @@ void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
   if (it->second.running.empty()) writing_.erase(it);
   if (status.ok()) {
     for (const Killed& killed : write.replaces) KillAll(killed);
+    if (const auto left = left_.extract(id); !left.empty()) KillAll(left.mapped());
   } else {
     // Nothing of it counts, and what it was to replace isn't wanted either.
     KillAll({std::exchange(write.places, {}), write.chunk.shape.units()});
@@ -250,8 +251,27 @@ void Store::State::Free(const ChunkId& id, uint32_t units, std::vector<Place> pl
   });
 }
 
+void Store::State::Leave(const ChunkId& id, uint32_t units, std::vector<Place> places) {
+  keeper_->Post([this, id, killed = Killed{std::move(places), units, /*left=*/true}]() mutable {
+    BeginFree(id, std::move(killed), /*replaced=*/false);
+  });
+}
+
+std::vector<ChunkId> Store::State::FreeLeft(absl::FunctionRef<bool(const ChunkId& id, const Killed& left)> which) {
+  std::vector<ChunkId> freed;
+  for (auto it = left_.begin(); it != left_.end();) {
+    const auto at = it++;
+    if (!which(at->first, at->second)) continue;
+    auto node = left_.extract(at);
+    node.mapped().left = false;
+    freed.push_back(node.key());
+    BeginFree(node.key(), std::move(node.mapped()), /*replaced=*/false);
+  }
+  return freed;
+}
+
 void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
-  if (recovering_) touched_.insert(id);
+  if (recovering_ && !killed.left) touched_.insert(id);
   // While a write of it runs, the row may be that of these places, or its own already: what comes of it tells.
   if (const auto newer = writing_.find(id); newer != writing_.end()) {
     writes_.at(*newer->second.running.rbegin()).replaces.push_back(std::move(killed));
@@ -259,7 +279,12 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
   }
   // Its owner may have called before it heard that the row is another one's now.
   const auto row = rows_put_.find(id);
-  if (replaced || (row != rows_put_.end() && row->second.places != killed.places)) return KillAll(killed);
+  if (replaced || (row != rows_put_.end() && row->second.places != killed.places) || left_.contains(id))
+    return KillAll(killed);
+  if (killed.left) {
+    left_.emplace(id, std::move(killed));
+    return;
+  }
   if (row != rows_put_.end()) rows_put_.erase(row);
   CatalogBatch batch;
   batch.Erase(id);
@@ -268,9 +293,12 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
 }
 
 // A row that is on its way already comes before these; one of a write that isn't so far never comes.
-void Store::State::Hide(std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
-  keeper_->Post([this, chunks = std::move(chunks), done = std::move(done)] {
+void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
+  keeper_->Post([this, space, chunks = std::move(chunks), done = std::move(done)] {
     CatalogBatch batch;
+    for (const ChunkId& id : FreeLeft([space](const ChunkId&left, const Killed&) { return left.space == space; })) {
+      if (!RowIsOnItsWay(id)) batch.Erase(id);  // a write of it that isn't so far may fail, and only then it would be erased
+    }
     for (const ChunkId& id : chunks) {
       if (recovering_) touched_.insert(id);
       if (const auto running = writing_.find(id); running != writing_.end()) {

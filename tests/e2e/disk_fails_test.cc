@@ -49,12 +49,13 @@ struct FaultyWorld {
     double longest = 0;
     std::string wrong;
   };
-  Loaded LoadAll() {
+  Loaded LoadAll() { return LoadAll(&engine); }
+  static Loaded LoadAll(FakeEngine* engine) {
     Loaded loaded;
     for (uint32_t p = 0; p < kPrompts; ++p) {
       const auto start = std::chrono::steady_clock::now();
       std::string wrong;
-      loaded.chunks += engine.LoadAll(Prompt(engine, p), &wrong);
+      loaded.chunks += engine->LoadAll(Prompt(*engine, p), &wrong);
       loaded.longest =
           std::max(loaded.longest, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
       if (loaded.wrong.empty()) loaded.wrong = wrong;
@@ -131,4 +132,14 @@ TEST_CASE("row 10: a disk that fails many reads is taken out, and everybody is s
   CHECK(world.plan->injected == injected);
   std::printf("row 10: one read in 8 fails: the disk is taken out after %lu, %u of %u chunks served, wrong chunks 0\n",
               injected, loaded.chunks, kPrompts * kChunks);
+  // Its cable is put back.
+  world.plan->one_in = 0;
+  world.kvistd.daemon.Kill();
+  world.kvistd.daemon.Start();
+  REQUIRE(HasRecovered(world.kvistd.daemon));
+  FakeEngine engine(FakeEngine::On(world.kvistd.daemon.socket()));
+  REQUIRE(engine.status.ok());
+  const FaultyWorld::Loaded again = FaultyWorld::LoadAll(&engine);
+  CHECK(again.wrong.empty());
+  CHECK(again.chunks == kPrompts * kChunks);
 }

@@ -146,7 +146,19 @@ void StoreWorld::Read(Ticket ticket, absl::Status status) {
   const bool may_fail =
       !was_durable || (kind_ == Kind::kFailing && absl::IsUnavailable(status)) || MayBeLost(known->second.places);
   verdict_.Expect(may_fail, kSurvives, absl::StrCat(what, " can't be read: ", status.ToString()));
-  if (!BeingRead(reading.name)) FreeOne(reading.name);
+  if (BeingRead(reading.name)) return;
+  if (absl::IsUnavailable(status)) return LeaveOne(reading.name);
+  FreeOne(reading.name);
+}
+
+void StoreWorld::LeaveOne(const Name& name) {
+  ++coverage_.left;
+  Note(absl::StrCat("leave ", name.first, "/", name.second));
+  History& history = histories_[name];
+  history.durable.reset();  // it may be wanted back without a word
+  left_[name] = history.was_durable + 1;
+  auto node = known_.extract(name);
+  store_->Leave(IdOf(name), shape_.units(), std::move(node.mapped().places));
 }
 
 void StoreWorld::FreeOne(const Name& name) {
@@ -201,15 +213,20 @@ void StoreWorld::Hide(const Name& name) {
   const uint64_t below = history.next;
   history.durable.reset();
   for (auto& [ticket, writing] : writing_) writing.cleared |= writing.name == name;
+  std::map<Name, uint64_t> hidden;
+  for (const auto& [left, version] : left_) {
+    if (left.first == name.first) hidden[left] = version;
+  }
+  hidden[name] = below;
   ++clears_running_;
-  store_->Hide({IdOf(name)}, [this, name, below](const absl::Status& status) {
+  store_->Hide(numbers_[name.first], {IdOf(name)}, [this, hidden](const absl::Status& status) {
     --clears_running_;
     Note(absl::StrCat("hidden ", absl::StatusCodeToString(status.code())), std::string(status.message()));
     verdict_.Expect(kind_ != Kind::kHonest || !absl::IsUnavailable(status), kServesAgain,
                     absl::StrCat("a chunk can't be hidden: ", status.message()));
     if (!status.ok()) return;
     ++coverage_.hidden;
-    histories_[name].hidden = std::max(histories_[name].hidden, below);
+    for (const auto& [of, version] : hidden) histories_[of].hidden = std::max(histories_[of].hidden, version);
   });
   hidden_now_.insert(name);
   if (!known_.contains(name) || BeingRead(name)) return;

@@ -102,6 +102,7 @@ void StoreWorld::Forget() {
   known_.clear();
   cleared_spaces_.clear();
   hidden_now_.clear();
+  left_.clear();
   hidden_found_.clear();
 }
 

@@ -52,7 +52,7 @@ class StoreWorld final : private ssd::StoreOwner {
     uint64_t rebuilds = 0, catalogs_lost = 0;
     uint64_t written = 0, refused = 0, read = 0, damaged_reads = 0, failed_reads = 0;
     uint64_t looked_for = 0;  // times a durable chunk had to be found
-    uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, wanted_back = 0, written_again = 0;
+    uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0;
     uint64_t errors = 0, lies = 0, no_space = 0;
   };
 
@@ -111,6 +111,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void BeginWrite(const Name& name, bool again);
   void BeginRead(const Name& name);
   void FreeOne(const Name& name);
+  void LeaveOne(const Name& name);
   void Clear(std::optional<uint32_t> space);
   void Hide(const Name& name);
   bool MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const;
@@ -166,6 +167,7 @@ class StoreWorld final : private ssd::StoreOwner {
   std::map<uint64_t, Reading> reading_;
   std::map<Name, Known> known_;
   uint32_t clears_running_ = 0;
+  std::map<Name, uint64_t> left_;      // in this life; a hidden one's versions below must not be seen again
   std::set<Name> hidden_now_;          // in this life: what is found of them later is of before
   std::set<Name> hidden_found_;        // in this life, though a load should not have
   std::set<uint32_t> cleared_spaces_;  // in this life: what is found of them later is of before

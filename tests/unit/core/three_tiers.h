@@ -53,11 +53,11 @@ class ThreeTiers {
     Do(FlushAsked{std::nullopt, RequestTag{++tags}});
     Rest();
   }
-  void EndReads() {
+  void EndReads(const absl::Status& how = absl::OkStatus()) {
     while (!reads.empty()) {
       const ReadStarted read = reads.front();
       reads.pop_front();
-      Do(ReadFinished{read.chunk, absl::OkStatus()});
+      Do(ReadFinished{read.chunk, how});
     }
     Rest();
   }
@@ -93,6 +93,7 @@ class ThreeTiers {
   CoreFixture f;
   SessionId worker;
   std::set<ChunkKey> rows, store;  // of the disk; of the store
+  std::set<ChunkKey> left;         // of the rows: those of which the core doesn't know any more
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
   uint64_t asks = 0, in_vain = 0;  // how often the store was asked; so often something of the space is forgotten meanwhile
@@ -117,11 +118,13 @@ class ThreeTiers {
   void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
   void Carry(ChunksHidden& hidden) {
     for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
+    for (const ChunkKey& key : std::exchange(left, {})) rows.erase(key);
     Do(ClearKept{hidden.job});
   }
   void Carry(PlacesFreed& freed) {
     for (const PlacesFreed::Chunk& chunk : freed.chunks) {
-      if (!chunk.replaced) rows.erase(chunk.key);
+      if (chunk.row_stays) left.insert(chunk.key);
+      if (!chunk.replaced && !chunk.row_stays) rows.erase(chunk.key);
     }
   }
   void Carry(SpaceCleared& cleared) {

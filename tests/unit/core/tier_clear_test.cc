@@ -106,6 +106,30 @@ TEST_CASE("A clear of the disk waits for what is being read there") {
   CHECK(node.Hits(keys) == 2);
 }
 
+TEST_CASE("What couldn't be read stays on disk for a later daemon, unless it is cleared") {
+  ThreeTiers node;
+  const bool of_space = OfSpace(), damaged = GENERATE(false, true), of_all_tiers = GENERATE(false, true);
+  const auto keys = KeysOf({1, 2, 3});
+  node.Do(RemoteReachable{false});
+  node.Keep(keys);
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kSsd});
+  node.Rest();
+  node.Do(LookupAsked{node.worker, RequestTag{1}, keys, absl::Seconds(1)});
+  node.EndReads(damaged ? absl::DataLossError("torn") : absl::UnavailableError("EIO"));
+  CHECK(node.Hits(keys) == 0);
+  CHECK(node.rows.size() == (damaged ? 0 : 3));
+  if (!of_all_tiers) {
+    CHECK(node.Clear(Tier::kSsd, keys, of_space).state == JobState::kDone);
+  } else {
+    node.Do(RemoteReachable{true});
+    if (of_space) node.Do(ClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}});
+    if (!of_space) node.Do(PromptClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys});
+    node.Rest();
+    CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+  }
+  CHECK(node.rows.empty());
+}
+
 TEST_CASE("A clear of the disk waits for what is being written there: nothing that it dropped counts as durable") {
   ThreeTiers node;
   const bool of_space = OfSpace();

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/ssd/store_world.h"
@@ -128,6 +130,101 @@ TEST_CASE("Store whose catalog is lost is rebuilt from its records") {
   const Recovery& next = again.StartNow();
   CHECK_FALSE(next.rebuilt);
   CHECK(next.chunks == 60);
+}
+
+// A disk that gives nothing while `refuses`.
+class RefusingDevice final : public Device {
+ public:
+  RefusingDevice(std::unique_ptr<Device> device, const std::atomic<bool>* refuses)
+      : Device(device->report()), device_(std::move(device)), refuses_(*refuses) {}
+  void Submit(const Io& io) override {
+    if (io.kind != Io::Kind::kRead || !refuses_) return device_->Submit(io);
+    refused_.push_back({io.tag, EIO});
+  }
+  void Kick() override { device_->Kick(); }
+  void Wait(absl::Time until, std::vector<Completion>* ended) override {
+    device_->Wait(refused_.empty() ? until : absl::InfinitePast(), ended);
+    ended->insert(ended->end(), refused_.begin(), refused_.end());
+    refused_.clear();
+  }
+  void Wake() override { device_->Wake(); }
+  uint32_t depth() const override { return device_->depth(); }
+  absl::Status Register(std::span<std::byte> piece) override { return device_->Register(piece); }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const std::atomic<bool>& refuses_;
+  std::vector<Completion> refused_;
+};
+
+Bytes LiveIn(const Store& store) {
+  Bytes live{};
+  for (const Store::DeviceRow& device : store.status().devices) live += device.live;
+  return live;
+}
+
+TEST_CASE("Store keeps the rows of what couldn't be read, until it is written again, hidden, or its room is wanted") {
+  const kvist::test::TempDir dir;
+  std::atomic<bool> refuses = false;
+  StoreOptions options = In(dir);
+  options.open_device = [&](const DeviceOptions& of) -> absl::StatusOr<std::unique_ptr<Device>> {
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(of));
+    return std::make_unique<RefusingDevice>(std::move(device), &refuses);
+  };
+  std::set<uint64_t> left;
+  {
+    StoreWorld world;
+    world.Open(options);
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    world.store->OpenSpace(SpaceNamed(1), "another one");
+    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(n % 2, n) == absl::OkStatus());
+    refuses = true;
+    for (uint64_t n = 0; n < 20; ++n) {
+      CHECK(absl::IsUnavailable(world.ReadNow(n % 2, n)));
+      world.LeaveNow(n % 2, n);
+    }
+    CHECK(world.count() == 0);
+  }
+  refuses = false;
+  {
+    StoreWorld world;
+    world.Open(options);
+    CHECK(world.StartNow().chunks == 20);
+    CheckAll(&world);
+    const Bytes live = LiveIn(*world.store);
+    for (uint64_t n = 0; n < 20; ++n) world.LeaveNow(n % 2, n);
+    for (uint64_t n = 0; n < 5; ++n) REQUIRE(world.WriteNow(n % 2, n, 1) == absl::OkStatus());
+    std::optional<absl::Status> hidden;
+    world.store->Hide(1, {}, [&](const absl::Status& status) {
+      const absl::MutexLock lock(&world.mutex);
+      hidden = status;
+      world.changed.SignalAll();
+    });
+    {
+      const absl::MutexLock lock(&world.mutex);
+      while (!hidden.has_value()) world.Wait();
+    }
+    CHECK(*hidden == absl::OkStatus());
+    // Of the first space all is there, of the second what was written again; nothing twice.
+    CHECK(LiveIn(*world.store) <= live);
+  }
+  {
+    StoreWorld world;
+    world.Open(options);
+    CHECK(world.StartNow().chunks == 12);
+    for (const auto& [name, chunk] : world.All()) CHECK((name.first == 0 || name.second < 5));
+    CheckAll(&world);
+    for (const auto& [name, chunk] : world.All()) world.LeaveNow(name.first, name.second);
+    // Whatever room there is comes back.
+    for (uint64_t n = 100; n < 600; ++n) CHECK(world.WriteNow(0, n) == absl::OkStatus());
+    CHECK(world.wanted_back > 0);
+  }
+  StoreWorld world;
+  world.Open(options);
+  world.StartNow();
+  for (const auto& [name, chunk] : world.All()) CHECK(name.second >= 100);
+  CheckAll(&world);
 }
 
 TEST_CASE("Store forgets what was cleared, with its catalog and without it") {

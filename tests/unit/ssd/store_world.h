@@ -149,16 +149,13 @@ class StoreWorld final : public StoreOwner {
     }
     return absl::OkStatus();
   }
-  void FreeNow(uint32_t space, uint64_t n) {
-    std::vector<Place> places;
-    {
-      const absl::MutexLock lock(&mutex);
-      const auto it = chunks.find({space, n});
-      KVIST_CHECK(it != chunks.end());
-      places = it->second.places;
-      chunks.erase(it);
-    }
-    store->Free(IdOf(space, n), options.shape.units(), std::move(places));
+  void FreeNow(uint32_t space, uint64_t n) { store->Free(IdOf(space, n), options.shape.units(), Forget(space, n)); }
+  void LeaveNow(uint32_t space, uint64_t n) { store->Leave(IdOf(space, n), options.shape.units(), Forget(space, n)); }
+  std::vector<Place> Forget(uint32_t space, uint64_t n) {
+    const absl::MutexLock lock(&mutex);
+    auto node = chunks.extract({space, n});
+    KVIST_CHECK(!node.empty());
+    return std::move(node.mapped().places);
   }
   // As the core does it: what is cleared is known no more from then on, so nothing of it is written again behind the clear.
   absl::Status ClearNow(std::optional<uint32_t> space) {
