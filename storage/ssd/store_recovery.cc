@@ -209,20 +209,30 @@ void Store::State::Loaded(const LoadReport& report) {
     message_ = why;
     Step("recovery: start over");
     catalog_->StartOver(why, [this](const absl::Status& status) {
-      keeper_->Post([this, status] {
-        if (!status.ok()) return EndRecovery(status);
-        CatalogBatch batch;
-        for (const SpaceRow& row : spaces_.All()) batch.Put(row);
-        for (const auto& [number, row] : segments_) batch.Put(row);
-        for (const auto& [space, sequence] : clears_asked_) {
-          const auto record = clear_records_.find(space);
-          batch.Put(ClearRow{space, sequence, record == clear_records_.end() ? Place{} : record->second.place});
-        }
-        Must(std::move(batch), [] {});
-        BeginRebuild();
-      });
+      keeper_->Post([this, status] { status.ok() ? BeginAnew() : EndRecovery(status); });
     });
   });
+}
+
+// The keeper's. An empty catalog gets what this process knows beside what a rebuild finds: that reads only what was found at the start.
+void Store::State::BeginAnew() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  const bool on_its_way =
+      std::any_of(rows_since_.begin(), rows_since_.end(), [this](const auto& row) { return RowIsOnItsWay(row.first); });
+  if (on_its_way) {  // it may be in the catalog already, and is newer
+    keeper_->PostAt(hands_.Now() + kLookAgain, [this] { BeginAnew(); });
+    return;
+  }
+  CatalogBatch batch;
+  for (const SpaceRow& row : spaces_.All()) batch.Put(row);
+  for (const auto& [number, row] : segments_) batch.Put(row);
+  for (const auto& [space, sequence] : clears_asked_) {
+    const auto record = clear_records_.find(space);
+    batch.Put(ClearRow{space, sequence, record == clear_records_.end() ? Place{} : record->second.place});
+  }
+  for (const auto& [id, row] : std::exchange(rows_since_, {})) batch.Put(row);
+  Must(std::move(batch), [] {});
+  BeginRebuild();
 }
 
 // The keeper's.
@@ -278,6 +288,7 @@ void Store::State::EndRecovery(absl::Status status) {
       for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.Recovered(); });
       recovering_ = false;
       touched_.clear();
+      rows_since_.clear();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }
     owner_->Recovered(recovery_);

@@ -169,6 +169,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   bool HandOver(const std::vector<ChunkRow>& rows);
   bool CommitFound(std::vector<ChunkRow>* rows);
   void CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then);
+  void BeginAnew();
   void BeginRebuild();
   void EndRecovery(absl::Status status);
   void AskFor(const SegmentHeader& header);
@@ -226,6 +227,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // Durable by a new row, or freed, since the start, while it recovers: what is found of them is older. (What is only being written
   // counts as found: it may fail.)
   std::set<ChunkId> touched_;
+  // Of them, those that were committed to a catalog that may have to be started over: the rows that they have.
+  std::map<ChunkId, ChunkRow> rows_since_;
   std::shared_ptr<Rebuild> rebuilding_;
 
   // The loader's or the rebuild's.

@@ -200,11 +200,12 @@ void Store::State::CommitWrite(uint64_t number) {
   batch.Put(row);
   write.committing = true;
   Step("chunk: row");
-  commits_->Add(std::move(batch), Commits::Need::kTry, [this, number](const absl::Status& status) {
+  commits_->Add(std::move(batch), Commits::Need::kTry, [this, number, row = std::move(row)](const absl::Status& status) {
     if (status.ok()) {
       const ChunkId& id = writes_.at(number).chunk.id;
       writing_.at(id).rows_from = number + 1;
       if (recovering_) touched_.insert(id);
+      if (recovering_ && !rebuild_) rows_since_.insert_or_assign(id, row);
     }
     EndWrite(number, status);
     CheckCatalog();
@@ -286,6 +287,7 @@ void Store::State::BeginFree(const ChunkId& id, Killed killed, bool replaced) {
     return;
   }
   if (row != rows_put_.end()) rows_put_.erase(row);
+  rows_since_.erase(id);
   CatalogBatch batch;
   batch.Erase(id);
   Step("free: erase");
@@ -304,6 +306,7 @@ void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::functi
       if (const auto running = writing_.find(id); running != writing_.end()) {
         for (const uint64_t number : running->second.running) writes_.at(number).cleared = true;
       }
+      rows_since_.erase(id);
       batch.Erase(id);
     }
     Step("hide: erase");

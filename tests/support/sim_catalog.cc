@@ -140,12 +140,16 @@ bool SimCatalog::LoadStep() {
   if (sink_ == nullptr) return false;
   ssd::RowBatch batch;
   auto row = loaded_to_.empty() ? snapshot_.begin() : snapshot_.upper_bound(loaded_to_);
-  for (; row != snapshot_.end() && batch.rows() < options_.load_rows; ++row) {
+  size_t in_batch = 0;
+  const auto fails = [&] { return load_fails_.has_value() && load_.rows + in_batch >= load_fails_->second; };
+  for (; row != snapshot_.end() && in_batch < options_.load_rows && !fails(); ++row) {
     if (!AddRow(row->first, row->second, &batch)) ++load_.skipped;
     loaded_to_ = row->first;
+    in_batch = batch.rows();
   }
-  load_.rows += batch.rows();
+  load_.rows += std::exchange(in_batch, 0);
   if (batch.rows() > 0 && !sink_->Take(std::move(batch))) load_.status = absl::CancelledError("the load was ended early");
+  if (load_.status.ok() && fails()) load_.status = std::exchange(load_fails_, std::nullopt)->first;
   if (row != snapshot_.end() && load_.status.ok()) return true;
   ssd::RowSink* const sink = std::exchange(sink_, nullptr);
   sink->Loaded(load_);

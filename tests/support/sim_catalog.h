@@ -56,6 +56,8 @@ class SimCatalog : public ssd::Catalog {
   void Lose();                         // found empty, with a rebuild pending
   void Age(size_t commits);            // an older copy: the last so many commits are undone
   void Spoil(const std::string& key);  // the row doesn't parse any more
+  // The next load that comes so far ends with this behind so many rows.
+  void FailLoad(absl::Status status, uint64_t rows) { load_fails_.emplace(std::move(status), rows); }
 
   // What a restart would find.
   const Rows& durable() const { return durable_; }
@@ -89,6 +91,7 @@ class SimCatalog : public ssd::Catalog {
   Rows snapshot_;
   std::string loaded_to_;  // the last key
   ssd::LoadReport load_;
+  std::optional<std::pair<absl::Status, uint64_t>> load_fails_;
 };
 
 }  // namespace kvist::test

@@ -186,6 +186,9 @@ class StoreWorld final : public StoreOwner {
   }
   const Recovery& StartNow() {
     store->Start();
+    return AwaitRecovered();
+  }
+  const Recovery& AwaitRecovered() {
     const absl::MutexLock lock(&mutex);
     while (!recovery.has_value()) Wait();
     return *recovery;
