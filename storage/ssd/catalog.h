@@ -74,10 +74,12 @@ struct RowBatch {
 
 struct LoadReport {
   // OK: these are all rows that could be read. Cancelled: the sink had enough, or the catalog was closed or started over.
-  // DataLoss: damage; the rest is lost: StartOver, then rebuild.
+  // DataLoss, Unavailable: damage, or the disk doesn't give it; the rest is lost (IsLost): StartOver, then rebuild.
   absl::Status status;
   uint64_t rows = 0;
   uint64_t skipped = 0;  // rows that don't parse
+
+  bool IsLost() const { return absl::IsDataLoss(status) || absl::IsUnavailable(status); }
 };
 
 // Takes what is loaded. Threads: called on a thread of the catalog's, one call at a time.

@@ -455,7 +455,7 @@ absl::StatusOr<CatalogAtRest> ReadCatalog(const std::string& folder, const Store
     found.skipped = report.skipped;
     return absl::OkStatus();
   }();
-  if (!status.ok() && !absl::IsDataLoss(status)) return status;
+  if (!status.ok() && !absl::IsDataLoss(status) && !absl::IsUnavailable(status)) return status;
   if (!status.ok()) {
     found.kind = OpenReport::kSetAside;
     found.trouble = std::string(status.message());

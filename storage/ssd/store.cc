@@ -118,7 +118,7 @@ absl::Status Store::State::OpenCatalog() {
   KVIST_RETURN_IF_ERROR(catalog_->Load(&found));
   hands_.Await(found.ended);
   std::string trouble;
-  if (absl::IsDataLoss(found.report.status)) {
+  if (found.report.IsLost()) {
     trouble = std::string(found.report.status.message());
   } else if (!found.report.status.ok() && !absl::IsCancelled(found.report.status)) {
     return found.report.status;

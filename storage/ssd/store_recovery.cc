@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/ssd/segment_scan.h"
@@ -200,13 +201,13 @@ void Store::State::CommitFound(std::vector<ChunkRow>* rows, std::function<void(b
 
 void Store::State::Loaded(const LoadReport& report) {
   recovery_.skipped += report.skipped;
-  if (!absl::IsDataLoss(report.status)) {
+  if (!report.IsLost()) {
     if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
     return EndRecovery(report.status);
   }
   keeper_->Post([this, why = std::string(report.status.message())] {
     if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-    message_ = why;
+    message_ = absl::StrCat("the SSD tier's catalog can't be used: ", why);
     Step("recovery: start over");
     catalog_->StartOver(why, [this](const absl::Status& status) {
       keeper_->Post([this, status] { status.ok() ? BeginAnew() : EndRecovery(status); });

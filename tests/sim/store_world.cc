@@ -136,7 +136,8 @@ void StoreWorld::BetweenLives() {
     for (auto& [name, history] : histories_) history.hidden = 0;  // a rebuild knows nothing of it
     Note("the catalog is lost");
   }
-  if (prng_.Percent(15)) catalog_->FailLoad(absl::DataLossError("checksum"), prng_.Below(80));
+  if (prng_.Percent(15))
+    catalog_->FailLoad(prng_.Percent(50) ? absl::DataLossError("checksum") : absl::UnavailableError("EIO"), prng_.Below(80));
   if (kind_ != Kind::kLying) return;
   if (prng_.Percent(10)) catalog_->Age(prng_.Between(1, 5));
   if (prng_.Percent(20) && !catalog_->durable().empty())

@@ -280,7 +280,7 @@ TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its reco
   }
   absl::Notification written;
   TroubledCatalog::Trouble trouble;
-  trouble.status = absl::DataLossError("checksum");
+  trouble.status = GENERATE(absl::UnavailableError("EIO"), absl::DataLossError("checksum"));
   trouble.load = GENERATE(1, 2);
   if (trouble.load == 2) {
     trouble.chunks = 25;
