@@ -144,10 +144,10 @@ void SsdTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
   if (space != nullptr) number = NumberOf(*cleared.space, *space);
   store_->Clear(number, [this, job = cleared.job](const absl::Status& kept) {
     if (!kept.ok()) {
-      spdlog::error("what was cleared may be found again after a restart, for the SSD tier couldn't note it: {}",
+      spdlog::error("what was cleared is cleared again after a restart, for the SSD tier couldn't note it: {}",
                     std::string(kept.message()));
     }
-    ear_->Say(core::ClearKept{job});
+    ear_->Say(core::ClearKept{job, core::Tier::kSsd, kept});
   });
 }
 
@@ -159,10 +159,10 @@ void SsdTier::Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) {
     ids.push_back(IdOf(number, chunk.group, chunk.key, chunk.position));
   store_->Hide(number, std::move(ids), [this, job = hidden.job](const absl::Status& kept) {
     if (!kept.ok()) {
-      spdlog::error("what was cleared of a prompt may be found again after a restart, for the SSD tier couldn't note it: {}",
+      spdlog::error("what was cleared by chunks is cleared again after a restart, for the SSD tier couldn't note it: {}",
                     std::string(kept.message()));
     }
-    ear_->Say(core::ClearKept{job});
+    ear_->Say(core::ClearKept{job, core::Tier::kSsd, kept});
   });
 }
 

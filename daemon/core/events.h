@@ -316,10 +316,12 @@ struct PlacesDamaged {
   std::vector<PlacesWanted::Record> records;
 };
 
-// What this job has cleared (SpaceCleared, or one ChunksHidden) is durable in a tier: no restart finds it there. Or it can't be made durable.
+// What this job has cleared (SpaceCleared, or one ChunksHidden) is durable in a tier: no restart finds it there. Or it can't be made durable,
+// and `status` says why.
 struct ClearKept {
   JobId job;
   Tier in = Tier::kSsd;
+  absl::Status status = {};
 };
 
 // Whether the disk takes writes: not when it is full or fails. Until this is said it isn't ready for them: flushes wait.

@@ -37,6 +37,7 @@ struct Job {
   uint64_t done = 0;
   uint64_t total = 0;
   uint8_t unkept = 0;   // tiers, a bit each, from which what it does may still come back; it doesn't end before
+  uint8_t lost = 0;     // tiers that couldn't make it durable: it ends cancelled, and a later daemon is to do it again
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
   // Of jobs on prompts (prompt_jobs.h).
   Bytes bytes{};         // of those chunks' shards

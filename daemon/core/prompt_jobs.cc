@@ -448,7 +448,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
                                                          : GoOnWritingRemote(job, &of, until, out);
   job_waits_ = turn == Turn::kWaits;
   if (turn != Turn::kDone) return;
-  const Job* ended = jobs_.End(job->id, JobState::kDone);
+  const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled);
   ForgetPromptJob(ended->id);
   out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
 
 namespace kvist::core {
@@ -42,6 +43,10 @@ void Core::On(const ClearAsked& event, Effects* out) {
 
 void Core::On(const ClearKept& event, Effects*) {
   jobs_.Keep(event.job, TierBit(event.in));
+  if (Job* const job = jobs_.Running(event.job); job != nullptr && !event.status.ok()) {
+    job->lost |= TierBit(event.in);
+    job->trouble = absl::StrCat("it is gone from this kvistd, but not durably: ", event.status.message());
+  }
   if (const auto prompt = prompt_jobs_.find(event.job); prompt != prompt_jobs_.end()) --prompt->second.hiding;
 }
 
@@ -64,6 +69,7 @@ void Core::Clear(Job* job, uint64_t until) {
 }
 
 void Core::On(const JobCancelAsked& event, Effects* out) {
+  if (Job* const running = jobs_.Running(event.job); running != nullptr) running->lost = 0;
   const Job* job = jobs_.End(event.job, JobState::kCancelled);
   if (job == nullptr) return;
   const auto prompt = prompt_jobs_.find(event.job);
@@ -104,7 +110,7 @@ void Core::On(const Tick& event, Effects* out) {
     }
     Clear(job, until);
     if (job->done < job->total || !job->kept() || !placement_.rest().empty()) continue;
-    const Job* ended = jobs_.End(job->id, JobState::kDone);
+    const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled);
     out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
   }
 }

@@ -49,7 +49,7 @@ class LowerTier {
 
   virtual void Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) = 0;
   virtual void Read(std::vector<ChunkToRead> chunks) = 0;
-  // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so.
+  // What was written of the space (null: of all) is not to be found again by a later daemon; ClearKept when that is so, or can't be.
   virtual void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) = 0;
 };
 
@@ -58,7 +58,8 @@ class DiskTier : public LowerTier {
  public:
   // No chunk is at these places any more; each was written or found by this tier.
   virtual void Free(core::PlacesFreed freed) = 0;
-  // These chunks are not to be found again by a later daemon, though their places may be read until they are freed; ClearKept when that is so.
+  // These chunks are not to be found again by a later daemon, though their places may be read until they are freed;
+  // ClearKept when that is so, or can't be.
   virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
 };
 

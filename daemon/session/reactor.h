@@ -245,7 +245,7 @@ class Reactor : public LowerTier::Ear {
   std::vector<shm::FutexWord> words_;  // scratch of Sleep
   core::Effects effects_;
   uint64_t next_job_ = 1;
-  std::map<core::JobId, std::shared_ptr<const AskedJob>> asked_jobs_;  // that run
+  std::map<core::JobId, std::shared_ptr<const AskedJob>> asked_jobs_;  // that run, or are to be done again
   Activity activity_;
   uint64_t lookups_answered_ = 0;
   int64_t now_nanos_ = 0;

@@ -1,5 +1,8 @@
 // Jobs of operators: asked for here, listed for whoever keeps them, and asked for again after a restart.
 
+#include <algorithm>
+#include <iterator>
+#include <map>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -109,8 +112,11 @@ void Reactor::CancelJob(core::JobId job) {
 
 // ---- Listed -----------------------------------------------------------------------------------------------------------------
 
-void Reactor::Carry(core::JobEnded& effect) {
-  asked_jobs_.erase(effect.job);
+void Reactor::Carry(core::JobEnded&) {
+  std::erase_if(asked_jobs_, [this](const auto& asked) {
+    const core::Job* const job = core_.jobs().Find(asked.first);
+    return job == nullptr || (job->state != core::JobState::kRunning && job->lost == 0);
+  });
   TellOfJobs();
 }
 
@@ -121,11 +127,19 @@ void Reactor::Kept(const core::ClearKept& kept) {
 
 void Reactor::TellOfJobs() {
   if (!jobs_listed_) return;
-  std::vector<ListedJob> listed;
+  std::vector<ListedJob> listed, to_do;
   core_.jobs().ForEach([&](const core::Job& job) {
     const bool runs = job.state == core::JobState::kRunning;  // one that ended with another is there still
-    listed.push_back({job, runs ? asked_jobs_.at(job.id) : nullptr});
+    if (!runs && job.lost == 0) return listed.push_back({job, nullptr});
+    ListedJob again{job, asked_jobs_.at(job.id)};
+    again.job.state = core::JobState::kRunning;
+    again.job.unkept |= job.lost;
+    if (job.lost != 0) again.job.trouble.clear();
+    to_do.push_back(std::move(again));
   });
+  // The next kvistd takes no more.
+  if (to_do.size() > core::Jobs::kRunningMax) to_do.erase(to_do.begin(), to_do.end() - core::Jobs::kRunningMax);
+  std::move(to_do.begin(), to_do.end(), std::back_inserter(listed));
   jobs_listed_(std::move(listed));
 }
 

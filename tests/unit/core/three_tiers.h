@@ -96,6 +96,7 @@ class ThreeTiers {
   std::set<ChunkKey> left;         // of the rows: those of which the core doesn't know any more
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
+  absl::Status keeps;              // whether the disk makes clears durable
   uint64_t asks = 0, in_vain = 0;  // how often the store was asked; so often something of the space is forgotten meanwhile
   std::deque<WriteFinished> writes;
   std::deque<ReadStarted> reads;
@@ -119,7 +120,7 @@ class ThreeTiers {
   void Carry(ChunksHidden& hidden) {
     for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);
     for (const ChunkKey& key : std::exchange(left, {})) rows.erase(key);
-    Do(ClearKept{hidden.job});
+    Do(ClearKept{hidden.job, Tier::kSsd, keeps});
   }
   void Carry(PlacesFreed& freed) {
     for (const PlacesFreed::Chunk& chunk : freed.chunks) {
@@ -132,7 +133,7 @@ class ThreeTiers {
     Do(ClearKept{cleared.job, Tier::kRemote});
     if (cleared.tier == Tier::kRemote) return;
     rows.clear();
-    Do(ClearKept{cleared.job, Tier::kSsd});
+    Do(ClearKept{cleared.job, Tier::kSsd, keeps});
   }
   void Carry(RemoteAsked& asked) {
     if (!store_answers) return Do(RemoteFound{asked.ask, absl::UnavailableError("it is away")});

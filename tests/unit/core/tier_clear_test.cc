@@ -130,6 +130,30 @@ TEST_CASE("What couldn't be read stays on disk for a later daemon, unless it is 
   CHECK(node.rows.empty());
 }
 
+TEST_CASE("A clear that the disk can't make durable hides all the same, but isn't done") {
+  ThreeTiers node;
+  const bool of_space = OfSpace(), of_all_tiers = GENERATE(false, true);
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.keeps = absl::UnavailableError("the catalog's disk fails");
+  const auto clear = [&] {
+    if (!of_all_tiers) return node.Clear(Tier::kSsd, keys, of_space);
+    if (of_space) node.Do(ClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}});
+    if (!of_space) node.Do(PromptClearAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys});
+    node.Rest();
+    return *node.f.core->jobs().Find(JobId{node.jobs});
+  };
+  const Job job = clear();
+  CHECK(job.state == JobState::kCancelled);
+  CHECK(job.trouble == "it is gone from this kvistd, but not durably: the catalog's disk fails");
+  CHECK(job.lost == TierBit(Tier::kSsd));
+  CHECK(job.chunks == 3);
+  if (of_all_tiers) CHECK(node.Hits(keys) == 0);
+  node.keeps = absl::OkStatus();
+  CHECK(clear().state == JobState::kDone);
+}
+
 TEST_CASE("A clear of the disk waits for what is being written there: nothing that it dropped counts as durable") {
   ThreeTiers node;
   const bool of_space = OfSpace();
