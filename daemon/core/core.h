@@ -260,7 +260,7 @@ class Core {
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
            !cleared_pins_.empty() || (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() ||
            !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
-           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote();
+           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote() || cleared_next_ < cleared_end_;
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
@@ -387,7 +387,10 @@ class Core {
   void EndAsks(SessionId session);
   // The remote store shall forget them; until it has they aren't found there, nor written.
   void ForgetRemotely(RemoteForgotten forgotten, Effects* out);
-  void AskInVain(SpaceId space);
+  // Something of the space is removed there: what it has said that it has may be gone.
+  void LoseRemotely(SpaceId space);
+  // What is known to be there of spaces that other nodes have cleared isn't.
+  void ForgetCleared(uint64_t until);
   // What is being written to it of this name is to be forgotten by it then, and the job waits for that.
   void DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job);
   // Whether a clear of a prompt has this name, and hasn't ended: what hangs on the prompt's first chunk, which is hidden, is hidden only then. Were
@@ -496,12 +499,19 @@ class Core {
   Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
   static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   Turn GoOnReading(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // Of a move to the remote store, which others remove from: whether that has said if it has this key. And takes its word for a chunk of it.
+  bool KnowsForMove(const Job& job, PromptJob* of, size_t key, Effects* out);
+  void BelieveForMove(const PromptJob& of, size_t key, ChunkIndex chunk);
+  // Whether it has the chunk, as far as is known: nothing of the space was removed there since it was asked.
+  bool MayFreeFor(const PromptJob& of, ChunkIndex chunk) const {
+    return chunks_[chunk].remote == RemoteCopy::kThere && spaces_[chunks_[chunk].space].remote_losses == of.losses;
+  }
   // A move from disk to the remote store.
   Turn GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* out);
   // Of a move from the remote store: asks for the next part of the prompt; what has come of that; what of it is kept (`in_store`: it says that
   // it has that, whether or not it is known here); and what it is to forget in the end.
   Turn GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
-  void AskForMove(const Job& job, PromptJob* of, Effects* out);
+  void AskForMove(const Job& job, PromptJob* of, size_t from, Effects* out);
   void TakeForMove(const Ask& ask, const absl::Status& status);
   void KeepForMove(Job* job, PromptJob* of, GroupId group, const ChunkKey& key, bool in_store);
   Turn GoOnForgetting(const Job& job, PromptJob* of, uint64_t until, Effects* out);
@@ -619,6 +629,9 @@ class Core {
   };
   std::deque<ToWrite> remote_queue_;
   uint64_t next_remote_ = 1;
+  // Places that are still to be looked through for chunks of spaces that other nodes have cleared from `cleared_since_` on.
+  ChunkIndex cleared_next_ = 0, cleared_end_ = 0;
+  uint64_t cleared_since_ = 0;
   Bytes remote_writing_{};                                           // of slots that are being written to it
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> being_cleared_;   // by so many clears; with a remote store only
   std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_forgets_;  // what it is to forget and hasn't, so often
@@ -628,7 +641,11 @@ class Core {
     JobId job;
     uint32_t writes = 0;
   };
-  std::map<std::pair<SpaceId, ChunkKey>, uint32_t> remote_writes_;
+  struct RemoteWrites {
+    uint32_t count = 0;
+    uint64_t serial = 0;  // of the last
+  };
+  std::map<std::pair<SpaceId, ChunkKey>, RemoteWrites> remote_writes_;
   std::map<std::pair<SpaceId, ChunkKey>, std::vector<Doomed>> remote_doomed_;
   std::deque<Flush> flushes_;
   Jobs jobs_;

@@ -270,7 +270,8 @@ struct RemoteForgot {
   absl::Status status = {};
 };
 
-// Another node has cleared a space (all, when absent) in the remote store: what was offered to it before isn't to be written any more.
+// Another node has cleared a space (all, when absent) in the remote store: what was offered to it before isn't to be written any more, and what
+// was there isn't.
 struct RemoteCleared {
   std::optional<SpaceDigest> space;
 };

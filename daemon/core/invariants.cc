@@ -154,7 +154,7 @@ void Core::CheckInvariants() {
   KVIST_CHECK(remote_writing == remote_writing_);
   for (const auto& [name, doomed] : remote_doomed_) {
     KVIST_CHECK(!doomed.empty());
-    for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && remote_writes_.at(name) >= by.writes);
+    for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && remote_writes_.at(name).count >= by.writes);
   }
   asks_.ForEach(
       [&](AskId, const Ask& ask) { KVIST_CHECK(ask.job != JobId{} || sessions_.Find(ask.lookup.session) != nullptr); });

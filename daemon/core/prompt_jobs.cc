@@ -280,7 +280,8 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       const Chunk& chunk = chunks_[i];
       item = PromptJob::Item::kLeft;
       if (IsBeingCleared(*job->space, chunk.key)) continue;
-      if (WillForget(*job->space, chunk.key)) return Turn::kWaits;
+      if (WillForget(*job->space, chunk.key) || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
+      BelieveForMove(*of, of->next / groups, i);
       const bool there = chunk.remote != RemoteCopy::kNone;
       if (there && (keep || !chunk.has_slots())) {
         item = PromptJob::Item::kAlready;
@@ -302,7 +303,7 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
     job->already += item == PromptJob::Item::kAlready;
     job->left += item == PromptJob::Item::kLeft;
     if (item != PromptJob::Item::kToMove) continue;
-    const bool there = i != kNoChunk && chunks_[i].remote == RemoteCopy::kThere;
+    const bool there = i != kNoChunk && MayFreeFor(*of, i);
     const bool moved = there && (keep || (chunks_[i].state == ChunkState::kSealed && !chunks_[i].busy()));
     ++(moved ? job->chunks : job->left);
     if (!moved) continue;

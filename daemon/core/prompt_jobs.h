@@ -24,11 +24,12 @@ namespace kvist::core {
 //   to disk: kKeys    writes what isn't there yet
 //            kWritten waits for that
 //            kSettle  frees slots, the last chunk first
-//   to a remote store: kKeys begins writes of what isn't there yet, kSettle waits for each and frees slots, the last chunk first
+//   to a remote store: kKeys asks it for the prompt, a part after the other, and begins writes of what isn't there yet,
+//                      kSettle waits for each and frees slots, the last chunk first
 //   from disk: kKeys   keeps what of the prompt there is room for, from its first chunk on, so that reading one doesn't evict another
 //              kRead   begins reads, the last chunk first; where engines wait for slots that only it can give, it leaves the rest
 //              kSettle waits for each, frees its places on disk, and keeps it no longer
-//   from disk to a remote store: kKeys    keeps what of the prompt isn't there yet, as far as there is room
+//   from disk to a remote store: kKeys    asks it for the prompt as above, and keeps what isn't there yet, as far as there is room
 //                                kRead    begins reads, the last chunk first
 //                                kWritten begins writes, the last chunk first
 //                                kSettle  waits for each, frees its slots if it has only passed through them, and its places on disk
@@ -72,9 +73,14 @@ struct PromptJob {
   // From disk.
   std::vector<Kept> kept = {};
   Bytes kept_bytes{};
-  // From a remote store: it has been asked and hasn't answered; and what it keeps, for not all groups have moved.
+  // From or to a remote store: it has been asked and hasn't answered.
   bool asking = false;
   uint32_t vain = 0;  // asked so many times in a row
+  // To there: keys before `told` were asked for, those from `told_from` on last; what of these it has; Space::remote_losses before the first.
+  size_t told_from = 0, told = 0;
+  std::vector<std::vector<bool>> there = {};  // [group][key - told_from]; empty: none
+  uint64_t losses = 0;
+  // From there: what it keeps, for not all groups have moved.
   std::set<ChunkKey> left_there = {};
 };
 

@@ -153,7 +153,7 @@ void Core::EndAsks(SessionId session) {
 void Core::ForgetRemotely(RemoteForgotten forgotten, Effects* out) {
   chunks_.Charge(forgotten.keys.size());
   for (const ChunkKey& key : forgotten.keys) ++remote_forgets_[{forgotten.space, key}];
-  AskInVain(forgotten.space);
+  LoseRemotely(forgotten.space);
   out->push_back(std::move(forgotten));
 }
 
@@ -163,7 +163,7 @@ void Core::On(const RemoteForgot& event, Effects*) {
     const auto forgets = remote_forgets_.find({event.space, key});
     if (forgets != remote_forgets_.end() && --forgets->second == 0) remote_forgets_.erase(forgets);
   }
-  AskInVain(event.space);  // they may have been answered before
+  LoseRemotely(event.space);  // they may have been answered before
   const auto prompt = prompt_jobs_.find(event.job);
   if (prompt == prompt_jobs_.end()) return;
   --prompt->second.hiding;
@@ -178,11 +178,12 @@ void Core::DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job) {
   if (writes == remote_writes_.end()) return;
   std::vector<Doomed>& doomed = remote_doomed_[{space, key}];
   if (std::any_of(doomed.begin(), doomed.end(), [job](const Doomed& other) { return other.job == job; })) return;
-  doomed.push_back({job, writes->second});
-  prompt_jobs_[job].hiding += writes->second;
+  doomed.push_back({job, writes->second.count});
+  prompt_jobs_[job].hiding += writes->second.count;
 }
 
-void Core::AskInVain(SpaceId space) {
+void Core::LoseRemotely(SpaceId space) {
+  ++spaces_[space].remote_losses;
   asks_.ForEach([space](AskId, Ask& ask) { ask.vain = ask.vain || ask.space == space; });
 }
 
@@ -190,7 +191,23 @@ void Core::On(const RemoteCleared& event, Effects*) {
   chunks_.Charge(1);
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     Space& space = spaces_[SpaceId{s}];
-    if (!event.space.has_value() || space.spec.digest == *event.space) space.remote_cleared = next_remote_;
+    if (event.space.has_value() && space.spec.digest != *event.space) continue;
+    space.remote_cleared = next_remote_;
+    ++space.remote_losses;
+  }
+  if (cleared_next_ == cleared_end_) cleared_since_ = next_remote_;
+  ++next_remote_;
+  cleared_next_ = 0;
+  cleared_end_ = chunks_.places();
+}
+
+void Core::ForgetCleared(uint64_t until) {
+  for (; chunks_.work() < until && cleared_next_ < cleared_end_; ++cleared_next_) {
+    const Chunk& chunk = chunks_[cleared_next_];
+    chunks_.Charge(1);
+    // What is nowhere else is known as long as something needs it: reading it will tell.
+    if (chunk.state == ChunkState::kFree || chunk.only_remote() || chunk.remote != RemoteCopy::kThere) continue;
+    if (spaces_[chunk.space].remote_cleared >= cleared_since_) placement_.ForgetRemote(cleared_next_);
   }
 }
 
@@ -236,7 +253,9 @@ void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
   NoteCame(i, Tier::kRemote);
   ++chunk.holds;
   remote_writing_ += BytesOf(i);
-  ++remote_writes_[{chunk.space, chunk.key}];
+  RemoteWrites& writes = remote_writes_[{chunk.space, chunk.key}];
+  ++writes.count;
+  writes.serial = next_remote_++;
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   chunks_.Charge(slots.size());
   WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
@@ -251,7 +270,10 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
   chunks_.Charge(1);
   remote_writing_ -= BytesOf(i);
   --chunk.holds;
-  chunk.remote = status.ok() ? RemoteCopy::kThere : RemoteCopy::kNone;
+  const std::pair<SpaceId, ChunkKey> name(chunk.space, chunk.key);
+  const auto writes = remote_writes_.find(name);
+  const bool cleared = writes->second.serial < spaces_[chunk.space].remote_cleared;
+  chunk.remote = status.ok() && !cleared ? RemoteCopy::kThere : RemoteCopy::kNone;
   ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
   if (absl::IsDataLoss(status) && !chunk.detached) {  // its slots hold other bytes than were stored
     ++counters_.chunks_corrupt;
@@ -260,8 +282,7 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
     placement_.Detach(i);
   }
   // A write that failed may be there, too.
-  const std::pair<SpaceId, ChunkKey> name(chunk.space, chunk.key);
-  if (const auto writes = remote_writes_.find(name); --writes->second == 0) remote_writes_.erase(writes);
+  if (--writes->second.count == 0) remote_writes_.erase(writes);
   if (const auto doomed = remote_doomed_.find(name); doomed != remote_doomed_.end()) {
     chunk.remote = RemoteCopy::kNone;
     for (Doomed& by : doomed->second) {

@@ -20,10 +20,10 @@ constexpr uint32_t kVainMax = 8;
 
 }  // namespace
 
-void Core::AskForMove(const Job& job, PromptJob* of, Effects* out) {
+void Core::AskForMove(const Job& job, PromptJob* of, size_t first, Effects* out) {
   const Space& space = spaces_[*job.space];
   const auto groups = static_cast<uint32_t>(space.spec.groups.size());
-  const auto from = static_cast<uint32_t>(of->next);
+  const auto from = static_cast<uint32_t>(first);
   Ask ask{{}, of->keys, *job.space, space.epoch, now_, from};
   ask.job = job.id;
   ask.there.resize(groups);
@@ -45,16 +45,23 @@ void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
   const bool cleared = ask.epoch != spaces_[ask.space].epoch;
   const bool vain = status.ok() && ask.vain && !cleared;
   if (vain && ++of.vain <= kVainMax) return;  // once more
+  const bool told = status.ok() && !cleared && !vain;
+  if (!status.ok())
+    job->trouble = absl::StrCat("the remote store didn't say what it has: ", absl::string_view(status.message()));
+  if (vain) job->trouble = "the remote store was to forget something of this space whenever it was asked: try again later";
+  if (of.move.to == Tier::kRemote) {
+    of.told_from = ask.from;
+    of.told = told ? ask.from + ask.asked : of.keys.size();
+    of.there = told ? ask.there : std::vector<std::vector<bool>>();
+    return;
+  }
   of.next = ask.from + ask.asked;
-  if (!status.ok() || cleared || vain) {
+  if (!told) {
     of.next = of.keys.size();
-    if (!status.ok())
-      job->trouble = absl::StrCat("the remote store didn't say what it has: ", absl::string_view(status.message()));
-    if (vain) job->trouble = "the remote store was to forget something of this space whenever it was asked: try again later";
     if (!cleared) job->left += (of.keys.size() - ask.from) * groups;  // of what isn't known to be there
   }
   job->done = std::min<uint64_t>(job->total, of.next * groups);
-  if (!status.ok() || cleared || vain) return;
+  if (!told) return;
   of.vain = 0;
   std::vector<ChunkRef> added;
   TakeRemote(ask, &added);
@@ -99,7 +106,7 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
     case PromptJob::Step::kKeys:
       if (of->asking) return Turn::kWaits;
       if (of->next < of->keys.size()) {
-        AskForMove(*job, of, out);
+        AskForMove(*job, of, of->next, out);
         return Turn::kWaits;
       }
       of->step = PromptJob::Step::kRead;
@@ -190,6 +197,29 @@ Core::Turn Core::GoOnForgetting(const Job& job, PromptJob* of, uint64_t until, E
   return Turn::kMore;
 }
 
+// ---- To there ---------------------------------------------------------------------------------------------------------------
+
+bool Core::KnowsForMove(const Job& job, PromptJob* of, size_t key, Effects* out) {
+  if (of->asking) return false;
+  if (key < of->told) return true;
+  if (of->told == 0) of->losses = spaces_[*job.space].remote_losses;
+  if (!reachable_) {
+    of->told = of->keys.size();
+    of->there.clear();
+    return true;
+  }
+  AskForMove(job, of, key, out);
+  return false;
+}
+
+void Core::BelieveForMove(const PromptJob& of, size_t key, ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
+  if (chunk.remote == RemoteCopy::kWriting || chunk.only_remote() || !chunk.whole()) return;
+  const bool there = !of.there.empty() && of.there[chunk.group.value][key - of.told_from];
+  if (there && chunk.remote == RemoteCopy::kNone) placement_.SetRemote(i);
+  if (!there && chunk.remote == RemoteCopy::kThere) placement_.ForgetRemote(i);
+}
+
 // ---- From disk --------------------------------------------------------------------------------------------------------------
 
 Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* out) {
@@ -208,7 +238,8 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const bool cleared = IsBeingCleared(*job->space, chunk.key);
         if (cleared) ++job->left;
         if (cleared) continue;
-        if (WillForget(*job->space, chunk.key)) return Turn::kWaits;
+        if (WillForget(*job->space, chunk.key) || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
+        BelieveForMove(*of, of->next / groups, i);
         const bool moves = !keep || chunk.remote == RemoteCopy::kNone;
         const bool fits = of->kept_bytes + BytesOf(i) <= most;
         if (!moves) ++job->already;
@@ -259,7 +290,7 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
     if (chunk.state == ChunkState::kReading || chunk.remote == RemoteCopy::kWriting) return Turn::kWaits;
     chunks_.Charge(1);
     const bool freed = keep || chunk.disk != DiskCopy::kMoving;  // else it is being written again
-    const bool moved = !chunk.detached && chunk.remote == RemoteCopy::kThere && freed;
+    const bool moved = !chunk.detached && MayFreeFor(*of, i) && freed;
     ++(moved ? job->chunks : job->left);
     if (moved) job->bytes += BytesOf(i);
     const ChunkRef name = RefOf(i);

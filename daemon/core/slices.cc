@@ -153,6 +153,7 @@ void Core::EndWhatIsOver(uint64_t until, Effects* out) {
     if (pins.empty()) cleared_pins_.pop_front();
   }
   for (; more() && tier_clears_ == 0 && !came_.empty(); came_.erase(came_.begin())) chunks_.Charge(1);
+  ForgetCleared(until);
 }
 
 // Half stores that were left to be ended, those that are late, and those of dead ranks.

@@ -27,7 +27,8 @@ struct Space {
   SpaceRow* row = nullptr;
   uint64_t sealed = 0;          // chunks, over all groups
   uint64_t below = 0;           // chunks that are in no slots, but in a tier below
-  uint64_t remote_cleared = 0;  // what was offered to the remote store before this one isn't written (RemoteCleared)
+  uint64_t remote_cleared = 0;  // what was offered or written to the remote store before this one is gone (RemoteCleared)
+  uint64_t remote_losses = 0;   // so often something of it was removed there, or shall be
   bool no_disk = false;         // the disk can't take its chunks, as it has said of one
   bool rows_left = false;       // of chunks that couldn't be read (LeavePlaces), and that nothing has hidden since
   Bytes bytes{};                // slots of its chunks, sealed or filling

@@ -49,7 +49,7 @@ void Core::On(const TierClearAsked& event, Effects* out) {
       space.cleared = true;  // what the disk tells of late
     } else {
       space.remote_cleared = next_remote_;
-      AskInVain(SpaceId{s});
+      LoseRemotely(SpaceId{s});
     }
   }
   // On disk each chunk is hidden by itself: were all of them at once, a job that is cancelled would leave some that are taken for durable.

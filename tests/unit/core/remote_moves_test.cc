@@ -1,5 +1,7 @@
 // Moves from a store beyond the node, to slots and to disk.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -145,6 +147,100 @@ TEST_CASE("A move from disk to the store beyond the node frees the places of wha
   CHECK(node.store.size() == 3);
   CHECK(node.f.slots->live_slots() == 3);
   CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE(
+    "A move to the store beyond the node frees only what the store says that it has, and writes there what it has lost") {
+  ThreeTiers node;
+  const Tier from = GENERATE(Tier::kDram, Tier::kSsd);
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  REQUIRE(node.store.size() == 3);
+  REQUIRE(node.rows.size() == 3);
+  node.store.erase(keys[1]);  // it has evicted it, or another node has moved it
+  SECTION("it can be asked") {
+    const Job& job = node.Move(from, Tier::kRemote, keys);
+    CHECK(job.state == JobState::kDone);
+    CHECK(job.chunks == 3);
+    CHECK(node.store == std::set<ChunkKey>(keys.begin(), keys.end()));
+    CHECK((from == Tier::kDram ? node.f.slots->live_slots() : node.rows.size()) == 0);
+  }
+  SECTION("it doesn't say what it has: all is written again") {
+    node.store.clear();
+    node.store_answers = false;
+    CHECK(node.Move(from, Tier::kRemote, keys).chunks == 3);
+    CHECK(node.store.size() == 3);
+  }
+  SECTION("it is away") {
+    node.store.clear();
+    node.Do(RemoteReachable{false});
+    const Job& job = node.Move(from, Tier::kRemote, keys);
+    CHECK(job.state == JobState::kDone);
+    CHECK(job.chunks == 0);
+    CHECK(job.left == 3);
+    CHECK(node.f.slots->live_slots() == 3);
+    CHECK(node.rows.size() == 3);
+  }
+}
+
+TEST_CASE("A move to the store beyond the node frees nothing of a space that is cleared there meanwhile") {
+  ThreeTiers node;
+  const Tier from = GENERATE(Tier::kDram, Tier::kSsd);
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.store.erase(keys[2]);  // the last comes first
+  node.hold_writes = true;
+  node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = from, .to = Tier::kRemote});
+  node.Rest();
+  REQUIRE(node.writes.size() == 1);
+  node.hold_writes = false;
+  SECTION("by another node") {
+    node.Do(RemoteCleared{});
+    node.store.clear();
+  }
+  SECTION("by this one") {
+    const bool of_space = GENERATE(false, true);
+    node.Clear(Tier::kRemote, keys, of_space);
+  }
+  node.EndWrites();
+  const Job& job = *node.f.core->jobs().Find(JobId{1});
+  CHECK(job.state == JobState::kDone);
+  CHECK(job.chunks == 0);
+  CHECK(job.left == 3);
+  CHECK(node.f.slots->live_slots() == 3);
+  CHECK(node.rows.size() == 3);
+  CHECK(node.Hits(keys) == 3);
+}
+
+TEST_CASE("What another node has cleared in the store isn't known to be there any more, nor what was being written then") {
+  ThreeTiers node;
+  const bool of_all = GENERATE(false, true);
+  const SpaceSpec other = SpaceNamed("other", {KiB(4)});
+  const SessionId others = node.f.Worker("other", other);
+  node.Keep(KeysOf({1, 2}));
+  node.hold_writes = true;
+  node.Keep(KeysOf({1, 2, 3}));
+  REQUIRE(node.writes.size() == 1);
+  node.hold_writes = false;
+  const auto copies = node.f.Do(StoreAsked{others, RequestTag{1}, GroupId{}, std::nullopt, KeysOf({7})});
+  for (const Effect& effect : copies) {
+    if (const auto* copy = std::get_if<CopyStarted>(&effect)) node.Do(CopyFinished{copy->op, absl::OkStatus()});
+  }
+  node.Rest();
+  const auto there = [&node] {
+    std::vector<ChunkWhere> chunks;
+    for (uint64_t at = 0; at != Core::kReadAll;) at = node.f.core->ReadChunks(at, 64, &chunks);
+    return std::count_if(chunks.begin(), chunks.end(),
+                         [](const ChunkWhere& chunk) { return (chunk.tiers & TierBit(Tier::kRemote)) != 0; });
+  };
+  REQUIRE(there() == 3);
+  node.Do(RemoteCleared{of_all ? std::nullopt : std::optional(node.f.core->spec(SpaceId{0}).digest)});
+  node.EndWrites();
+  CHECK(there() == (of_all ? 0 : 1));
+  node.Keep(KeysOf({4}));
+  CHECK(there() == (of_all ? 1 : 2));
 }
 
 TEST_CASE("A store beyond the node that couldn't be told is said of a clear that waits its turn, too") {
