@@ -37,6 +37,8 @@ constexpr absl::Duration kLookEvery = absl::Seconds(2);
 constexpr Bytes kBatch = MiB(4);
 // No space has so many groups: an object of it is a marker.
 constexpr GroupId kMarkerGroup{UINT16_MAX};
+// Objects are removed in parts of what the store takes at a time, which leave room for others.
+constexpr uint64_t kRemovedShare = 16;
 constexpr size_t kCountedMost = 1024;        // as the core asks for at most
 using MarkerBody = std::array<uint64_t, 1>;  // the number
 
@@ -80,6 +82,14 @@ struct RemoteTier::Asking {
   int parts = 0;          // that aren't answered yet
   absl::Status status;
   std::vector<bool> there;
+};
+
+// Chunks that are being removed.
+struct RemoteTier::Forgetting {
+  core::RemoteForgotten forgotten;
+  std::vector<Identity> identities = {};  // of first shards: without them there is nothing
+  Bytes longest{};
+  size_t next = 0;
 };
 
 // A chunk that is being written.
@@ -339,27 +349,16 @@ absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::ve
 }
 
 void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forgotten) {
+  const auto forgetting = std::make_shared<Forgetting>();
+  forgetting->forgotten = std::move(forgotten);
+  const std::vector<ChunkKey>& keys = forgetting->forgotten.keys;
   const SpaceDigest name = NameOf(space.digest);
-  Bytes longest{};
-  for (const core::GroupSpec& group : space.groups) longest = std::max(longest, PayloadOf(group));
-  std::function<void()> remove = [this, name, longest, groups = static_cast<uint16_t>(space.groups.size()), forgotten] {
-    std::vector<Identity> identities;  // of first shards: without them there is nothing
-    for (uint16_t group = 0; group < groups; ++group) {
-      for (const ChunkKey& key : forgotten.keys) identities.push_back({name, key, GroupId{group}, Rank{0}});
-    }
-    const auto ended = [this, forgotten](const absl::Status& status) {
-      Note(status);
-      if (!status.ok()) {
-        spdlog::error("{} chunks that were cleared may be found again in remote:{}, for they couldn't be removed: {}",
-                      forgotten.keys.size(), options_.name, std::string(status.message()));
-      }
-      ear_->Say(core::RemoteForgot{forgotten.job, forgotten.space, forgotten.keys, status});
-    };
-    const absl::Status taken =
-        store_->Remove(identities, longest, MonotonicNow() + options_.write_for,
-                       [ended](const std::vector<Outcome>& outcomes) { ended(FirstError(outcomes)); });
-    if (!taken.ok()) ended(taken);
-  };
+  for (const core::GroupSpec& group : space.groups) forgetting->longest = std::max(forgetting->longest, PayloadOf(group));
+  const auto groups = static_cast<uint16_t>(space.groups.size());
+  for (uint16_t group = 0; group < groups; ++group) {
+    for (const ChunkKey& key : keys) forgetting->identities.push_back({name, key, GroupId{group}, Rank{0}});
+  }
+  std::function<void()> remove = [this, forgetting] { RemoveSome(forgetting); };
   // What is being encoded anew would be written back.
   bool recodes = false;
   {
@@ -368,10 +367,31 @@ void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forg
       const std::shared_ptr<RemoteRecoding> recoding = known.lock();
       if (recoding == nullptr) continue;
       recodes = true;
-      remove = [recoding, keys = forgotten.keys, then = std::move(remove)] { recoding->Leave(keys, then); };
+      remove = [recoding, forgetting, then = std::move(remove)] { recoding->Leave(forgetting->forgotten.keys, then); };
     }
   }
   (recodes ? works_ : asks_).Post(std::move(remove));
+}
+
+void RemoteTier::RemoveSome(const std::shared_ptr<Forgetting>& forgetting) {
+  const std::span<const Identity> left = std::span(forgetting->identities).subspan(forgetting->next);
+  const auto most = static_cast<size_t>(std::max<uint64_t>(options_.guard.limits.operations / kRemovedShare, 1));
+  const std::span<const Identity> some = left.first(std::min(left.size(), most));
+  forgetting->next += some.size();
+  const auto ended = [this, forgetting](const absl::Status& status) {
+    Note(status);
+    if (status.ok() && forgetting->next < forgetting->identities.size())
+      return asks_.Post([this, forgetting] { RemoveSome(forgetting); });
+    const core::RemoteForgotten& forgotten = forgetting->forgotten;
+    if (!status.ok()) {
+      spdlog::warn("{} chunks that were cleared or moved may be found in remote:{}, for they couldn't be removed: {}",
+                   forgotten.keys.size(), options_.name, std::string(status.message()));
+    }
+    ear_->Say(core::RemoteForgot{forgotten.job, forgotten.space, forgotten.keys, status});
+  };
+  const absl::Status taken = store_->Remove(some, forgetting->longest, MonotonicNow() + options_.write_for,
+                                            [ended](const std::vector<Outcome>& outcomes) { ended(FirstError(outcomes)); });
+  if (!taken.ok()) ended(taken);
 }
 
 void RemoteTier::AskStore(const std::shared_ptr<Asking>& asking) {

@@ -91,6 +91,7 @@ class RemoteTier final : public session::RemoteTier {
   using Generation = RemoteGenerations::Generation;
   struct Asking;
   struct Writing;
+  struct Forgetting;
   using Shapes = std::vector<codec::Shape>;  // [group]
   struct ToRead {
     ChunkToRead chunk;
@@ -119,6 +120,7 @@ class RemoteTier final : public session::RemoteTier {
   void AskExists(const std::shared_ptr<Asking>& asking);
   void Probe();
   void PutMarkers();
+  void RemoveSome(const std::shared_ptr<Forgetting>& forgetting);
   // On that of `works_`.
   void PutShards(const std::shared_ptr<Writing>& writing);
   void PumpReads();

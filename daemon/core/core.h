@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_CORE_H_
 #define KVIST_DAEMON_CORE_CORE_H_
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -260,11 +261,16 @@ class Core {
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
            !cleared_pins_.empty() || (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() ||
            !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
-           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote() || cleared_next_ < cleared_end_;
+           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote() || cleared_next_ < cleared_end_ ||
+           !unforgotten_.empty() || std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(), [this](const auto& job) {
+             return MayForgetAgain(job.second);
+           });
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
-    return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires() || AwaitsRemote();
+    return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires() || AwaitsRemote() ||
+           std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
+                       [this](const auto& job) { return reachable_ && !job.second.again.empty(); });
   }
 
   const CoreOptions& options() const { return options_; }
@@ -387,6 +393,12 @@ class Core {
   void EndAsks(SessionId session);
   // The remote store shall forget them; until it has they aren't found there, nor written.
   void ForgetRemotely(RemoteForgotten forgotten, Effects* out);
+  void ForgottenRemotely(SpaceId space, std::span<const ChunkKey> keys);
+  // What clears couldn't tell it, a part after the other; and what cancelled ones couldn't isn't waited for any more.
+  bool MayForgetAgain(const PromptJob& of) const {
+    return !of.again.empty() && of.hiding == 0 && reachable_ && now_ >= of.again_at;
+  }
+  void ForgetAgain(uint64_t until, Effects* out);
   // Something of the space is removed there: what it has said that it has may be gone.
   void LoseRemotely(SpaceId space);
   // What is known to be there of spaces that other nodes have cleared isn't.
@@ -493,7 +505,7 @@ class Core {
   bool AwaitsRemote() const { return remote_awaited_until_.has_value() && now_ < *remote_awaited_until_ && !reachable_; }
   static bool InSteps(const Job& job) { return job.kind != JobKind::kClear || job.tier.has_value(); }
   // Jobs in steps (prompt_jobs.h). These go on with one until work() has come to `until`, and say how that ended.
-  enum class Turn { kMore, kWaits, kDone };
+  enum class Turn { kMore, kWaits, kAside, kDone };
   Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
   Turn GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* out);
   Turn GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out);
@@ -653,6 +665,7 @@ class Core {
   bool job_waits_ = false;                          // the current one does, for an event
   std::optional<absl::Time> remote_awaited_until_;  // by one that goes on after a restart, and by those after it
   std::vector<ChunkIndex> let_go_;                  // that an ended one has kept
+  std::deque<std::pair<SpaceId, std::vector<ChunkKey>>> unforgotten_;  // PromptJob::again of cancelled ones
   // While clears of one tier run or wait: chunks that have come there, with the place's generation and a number that counts them.
   struct Came {
     uint32_t generation = 0;

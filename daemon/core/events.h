@@ -262,7 +262,7 @@ struct RemoteFound {
   std::vector<bool> there = {};  // [group * keys + key]
 };
 
-// To RemoteForgotten: the remote store hasn't got them any more. Or it couldn't be told, and may have.
+// To RemoteForgotten: the remote store hasn't got them any more. Or it couldn't be told, and may have: a clear's are tried again.
 struct RemoteForgot {
   JobId job;
   SpaceId space;
@@ -391,7 +391,8 @@ struct QuotaSet {
 };
 
 // A job is to stop where it is. What a clear has not freed by then stays invisible, and goes by eviction like other chunks, or by
-// the next clear; of a prompt a restart may find some. Answer: JobEnded; none when no such job runs.
+// the next clear; of a prompt a restart may find some, and the remote store have what it couldn't be told to forget. Answer: JobEnded; none when no
+// such job runs.
 struct JobCancelAsked {
   JobId job;
 };

@@ -12,6 +12,11 @@ void Jobs::Start(Job job) {
   running_.push_back(std::move(job));
 }
 
+Job* Jobs::current() {
+  const auto job = std::find_if(running_.begin(), running_.end(), [](const Job& j) { return !j.aside; });
+  return job == running_.end() ? nullptr : &*job;
+}
+
 Job* Jobs::Running(JobId id) {
   const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });
   return job == running_.end() ? nullptr : &*job;

@@ -33,6 +33,7 @@ struct Job {
   // The space's; there also when an earlier core has ended the job, and this one doesn't know the space.
   std::optional<SpaceDigest> digest = {};
   bool resumed = false;  // it was asked for of an earlier core, which ended before it
+  bool aside = false;    // it waits for the remote store, so others have their turn
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
@@ -48,7 +49,7 @@ struct Job {
   // Of one that encodes: what `bytes` have become, and the largest relative error of a shard; 0: bit for bit.
   Bytes bytes_after{};
   double relative_error = 0;
-  std::string trouble = {};  // why it ended before its end
+  std::string trouble = {};  // why it ended before its end; while it runs, what it waits for
 
   bool kept() const { return unkept == 0; }
 };
@@ -68,9 +69,9 @@ class Jobs {
 
   // `job` runs from now on, after those before it. Its id must be new, and no job be missing a place (`full`).
   void Start(Job job);
-  // The one whose turn it is; null when none runs. Stays the same until it ends.
-  Job* current() { return running_.empty() ? nullptr : &running_.front(); }
-  const Job* current() const { return running_.empty() ? nullptr : &running_.front(); }
+  // The one whose turn it is: the first that isn't aside; null when there is none.
+  Job* current();
+  const Job* current() const { return const_cast<Jobs*>(this)->current(); }
   // Null when it doesn't run.
   Job* Running(JobId id);
   // What the running job does survives the daemon in these tiers.

@@ -140,6 +140,7 @@ Core::Turn Core::GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* 
       break;
     case PromptJob::Step::kPins: EndPinsOfHidden(of, space, until); break;
     default:
+      if (!of->again.empty()) return Turn::kAside;
       if (of->hiding > 0 || (of->untold && !all_told_)) return Turn::kWaits;
       if (of->untold) {  // what the disk has told since is being freed: hiding nothing more ends after that
         of->untold = false;
@@ -279,8 +280,9 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
       if (i == kNoChunk) continue;
       const Chunk& chunk = chunks_[i];
       item = PromptJob::Item::kLeft;
-      if (IsBeingCleared(*job->space, chunk.key)) continue;
-      if (WillForget(*job->space, chunk.key) || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
+      const bool forgets = WillForget(*job->space, chunk.key);
+      if (IsBeingCleared(*job->space, chunk.key) || (forgets && !reachable_)) continue;
+      if (forgets || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
       BelieveForMove(*of, of->next / groups, i);
       const bool there = chunk.remote != RemoteCopy::kNone;
       if (there && (keep || !chunk.has_slots())) {
@@ -333,8 +335,8 @@ Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
 
 void Core::On(const Recoded& event, Effects*) {
   const auto of = prompt_jobs_.find(event.job);
-  Job* job = jobs_.current();
-  if (of == prompt_jobs_.end() || job == nullptr || job->id != event.job) return;  // it was cancelled
+  if (of == prompt_jobs_.end()) return;  // it was cancelled
+  Job* job = jobs_.Running(event.job);
   job->done = event.ended ? job->total : event.done;
   job->chunks = event.chunks;
   job->already = event.already;
@@ -448,6 +450,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
                     : of.move.from == Tier::kSsd         ? GoOnSending(job, &of, until, out)
                                                          : GoOnWritingRemote(job, &of, until, out);
   job_waits_ = turn == Turn::kWaits;
+  job->aside = turn == Turn::kAside;
   if (turn != Turn::kDone) return;
   const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled);
   ForgetPromptJob(ended->id);
@@ -460,6 +463,7 @@ void Core::ForgetPromptJob(JobId id) {
   if (job == prompt_jobs_.end()) return;
   for (const PromptJob::Kept& kept : job->second.kept) let_go_.push_back(kept.chunk);
   const Job* ended = jobs_.Find(id);
+  if (!job->second.again.empty()) unforgotten_.emplace_back(*ended->space, std::move(job->second.again));
   if (ended->kind == JobKind::kClearPrompt && !ended->tier.has_value() && options_.remote.has_value()) {
     chunks_.Charge(job->second.keys.size());
     for (const ChunkKey& key : job->second.keys) {

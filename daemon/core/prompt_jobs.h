@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/events.h"
 #include "storage/base/ids.h"
@@ -19,7 +20,8 @@ namespace kvist::core {
 //   clear: kKeys    hides the prompt's chunks, each with its row on disk, as far as its event hasn't
 //          kOrphans and what hangs on hidden ones, wherever it lies: passes over the whole index, there and back, until one finds nothing
 //          kPins    ends the pins of what is hidden
-//          kDurable waits until no restart finds any of it
+//          kDurable waits until no restart finds any of it, and no node in the remote store: what that couldn't be told is tried again,
+//                   and others have their turn
 //   clear of one tier: kKeys    drops its copies, the last chunk first; kDurable waits until no restart finds any of it
 //   to disk: kKeys    writes what isn't there yet
 //            kWritten waits for that
@@ -59,7 +61,10 @@ struct PromptJob {
   // Clear.
   uint64_t hiding = 0;  // ChunksHidden without a ClearKept, and what the remote store is to forget and hasn't
   std::vector<ChunkKey> to_forget = {};  // by it, beside the prompt's own
-  ChunkIndex places = 0;                 // that this pass goes through
+  std::vector<ChunkKey> again = {};      // what it couldn't be told
+  absl::Time again_at = absl::InfinitePast();
+  absl::Duration again_after = absl::ZeroDuration();  // the last time that it couldn't
+  ChunkIndex places = 0;                              // that this pass goes through
   bool backwards = false;
   uint64_t found = 0;   // by this pass
   uint64_t pin = 0;     // those up to this number are done

@@ -9,7 +9,9 @@
 // turn isn't written: nothing waits for a store beyond the node.
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
@@ -27,6 +29,15 @@ constexpr uint32_t kGrowth = 16;
 constexpr uint32_t kKeysAsked = 1024;
 // What taking an answer in may cost, of an event's work: the lookup itself comes after it.
 constexpr uint32_t kTakeShare = 4;
+// What it couldn't be told to forget is tried again after Remote::pause, and then after twice as long each time, up to so many times that.
+constexpr int kAgainMost = 64;
+
+std::vector<ChunkKey> TakeLast(std::vector<ChunkKey>* keys, uint64_t most) {
+  const auto from = keys->end() - static_cast<std::ptrdiff_t>(std::min<uint64_t>(keys->size(), most));
+  std::vector<ChunkKey> last(from, keys->end());
+  keys->erase(from, keys->end());
+  return last;
+}
 
 }  // namespace
 
@@ -158,18 +169,51 @@ void Core::ForgetRemotely(RemoteForgotten forgotten, Effects* out) {
 }
 
 void Core::On(const RemoteForgot& event, Effects*) {
-  chunks_.Charge(event.keys.size());
-  for (const ChunkKey& key : event.keys) {
-    const auto forgets = remote_forgets_.find({event.space, key});
+  LoseRemotely(event.space);  // they may have been answered before
+  Job* const job = jobs_.Running(event.job);
+  const bool again = !event.status.ok() && job != nullptr && job->kind == JobKind::kClearPrompt;
+  if (!again) ForgottenRemotely(event.space, event.keys);
+  if (job == nullptr) return;
+  PromptJob& of = prompt_jobs_.at(event.job);
+  --of.hiding;
+  if (event.status.ok()) {
+    of.again_after = absl::ZeroDuration();
+    of.again_at = absl::InfinitePast();
+    if (!of.again.empty() || job->kind != JobKind::kClearPrompt) return;
+    job->aside = false;
+    job->trouble.clear();
+    return;
+  }
+  job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
+                              absl::string_view(event.status.message()));
+  if (!again) return;
+  absl::StrAppend(&job->trouble, "; it is tried again");
+  chunks_.Charge(event.keys.size() / 32);
+  of.again.insert(of.again.end(), event.keys.begin(), event.keys.end());
+  of.again_after = std::clamp(2 * of.again_after, options_.remote->pause, kAgainMost * options_.remote->pause);
+  of.again_at = now_ + of.again_after;
+}
+
+void Core::ForgottenRemotely(SpaceId space, std::span<const ChunkKey> keys) {
+  chunks_.Charge(keys.size());
+  for (const ChunkKey& key : keys) {
+    const auto forgets = remote_forgets_.find({space, key});
     if (forgets != remote_forgets_.end() && --forgets->second == 0) remote_forgets_.erase(forgets);
   }
-  LoseRemotely(event.space);  // they may have been answered before
-  const auto prompt = prompt_jobs_.find(event.job);
-  if (prompt == prompt_jobs_.end()) return;
-  --prompt->second.hiding;
-  if (Job* const job = jobs_.Running(event.job); !event.status.ok() && job != nullptr) {
-    job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
-                                absl::string_view(event.status.message()));
+}
+
+void Core::ForgetAgain(uint64_t until, Effects* out) {
+  while (chunks_.work() < until && !unforgotten_.empty()) {
+    auto& [space, keys] = unforgotten_.front();
+    ForgottenRemotely(space, TakeLast(&keys, until - chunks_.work()));
+    if (keys.empty()) unforgotten_.pop_front();
+  }
+  for (auto& [id, of] : prompt_jobs_) {
+    if (chunks_.work() >= until || !MayForgetAgain(of)) continue;
+    RemoteForgotten forgotten{id, *jobs_.Running(id)->space, TakeLast(&of.again, until - chunks_.work())};
+    chunks_.Charge(forgotten.keys.size());
+    ++of.hiding;
+    out->push_back(std::move(forgotten));
   }
 }
 
@@ -213,7 +257,12 @@ void Core::ForgetCleared(uint64_t until) {
 
 void Core::On(const RemoteReachable& event, Effects*) {
   reachable_ = event.reachable;
-  if (reachable_) remote_pause_until_ = absl::InfinitePast();
+  if (!reachable_) return;
+  remote_pause_until_ = absl::InfinitePast();
+  for (auto& [id, of] : prompt_jobs_) {
+    of.again_at = absl::InfinitePast();
+    of.again_after = absl::ZeroDuration();
+  }
 }
 
 // ---- Writing ----------------------------------------------------------------------------------------------------------------

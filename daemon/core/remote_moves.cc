@@ -39,8 +39,8 @@ void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
   if (found == prompt_jobs_.end()) return;  // it was cancelled
   PromptJob& of = found->second;
   of.asking = false;
-  Job* job = jobs_.current();
-  KVIST_CHECK(job != nullptr && job->id == ask.job);
+  Job* job = jobs_.Running(ask.job);
+  KVIST_CHECK(job != nullptr);
   const auto groups = static_cast<uint16_t>(ask.there.size());
   const bool cleared = ask.epoch != spaces_[ask.space].epoch;
   const bool vain = status.ok() && ask.vain && !cleared;
@@ -235,10 +235,11 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, of->keys[of->next / groups]);
         if (i == kNoChunk || !chunks_[i].on_disk()) continue;
         const Chunk& chunk = chunks_[i];
-        const bool cleared = IsBeingCleared(*job->space, chunk.key);
+        const bool forgets = WillForget(*job->space, chunk.key);
+        const bool cleared = IsBeingCleared(*job->space, chunk.key) || (forgets && !reachable_);
         if (cleared) ++job->left;
         if (cleared) continue;
-        if (WillForget(*job->space, chunk.key) || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
+        if (forgets || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
         BelieveForMove(*of, of->next / groups, i);
         const bool moves = !keep || chunk.remote == RemoteCopy::kNone;
         const bool fits = of->kept_bytes + BytesOf(i) <= most;

@@ -95,6 +95,7 @@ void Core::On(const Tick& event, Effects* out) {
   const uint64_t until = chunks_.work() + options_.slice_work;
   placement_.SpendUntil(until);
   EndWhatIsOver(until, out);
+  ForgetAgain(until, out);
   Reap(until);
   BeginWaiting(out);
   GoOnFlushing(until, out);

@@ -60,6 +60,7 @@ void Core::On(const TierClearAsked& event, Effects* out) {
 
 Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effects* out) {
   if (of->step == PromptJob::Step::kDurable) {
+    if (!of->again.empty()) return Turn::kAside;
     if (of->hiding > 0 || (of->untold && !all_told_)) return Turn::kWaits;
     if (of->untold && spaces_.size() > 0) {
       // What the disk has told since is being freed: hiding nothing more ends after that.

@@ -37,7 +37,8 @@ JobProgress::~JobProgress() {
 
 void JobProgress::Show(const node::v1::Job& job) {
   if (!bar_ && job.state() != "running") return;
-  Show(absl::StrCat("job ", job.id()), job.kind(), ShareDone(job), Achieved(job));
+  const std::string waits = job.trouble().empty() ? "" : absl::StrCat("; ", Printable(job.trouble()));
+  Show(absl::StrCat("job ", job.id()), job.kind(), ShareDone(job), Achieved(job) + waits);
 }
 
 void JobProgress::Show(const std::string& name, const std::string& kind, double share, const std::string& achieved) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -234,6 +235,58 @@ TEST_CASE("Row 17, 18: a remote store that hangs costs lookups their wait at mos
       sum / kLookups, longest);
   redis.process().Signal(SIGCONT);
   CHECK(Eventually([&] { return Reaches(*node.daemon); }));
+}
+
+TEST_CASE(
+    "a prompt that is cleared while the remote store is away is gone when that is back, also after kill -9 between them") {
+  const TempDir shared;
+  RedisServer redis;
+  const RemoteNode node(StoreOf(redis), SecretIn(shared), {"remote.read_timeout=1s", "remote.write_timeout=1s"});
+  auto engine = EngineOn(node);
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  for (uint32_t p = 0; p < 2; ++p) REQUIRE(engine->StoreAll(RemotePrompt(*engine, p)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*node.daemon) == 2 * kChunks; }));
+  redis.process().Signal(SIGSTOP);
+  // Until it isn't even asked: what were on its way to it would still come there.
+  uint32_t asked = 0;
+  REQUIRE(Eventually([&] {
+    CHECK(HitsOf(*engine, RemotePrompt(*engine, 1000 + ++asked)) == 0);
+    return !Reaches(*node.daemon);
+  }));
+  const std::string tokens = node.dir / "tokens";
+  {
+    std::ofstream file(tokens);
+    for (const uint32_t token : FakeEngine::Tokens(0, kChunks)) file << token << " ";
+  }
+  const auto job = [&] {
+    nlohmann::json found;
+    const nlohmann::json jobs = Ctl(*node.daemon, {"jobs"}).at("jobs");
+    for (const nlohmann::json& any : jobs) {
+      if (any["kind"] == "clear-prompt") found = any;
+    }
+    return found;
+  };
+  CHECK(CtlSays(*node.daemon, {"clear", "--tokens", tokens, "--yes", "--timeout", "1s"}).first != 0);
+  REQUIRE(Eventually([&] { return job()["trouble"] != ""; }));
+  CHECK(job()["state"] == "running");
+  CHECK(HitsOf(*engine, RemotePrompt(*engine, 0)) == 0);
+  // Others don't wait behind it.
+  CHECK(CtlSays(*node.daemon, {"clear", "--tier", "dram", "--yes"}).first == 0);
+  if (GENERATE(false, true)) {
+    engine.reset();
+    node.daemon->Kill();
+    node.daemon->Start();
+    engine = EngineOn(node);
+    CHECK(job()["state"] == "running");
+    CHECK(job()["resumed"] == true);
+  }
+  redis.process().Signal(SIGCONT);
+  REQUIRE(Eventually([&] { return job()["state"] != "running"; }));
+  CHECK(job()["state"] == "done");
+  CHECK(job()["trouble"] == "");
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  REQUIRE(Eventually([&] { return HitsOf(*engine, RemotePrompt(*engine, 1)) == kChunks; }));  // it is asked again
+  CHECK(HitsOf(*engine, RemotePrompt(*engine, 0)) == 0);
 }
 
 TEST_CASE("Row 19: a remote store that lies is a miss, and never a wrong byte") {

@@ -226,14 +226,82 @@ TEST_CASE("A clear of the store beyond the node doesn't take for there what was 
   CHECK(node.store.size() == 4);
 }
 
-TEST_CASE("A clear of a prompt says so when the store beyond the node couldn't be told") {
+TEST_CASE("A clear of a prompt waits for a store beyond the node that couldn't be told, and others have their turn") {
   ThreeTiers node;
-  const auto keys = KeysOf({1, 2});
+  const bool of_tier = GENERATE(false, true);
+  const auto keys = KeysOf({1, 2, 3});
   node.Keep(keys);
+  REQUIRE(node.store.size() == 3);
   node.store_forgets = false;
-  const Job& job = node.Clear(Tier::kRemote, keys, false);
+  const JobId id{++node.jobs};
+  if (of_tier) {
+    node.Do(TierClearAsked{.job = id, .tier = Tier::kRemote, .space = SpaceId{0}, .keys = keys});
+    node.Do(TierClearAsked{.job = JobId{++node.jobs}, .tier = Tier::kDram, .space = SpaceId{0}});
+  } else {
+    node.Do(PromptClearAsked{id, SpaceId{0}, keys});
+    CHECK(node.Clear(Tier::kDram, {}, /*of_space=*/true).state == JobState::kDone);
+  }
+  node.Rest();
+  const auto job = [&] { return *node.f.core->jobs().Find(id); };
+  // What the store still has isn't found there, and nothing of that name is written.
+  const auto finds = [&] {
+    node.Do(LookupAsked{node.worker, RequestTag{++node.tags}, keys, absl::Seconds(1)});
+    return !node.reads.empty();
+  };
+  const auto pass = [&](absl::Duration time) {
+    node.Do(Tick{node.f.now += time});
+    node.Rest();
+  };
+  CHECK(node.f.core->jobs().Find(JobId{node.jobs})->state == JobState::kDone);
+  CHECK(job().state == JobState::kRunning);
+  CHECK(job().trouble.find("it is away") != std::string::npos);
+  CHECK(node.store.size() == 3);
+  CHECK_FALSE(finds());
+  SECTION("it comes back") {
+    node.Do(RemoteReachable{false});
+    CHECK_FALSE(node.f.core->waits_for_clock());
+    pass(absl::Hours(1));
+    REQUIRE(job().state == JobState::kRunning);
+    node.store_forgets = true;
+    node.Do(RemoteReachable{true});
+    node.Rest();
+    CHECK(job().state == JobState::kDone);
+  }
+  SECTION("it was there all the time") {
+    CHECK(node.f.core->waits_for_clock());
+    for (int i = 0; i < 3; ++i) pass(absl::Minutes(2));
+    REQUIRE(job().state == JobState::kRunning);
+    node.store_forgets = true;
+    pass(absl::Minutes(2));
+    CHECK(job().state == JobState::kDone);
+  }
+  SECTION("it is cancelled") {
+    node.Do(JobCancelAsked{id});
+    node.Rest();
+    CHECK(job().state == JobState::kCancelled);
+    CHECK(finds());
+    return;
+  }
+  CHECK(job().trouble.empty());
+  CHECK(node.store.empty());
+  CHECK_FALSE(finds());
+  node.Keep(keys);  // and is written there again
+  CHECK(node.store.size() == 3);
+}
+
+TEST_CASE("A move to a store beyond the node that is away doesn't wait for what that is to forget") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.store_forgets = false;
+  const Tier from = GENERATE(Tier::kDram, Tier::kSsd);
+  REQUIRE(node.Clear(Tier::kRemote, keys, /*of_space=*/false).state == JobState::kRunning);
+  node.Do(RemoteReachable{false});
+  const Job& job = node.Move(from, Tier::kRemote, keys);
   CHECK(job.state == JobState::kDone);
-  CHECK(job.trouble.find("it is away") != std::string::npos);
+  CHECK(job.left == 3);
+  CHECK(node.Hits(keys) == 3);
 }
 
 TEST_CASE("A clear of the store beyond the node leaves what is here, and nobody finds it there") {
