@@ -49,6 +49,15 @@ std::string KeyOf(const SpaceDigest* space) {
   return {reinterpret_cast<const char*>(space->bytes.data()), space->bytes.size()};
 }
 
+std::optional<SpaceDigest> SpaceOf(const std::string& key) {
+  if (key.empty()) return std::nullopt;
+  SpaceDigest space;
+  std::memcpy(space.bytes.data(), key.data(), key.size());
+  return space;
+}
+
+const SpaceDigest* PointerTo(const std::optional<SpaceDigest>& space) { return space.has_value() ? &*space : nullptr; }
+
 absl::Status FirstError(const std::vector<Outcome>& outcomes) {
   for (const Outcome& outcome : outcomes) KVIST_RETURN_IF_ERROR(outcome.status);
   return absl::OkStatus();
@@ -162,7 +171,7 @@ absl::Duration RemoteTier::LookAfter() {
     Probe();
     return kProbeEvery;
   }
-  if (untold) PutMarkers();
+  if (untold) TellMarkers();
   return kLookEvery;  // a put may fail later
 }
 
@@ -245,9 +254,11 @@ void RemoteTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared)
   const SpaceDigest* digest = space != nullptr ? &space->digest : nullptr;
   {
     const absl::MutexLock lock(&mutex_);
-    // Above what other nodes have set, also where this one hasn't heard of it yet: the time is, unless clocks differ by more than clears.
+    // Most likely above what other nodes have set; what is read says whether it is.
     generations_.Raise(digest, std::max<uint64_t>(generations_.Number(digest) + 1, absl::ToUnixMicros(absl::Now())));
-    markers_[KeyOf(digest)].untold = true;
+    Marker& marker = markers_[KeyOf(digest)];
+    marker.untold = true;
+    marker.cleared = MonotonicNow();
   }
   works_.Post([this, job = cleared.job] {
     KeepGenerations();
@@ -270,34 +281,77 @@ void RemoteTier::KeepGenerations() {
   }
 }
 
-void RemoteTier::PutMarkers() {
-  std::vector<std::pair<std::string, uint64_t>> untold;
+absl::Status RemoteTier::HearMarker(const SpaceDigest* space, const SealedStore::Got& got, absl::Time asked) {
+  KVIST_RETURN_IF_ERROR(got.status);
+  // What isn't one tells nothing: were it taken for none, what was cleared could be found.
+  if (got.verdict != Verdict::kGood && got.verdict != Verdict::kMissing)
+    return absl::DataLossError(absl::StrCat("a marker of the remote store is ", remote::NameOf(got.verdict)));
+  const uint64_t number = got.verdict == Verdict::kGood ? got.said.epoch : 0;
+  bool raised = false, tell = false;
   {
     const absl::MutexLock lock(&mutex_);
-    if (!reachable_) return;
+    Marker& marker = markers_[KeyOf(space)];
+    raised = generations_.Raise(space, marker.cleared.has_value() ? number + 1 : number);
+    if (raised) ear_->Say(core::RemoteCleared{space != nullptr ? std::optional(*space) : std::nullopt});
+    if (marker.cleared < asked) marker.cleared.reset();
+    marker.read = asked;
+    marker.untold = number < generations_.Number(space);
+    tell = marker.untold && !marker.telling;
+  }
+  if (raised) works_.Post([this] { KeepGenerations(); });
+  if (tell) asks_.Wake();
+  return absl::OkStatus();
+}
+
+void RemoteTier::TellMarkers() {
+  std::vector<std::optional<SpaceDigest>> untold;
+  {
+    const absl::MutexLock lock(&mutex_);
     for (auto& [key, marker] : markers_) {
-      if (!marker.untold) continue;
-      SpaceDigest space;
-      if (!key.empty()) std::memcpy(space.bytes.data(), key.data(), key.size());
-      untold.emplace_back(key, generations_.Number(key.empty() ? nullptr : &space));
-      marker.untold = false;
+      if (!marker.untold || marker.telling) continue;
+      marker.telling = true;
+      untold.push_back(SpaceOf(key));
     }
   }
-  for (const auto& [key, number] : untold) {
-    SpaceDigest space;
-    if (!key.empty()) std::memcpy(space.bytes.data(), key.data(), key.size());
-    const auto body = std::make_shared<MarkerBody>(MarkerBody{number});
-    const SealedStore::Put put{MarkerOf(key.empty() ? nullptr : &space), {.epoch = number}, std::as_bytes(std::span(*body))};
-    const auto told = [this, body, key = key](const absl::Status& status) {
-      if (status.ok()) return;
-      Note(status);
+  for (const std::optional<SpaceDigest>& space : untold) TellMarker(space);
+}
+
+void RemoteTier::TellMarker(std::optional<SpaceDigest> space) {
+  const auto body = std::make_shared<MarkerBody>();
+  const auto answered = [this, space, body, asked = MonotonicNow()](const SealedStore::Got& got) {
+    Note(got.status);
+    const absl::Status heard = HearMarker(PointerTo(space), got, asked);
+    uint64_t number = 0;
+    {
       const absl::MutexLock lock(&mutex_);
-      markers_[key].untold = true;  // when it answers again, or is asked
-    };
-    const absl::Status taken = store_->Submit({&put, 1}, MonotonicNow() + options_.write_for,
-                                              [told](const std::vector<absl::Status>& statuses) { told(statuses.front()); });
-    if (!taken.ok()) told(taken);
-  }
+      Marker& marker = markers_[KeyOf(PointerTo(space))];
+      // Only a clear is put over what is no marker: by any other number what a later clear took could be found again.
+      const bool over_none = absl::IsDataLoss(heard) && marker.cleared.has_value() && *marker.cleared < asked;
+      marker.telling = marker.untold && (over_none || (heard.ok() && !marker.cleared.has_value()));
+      if (marker.telling) number = generations_.Number(PointerTo(space));
+      if (heard.ok() && marker.cleared.has_value()) asks_.Wake();  // once more: it was cleared meanwhile
+    }
+    if (number > 0) PutMarker(space, number);
+  };
+  const SealedStore::Get get{MarkerOf(PointerTo(space)), 0, std::as_writable_bytes(std::span(*body))};
+  const absl::Status taken = store_->Submit({&get, 1}, MonotonicNow() + options_.read_for,
+                                            [answered](const std::vector<SealedStore::Got>& got) { answered(got.front()); });
+  if (!taken.ok()) answered({.status = taken});
+}
+
+void RemoteTier::PutMarker(std::optional<SpaceDigest> space, uint64_t number) {
+  const auto body = std::make_shared<MarkerBody>(MarkerBody{number});
+  const SealedStore::Put put{MarkerOf(PointerTo(space)), {.epoch = number}, std::as_bytes(std::span(*body))};
+  // It stays untold: another node may have put a smaller one at the same time, so it is read again, by the next look at the latest.
+  const auto told = [this, space, number, body](const absl::Status& status) {
+    Note(status);
+    const absl::MutexLock lock(&mutex_);
+    markers_[KeyOf(PointerTo(space))].telling = false;
+    if (status.ok() && number < generations_.Number(PointerTo(space))) asks_.Wake();
+  };
+  const absl::Status taken = store_->Submit({&put, 1}, MonotonicNow() + options_.write_for,
+                                            [told](const std::vector<absl::Status>& statuses) { told(statuses.front()); });
+  if (!taken.ok()) told(taken);
 }
 
 // ---- Asking -----------------------------------------------------------------------------------------------------------------
@@ -461,29 +515,8 @@ void RemoteTier::ReadMarkers(const std::shared_ptr<Asking>& asking) {
   };
   const auto answered = [this, asking, bodies, asked = MonotonicNow()](absl::Status status,
                                                                        const std::vector<SealedStore::Got>& got) {
-    for (const SealedStore::Got& marker : got) {
-      status.Update(marker.status);
-      // What isn't one tells nothing: were it taken for none, what was cleared could be found.
-      if (marker.status.ok() && marker.verdict != Verdict::kGood && marker.verdict != Verdict::kMissing)
-        status.Update(absl::DataLossError(absl::StrCat("a marker of the remote store is ", remote::NameOf(marker.verdict))));
-    }
-    bool raised = false, untold = false;
-    if (status.ok()) {
-      const absl::MutexLock lock(&mutex_);
-      const SpaceDigest* of[] = {nullptr, &asking->space};
-      for (int i = 0; i < 2; ++i) {
-        const uint64_t number = got[i].verdict == Verdict::kGood ? got[i].said.epoch : 0;
-        if (generations_.Raise(of[i], number)) {
-          raised = true;
-          ear_->Say(core::RemoteCleared{of[i] != nullptr ? std::optional(*of[i]) : std::nullopt});
-        }
-        Marker& marker = markers_[KeyOf(of[i])];
-        marker.read = asked;
-        if (number < generations_.Number(of[i])) untold = marker.untold = true;
-      }
-    }
-    if (raised) works_.Post([this] { KeepGenerations(); });
-    if (untold) asks_.Wake();
+    const SpaceDigest* of[] = {nullptr, &asking->space};
+    for (size_t i = 0; i < got.size(); ++i) status.Update(HearMarker(of[i], got[i], asked));
     {
       const absl::MutexLock lock(&asking->mutex);
       asking->status.Update(status);

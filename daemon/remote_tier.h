@@ -31,7 +31,8 @@ namespace kvist::daemon {
 //
 // What is there: a chunk is when the object of its first shard is, for that is put last. Which generation of a space's objects counts
 //   (RemoteGenerations) an object of its own says, its marker; it is read again at most a second after it was, so a clear on another node is seen
-//   that late here. What is read and isn't good is removed, so that it isn't found again.
+//   that late here. Its number is only put over a smaller one, and read again then: of nodes that put theirs at once the largest stays. What is
+//   read and isn't good is removed, so that it isn't found again.
 // Reachable: when the store has answered a question of the tier's own, until its breaker opens; then it is asked again and again.
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
 // Threads: as RemoteTier says; two of its own beside the store's, which check what was read.
@@ -101,7 +102,9 @@ class RemoteTier final : public session::RemoteTier {
   struct Marker {
     absl::Time read = absl::InfinitePast();   // when the store was asked for what it has answered last
     absl::Time asked = absl::InfinitePast();  // for a write
-    bool untold = false;                      // the store doesn't know the number yet
+    bool untold = false;                      // no read has shown yet that the store knows the number
+    bool telling = false;                     // it is being read, or put
+    std::optional<absl::Time> cleared;        // a clear of ours: its number is to be above what is read from then on
   };
 
   RemoteTier(Options options, RemoteGenerations generations)
@@ -119,7 +122,7 @@ class RemoteTier final : public session::RemoteTier {
   void ReadMarkers(const std::shared_ptr<Asking>& asking);
   void AskExists(const std::shared_ptr<Asking>& asking);
   void Probe();
-  void PutMarkers();
+  void TellMarkers();
   void RemoveSome(const std::shared_ptr<Forgetting>& forgetting);
   // On that of `works_`.
   void PutShards(const std::shared_ptr<Writing>& writing);
@@ -131,6 +134,10 @@ class RemoteTier final : public session::RemoteTier {
   void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
   void HaveRead(std::vector<ToRead> chunks, const std::vector<remote::SealedStore::Got>& got);
   void EndRead(const ToRead& chunk, absl::Status status, Bytes brought);
+  // What the store has as a marker, of all spaces when null, having been asked at `asked`. Errors: its own; DataLoss: it is none.
+  absl::Status HearMarker(const SpaceDigest* space, const remote::SealedStore::Got& got, absl::Time asked);
+  void TellMarker(std::optional<SpaceDigest> space);  // reads it, and puts ours when that is larger
+  void PutMarker(std::optional<SpaceDigest> space, uint64_t number);
   void Note(const absl::Status& status);  // of a question to the store
   void SayReachable(bool reachable, std::string why_not);
 

@@ -154,6 +154,32 @@ TEST_CASE("a clear on one node is seen by the other within its markers' time") {
   CHECK(Eventually([&] { return HitsOf(*writer, RemotePrompt(*writer, 500)) == kChunks; }));
 }
 
+TEST_CASE("a node that was away during another one's clear finds nothing of what was cleared") {
+  const TempDir shared;
+  const std::string secret = SecretIn(shared);
+  const RedisServer redis;
+  const RemoteNode a(StoreOf(redis), secret), b(StoreOf(redis), secret);
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));
+  Ctl(*a.daemon, {"clear", "--yes"});
+  {
+    const auto writer = EngineOn(a);
+    REQUIRE(writer->StoreAll(RemotePrompt(*writer, 0)).status == KVIST_OK);
+    REQUIRE(Eventually([&] { return Written(*a.daemon) == kChunks; }));
+    const auto reader = EngineOn(b);
+    REQUIRE(Eventually([&] { return HitsOf(*reader, RemotePrompt(*reader, 0)) == kChunks; }));
+  }
+  a.daemon->Kill();
+  Ctl(*b.daemon, {"clear", "--yes"});
+  const auto others = EngineOn(b);
+  REQUIRE(others->StoreAll(RemotePrompt(*others, 1)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*b.daemon) == kChunks; }));
+  a.daemon->Start();
+  REQUIRE(Eventually([&] { return Reaches(*a.daemon); }));
+  const auto again = EngineOn(a);
+  CHECK(HitsOf(*again, RemotePrompt(*again, 0)) == 0);
+  CHECK(HitsOf(*again, RemotePrompt(*again, 1)) == kChunks);
+}
+
 TEST_CASE("without the secret nothing is found, and what is there says nothing") {
   const TempDir shared;
   const RedisServer redis;
