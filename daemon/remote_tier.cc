@@ -161,18 +161,20 @@ RemoteTier::Status RemoteTier::status() const {
 // ---- Whether it answers -----------------------------------------------------------------------------------------------------
 
 absl::Duration RemoteTier::LookAfter() {
-  bool reachable = false, untold = false;
+  bool reachable = false, untold = false, unkept = false;
   {
     const absl::MutexLock lock(&mutex_);
     reachable = reachable_;
+    unkept = !unkept_.empty();
     for (const auto& [space, marker] : markers_) untold = untold || marker.untold;
   }
+  if (unkept) works_.Post([this] { KeepGenerations(); });
   if (!reachable) {
     Probe();
     return kProbeEvery;
   }
   if (untold) TellMarkers();
-  return kLookEvery;  // a put may fail later
+  return kLookEvery;  // a put may fail later, or the file
 }
 
 // Whether it answers at all: it is asked for an object that needn't be there.
@@ -259,26 +261,34 @@ void RemoteTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared)
     Marker& marker = markers_[KeyOf(digest)];
     marker.untold = true;
     marker.cleared = MonotonicNow();
+    unkept_.push_back({cleared.job, digest != nullptr ? std::optional(*digest) : std::nullopt, generations_.Number(digest)});
   }
-  works_.Post([this, job = cleared.job] {
-    KeepGenerations();
-    ear_->Say(core::ClearKept{job, core::Tier::kRemote});
-  });
+  works_.Post([this] { KeepGenerations(); });
   asks_.Wake();
 }
 
 void RemoteTier::KeepGenerations() {
-  if (options_.generations.empty()) return;
-  std::string text;
+  RemoteGenerations now;
   {
     const absl::MutexLock lock(&mutex_);
-    text = generations_.Text();
+    now = generations_;
   }
-  const absl::Status kept = KeepFile(options_.generations, text);
-  if (!kept.ok()) {
+  const absl::Status kept = options_.generations.empty() ? absl::OkStatus() : KeepFile(options_.generations, now.Text());
+  const absl::MutexLock lock(&mutex_);
+  if (!kept.ok() && !file_fails_) {
     spdlog::error("what was cleared may be found again in remote:{} after a restart, for it couldn't be noted: {}",
                   options_.name, std::string(kept.message()));
   }
+  file_fails_ = !kept.ok();
+  if (kept.ok()) SayKept([&now](const Unkept& clear) { return clear.number <= now.Number(PointerTo(clear.space)); });
+}
+
+void RemoteTier::SayKept(const std::function<bool(const Unkept& clear)>& which) {
+  std::erase_if(unkept_, [this, &which](const Unkept& clear) {
+    if (!which(clear)) return false;
+    ear_->Say(core::ClearKept{clear.job, core::Tier::kRemote});
+    return true;
+  });
 }
 
 absl::Status RemoteTier::HearMarker(const SpaceDigest* space, const SealedStore::Got& got, absl::Time asked) {
@@ -297,6 +307,7 @@ absl::Status RemoteTier::HearMarker(const SpaceDigest* space, const SealedStore:
     marker.read = asked;
     marker.untold = number < generations_.Number(space);
     tell = marker.untold && !marker.telling;
+    if (!marker.untold) SayKept([space](const Unkept& clear) { return KeyOf(PointerTo(clear.space)) == KeyOf(space); });
   }
   if (raised) works_.Post([this] { KeepGenerations(); });
   if (tell) asks_.Wake();

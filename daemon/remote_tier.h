@@ -107,6 +107,13 @@ class RemoteTier final : public session::RemoteTier {
     std::optional<absl::Time> cleared;        // a clear of ours: its number is to be above what is read from then on
   };
 
+  // A clear that neither the file nor the store is known to have.
+  struct Unkept {
+    core::JobId job;
+    std::optional<SpaceDigest> space;
+    uint64_t number = 0;
+  };
+
   RemoteTier(Options options, RemoteGenerations generations)
       : options_(std::move(options)), generations_(std::move(generations)) {}
 
@@ -128,7 +135,7 @@ class RemoteTier final : public session::RemoteTier {
   void PutShards(const std::shared_ptr<Writing>& writing);
   void PumpReads();
   bool PutBack(std::vector<ToRead>* chunks);  // false: there is nothing to wait for
-  void KeepGenerations();
+  void KeepGenerations() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // On any.
   void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
@@ -138,6 +145,7 @@ class RemoteTier final : public session::RemoteTier {
   absl::Status HearMarker(const SpaceDigest* space, const remote::SealedStore::Got& got, absl::Time asked);
   void TellMarker(std::optional<SpaceDigest> space);  // reads it, and puts ours when that is larger
   void PutMarker(std::optional<SpaceDigest> space, uint64_t number);
+  void SayKept(const std::function<bool(const Unkept& clear)>& which) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Note(const absl::Status& status);  // of a question to the store
   void SayReachable(bool reachable, std::string why_not);
 
@@ -147,6 +155,8 @@ class RemoteTier final : public session::RemoteTier {
 
   mutable absl::Mutex mutex_;
   RemoteGenerations generations_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Unkept> unkept_ ABSL_GUARDED_BY(mutex_);
+  bool file_fails_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // by the digest's bytes; empty: of all spaces
   std::deque<ToRead> reads_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<const Shapes>> shapes_ ABSL_GUARDED_BY(mutex_);  // as markers_

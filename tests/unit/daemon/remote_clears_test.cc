@@ -3,6 +3,7 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -31,6 +32,7 @@ struct Shared {
   absl::Mutex mutex;
   std::map<std::string, std::vector<std::byte>> objects ABSL_GUARDED_BY(mutex);
   std::atomic<int> puts{0};
+  std::atomic<bool> away{false};
 
   void Damage() {
     const absl::MutexLock lock(&mutex);
@@ -62,7 +64,9 @@ class SharedStore final : public remote::RemoteStore {
   remote::Outcome Do(remote::Kind kind, const remote::Operation& operation) {
     const absl::MutexLock lock(&shared_.mutex);
     remote::Outcome outcome;
-    if (kind == remote::Kind::kPut) {
+    if (shared_.away) {
+      outcome.status = absl::UnavailableError("it is away");
+    } else if (kind == remote::Kind::kPut) {
       std::vector<std::byte>& object = shared_.objects[operation.name];
       object.assign(operation.head.begin(), operation.head.end());
       object.insert(object.end(), operation.body.begin(), operation.body.end());
@@ -91,6 +95,7 @@ class Heard final : public session::LowerTier::Ear {
   void Say(session::LowerTier::Event event) override {
     const absl::MutexLock lock(&mutex_);
     cleared_ += std::holds_alternative<core::RemoteCleared>(event) ? 1 : 0;
+    kept_ += std::holds_alternative<core::ClearKept>(event) ? 1 : 0;
     if (const auto* said = std::get_if<core::RemoteReachable>(&event)) reachable_ = said->reachable;
   }
   bool Tell(session::LowerTier::Event event) override {
@@ -103,6 +108,10 @@ class Heard final : public session::LowerTier::Ear {
     const absl::MutexLock lock(&mutex_);
     return cleared_;
   }
+  int kept() {
+    const absl::MutexLock lock(&mutex_);
+    return kept_;
+  }
   bool reachable() {
     const absl::MutexLock lock(&mutex_);
     return reachable_;
@@ -111,11 +120,12 @@ class Heard final : public session::LowerTier::Ear {
  private:
   absl::Mutex mutex_;
   int cleared_ ABSL_GUARDED_BY(mutex_) = 0;
+  int kept_ ABSL_GUARDED_BY(mutex_) = 0;
   bool reachable_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-bool Soon(const std::function<bool()>& holds) {
-  const absl::Time until = MonotonicNow() + absl::Seconds(20);
+bool Soon(const std::function<bool()>& holds, absl::Duration within = absl::Seconds(20)) {
+  const absl::Time until = MonotonicNow() + within;
   while (!holds()) {
     if (MonotonicNow() > until) return false;
     absl::SleepFor(absl::Milliseconds(2));
@@ -235,6 +245,27 @@ TEST_CASE("RemoteTier settles on the larger of two numbers that are put at the s
   REQUIRE(Soon([&] { return shared.puts >= 2; }));
   CHECK(Soon([&] { return Stored(&shared) == Kept(dir / "b"); }));
   CHECK(Kept(dir / "b") > 0);
+}
+
+TEST_CASE("RemoteTier says that a clear is kept when its file has it, or the store") {
+  const TempDir dir;
+  const std::string file = dir / "gone/generations";
+  Shared shared;
+  OneNode node(&shared, file);
+  shared.away = true;
+  node.Clear();
+  node.Clear();
+  CHECK(!Soon([&] { return node.heard.kept() > 0; }, absl::Seconds(1)));
+  const bool by_the_file = GENERATE(true, false);
+  if (by_the_file) {
+    std::filesystem::create_directory(dir / "gone");
+    CHECK(Soon([&] { return node.heard.kept() == 2; }));
+    CHECK(Kept(file) > 0);
+  } else {
+    shared.away = false;
+    CHECK(Soon([&] { return node.heard.kept() == 2; }));
+    CHECK(Stored(&shared) > 0);
+  }
 }
 
 }  // namespace kvist::daemon
