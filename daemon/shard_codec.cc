@@ -27,7 +27,7 @@ absl::StatusOr<std::optional<codec::Method>> MethodOf(const remote::Label& label
   for (const codec::Method method : codec::kMethods) {
     if (label == LabelOf(method)) return method;
   }
-  return absl::DataLossError("an object of a later version of kvist, or none of kvist's");
+  return absl::FailedPreconditionError("an object of a later version of kvist, encoded as this one can't read it");
 }
 
 absl::StatusOr<std::optional<std::vector<std::byte>>> EncodeShard(codec::Method method, const codec::Shape& shape,

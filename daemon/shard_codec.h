@@ -15,7 +15,7 @@
 namespace kvist::daemon {
 
 remote::Label LabelOf(std::optional<codec::Method> method);  // nothing: the body is the payload
-// Errors: DataLoss  it is none that this version knows.
+// Errors: FailedPrecondition  it is none that this version knows.
 absl::StatusOr<std::optional<codec::Method>> MethodOf(const remote::Label& label);
 
 // A payload encoded by `method`; nothing when that isn't smaller. `*used`: lossless where the values leave no choice (codec.h).
@@ -24,7 +24,7 @@ absl::StatusOr<std::optional<std::vector<std::byte>>> EncodeShard(codec::Method 
                                                                   std::span<const std::byte> payload, codec::Method* used);
 
 // What was read into the beginning of `payload`, `bytes` of it, under `label`: then `payload` is the shard's.
-// Errors: DataLoss  it isn't one of this shape.
+// Errors: DataLoss  it isn't one of this shape.  FailedPrecondition  it is encoded as this version doesn't know; a later one reads it.
 absl::Status DecodeInPlace(const remote::Label& label, const codec::Shape& shape, Bytes bytes, std::span<std::byte> payload);
 
 }  // namespace kvist::daemon

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -94,9 +95,13 @@ absl::StatusOr<Header> ReadHeader(std::span<const std::byte> encoded) {
   std::memcpy(&header, encoded.data(), sizeof header);
   if (header.magic != kMagic) return absl::DataLossError("encoded shard: no header");
   if (header.version != kFormatVersion)
-    return absl::DataLossError(absl::StrCat("encoded shard: format version ", header.version, ", this is ", kFormatVersion));
+    return absl::FailedPreconditionError(
+        absl::StrCat("encoded shard: format version ", header.version, ", this is ", kFormatVersion));
   if (header.checksum != XXH3_64bits(&header, offsetof(Header, checksum)))
     return absl::DataLossError("encoded shard: the header is damaged");
+  if (std::ranges::find(kMethods, header.method) == std::end(kMethods))
+    return absl::FailedPreconditionError(
+        absl::StrCat("encoded shard: method ", static_cast<int>(header.method), ", which this version doesn't know"));
   const Description found = DescriptionOf(header);
   if (const absl::Status status = Validate(found.method, found.parameters, found.shape); !status.ok())
     return absl::DataLossError(absl::StrCat("encoded shard: ", status.message()));

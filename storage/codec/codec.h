@@ -45,7 +45,8 @@ struct Description {
   Shape shape;
   Bytes encoded{};  // all of it, header and directory too; at most EncodedBound
 };
-// `encoded`: its first kDescribed bytes at least. Errors: DataLoss  it is no header, or a damaged one.
+// `encoded`: its first kDescribed bytes at least.
+// Errors: DataLoss  it is no header, or a damaged one.  FailedPrecondition  of a format version or a method that this version doesn't know.
 inline constexpr Bytes kDescribed{96};
 absl::StatusOr<Description> Describe(std::span<const std::byte> encoded);
 
@@ -55,6 +56,7 @@ absl::StatusOr<Description> Describe(std::span<const std::byte> encoded);
 // Shape:   `encoded` is all of it and nothing more; `shape` is what the caller knows the shard to be; out.size() == shape.bytes().
 // Errors:  InvalidArgument  the shape, or `out` isn't of its size.
 //   DataLoss  the bytes are damaged, or of a shard of another shape; `out` holds anything.
+//   FailedPrecondition  as Describe: another version of kvist reads it.
 absl::Status Decode(std::span<const std::byte> encoded, const Shape& shape, std::span<std::byte> out);
 
 }  // namespace kvist::codec
