@@ -1,5 +1,6 @@
 // What the admin API asks about prompts. Keys are computed on the caller's thread: the reactor only looks at them, a space at a time.
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "daemon/rpc/space_prefix.h"
 #include "daemon/session/registration.h"
 #include "spdlog/spdlog.h"
+#include "storage/base/clock.h"
 #include "storage/base/log_subject.h"
 #include "storage/base/status.h"
 #include "storage/codec/method.h"
@@ -27,6 +29,8 @@ static_assert(rpc::Prompt::kChunksMax == core::Core::kKeysMax, "a prompt's keys 
 
 // Each costs the reactor some 50 us.
 constexpr size_t kSpacesAtOnce = 256;
+// How long an operator's lookup waits for the remote tier in all, at most: what is here is to be said, whatever becomes of a store.
+constexpr absl::Duration kRemoteWait = absl::Milliseconds(500);
 
 // A prompt's keys for each size of chunk, computed once.
 class KeysBySize {
@@ -70,6 +74,8 @@ absl::StatusOr<std::vector<Node::FittingSpace>> Node::Fitting(const rpc::SpaceFi
 absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                                      absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
+  const absl::Time now = MonotonicNow();
+  const absl::Time remote_until = now + std::min((deadline - now) / 2, kRemoteWait);
   std::vector<rpc::Found> all;
   KeysBySize all_keys(prompt);
   for (const FittingSpace& space : spaces) {
@@ -83,7 +89,7 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
       // Where it doesn't answer nothing is there: that is what an engine would find.
       const std::span<const ChunkKey> rest = std::span(*keys).subspan(located.chunks);
       const absl::StatusOr<core::SpaceSpec> spec = session::SpaceOf(space.description);
-      if (spec.ok()) found.remote = below_.remote->Count(*spec, {rest.begin(), rest.end()}, deadline).value_or(0);
+      if (spec.ok()) found.remote = below_.remote->Count(*spec, {rest.begin(), rest.end()}, remote_until).value_or(0);
     }
     all.push_back(std::move(found));
   }

@@ -383,6 +383,10 @@ void RemoteTier::Ask(const core::SpaceSpec& space, core::RemoteAsked asked) {
 }
 
 absl::StatusOr<uint32_t> RemoteTier::Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (!reachable_) return absl::UnavailableError(absl::StrCat("remote:", options_.name, ": ", why_not_));
+  }
   struct Answer {
     absl::Notification said;
     absl::Status status;

@@ -68,7 +68,7 @@ class RemoteTier final : public session::RemoteTier {
   void StopRecoding(core::JobId job) override;
 
   // How many of `keys`, from the first on, the store has in every chained group of the space: for operators, who wait until `deadline` at most.
-  // Errors: those of the store. Threads: any but the reactor's and the store's.
+  // Errors: those of the store; Unavailable  at once, while it isn't reachable. Threads: any but the reactor's and the store's.
   absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline);
 
   // Errors: InvalidArgument  a lossy method for KV of which it isn't known what its values are. Threads: any.

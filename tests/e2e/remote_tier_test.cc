@@ -315,6 +315,35 @@ TEST_CASE(
   CHECK(HitsOf(*engine, RemotePrompt(*engine, 0)) == 0);
 }
 
+TEST_CASE("An operator's lookup finds what is here while the remote store hangs, in each space") {
+  const TempDir shared;
+  RedisServer redis;
+  const RemoteNode node(StoreOf(redis), SecretIn(shared), {"remote.lookup_wait=10s", "remote.read_timeout=10s"});
+  FakeEngine::Options options = FakeEngine::On(node.daemon->socket());
+  constexpr uint32_t kSpaces = 4;
+  std::vector<std::unique_ptr<FakeEngine>> engines;
+  for (uint32_t i = 0; i < kSpaces; ++i) {
+    options.instance = options.model = "model-" + std::to_string(i);
+    engines.push_back(std::make_unique<FakeEngine>(options));
+    REQUIRE(engines.back()->status.ok());
+  }
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  for (const auto& engine : engines) REQUIRE(engine->StoreAll(RemotePrompt(*engine, 0)).status == KVIST_OK);
+  const std::string file = shared / "tokens";
+  {
+    std::ofstream tokens(file);
+    for (const uint32_t token : FakeEngine::Tokens(0, kChunks + 1)) tokens << token << " ";
+  }
+  redis.process().Signal(SIGSTOP);
+  REQUIRE(Reaches(*node.daemon));
+  const auto began = std::chrono::steady_clock::now();
+  const nlohmann::json found = Ctl(*node.daemon, {"--timeout", "5s", "lookup", "--tokens", file})["spaces"];
+  std::printf("a lookup of %u spaces by a store that hangs: %.0f ms\n", kSpaces, MillisSince(began));
+  REQUIRE(found.size() == kSpaces);
+  for (const auto& space : found) CHECK(space["chunks"] == kChunks);
+  redis.process().Signal(SIGCONT);
+}
+
 TEST_CASE("Row 19: a remote store that lies is a miss, and never a wrong byte") {
   const TempDir shared, folder;
   const RemoteNode a("file://" + folder.path(), SecretIn(shared)), b("file://" + folder.path(), SecretIn(shared));
