@@ -276,7 +276,9 @@ void Store::State::Rebuilt(const RebuildReport& report) {
 }
 
 void Store::State::EndRecovery(absl::Status status) {
-  keeper_->Post([this, status = std::move(status)] {
+  keeper_->Post([this, status = std::move(status)]() mutable {
+    // What waited for room in a full catalog until then is told of that.
+    if (closing_ && !status.ok()) status = absl::CancelledError("the store was closed");
     recovery_.status = status;
     recovery_.rebuilt = rebuild_;
     recovery_.message = message_;
