@@ -260,7 +260,8 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
                     absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
     verdict_.Expect(chunk.places.size() == shards_ && chunk.units == shape_.units(), kNothingHalfDone,
                     "a chunk is found in another shape");
-    if (history.hidden >= history.next) hidden_found_.insert(name);
+    // (What is hidden while a load runs may have been on its way here before.)
+    if (history.hidden >= history.next && !hidden_now_.contains(name)) hidden_found_.insert(name);
     if (hidden_now_.contains(name)) {
       store_->Free(chunk.id, chunk.units, std::move(chunk.places), /*replaced=*/known_.contains(name));
     } else if (cleared_spaces_.contains(name.first)) {
