@@ -181,13 +181,14 @@ void Core::On(const RemoteForgot& event, Effects*) {
     of.again_at = absl::InfinitePast();
     if (!of.again.empty() || job->kind != JobKind::kClearPrompt) return;
     job->aside = false;
-    job->trouble.clear();
+    if (job->lost == 0) job->trouble.clear();  // else it says why the job will end cancelled
     return;
   }
-  job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
-                              absl::string_view(event.status.message()));
+  if (job->lost == 0) {
+    job->trouble = absl::StrCat("the remote store couldn't be told, and may have some of it: ",
+                                absl::string_view(event.status.message()), again ? "; it is tried again" : "");
+  }
   if (!again) return;
-  absl::StrAppend(&job->trouble, "; it is tried again");
   chunks_.Charge(event.keys.size() / 32);
   of.again.insert(of.again.end(), event.keys.begin(), event.keys.end());
   of.again_after = std::clamp(2 * of.again_after, options_.remote->pause, kAgainMost * options_.remote->pause);

@@ -289,6 +289,26 @@ TEST_CASE("A clear of a prompt waits for a store beyond the node that couldn't b
   CHECK(node.store.size() == 3);
 }
 
+TEST_CASE("A clear that the disk can't make durable still says so when the store beyond the node has been told at last") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.keeps = absl::UnavailableError("the catalog's disk fails");
+  node.store_forgets = false;
+  const JobId id{++node.jobs};
+  node.Do(PromptClearAsked{id, SpaceId{0}, keys});
+  node.Rest();
+  REQUIRE(node.f.core->jobs().Find(id)->state == JobState::kRunning);
+  node.store_forgets = true;
+  node.Do(RemoteReachable{true});
+  node.Rest();
+  const Job* const job = node.f.core->jobs().Find(id);
+  CHECK(job->state == JobState::kCancelled);
+  CHECK(job->trouble == "it is gone from this kvistd, but not durably: the catalog's disk fails");
+  CHECK(node.store.empty());
+}
+
 TEST_CASE("A move to a store beyond the node that is away doesn't wait for what that is to forget") {
   ThreeTiers node;
   const auto keys = KeysOf({1, 2, 3});
