@@ -201,7 +201,6 @@ void Misbehave(const std::string& socket, const std::vector<kvist_key>& keys, ui
     for (uint32_t i = 0; i < entry.pages; ++i)
       std::atomic_ref<uint32_t>(ids[i]).store(static_cast<uint32_t>(random() % kPages), std::memory_order_relaxed);
     submitting = turn;
-    client.memory.cell(cell)->progress.store(shm::PackProgress(sequence, shm::Phase::kPending, 0));
     client.Submit(entry);
     ++done->requests;
     // As long as an answer takes at most; with cells and entries spoilt it may never be seen. Asleep: the scribbler needs the core.
