@@ -26,6 +26,7 @@
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/rpc/admin_server.h"
+#include "daemon/rpc/grpc_log.h"
 #include "daemon/rpc/tls_server.h"
 #include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
@@ -55,8 +56,7 @@ absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
     KVIST_ASSIGN_OR_RETURN(servers.tls_files, endpoint::TlsFilesInForce::Create({.files = options.tls, .say = LogLine}));
   }
   const endpoint::TlsFiles files = by_tls ? servers.tls_files->paths() : endpoint::TlsFiles{};
-  // gRPC writes a line for each handshake that fails, at every attempt.
-  endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
+  rpc::LogGrpc();  // nodes are called by TLS even where nobody is served so
   // One for each server: those who come over TCP have watchers' places, and connections to nodes, of their own.
   const auto over_nodes = [&]() -> absl::StatusOr<std::shared_ptr<grpc::Service>> {
     std::vector<controller::NamedNode> nodes;

@@ -23,7 +23,8 @@ std::shared_ptr<grpc::ServerCredentials> TlsServerCredentials(const TlsFiles& fi
 std::shared_ptr<grpc::Channel> OpenTlsChannel(const Address& to, const TlsFiles& files,
                                               const grpc::ChannelArguments& arguments);
 
-// What gRPC has to say of its own, such as of each handshake that fails, goes to `say` from now on, not to stderr. For the whole process.
+// What gRPC has to say of its own, such as of each handshake that fails, goes to `say` from now on, not to stderr. For the whole process,
+// while it exits, too: `say` uses nothing that exit() destroys.
 void HearGrpc(void (*say)(const char* text));
 
 }  // namespace kvist::endpoint

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/endpoint/credentials.h"
+#include "daemon/rpc/grpc_log.h"
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/role_check.h"
 #include "daemon/rpc/running_calls.h"
@@ -59,8 +60,7 @@ TlsServer::TlsServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   KVIST_CHECK(options.node != nullptr || !options.services.empty());
   KVIST_RETURN_IF_ERROR(endpoint::CheckTlsFiles(options.files));
-  // For all servers of this process. gRPC writes a line for each handshake that fails, and those are anybody's.
-  endpoint::HearGrpc([](const char* text) { spdlog::debug("gRPC: {}", text); });
+  LogGrpc();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
