@@ -27,6 +27,7 @@ mkdir -p "$logs"
 jobs=$(nproc)
 passed=0; failed=0
 summary=()
+failed_tests=()  # named once more at the end, which is what is read first
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1}
 export LSAN_OPTIONS=${LSAN_OPTIONS:-suppressions=$PWD/tests/lsan.supp:print_suppressions=0}
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}
@@ -103,6 +104,7 @@ run_tests() {  # preset
   verdict="${counts[0]} passed, ${counts[1]} failed, ${counts[2]} skipped"
   [ "${counts[1]}" = 0 ] || verdict="$verdict, all of it in ${log#"$PWD"/}"
   sed '$d' <<<"$list"
+  mapfile -t -O ${#failed_tests[@]} failed_tests < <(sed -n "s/^FAILED: /$name: /p" <<<"$list")
   # Figures that tests print: deaths, rows of the fault matrix, seeds to the first find of each planted bug.
   grep -hE '^(rows? [0-9]|kvistd killed|planted bug|[0-9]+ seeds)' "$beside" "$others" || true
   finish "$name" "$started" "$verdict" "${counts[0]}" "${counts[1]}"
@@ -134,6 +136,7 @@ if step dependencies deploy/install_dependencies.sh test; then  # not in a group
 fi
 
 echo
+[ ${#failed_tests[@]} = 0 ] || printf 'FAILED  %s\n' "${failed_tests[@]}"
 printf "%s\n" "${summary[@]}" "$(printf "%-22s %5d s" "all" "$SECONDS")"
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
