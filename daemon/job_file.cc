@@ -114,7 +114,9 @@ std::string LineOf(const Job& job) {
                   " ", job.unkept, " ", job.done, " ", job.total);
   absl::StrAppend(&line, " ", job.chunks, " ", job.bytes.value, " ", job.already, " ", job.left, " ", job.bytes_after.value,
                   " ", std::bit_cast<uint64_t>(job.relative_error));
-  absl::StrAppend(&line, " ", InHex(job.request), " ", InHex(absl::string_view(job.trouble).substr(0, kTextMax)), "\n");
+  absl::StrAppend(&line, " ", InHex(job.request), " ", InHex(absl::string_view(job.trouble).substr(0, kTextMax)));
+  if (job.what != 0) absl::StrAppend(&line, " ", job.what);
+  line += "\n";
   return line;
 }
 
@@ -135,6 +137,9 @@ std::optional<Job> JobOf(absl::string_view line) {
   job.relative_error = std::bit_cast<double>(words.Number());
   job.request = words.Bytes(kTextMax);
   job.trouble = words.Bytes(kTextMax);
+  const bool told = !words.ended();  // kvistds before that number didn't write it
+  if (told) job.what = words.Number();
+  if (told && job.what == 0) return std::nullopt;
   if (!words.good() || !words.ended() || !kind.has_value() || !state.has_value()) return std::nullopt;
   job.kind = *kind;
   job.state = *state;

@@ -15,7 +15,7 @@ namespace kvist::daemon {
 //
 // Layout: lines of words; the first line names the version, the last says that none is missing. Bytes are in hex, and "-" for none:
 //   next NUMBER                                                                                      of the next job
-//   job ID KIND STATE RESUMED SPACE TIER UNKEPT DONE TOTAL CHUNKS BYTES ALREADY LEFT AFTER ERROR REQUEST TROUBLE   as in core::Job
+//   job ID KIND STATE RESUMED SPACE TIER UNKEPT DONE TOTAL CHUNKS BYTES ALREADY LEFT AFTER ERROR REQUEST TROUBLE [WHAT]   as in core::Job
 //   asked DESCRIPTION FROM TO KEEP_SOURCE METHOD KEY..                                                of the job before, which runs
 // Chunk keys of prompts are in it, so it is its user's alone; tokens never are.
 struct JobFile {

@@ -338,8 +338,9 @@ struct DiskTold {};
 struct ClearAsked {
   JobId job;
   std::optional<SpaceId> space = {};
-  std::string request = {};  // as in Job, as is
+  std::string request = {};  // as in Job, as are
   bool resumed = false;
+  uint64_t what = 0;
 };
 
 // What a prompt of `keys` (at most Core::ClearKeysMax, at least one) has in a space that was met goes, in all groups: from now on no lookup
@@ -351,6 +352,7 @@ struct PromptClearAsked {
   std::span<const ChunkKey> keys;
   std::string request = {};
   bool resumed = false;
+  uint64_t what = 0;
 };
 
 // One tier gives up what it has: of a prompt of `keys` (kKeysMax at most) in a space that was met, or without keys of all of that space (of all,
@@ -364,6 +366,7 @@ struct TierClearAsked {
   std::span<const ChunkKey> keys = {};
   std::string request = {};
   bool resumed = false;
+  uint64_t what = 0;
 };
 
 // What of a prompt of `keys` (kKeysMax at most) is there in a space that was met is to be in another tier, by a job as ClearAsked's. It
@@ -382,6 +385,7 @@ struct MoveAsked {
   bool keep_source = false;
   std::string request = {};
   bool resumed = false;
+  uint64_t what = 0;
 };
 
 // A tenant's slots are at most so many bytes from now on; absent: the whole pool. What it has above that goes with its next stores.
@@ -407,6 +411,7 @@ struct RecodeAsked {
   uint8_t method = 0;
   std::string request = {};
   bool resumed = false;
+  uint64_t what = 0;
 };
 
 // How far that has come: counts as in Job.

@@ -14,7 +14,10 @@ void Core::On(const TierClearAsked& event, Effects* out) {
   KVIST_CHECK(!event.space.has_value() || spaces_.Has(*event.space));
   KVIST_CHECK(event.tier != Tier::kSsd || options_.disk.has_value());
   KVIST_CHECK(event.tier != Tier::kRemote || options_.remote.has_value());
-  Job job{.id = event.job, .request = event.request, .kind = of_prompt ? JobKind::kClearPrompt : JobKind::kClear};
+  Job job{.id = event.job,
+          .request = event.request,
+          .what = event.what,
+          .kind = of_prompt ? JobKind::kClearPrompt : JobKind::kClear};
   job.space = event.space;
   job.tier = event.tier;
   job.resumed = event.resumed;

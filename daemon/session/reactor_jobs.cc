@@ -1,8 +1,14 @@
 // Jobs of operators: asked for here, listed for whoever keeps them, and asked for again after a restart.
 
+#include <xxhash.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <iterator>
 #include <map>
+#include <optional>
+#include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -17,6 +23,39 @@ namespace {
 
 template <class Asked>
 constexpr bool kOnPrompt = !std::is_same_v<Asked, core::ClearAsked>;
+
+template <class Asked>
+std::span<const ChunkKey> KeysOf(const Asked& asked) {
+  if constexpr (kOnPrompt<Asked>) return asked.keys;
+  return {};
+}
+template <class Asked>
+Asked WithoutKeys(Asked asked) {
+  if constexpr (kOnPrompt<Asked>) asked.keys = {};
+  return asked;
+}
+
+// What is asked for beside space and keys.
+std::string WordsOf(const core::ClearAsked&) { return "clear"; }
+std::string WordsOf(const core::PromptClearAsked&) { return "clear"; }
+std::string WordsOf(const core::TierClearAsked& clear) { return absl::StrCat("clear ", static_cast<int>(clear.tier)); }
+std::string WordsOf(const core::MoveAsked& move) {
+  return absl::StrCat("move ", static_cast<int>(move.kind), " ", static_cast<int>(move.from), " ", static_cast<int>(move.to),
+                      move.keep_source ? " keep" : "");
+}
+std::string WordsOf(const core::RecodeAsked& recode) {
+  return absl::StrCat("recode ", static_cast<int>(recode.kind), " ", static_cast<int>(recode.method));
+}
+
+// core::Job::what: the same for later daemons, and never 0.
+template <class Asked>
+uint64_t WhatIs(const Asked& asked, const std::optional<SpaceDigest>& space) {
+  std::string what = absl::StrCat(WordsOf(asked), "\n");
+  const auto append = [&what](const auto& bytes) { what.append(reinterpret_cast<const char*>(bytes.data()), bytes.size()); };
+  if (space.has_value()) append(space->bytes);
+  for (const ChunkKey& key : KeysOf(asked)) append(key.bytes);
+  return std::max<uint64_t>(XXH3_64bits(what.data(), what.size()), 1);
+}
 
 bool OfAllTiers(const core::Job& job) { return job.kind == core::JobKind::kClear && !job.tier.has_value(); }
 
@@ -51,23 +90,29 @@ absl::Status CheckTiers(const AskedJob& asked, const core::CoreOptions& options)
 
 template <class Asked>
 absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) {
-  if (core_.jobs().full()) {
+  const std::optional<SpaceId> space = asked.space;
+  std::optional<SpaceDigest> digest;
+  if (space.has_value()) digest = core_.spec(*space).digest;
+  asked.what = WhatIs(asked, digest);
+  const core::Jobs& jobs = core_.jobs();
+  if (const core::Job* known = KeysOf(asked).empty() ? jobs.OfRequest(request) : jobs.OfRequest(request, *digest);
+      known != nullptr) {
+    if (known->what == asked.what || known->what == 0) return known->id;
+    return absl::AlreadyExistsError(
+        absl::StrCat("request: job ", known->id.value,
+                     " has been asked for under this name, and it is of something else: choose another"));
+  }
+  if (jobs.full()) {
     return absl::ResourceExhaustedError(
         absl::StrCat(core::Jobs::kRunningMax, " jobs are running: wait for one to end, or cancel one"));
   }
   const core::JobId job{next_job_++};
   AskedJob kept;
   kept.tiers = core_.options().tiers_below();
-  const std::optional<SpaceId> space = asked.space;
   if (space.has_value()) kept.space = core_.spec(*space).description;
-  if constexpr (kOnPrompt<Asked>) {
-    kept.keys.assign(asked.keys.begin(), asked.keys.end());
-    Asked without = asked;
-    without.keys = {};
-    kept.event = without;
-  } else {
-    kept.event = asked;
-  }
+  const std::span<const ChunkKey> keys = KeysOf(asked);
+  kept.keys.assign(keys.begin(), keys.end());
+  kept.event = WithoutKeys(asked);
   asked_jobs_[job] = std::make_shared<const AskedJob>(std::move(kept));
   asked.job = job;
   asked.request = std::move(request);
@@ -78,30 +123,18 @@ absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) 
 }
 
 absl::StatusOr<core::JobId> Reactor::Clear(std::optional<SpaceId> space, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request)) return known->id;
   return StartJob(core::ClearAsked{.job = {}, .space = space}, std::move(request));
 }
-
 absl::StatusOr<core::JobId> Reactor::ClearPrompt(core::PromptClearAsked clear, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, core_.spec(clear.space).digest)) return known->id;
   return StartJob(clear, std::move(request));
 }
-
 absl::StatusOr<core::JobId> Reactor::ClearTier(core::TierClearAsked clear, std::string request) {
-  const core::Jobs& jobs = core_.jobs();
-  const core::Job* known =
-      clear.keys.empty() ? jobs.OfRequest(request) : jobs.OfRequest(request, core_.spec(*clear.space).digest);
-  if (known != nullptr) return known->id;
   return StartJob(clear, std::move(request));
 }
-
 absl::StatusOr<core::JobId> Reactor::Move(core::MoveAsked move, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, core_.spec(move.space).digest)) return known->id;
   return StartJob(move, std::move(request));
 }
-
 absl::StatusOr<core::JobId> Reactor::Recode(core::RecodeAsked recode, std::string request) {
-  if (const core::Job* known = core_.jobs().OfRequest(request, core_.spec(recode.space).digest)) return known->id;
   return StartJob(recode, std::move(request));
 }
 
@@ -177,6 +210,7 @@ void Reactor::Resume(ListedJob listed) {
         using Asked = decltype(asked);
         asked.job = job.id;
         asked.request = job.request;
+        asked.what = job.what;
         asked.resumed = true;
         if constexpr (kOnPrompt<Asked>) asked.keys = listed.asked->keys;
         if constexpr (std::is_same_v<decltype(asked.space), SpaceId>) {

@@ -285,6 +285,14 @@ TEST_CASE("move: from tier to tier of a node, by a job that can be watched; not 
   CHECK(WhereIs(client, 1000) == Where{{"node-a ssd", kPromptTokens}, {"node-b dram", kPromptTokens}});
   // Asked again under its name, it is the same job.
   CHECK(client.Good(&api::Controller::Stub::Move, ToDisk("node-a", 1000, "case-7")).jobs(0).id() == id);
+  // And something else under its name is neither done nor taken for done.
+  api::ClearRequest clear = OnNode<api::ClearRequest>("node-a", 1000);
+  clear.set_request("case-7");
+  api::MoveRequest kept = ToDisk("node-a", 1000, "case-7");
+  kept.set_keep_source(true);
+  client.Refuses(&api::Controller::Stub::Clear, clear, grpc::ALREADY_EXISTS, "job 1 has been asked for under this name");
+  client.Refuses(&api::Controller::Stub::Move, kept, grpc::ALREADY_EXISTS, "something else");
+  client.Refuses(&api::Controller::Stub::Move, ToDisk("node-a", 2000, "case-7"), grpc::ALREADY_EXISTS, "something else");
 
   api::GetJobRequest get;
   get.set_job(id);

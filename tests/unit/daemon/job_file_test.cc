@@ -48,7 +48,8 @@ std::vector<ChunkKey> Keys(size_t count) {
 
 template <class Event>
 ListedJob Running(uint64_t id, JobKind kind, Event event, size_t keys = 0, std::optional<Tier> tier = {}) {
-  Job job{.id = JobId{id}, .request = "name\n of " + std::to_string(id), .kind = kind, .tier = tier};
+  Job job{
+      .id = JobId{id}, .request = "name\n of " + std::to_string(id), .what = UINT64_MAX - id, .kind = kind, .tier = tier};
   const bool of_all = keys == 0 && id % 2 == 0;
   if (!of_all) job.digest = Space();
   return {job, std::make_shared<const AskedJob>(
@@ -108,6 +109,7 @@ TEST_CASE("JobFile reads what it wrote, of every kind of job") {
     const ListedJob &was = file.jobs[j], &is = read->jobs[j];
     CHECK(is.job.id == was.job.id);
     CHECK(is.job.request == was.job.request);
+    CHECK(is.job.what == was.job.what);
     CHECK(is.job.kind == was.job.kind);
     CHECK(is.job.state == was.job.state);
     CHECK(is.job.digest == was.job.digest);
