@@ -26,7 +26,8 @@ enum class JobState : uint8_t { kRunning, kDone, kCancelled };
 struct Job {
   JobId id;
   std::string request = {};  // who asks again under this name gets this job; "" for none
-  uint64_t what = 0;  // a number of what was asked for, by which it is told from another under the same name; 0: not known
+  uint64_t what =
+      0;  // a number of what was asked for, by which it is told from another of that name; 0: no name, or not known
   JobKind kind = JobKind::kClear;
   JobState state = JobState::kRunning;
   std::optional<SpaceId> space = {};  // of which; absent: of all
@@ -54,6 +55,15 @@ struct Job {
 
   bool kept() const { return unkept == 0; }
 };
+
+// The job that an event begins (events.h): what all that ask for one say of it.
+template <class Asked>
+Job JobOf(const Asked& asked, JobKind kind) {
+  Job job{.id = asked.job, .request = asked.request, .what = asked.what, .kind = kind};
+  job.space = asked.space;
+  job.resumed = asked.resumed;
+  return job;
+}
 
 // The jobs that run, in the order in which they get their turn, and those that ended last.
 //

@@ -22,12 +22,7 @@ uint32_t Core::ClearKeysMax(SpaceId id) const {
 void Core::On(const PromptClearAsked& event, Effects* out) {
   KVIST_CHECK(spaces_.Has(event.space) && !event.keys.empty() && event.keys.size() <= ClearKeysMax(event.space));
   const std::vector<GroupSpec>& groups = spaces_[event.space].spec.groups;
-  Job job{.id = event.job,
-          .request = event.request,
-          .what = event.what,
-          .kind = JobKind::kClearPrompt,
-          .space = event.space,
-          .resumed = event.resumed};
+  Job job = JobOf(event, JobKind::kClearPrompt);
   job.total = event.keys.size() + chunks_.places();
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
@@ -180,12 +175,7 @@ void Core::EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until) {
 
 void Core::On(const MoveAsked& event, Effects*) {
   KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && event.from != event.to);
-  Job job{.id = event.job,
-          .request = event.request,
-          .what = event.what,
-          .kind = event.kind,
-          .space = event.space,
-          .resumed = event.resumed};
+  Job job = JobOf(event, event.kind);
   const size_t items = event.keys.size() * spaces_[event.space].spec.groups.size();
   job.total = 2 * items;
   PromptJob& of = prompt_jobs_[event.job];
@@ -325,12 +315,7 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
 
 void Core::On(const RecodeAsked& event, Effects*) {
   KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && options_.remote.has_value());
-  Job job{.id = event.job,
-          .request = event.request,
-          .what = event.what,
-          .kind = event.kind,
-          .space = event.space,
-          .resumed = event.resumed};
+  Job job = JobOf(event, event.kind);
   job.total = event.keys.size() * spaces_[event.space].spec.groups.size();
   chunks_.Charge(event.keys.size() / 32);
   PromptJob& of = prompt_jobs_[event.job];

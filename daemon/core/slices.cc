@@ -17,8 +17,7 @@ void Core::StartJob(Job job) {
 
 void Core::On(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
-    StartJob(
-        {.id = event.job, .request = event.request, .what = event.what, .space = event.space, .resumed = event.resumed});
+    StartJob(JobOf(event, JobKind::kClear));
     jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
     out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
@@ -35,7 +34,7 @@ void Core::On(const ClearAsked& event, Effects* out) {
   }
   placement_.HiddenAtOnce();
   // Places that are made later hold nothing of the epochs before.
-  Job job{.id = event.job, .request = event.request, .what = event.what, .space = event.space, .resumed = event.resumed};
+  Job job = JobOf(event, JobKind::kClear);
   job.total = chunks_.places();
   job.unkept = options_.tiers_below();
   StartJob(std::move(job));

@@ -14,13 +14,8 @@ void Core::On(const TierClearAsked& event, Effects* out) {
   KVIST_CHECK(!event.space.has_value() || spaces_.Has(*event.space));
   KVIST_CHECK(event.tier != Tier::kSsd || options_.disk.has_value());
   KVIST_CHECK(event.tier != Tier::kRemote || options_.remote.has_value());
-  Job job{.id = event.job,
-          .request = event.request,
-          .what = event.what,
-          .kind = of_prompt ? JobKind::kClearPrompt : JobKind::kClear};
-  job.space = event.space;
+  Job job = JobOf(event, of_prompt ? JobKind::kClearPrompt : JobKind::kClear);
   job.tier = event.tier;
-  job.resumed = event.resumed;
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.places = chunks_.places();  // those that are made later hold what was stored later

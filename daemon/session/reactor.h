@@ -100,7 +100,7 @@ class Reactor : public LowerTier::Ear {
   // Starts a clear of a space, or of all; nothing of it is a hit any more. When a job that is listed has this request (and it isn't empty)
   // it is that job, and nothing is started. Errors: AlreadyExists  that job is of something else; ResourceExhausted  as many jobs run as may.
   absl::StatusOr<core::JobId> Clear(std::optional<SpaceId> space, std::string request);
-  // As Clear, of a prompt in a space that was met; its `job` and `request` are filled in. The request's name is one for each space.
+  // As Clear, of a prompt in a space that was met; its `job`, `request` and `what` are filled in. The request's name is one for each space.
   absl::StatusOr<core::JobId> ClearPrompt(core::PromptClearAsked clear, std::string request);
   absl::StatusOr<core::JobId> ClearTier(core::TierClearAsked clear, std::string request);
   absl::StatusOr<core::JobId> Move(core::MoveAsked move, std::string request);

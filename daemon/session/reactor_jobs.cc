@@ -93,7 +93,7 @@ absl::StatusOr<core::JobId> Reactor::StartJob(Asked asked, std::string request) 
   const std::optional<SpaceId> space = asked.space;
   std::optional<SpaceDigest> digest;
   if (space.has_value()) digest = core_.spec(*space).digest;
-  asked.what = WhatIs(asked, digest);
+  if (!request.empty()) asked.what = WhatIs(asked, digest);
   const core::Jobs& jobs = core_.jobs();
   if (const core::Job* known = KeysOf(asked).empty() ? jobs.OfRequest(request) : jobs.OfRequest(request, *digest);
       known != nullptr) {
