@@ -1,5 +1,6 @@
 #include "daemon/rpc/grpc_log.h"
 
+#include <grpc/grpc.h>
 #include <grpc/support/log.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/spdlog.h>
@@ -19,10 +20,12 @@ TEST_CASE("LogGrpc's logger is there when spdlog has let go of it") {
   first->set_pattern("%l %v");
   first->set_level(spdlog::level::debug);
   spdlog::set_default_logger(std::move(first));
+  grpc_init();  // it says nothing before
   LogGrpc();
   spdlog::set_default_logger(nullptr);
   gpr_log(GPR_ERROR, "a handshake failed");
   CHECK(text.str() == "debug gRPC: a handshake failed\n");
+  grpc_shutdown_blocking();
 }
 
 }  // namespace
