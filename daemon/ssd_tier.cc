@@ -263,8 +263,8 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
 }
 
 template <class Event, class Unserved>
-void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records, Unserved unserved) {
-  Event event;
+void SsdTier::TellOf(const Event& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved) {
+  Event event = none;
   for (const ssd::PlaceWanted& record : records) {
     const std::optional<SpaceId> space = NameOf(record.id.space);
     if (!space.has_value()) {
@@ -272,13 +272,13 @@ void SsdTier::TellOf(const std::vector<ssd::PlaceWanted>& records, Unserved unse
       continue;
     }
     event.records.push_back({*space, GroupId{record.id.group}, record.id.key, record.place});
-    if (event.records.size() == core::Core::kPlacesMax && !ear_->Tell(std::exchange(event, {}))) return;
+    if (event.records.size() == core::Core::kPlacesMax && !ear_->Tell(std::exchange(event, none))) return;
   }
   if (!event.records.empty()) ear_->Tell(std::move(event));
 }
 
 void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
-  TellOf<core::PlacesWanted>(records, [this](const ssd::PlaceWanted& record) {
+  TellOf(core::PlacesWanted{}, records, [this](const ssd::PlaceWanted& record) {
     {
       const absl::MutexLock lock(&mutex_);
       if (unserved_.erase(Packed(record.place)) == 0) return;
@@ -288,7 +288,14 @@ void SsdTier::WantsBack(std::vector<ssd::PlaceWanted> records) {
 }
 
 void SsdTier::Damaged(std::vector<ssd::PlaceWanted> records) {
-  TellOf<core::PlacesDamaged>(records, [](const ssd::PlaceWanted&) {});  // whoever serves them one day finds out
+  TellOf(core::PlacesLost{.records = {}, .damaged = true}, records,
+         [](const ssd::PlaceWanted&) {});  // whoever serves them one day finds out
+}
+
+void SsdTier::GivenUp(std::vector<ssd::PlaceWanted> records) {
+  spdlog::warn("the SSD tier gives up {} records: the disk failed to write beside them, so they count as durable no longer",
+               records.size());
+  TellOf(core::PlacesLost{.records = {}, .damaged = false}, records, [](const ssd::PlaceWanted&) {});
 }
 
 }  // namespace kvist::daemon

@@ -66,9 +66,10 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
+  void GivenUp(std::vector<ssd::PlaceWanted> records) override;
   // Tells the core of these places, so many at a time; and `unserved` those of spaces that nobody serves.
   template <class Event, class Unserved>
-  void TellOf(const std::vector<ssd::PlaceWanted>& records, Unserved unserved);
+  void TellOf(const Event& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved);
 
   // The space's number in the store; a space that it hasn't met gets one.
   uint32_t NumberOf(SpaceId id, const core::SpaceSpec& space);

@@ -357,7 +357,7 @@ class Core {
   void On(const SpaceFound& event, Effects* out);
   void On(const ChunksFound& event, Effects* out);
   void On(const PlacesWanted& event, Effects* out);
-  void On(const PlacesDamaged& event, Effects* out);
+  void On(const PlacesLost& event, Effects* out);
   void On(const ClearKept& event, Effects* out);
   void On(const FlushAsked& event, Effects* out);
   void On(const ClearAsked& event, Effects* out);
@@ -623,11 +623,13 @@ class Core {
   uint32_t trials_ = 0;
   std::array<LearnedCost, kTiers> reading_cost_;  // [tier] seconds that it takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
-  bool no_room_ = false;                          // it had none for the last write
-  bool all_cleared_ = false;                      // as Space::cleared, of spaces that weren't known yet, too
-  bool disk_told_ = true;                         // what lies on the disk is known, as far as it matters for writing
-  std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet
-  Bytes writing_{};                               // of slots that are being written
+  absl::flat_hash_set<ChunkIndex>
+      places_lost_;               // of those that are read, or waited for, or written elsewhere: their places count no more
+  bool no_room_ = false;          // it had none for the last write
+  bool all_cleared_ = false;      // as Space::cleared, of spaces that weren't known yet, too
+  bool disk_told_ = true;         // what lies on the disk is known, as far as it matters for writing
+  std::optional<bool> writable_;  // the disk; nothing: it isn't ready yet
+  Bytes writing_{};               // of slots that are being written
   absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began
   absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;
   uint64_t next_write_ = 1;

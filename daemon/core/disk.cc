@@ -80,6 +80,7 @@ void Core::On(const WriteFinished& event, Effects* out) {
   --chunk.holds;
   const bool moved = chunk.disk == DiskCopy::kMoving;
   chunk.disk = moved ? DiskCopy::kThere : DiskCopy::kNone;
+  const bool lost = places_lost_.erase(i) > 0;
   chunks_.Charge(1 + event.places.size());
   if (event.status.ok()) {
     ++(moved ? counters_.chunks_moved : counters_.chunks_written);
@@ -92,8 +93,8 @@ void Core::On(const WriteFinished& event, Effects* out) {
     spaces_[chunk.space].no_disk |= absl::IsInvalidArgument(event.status);
     // Then only doing without makes some.
     no_room_ |= absl::IsResourceExhausted(event.status);
-    if (moved && no_room_) {
-      ++counters_.chunks_reclaimed;
+    if (moved && (no_room_ || lost)) {
+      counters_.chunks_reclaimed += lost ? 0 : 1;
       placement_.ForgetPlaces(i);
     }
   }
@@ -167,7 +168,7 @@ void Core::GoOnFlushing(uint64_t until, Effects* out) {
       else
         BeginWrite(i, out);  // it keeps its place in the policy's order
     }
-    if (meant && chunk.disk == DiskCopy::kThere) ++flush.chunks;
+    if (meant && chunk.disk == DiskCopy::kThere) ++(places_lost_.contains(i) ? flush.failed : flush.chunks);
     flush.writes = next_write_;
   }
   EndFlushes(out);

@@ -81,17 +81,22 @@ ChunkIndex Core::FindAt(const PlacesWanted::Record& record) const {
   return std::find(places.begin(), places.end(), record.place) != places.end() ? i : kNoChunk;
 }
 
-void Core::On(const PlacesDamaged& event, Effects* out) {
+void Core::On(const PlacesLost& event, Effects* out) {
   KVIST_CHECK(event.records.size() <= kPlacesMax);
   std::map<SpaceId, uint32_t> corrupt;
   for (const PlacesWanted::Record& record : event.records) {
     const ChunkIndex i = FindAt(record);
     if (i == kNoChunk) continue;
     const Chunk& chunk = chunks_[i];
-    if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading) continue;  // that finds out itself
-    if (chunk.state == ChunkState::kBelow && chunk.holds > 0) continue;
-    ++counters_.chunks_corrupt_on_disk;
-    ++corrupt[chunk.space];
+    const bool waited_for = chunk.state == ChunkState::kBelow && chunk.holds > 0;  // by a load
+    if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading || waited_for) {
+      places_lost_.insert(i);
+      continue;
+    }
+    if (event.damaged) {
+      ++counters_.chunks_corrupt_on_disk;
+      ++corrupt[chunk.space];
+    }
     ForgetCopy(i);
   }
   for (const auto& [space, chunks] : corrupt) out->push_back(CorruptionFound{space, chunks, Tier::kSsd});

@@ -312,9 +312,12 @@ struct PlacesWanted {
   std::vector<Record> records;
 };
 
-// What lies at these places, at most Core::kPlacesMax, isn't what was written, or nothing is.
-struct PlacesDamaged {
+// What lies at these places, at most Core::kPlacesMax, can't be read any more: it is forgotten, and counts as durable no longer. What is
+// waited for, read or written again just now is when that has ended.
+struct PlacesLost {
   std::vector<PlacesWanted::Record> records;
+  bool damaged =
+      true;  // it isn't what was written, or nothing is; else the disk failed, and it was given up with what lay beside it
 };
 
 // What this job has cleared (SpaceCleared, or one ChunksHidden) is durable in a tier: no restart finds it there. Or it can't be made durable,

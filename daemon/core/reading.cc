@@ -126,6 +126,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
   const bool remote = from == Tier::kRemote;
   reading_bytes_[static_cast<size_t>(from)] -= BytesOf(i);
   const bool moves = to_move_.erase(i) > 0;
+  const bool lost = places_lost_.erase(i) > 0;
   --chunk.holds;
   if (event.status.ok()) {
     ++(remote ? counters_.remote_chunks_read : counters_.chunks_read);
@@ -134,6 +135,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
     placement_.PolicyOf(i).Sealed(i);
     placement_.Moved(i);
     NoteCame(i, Tier::kDram);
+    if (lost && chunk.disk == DiskCopy::kThere) placement_.ForgetPlaces(i);
     // One that is only moved goes before those that are used (Offer).
     const bool cleared = chunk.detached || chunk.epoch != spaces_[chunk.space].epoch;
     if (moves && !cleared && chunk.disk == DiskCopy::kThere && MayWrite()) BeginWrite(i, out);

@@ -21,7 +21,7 @@ class LowerTier {
  public:
   using Event =
       std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
-                   core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesDamaged, core::ClearKept,
+                   core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesLost, core::ClearKept,
                    core::RemoteFound, core::RemoteForgot, core::RemoteCleared, core::RemoteReachable, core::Recoded>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {

@@ -1,6 +1,7 @@
 #ifndef KVIST_STORAGE_SSD_DEVICE_H_
 #define KVIST_STORAGE_SSD_DEVICE_H_
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -80,6 +81,9 @@ class Device {
  private:
   const Report report_;
 };
+
+// Whether an errno says that there is no room on the file system (for this user, of this length): other files may go and make some.
+inline bool MeansNoSpace(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
 struct DeviceOptions {
   std::string directory;  // exists

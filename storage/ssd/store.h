@@ -120,6 +120,9 @@ class StoreOwner {
   // What lies there isn't what was written, or nothing is: nobody will be able to read it. The owner frees what it has there. May wait, as
   // WantsBack.
   virtual void Damaged(std::vector<PlaceWanted> records) = 0;
+  // A write or a sync beside these failed, and nothing of their segment is read any more, nor found by the next start: they were durable, and
+  // aren't. The owner frees what it has there, and may write it again: elsewhere it goes. May wait, as WantsBack.
+  virtual void GivenUp(std::vector<PlaceWanted> records) = 0;
 };
 
 // All of a node's SSD tier: a drive with a thread of its own for each directory, the catalog, recovery at the start, and giving

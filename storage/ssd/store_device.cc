@@ -21,7 +21,7 @@ constexpr absl::Duration kAskAfter = absl::Milliseconds(100);
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(10);
 // Shards wait so long for a segment that is being given back.
 constexpr absl::Duration kStarvedMax = absl::Seconds(2);
-constexpr absl::Duration kRetryAfter = absl::Seconds(1);  // where there was no space on the file system
+constexpr absl::Duration kRetryAfter = absl::Seconds(1);  // where a segment was refused its file
 // So many segments in a row that couldn't be written: it isn't the segments.
 constexpr int kFailuresMax = 3;
 // A read that fails is worth so many good ones, and when there have been so many more of them the disk isn't asked any more: each may
@@ -29,6 +29,14 @@ constexpr int kFailuresMax = 3;
 constexpr uint32_t kGoodReads = 64;
 constexpr uint32_t kReadErrorsMax = 8;
 constexpr absl::Duration kPublishAfter = absl::Milliseconds(10);
+
+// Against what refuses a segment its file.
+const char* WhatHelps(int error) {
+  if (MeansNoSpace(error)) return "free some space, or make ssd.capacity smaller";
+  if (error == EMFILE || error == ENFILE)
+    return "let kvistd open more files (LimitNOFILE of its unit), or make ssd.capacity smaller";
+  return "let kvistd's user write there; it is tried again each second";
+}
 
 }  // namespace
 
@@ -174,7 +182,7 @@ void StoreDevice::GiveUpIfStarved(absl::Time now) {
     retry_at_ = now + kRetryAfter;
     writer.Retry();
   }
-  if (writer.no_space() == 0 && retry_at_ != absl::InfiniteFuture()) {
+  if (writer.no_file() == 0 && retry_at_ != absl::InfiniteFuture()) {
     retry_at_ = absl::InfiniteFuture();
     if (failures_ < kFailuresMax && !unreadable_) SetWritable(true, {});
   }
@@ -182,11 +190,11 @@ void StoreDevice::GiveUpIfStarved(absl::Time now) {
     starved_since_ = absl::InfiniteFuture();
     return;
   }
-  if (writer.no_space() != 0) {
-    const int error = writer.no_space();
+  if (writer.no_file() != 0) {
+    const int error = writer.no_file();
     if (retry_at_ == absl::InfiniteFuture()) retry_at_ = now + kRetryAfter;
-    SetWritable(false, absl::StrCat(options_.directory, ": ", ErrnoStatus("making a segment's file", error).message(),
-                                    "; free some space, or make ssd.capacity smaller"));
+    SetWritable(false, absl::StrCat(options_.directory, ": ", ErrnoStatus("making a segment's file", error).message(), "; ",
+                                    WhatHelps(error)));
     writer.GiveUp(error);
     return;
   }
@@ -228,7 +236,7 @@ void StoreDevice::Fence(uint32_t segment) { drive_.segments().Fence(segment); }
 void StoreDevice::Release(uint32_t segment) {
   released_soon_.erase(segment);
   drive_.segments().Release(segment);
-  if (drive_.writer().no_space() != 0) drive_.writer().Retry();  // this one has its file
+  if (drive_.writer().no_file() != 0) drive_.writer().Retry();  // this one has its file
   ++released_;
   asked_for_.clear();
 }
@@ -257,10 +265,10 @@ void StoreDevice::AskForRoom(absl::Time now) {
   const Segments& segments = drive_.segments();
   if (!recovered_ || asking_ || stopping_ || unreadable_ || now < ask_at_) return;
   // On a full disk those that are free have no file: what there is is used again.
-  const uint32_t free = drive_.writer().no_space() != 0 ? 0 : segments.free_segments();
+  const uint32_t free = drive_.writer().no_file() != 0 ? 0 : segments.free_segments();
   if (free + released_soon_.size() >= Reserve(segments.options().segments)) return;
   // Nobody has written since: nobody needs it. On a full disk nobody can.
-  if (drive_.writer().no_space() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records)
+  if (drive_.writer().no_file() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records)
     return;
   std::vector<uint32_t> candidates = segments.Candidates(segments.options().segments);
   std::erase_if(candidates, [&](uint32_t s) { return released_soon_.contains(s) || asked_for_.contains(s); });

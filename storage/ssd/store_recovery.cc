@@ -292,6 +292,7 @@ void Store::State::EndRecovery(absl::Status status) {
       recovering_ = false;
       touched_.clear();
       rows_since_.clear();
+      TellGivenUp();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }
     owner_->Recovered(recovery_);

@@ -38,7 +38,7 @@ inline bool operator<(const ChunkId& a, const ChunkId& b) {
 }
 
 // What joins the parts of a store: store.cc opens and ends it, store_writes.cc has what is written, freed and cleared, store_recovery.cc the start and
-// the segments that are wanted back, store_scrub.cc what the scrubber finds.
+// the segments that are wanted back, store_losses.cc what the scrubber finds, and what is given up.
 //
 // Threads: a keeper, which has all that isn't said to be another's, and on which nothing waits; the devices'; the catalog's; and one that may wait
 //   for the disk and for the owner.
@@ -178,7 +178,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
   void Rebuilt(const RebuildReport& report) override;
 
-  // store_scrub.cc
+  // store_losses.cc
+  // Rows of such places; nothing while the catalog can't be loaded to its end.
+  std::optional<std::vector<PlaceWanted>> RowsThatLead(absl::FunctionRef<bool(Place)> there);
+  void TellGivenUp();
   std::vector<SegmentHeader> FullSegments() override;
   bool IsStill(const SegmentHeader& segment) override;
   std::vector<PlaceWanted> WantedIn(std::span<const Scrubber::Hole> holes) override;
@@ -216,6 +219,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // The rows of chunks of which a write runs, or of which the owner may not have heard yet when it called Free.
   std::map<ChunkId, RowPut> rows_put_;
   std::map<ChunkId, Killed> left_;  // where rows lead, though the owner has forgotten it
+  std::set<uint32_t> given_up_;     // segments whose fence is durable, of which the owner is still to hear
+  bool telling_ = false;
+  static constexpr absl::Duration kTellAgain = absl::Milliseconds(100);
+  absl::Duration tell_again_ = kTellAgain;  // longer with each time in a row that the catalog could not be loaded
   uint64_t next_clear_ = 0;
   std::map<uint64_t, OneClear> clearing_;
   std::vector<uint64_t> clears_waiting_;             // of clearing_: until the catalog has space

@@ -17,8 +17,7 @@ constexpr absl::Duration kCommitAgain = absl::Seconds(1);  // where there was no
 
 absl::Status StatusOf(int error) {
   if (error == ECANCELED) return absl::CancelledError("the store was closed");
-  if (error == ENOSPC || error == EDQUOT || error == EFBIG)
-    return absl::ResourceExhaustedError("the SSD tier has no room for it now");
+  if (MeansNoSpace(error)) return absl::ResourceExhaustedError("the SSD tier has no room for it now");
   return absl::UnavailableError(absl::StrCat("the SSD tier's disk fails: ", ErrnoStatus("writing", error).message()));
 }
 
@@ -184,6 +183,10 @@ void Store::State::SettleWrites(const ChunkId& id) {
   const uint64_t last = *writing.running.rbegin();
   if (!waits(last)) return;
   if (writes_.at(last).cleared) return EndWrite(last, absl::CancelledError("it was cleared meanwhile"));
+  const std::vector<Place>& places = writes_.at(last).places;
+  if (std::any_of(places.begin(), places.end(),
+                  [this](Place place) { return segments_[place.segment].state == SegmentState::kFenced; }))
+    return EndWrite(last, StatusOf(EIO));
   CommitWrite(last);
 }
 
@@ -569,7 +572,10 @@ void Store::State::Settled(uint32_t segment) {
 
 void Store::State::Fenced(uint32_t segment) {
   keeper_->Post([this, segment] {
-    PutSegment(segment, SegmentState::kFenced, [] {});
+    PutSegment(segment, SegmentState::kFenced, [this, segment] {
+      given_up_.insert(segment);
+      TellGivenUp();
+    });
     ClearAgain(segment);
   });
 }

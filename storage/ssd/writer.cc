@@ -23,8 +23,8 @@ uint32_t UnitsOf(const Writer::Shard& shard) { return UnitsFor({shard.header.pay
 uint32_t DescriptionUnits(const Writer::Shard& shard) {
   return shard.description ? UnitsFor({shard.description->size()}) : 0;
 }
-
-bool MeansNoSpace(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+// Else what the process or the file system lacks: space, descriptors, a permission. It may come.
+bool IsOfTheDisk(int error) { return error == EIO || error == ENXIO || error == ENODEV || error == EUCLEAN; }
 
 }  // namespace
 
@@ -157,7 +157,7 @@ bool Writer::RateAllows(absl::Time now) {
 }
 
 void Writer::PrepareNext() {
-  if (segments_->has_prepared() || (no_space_ != 0 && !retry_)) return;
+  if (segments_->has_prepared() || (no_file_ != 0 && !retry_)) return;
   if (segments_->open_units() > segments_->units_max() / 2) return;
   if (segments_->open_units() == 0 && waiting_.empty() && !retry_) return;  // a store that nobody writes to makes no file
   const std::optional<SegmentHeader> header = segments_->Prepare(options_.store, options_.draw_secret());
@@ -220,9 +220,9 @@ void Writer::Ended(uint64_t tag, int error) {
 void Writer::Allocated(Use* use, int error) {
   use->allocating = false;
   retry_ = false;
-  no_space_ = MeansNoSpace(error) ? error : 0;
-  if (no_space_ != 0) {
-    ++counters_.refused_space;
+  no_file_ = IsOfTheDisk(error) ? 0 : error;
+  if (no_file_ != 0) {
+    ++counters_.refused_files;
     segments_->Refuse(use->header.segment);
     use->error = error;  // nothing was written: it goes without being fenced
     return;

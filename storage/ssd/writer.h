@@ -26,7 +26,7 @@ namespace kvist::ssd {
 //   meanwhile: it is asked for when options.sync_bytes are, when nothing more is on its way, and, after Flush, at once.
 // Errors: a write or a sync that fails fences its segment: nothing of it is retried and trusted, all of it that isn't durable yet ends with
 //   that error, and the caller may write it again, elsewhere it goes. fenced() names the segment: what was durable there is to be given up.
-//   Want of space is no such error: starved() says that nothing can be appended until a segment is released or Retry is called.
+//   Want of space, or of whatever else a new file takes, is no such error: starved() says that nothing can be appended until a segment is released or Retry is called.
 // Segments: the next one is made ready while the open one still has room, its file with all of its space; so a full disk is met where no
 //   record has been promised a place, and no writing waits for the file system.
 // Uses:     with options.announce nothing is written to a segment before its owner has heard of the use (TakeAnnounced) and has said
@@ -75,13 +75,13 @@ class Writer final : private IoOwner {
   void Admit(const SegmentHeader& header);
   // Ends every shard that hasn't got a place with `error`.
   void GiveUp(int error);
-  // Tries to make a segment's file again, where there was no space for one, also when no shard waits for it.
+  // Tries to make a segment's file again, where it was refused, also when no shard waits for it.
   void Retry() { retry_ = true; }
 
   // Shards wait, and there is no segment for them: all are in use, or the disk is full.
   bool starved() const { return starved_; }
-  // 0, or the errno by which the last segment was refused its file for want of space.
-  int no_space() const { return no_space_; }
+  // 0, or the errno by which the last segment was refused its file: for want of space, of descriptors, of a permission.
+  int no_file() const { return no_file_; }
   // When the rate lets the next shard go; InfinitePast when there is more to seal, InfiniteFuture when it waits for something else.
   absl::Time wake_at() const { return wake_at_; }
   bool idle() const { return waiting_.empty() && uses_pending_ == 0; }
@@ -101,7 +101,7 @@ class Writer final : private IoOwner {
     uint64_t syncs = 0;
     uint64_t write_errors = 0;
     uint64_t sync_errors = 0;
-    uint64_t refused_space = 0;  // allocations
+    uint64_t refused_files = 0;  // allocations
   };
   const Counters& counters() const { return counters_; }
 
@@ -148,7 +148,7 @@ class Writer final : private IoOwner {
   uint64_t flush_until_ = 0;   // of accepted_
   uint64_t last_sequence_ = 0;
   bool starved_ = false;
-  int no_space_ = 0;
+  int no_file_ = 0;
   bool retry_ = false;
   double credit_ = 0;  // bytes that the rate allows now
   absl::Time credited_ = absl::InfinitePast();

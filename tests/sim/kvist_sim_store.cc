@@ -34,8 +34,8 @@ void PrintTotals(const Totals& t) {
               " failed\n",
               c.written, c.refused, c.read, c.damaged_reads, c.failed_reads);
   std::printf("%" PRIu64 " freed, %" PRIu64 " left, %" PRIu64 " clears, %" PRIu64 " hidden, %" PRIu64
-              " segments wanted back, %" PRIu64 " chunks written again\n",
-              c.freed, c.left, c.cleared, c.hidden, c.wanted_back, c.written_again);
+              " segments wanted back, %" PRIu64 " chunks written again, %" PRIu64 " given up\n",
+              c.freed, c.left, c.cleared, c.hidden, c.wanted_back, c.written_again, c.given_up);
   std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
 }
 

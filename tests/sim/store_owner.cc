@@ -10,6 +10,13 @@ namespace {
 
 constexpr uint64_t kVersionsMax = 1 << 20;  // of a chunk
 
+// "in 3:8 4:1": segments and units.
+std::string In(const std::vector<ssd::Place>& places) {
+  std::string in = places.empty() ? "" : " in";
+  for (const ssd::Place place : places) absl::StrAppend(&in, " ", place.segment, ":", place.unit);
+  return in;
+}
+
 }  // namespace
 
 ssd::ChunkId StoreWorld::IdOf(const Name& name) const {
@@ -38,6 +45,16 @@ bool StoreWorld::BeingRead(const Name& name) const {
   return std::any_of(reading_.begin(), reading_.end(), [&](const auto& entry) { return entry.second.name == name; });
 }
 
+bool StoreWorld::ReliesOnWhatFailed() const {
+  if (kind_ != Kind::kFailing || !store_->status().catalog.empty()) return false;
+  return std::any_of(known_.begin(), known_.end(), [this](const auto& known) {
+    return std::any_of(known.second.places.begin(), known.second.places.end(), [this](const ssd::Place place) {
+      const uint32_t device = ssd::DeviceOf(place.segment);
+      return files_[device]->failed.contains(place.segment) && !failed_before_[device].contains(place.segment);
+    });
+  });
+}
+
 void StoreWorld::BeginWrite(const Name& name, bool again) {
   History& history = histories_[name];
   const uint64_t ticket = ++next_ticket_;
@@ -63,7 +80,8 @@ void StoreWorld::BeginWrite(const Name& name, bool again) {
 void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
   auto node = writing_.extract(ticket);
   if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("write ", ticket, " was answered twice"))) return;
-  Note(absl::StrCat("written ", ticket, " ", absl::StatusCodeToString(status.code())), std::string(status.message()));
+  Note(absl::StrCat("written ", ticket, " ", absl::StatusCodeToString(status.code())),
+       absl::StrCat(status.message(), In(places)));
   const Writing& writing = node.mapped();
   const Name name = writing.name;
   History& history = histories_[name];
@@ -81,6 +99,7 @@ void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Pl
                   "an earlier write is durable behind a later one");
   history.durable = history.was_durable = writing.version;
   history.places = places;
+  history.back = false;
   std::vector<ssd::Place> before = std::exchange(known_[name].places, std::move(places));
   for (auto& [read, reading] : reading_) reading.replaced |= reading.name == name;
   if (!before.empty()) store_->Free(IdOf(name), shape_.units(), std::move(before), /*replaced=*/true);
@@ -129,6 +148,8 @@ void StoreWorld::Read(Ticket ticket, absl::Status status) {
   if (!verdict_.Expect(!node.empty(), kOneAnswer, absl::StrCat("read ", ticket, " was answered twice"))) return;
   Note(absl::StrCat("has read ", ticket, " ", absl::StatusCodeToString(status.code())), std::string(status.message()));
   const Reading& reading = node.mapped();
+  if (!BeingRead(reading.name) && given_up_.erase(reading.name) > 0 && !reading.given_up && !reading.replaced)
+    return FreeOne(reading.name);
   if (reading.given_up || absl::IsCancelled(status)) return;
   const std::string what = absl::StrCat("chunk ", reading.name.first, "/", reading.name.second);
   if (status.ok() || options_.plant == Plant::kUnchecked) {
@@ -143,8 +164,8 @@ void StoreWorld::Read(Ticket ticket, absl::Status status) {
   // A disk that fails may refuse any read, but has nothing else there than it should.
   const History& history = histories_[reading.name];
   const bool was_durable = history.durable.has_value() && history.places == known->second.places;
-  const bool may_fail =
-      !was_durable || (kind_ == Kind::kFailing && absl::IsUnavailable(status)) || MayBeLost(known->second.places);
+  const bool may_fail = !was_durable || (kind_ == Kind::kFailing && absl::IsUnavailable(status)) ||
+                        MayBeLost(known->second.places) || (history.back && absl::IsDataLoss(status));
   verdict_.Expect(may_fail, kSurvives, absl::StrCat(what, " can't be read: ", status.ToString()));
   if (BeingRead(reading.name)) return;
   if (absl::IsUnavailable(status)) return LeaveOne(reading.name);
@@ -254,7 +275,7 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
     }
     const Name name = NameOf(chunk.id);
     History& history = histories_[name];
-    Note(absl::StrCat("found ", name.first, "/", name.second));
+    Note(absl::StrCat("found ", name.first, "/", name.second), In(chunk.places));
     ++coverage_.found;
     verdict_.Expect(kind_ == Kind::kLying || history.cleared < history.next, kClearedIsGone,
                     absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
@@ -271,7 +292,10 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
     } else {
       // What was freed or cleared before that was durable is back.
       const bool same = history.places == chunk.places && history.next == history.was_durable + 1;
-      if (same && history.was_durable >= history.cleared) history.durable = history.was_durable;
+      if (same && history.was_durable >= history.cleared) {
+        history.back |= !history.durable.has_value();
+        history.durable = history.was_durable;
+      }
       known_[name].places = std::move(chunk.places);
     }
   }
@@ -322,5 +346,21 @@ void StoreWorld::WantsBack(std::vector<ssd::PlaceWanted> records) {
 }
 
 void StoreWorld::Damaged(std::vector<ssd::PlaceWanted>) {}
+
+void StoreWorld::GivenUp(std::vector<ssd::PlaceWanted> records) {
+  for (const ssd::PlaceWanted& record : records) {
+    const Name name = NameOf(record.id);
+    const auto known = known_.find(name);
+    if (known == known_.end() || known->second.places.size() <= record.shard ||
+        known->second.places[record.shard] != record.place)
+      continue;
+    ++coverage_.given_up;
+    if (BeingRead(name)) {
+      given_up_.insert(name);
+    } else {
+      FreeOne(name);
+    }
+  }
+}
 
 }  // namespace kvist::sim

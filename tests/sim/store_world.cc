@@ -71,6 +71,8 @@ void StoreWorld::Open() {
   store.hands = &hands_;
   store.catalog = [this] { return catalog_->Open(); };
   store.before_step = [this](std::string_view) { hands_.Passed(); };
+  failed_before_.clear();
+  for (const auto& files : files_) failed_before_.push_back(files->failed);
   disks_.clear();
   store.open_device = [this](const ssd::DeviceOptions& of) -> absl::StatusOr<std::unique_ptr<ssd::Device>> {
     auto disk = std::make_unique<kvist::test::SimDisk>(files_[disks_.size()].get(), of.segment_bytes.value, &prng_);
@@ -100,6 +102,7 @@ void StoreWorld::Forget() {
   writing_.clear();
   reading_.clear();
   known_.clear();
+  given_up_.clear();
   cleared_spaces_.clear();
   hidden_now_.clear();
   left_.clear();
@@ -229,10 +232,12 @@ void StoreWorld::Event() {
 
 void StoreWorld::Settle() {
   for (uint32_t i = 0; verdict_.kept(); ++i) {
-    if (writing_.empty() && reading_.empty() && clears_running_ == 0 && recovered_) return;
+    const bool ended = writing_.empty() && reading_.empty() && clears_running_ == 0 && recovered_;
+    if (ended && !ReliesOnWhatFailed()) return;
     if (i == 0) store_->Flush();
     hands_.Step();
-    verdict_.Expect(i < kPatience, kOneAnswer,
+    verdict_.Expect(i < kPatience || !ended, kSurvives, "the owner isn't told of what was given up");
+    verdict_.Expect(i < kPatience || ended, kOneAnswer,
                     absl::StrCat(writing_.size(), " writes, ", reading_.size(), " reads and ", clears_running_,
                                  " clears don't end", recovered_ ? "" : ", nor does recovery"));
   }

@@ -52,7 +52,7 @@ class StoreWorld final : private ssd::StoreOwner {
     uint64_t rebuilds = 0, catalogs_lost = 0;
     uint64_t written = 0, refused = 0, read = 0, damaged_reads = 0, failed_reads = 0;
     uint64_t looked_for = 0;  // times a durable chunk had to be found
-    uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0;
+    uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0, given_up = 0;
     uint64_t errors = 0, lies = 0, no_space = 0;
   };
 
@@ -75,6 +75,7 @@ class StoreWorld final : private ssd::StoreOwner {
     std::optional<uint64_t> durable;  // must be there, or a later one
     uint64_t was_durable = 0;         // the last that was; found again it must stay
     std::vector<ssd::Place> places;   // of that
+    bool back = false;                // freed, and found again: when the power failed its room was being used again, perhaps
   };
   struct Writing {
     Name name;
@@ -124,6 +125,8 @@ class StoreWorld final : private ssd::StoreOwner {
   }
   bool MayBeLost(const std::vector<ssd::Place>& places) const;
   bool BeingRead(const Name& name) const;
+  // Whether the owner relies on what lies in a segment that was given up in this life: it is to be told.
+  bool ReliesOnWhatFailed() const;
 
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) override;
   void Read(Ticket ticket, absl::Status status) override;
@@ -132,6 +135,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
+  void GivenUp(std::vector<ssd::PlaceWanted> records) override;
 
   // `words` have paths in them, and aren't part of the digest.
   void Note(const std::string& line, std::string_view words = {});
@@ -166,6 +170,8 @@ class StoreWorld final : private ssd::StoreOwner {
   std::map<uint64_t, Writing> writing_;
   std::map<uint64_t, Reading> reading_;
   std::map<Name, Known> known_;
+  std::set<Name> given_up_;                        // while they are being read
+  std::vector<std::set<uint32_t>> failed_before_;  // [device] segments, in lives before
   uint32_t clears_running_ = 0;
   std::map<Name, uint64_t> left_;      // in this life; a hidden one's versions below must not be seen again
   std::set<Name> hidden_now_;          // in this life: what is found of them later is of before

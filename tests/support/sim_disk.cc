@@ -66,7 +66,7 @@ int SimDisk::Do(const Pending& pending) {
     if (it != files_.files.end()) return 0;
     if (files_.files.size() >= faults_.files_max) {
       ++files_.injected.no_space;
-      return ENOSPC;
+      return faults_.no_file;
     }
     files_.Make(io.segment, segment_bytes_);
     return 0;

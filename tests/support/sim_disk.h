@@ -66,7 +66,8 @@ class SimDisk final : public ssd::Device {
     uint32_t dropped = 0;             // says OK and wasn't written
     uint32_t flipped = 0;             // a read says OK and has a wrong bit
     uint32_t unread = 0;              // a read says OK and has left the memory as it was
-    uint32_t files_max = UINT32_MAX;  // ENOSPC for more
+    uint32_t files_max = UINT32_MAX;  // no more can be made,
+    int no_file = ENOSPC;             // by this errno
   };
   SimDisk(SimFiles* files, uint64_t segment_bytes, sim::Prng* prng)
       : Device({"simulated", {}, true}), files_(*files), segment_bytes_(segment_bytes), prng_(*prng) {}

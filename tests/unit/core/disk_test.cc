@@ -37,6 +37,7 @@ class DiskWorld {
     uint32_t event_work = 16384;
     bool disk = true;
     bool remote = false;
+    bool loses = false;  // segments of the disk are given up
   };
   DiskWorld(uint32_t seed, Shape shape)
       : shape_(shape), seed_(seed), random_(seed), fixture_(OptionsOf(seed, shape), index_.get()) {
@@ -94,7 +95,9 @@ class DiskWorld {
       if (!writes_.empty()) EndWrite(0);
     }
     REQUIRE(last_flushed_.has_value());
-    CHECK(last_flushed_->chunks <= rows_.size());
+    CHECK(last_flushed_->chunks <= static_cast<uint64_t>(std::count_if(rows_.begin(), rows_.end(), [&](const auto& row) {
+            return !Lost(row.second.places);
+          })));
     if (shape_.remote) Do(RemoteReachable{false});
     while (!copies_.empty() || !reads_.empty()) EndOne();
     if (shape_.disk) Do(DiskWritable{false});
@@ -130,7 +133,7 @@ class DiskWorld {
     sum.remote_unanswered += status.remote_unanswered;
   }
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
-  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0;
+  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0, losses = 0;
 
  private:
   static CoreFixture::Options OptionsOf(uint32_t seed, Shape shape) {
@@ -283,6 +286,7 @@ class DiskWorld {
           if (wanted.records.size() == 3) break;
         }
         if (Below(4) == 0) wanted.records.push_back({SpaceId{0}, GroupId{0}, KeyOf(Below(9)), {1, 1 + Below(units_ + 1)}});
+        if (shape_.loses && Below(2) == 0) return Lose(std::move(wanted.records));
         return Do(wanted);
       }
       case 6: {
@@ -315,6 +319,19 @@ class DiskWorld {
       }
       default: return;
     }
+  }
+
+  void Lose(std::vector<PlacesWanted::Record> records) {
+    std::erase_if(records, [&](const PlacesWanted::Record& record) { return !disk_.contains(record.place.unit); });
+    for (PlacesWanted::Record& record : records) {
+      std::tie(std::ignore, record.group.value, record.key, std::ignore) = disk_.at(record.place.unit);
+      given_up_.insert(record.place.unit);
+    }
+    ++losses;
+    Do(PlacesLost{std::move(records), /*damaged=*/Below(2) == 0});
+  }
+  bool Lost(std::span<const DiskPlace> places) const {
+    return std::any_of(places.begin(), places.end(), [&](DiskPlace place) { return given_up_.contains(place.unit); });
   }
 
   void ClearPrompt() {
@@ -417,6 +434,8 @@ class DiskWorld {
       slots_.clear();
       late_.clear();
     }
+    std::erase_if(rows_, [this](const auto& row) { return Lost(row.second.places); });
+    doomed_.clear();
     std::vector<ChunksFound::Found> all;
     std::map<uint32_t, Name> told;
     for (const auto& [name, row] : rows_) {
@@ -442,7 +461,8 @@ class DiskWorld {
     if (shape_.disk) Do(DiskWritable{true});
     if (shape_.disk) Do(DiskTold{});
     if (shape_.remote) Do(RemoteReachable{true});
-    if (early || !warm || shape_.remote) return;  // what only a lease had kept of the remote store's is asked for again
+    if (early || !warm || shape_.remote || shape_.loses)
+      return;  // what only a lease had kept of the remote store's is asked for again
     for (const auto& [path, chunks] : hits) CHECK(HitsOf(path) >= chunks);
   }
   // A read of a daemon that is gone ends now.
@@ -582,10 +602,11 @@ class DiskWorld {
       CHECK(found->second == NameOf(read.group, read.key, shard));
       slots_[read.slots[shard].index] = found->second;
     }
-    if (finished.status.ok() && Below(8) == 0) {
+    const bool doomed = doomed_.erase(read.chunk.Pack()) > 0;
+    if (finished.status.ok() && (doomed || Below(8) == 0)) {
       for (const SlotRef slot : read.slots) slots_[slot.index] = {};
       lost_.insert(read.chunk.Pack());
-      finished.status = Below(2) == 0 ? absl::DataLossError("checksum") : absl::UnavailableError("EIO");
+      finished.status = !doomed && Below(2) == 0 ? absl::DataLossError("checksum") : absl::UnavailableError("EIO");
     }
     Do(finished);
   }
@@ -644,6 +665,7 @@ class DiskWorld {
   void Carry(const ReadStarted& read, const Asked&) {
     CHECK(read.places.empty() == (read.from == Tier::kRemote));
     if (read.from == Tier::kRemote) read_generation_[read.chunk.Pack()] = remote_generation_;
+    if (Lost(read.places)) doomed_.insert(read.chunk.Pack());
     reads_.push_back(read);
   }
   void Carry(const PlacesFreed& freed, const Asked&) {
@@ -739,6 +761,8 @@ class DiskWorld {
   std::vector<ReadStarted> late_;  // of a daemon that is gone, and until when they may end
   absl::Time late_until_ = absl::InfiniteFuture();
   std::set<uint64_t> lost_;                                               // chunks whose reads have failed
+  std::set<uint32_t> given_up_;                                           // units that were told to be lost
+  std::set<uint64_t> doomed_;                                             // chunks that are being read from such
   std::map<uint64_t, Name> slots_;                                        // [slot]
   std::map<uint32_t, Name> disk_;                                         // [unit]
   std::map<std::pair<uint16_t, ChunkKey>, ChunksFound::Found> rows_;      // the catalog
@@ -805,8 +829,10 @@ TEST_CASE("What was stored is what is loaded, from slots, disk and a store beyon
 TEST_CASE("What was stored is what is loaded, from slots and from disk, and nothing is left in the end") {
   const auto shape = GENERATE(DiskWorld::Shape{}, DiskWorld::Shape{.shards = 2}, DiskWorld::Shape{.window = true},
                               DiskWorld::Shape{.shards = 2, .window = true, .slabs = 1},
-                              DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64});
+                              DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64},
+                              DiskWorld::Shape{.shards = 2, .loses = true});
   CoreStatus sum;
+  uint64_t losses = 0;
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
   uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0;
   std::vector<uint32_t> seeds{228};  // found places that were lost while their chunk waited to be collected
@@ -838,8 +864,10 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     tiers_cleared += world.tiers_cleared;
     moves += world.moves;
     rows_left += world.rows_left;
+    losses += world.losses;
     world.Rest();
   }
+  CHECK((losses > 100) == shape.loses);
   // That all of it was met.
   CHECK(sum.chunks_written > 300);
   CHECK(sum.chunks_read > 100);
@@ -994,6 +1022,102 @@ TEST_CASE("A flush waits for the writes that it needs, also when the disk takes 
     REQUIRE(flushed(ended) != nullptr);
     CHECK(absl::IsUnavailable(flushed(ended)->status));
   }
+}
+
+TEST_CASE("What lay in a segment that was given up is written again by a flush, or it says that it isn't durable") {
+  CoreFixture::Options options;
+  options.core.disk = CoreOptions::Disk{.reserve = Bytes{}};
+  CoreFixture fixture(options);
+  const SessionId worker = fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  fixture.Do(DiskWritable{true});
+  REQUIRE(fixture.Keep(worker, KeysOf({1})) == 1);
+  std::optional<Flushed> flushed;
+  std::vector<WriteStarted> writes;
+  std::vector<ReadStarted> reads;
+  const auto hear = [&](const Effects& effects) {
+    for (const Effect& effect : effects) {
+      if (const auto* said = std::get_if<Flushed>(&effect)) flushed = *said;
+      if (const auto* write = std::get_if<WriteStarted>(&effect)) writes.push_back(*write);
+      if (const auto* read = std::get_if<ReadStarted>(&effect)) reads.push_back(*read);
+    }
+  };
+  const auto flush = [&] {
+    flushed.reset();
+    hear(fixture.Do(FlushAsked{worker, RequestTag{1}}));
+    hear(fixture.PassTime(absl::Milliseconds(1)));
+  };
+  const auto written = [&](uint32_t unit) {
+    hear(fixture.Do(WriteFinished{writes.back().chunk, absl::OkStatus(), {{1, unit}}}));
+  };
+  const auto lose = [&](uint32_t unit) {
+    hear(fixture.Do(PlacesLost{{{SpaceId{0}, GroupId{0}, KeyOf(1), {1, unit}}}, /*damaged=*/false}));
+  };
+  flush();
+  REQUIRE(writes.size() == 1);
+  written(1);
+  REQUIRE(flushed.has_value());
+  SECTION("while it lies in a slot, too") {
+    lose(1);
+    flush();
+    CHECK_FALSE(flushed.has_value());
+    REQUIRE(writes.size() == 2);
+    written(2);
+    REQUIRE(flushed.has_value());
+    CHECK(flushed->status.ok());
+    CHECK(flushed->chunks == 1);
+  }
+  SECTION("while it is being read") {
+    hear(fixture.Do(TierClearAsked{.job = JobId{1}, .tier = Tier::kDram, .space = SpaceId{0}, .keys = KeysOf({1})}));
+    hear(fixture.PassTime(absl::Milliseconds(1)));
+    hear(fixture.Do(LookupAsked{worker, RequestTag{2}, KeysOf({1}), absl::Seconds(5)}));
+    REQUIRE(reads.size() == 1);
+    lose(1);
+    flush();
+    REQUIRE(flushed.has_value());
+    CHECK(absl::IsUnavailable(flushed->status));
+    CHECK(flushed->chunks == 0);
+    hear(fixture.Do(ReadFinished{reads[0].chunk, absl::OkStatus()}));
+    flush();
+    REQUIRE(writes.size() == 2);
+    written(2);
+    REQUIRE(flushed.has_value());
+    CHECK(flushed->status.ok());
+    CHECK(flushed->chunks == 1);
+  }
+  SECTION("while it is written elsewhere, which fails") {
+    REQUIRE(fixture.Lookup(worker, KeysOf({1}), absl::ZeroDuration()).chunks == 1);
+    hear(fixture.Do(PlacesWanted{{{SpaceId{0}, GroupId{0}, KeyOf(1), {1, 1}}}}));
+    REQUIRE(writes.size() == 2);
+    lose(1);
+    hear(fixture.Do(WriteFinished{writes.back().chunk, absl::UnavailableError("EIO")}));
+    flush();
+    CHECK_FALSE(flushed.has_value());
+    REQUIRE(writes.size() == 3);
+    written(2);
+    REQUIRE(flushed.has_value());
+    CHECK(flushed->chunks == 1);
+  }
+  SECTION("while a load waits for it, and gives up") {
+    hear(fixture.Do(TierClearAsked{.job = JobId{1}, .tier = Tier::kDram, .space = SpaceId{0}, .keys = KeysOf({1})}));
+    hear(fixture.PassTime(absl::Milliseconds(1)));
+    for (uint64_t n = 0; n < 16; ++n) REQUIRE(fixture.Store(worker, KeysOf({100 + n})).has_value());  // no slot is left
+    const LeaseId lease = fixture.Lookup(worker, KeysOf({1}), absl::Seconds(60)).lease;
+    REQUIRE(lease);
+    std::optional<OpId> waits;
+    for (const Effect& effect : fixture.Do(LoadAsked{worker, RequestTag{3}, lease, GroupId{}, 0, 1})) {
+      if (const auto* said = std::get_if<CopyWaits>(&effect)) waits = said->op;
+    }
+    REQUIRE(waits.has_value());
+    lose(1);
+    CHECK(fixture.core->status().below == 1);  // until the load has ended
+    flush();
+    REQUIRE(flushed.has_value());
+    CHECK(absl::IsUnavailable(flushed->status));
+    CHECK(flushed->chunks == 0);
+    hear(fixture.Do(CancelAsked{*waits}));
+    CHECK(fixture.core->status().below == 0);
+  }
+  CHECK(fixture.core->status().chunks_corrupt_on_disk == 0);
 }
 
 TEST_CASE("What nears eviction is written, also where the pool is full because no slot fits into the ends of its slabs") {

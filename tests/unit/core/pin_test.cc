@@ -191,7 +191,7 @@ TEST_CASE("An operator's pin that is over keeps its chunks until it has been ask
   t.Clear(Tier::kDram, KeysOf({1}), /*of_space=*/false);
   REQUIRE(PinByOperator(t.f, KeysOf({1}), absl::Seconds(10)).chunks == 1);
   // What lies on the disk is lost: the chunk is in the store only, and known here because of the pin.
-  t.Do(PlacesDamaged{{{SpaceId{0}, GroupId{0}, KeyOf(1), {1, 1}}}});
+  t.Do(PlacesLost{{{SpaceId{0}, GroupId{0}, KeyOf(1), {1, 1}}}});
   REQUIRE(t.store == std::set<ChunkKey>{KeyOf(1)});
   REQUIRE(t.Hits(KeysOf({1})) == 1);
   t.Keep(KeysOf({2}));

@@ -224,12 +224,33 @@ TEST_CASE("StoreDevice of a full file system says so, and tries again") {
   CHECK(world.wanted.size() == 1);  // what is in the full one
   world.step = absl::Milliseconds(10);
   world.Turn(500);
-  CHECK(world.device->drive().writer().counters().refused_space >= 4);  // each second once
+  CHECK(world.device->drive().writer().counters().refused_files >= 4);  // each second once
   CHECK(world.said.size() == 1);                                        // and not a word of it
   world.disk->set_faults({});
   world.Turn(200);
   REQUIRE(world.said.size() == 2);
   CHECK(world.said[1].first);
+  world.Write(21);
+  world.Settle();
+  CHECK(world.outcomes.at(21).error == 0);
+}
+
+TEST_CASE("StoreDevice that may open no more files says so, gives no segment up, and tries again") {
+  DeviceWorld world(6, 8);
+  world.disk->set_faults({.files_max = 1, .no_file = EMFILE});
+  world.device->Recovered();
+  for (uint64_t n = 1; n <= 20; ++n) world.Write(n);
+  world.Settle();
+  REQUIRE(world.said.size() == 1);
+  CHECK_FALSE(world.said[0].first);
+  CHECK(absl::StrContains(world.said[0].second, "LimitNOFILE"));
+  CHECK(world.outcomes.at(1).error == 0);
+  CHECK(world.outcomes.at(20).error == EMFILE);
+  CHECK(world.fenced.empty());
+  world.disk->set_faults({});
+  world.now += absl::Seconds(1);
+  world.Settle();
+  CHECK(world.said.back().first);
   world.Write(21);
   world.Settle();
   CHECK(world.outcomes.at(21).error == 0);

@@ -302,6 +302,7 @@ class StoreWorld final : public StoreOwner {
     for (const PlaceWanted& record : records) damaged.insert({record.id.space, NumberOf(record.id)});
     changed.SignalAll();
   }
+  void GivenUp(std::vector<PlaceWanted> records) override { WantsBack(std::move(records)); }
   static uint64_t Seed(uint32_t space, uint64_t n, uint64_t version, uint32_t shard) {
     return n * 1000003 + space * 101 + version * 31 + shard;
   }

@@ -119,11 +119,11 @@ TEST_CASE("Writer is starved, not fenced, when the disk is full, and goes on whe
   for (int i = 0; i < 40; ++i) REQUIRE(world.Write(1, kUnit * 7));  // eight units each: seven in a segment
   world.Settle();
   CHECK(world.drive->writer().starved());
-  CHECK(world.drive->writer().no_space() == ENOSPC);
+  CHECK(world.drive->writer().no_file() == ENOSPC);
   CHECK(world.drive->writer().waiting() == 26);
   CHECK(world.durable() == 14);  // what has a place is durable
   CHECK(world.fenced == 0);
-  CHECK(world.drive->writer().counters().refused_space == 1);
+  CHECK(world.drive->writer().counters().refused_files == 1);
 
   world.drive->writer().GiveUp(ENOSPC);
   world.TakeOutcomes();
@@ -137,11 +137,11 @@ TEST_CASE("Writer is starved, not fenced, when the disk is full, and goes on whe
   world.TakeOutcomes();
   world.drive->writer().Retry();
   world.Settle();
-  CHECK(world.drive->writer().no_space() == ENOSPC);  // there still is none
+  CHECK(world.drive->writer().no_file() == ENOSPC);  // there still is none
   world.disk->set_faults({});
   world.drive->writer().Retry();
   world.Settle();
-  CHECK(world.drive->writer().no_space() == 0);  // known before anybody writes
+  CHECK(world.drive->writer().no_file() == 0);  // known before anybody writes
   REQUIRE(world.Write(1, kUnit * 7));
   REQUIRE(world.Settle());
   CHECK(world.stored.at(42).place.has_value());
@@ -152,7 +152,7 @@ TEST_CASE("Writer is starved when all segments are in use, and takes one that is
   for (int i = 0; i < 20; ++i) REQUIRE(world.Write(1, kUnit * 7));
   world.Settle();
   CHECK(world.drive->writer().starved());
-  CHECK(world.drive->writer().no_space() == 0);
+  CHECK(world.drive->writer().no_file() == 0);
   REQUIRE(world.durable() == 14);
   const uint32_t first = world.stored.at(1).place->segment;
   REQUIRE(world.drive->segments().Candidates(1) == std::vector<uint32_t>{first});
