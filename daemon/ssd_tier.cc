@@ -262,9 +262,9 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
                    : absl::StrCat("; ", recovery.cleared, " were cleared, ", recovery.skipped, " can't be used"));
 }
 
-template <class Event, class Unserved>
-void SsdTier::TellOf(const Event& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved) {
-  Event event = none;
+template <class Places, class Unserved>
+void SsdTier::TellOf(const Places& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved) {
+  Places event = none;
   for (const ssd::PlaceWanted& record : records) {
     const std::optional<SpaceId> space = NameOf(record.id.space);
     if (!space.has_value()) {

@@ -68,8 +68,8 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
   void GivenUp(std::vector<ssd::PlaceWanted> records) override;
   // Tells the core of these places, so many at a time; and `unserved` those of spaces that nobody serves.
-  template <class Event, class Unserved>
-  void TellOf(const Event& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved);
+  template <class Places, class Unserved>
+  void TellOf(const Places& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved);
 
   // The space's number in the store; a space that it hasn't met gets one.
   uint32_t NumberOf(SpaceId id, const core::SpaceSpec& space);

@@ -31,7 +31,8 @@ std::string And(uint64_t count, absl::string_view what) {
 std::string Segments(const FsckReport& report) {
   return absl::StrCat(HumanCount(report.segments), " of ", HumanBytes(report.segment_bytes),
                       And(report.segments_unused, "never used"), And(report.segments_damaged, "with damaged headers"),
-                      And(report.segments_fenced, "given up after errors of the disk"));
+                      And(report.segments_fenced, "given up after errors of the disk"),
+                      And(report.segments_missing, "more in a directory that has none: is its file system mounted?"));
 }
 
 std::string Records(const FsckReport& report) {
@@ -88,6 +89,7 @@ std::string ToJson(const FsckReport& report) {
                                  {"segments_unused", report.segments_unused},
                                  {"segments_damaged", report.segments_damaged},
                                  {"segments_fenced", report.segments_fenced},
+                                 {"segments_missing", report.segments_missing},
                                  {"records", report.records},
                                  {"bytes_read", report.bytes_read.value},
                                  {"seconds", absl::ToDoubleSeconds(report.elapsed)},

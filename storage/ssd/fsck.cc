@@ -89,6 +89,9 @@ class Checking {
   absl::Status ReadRows();
   absl::Status ReadRecords();
   absl::Status ReadSegment(const SegmentHeader& header);
+  void CannotRead(const absl::Status& why) {
+    if (report_.unreadable++ == 0) report_.why_unreadable = std::string(why.message());
+  }
   void Judge();
   absl::Status Repair();
   uint32_t NumberOf(const SpaceDigest& digest);
@@ -102,6 +105,7 @@ class Checking {
   std::vector<SegmentHeader> found_;
   UniqueFd lock_;                      // so that no daemon comes meanwhile
   std::vector<uint32_t> lost_stores_;  // directories whose file "store" is lost
+  std::set<uint32_t> empty_;           // directories without segments
   RowBatch rows_;                      // the catalog's
   bool usable_ = false;                // it is
   uint64_t generation_ = 0;            // of its last open
@@ -121,15 +125,19 @@ absl::Status Checking::ReadDirectories() {
     const std::string& path = options_.directories[device];
     KVIST_ASSIGN_OR_RETURN(const StoreDirectory directory,
                            ReadStoreDirectory(path, report_.segment_bytes / kUnit, device, join));
-    if (directory.origin == StoreDirectory::Origin::kMade) return absl::NotFoundError(absl::StrCat(path, " holds no store"));
-    if (directory.origin == StoreDirectory::Origin::kRecovered) {
+    const bool made = directory.origin == StoreDirectory::Origin::kMade;
+    if (made && device == 0) return absl::NotFoundError(absl::StrCat(path, " holds no store"));
+    if (directory.segments.empty()) empty_.insert(device);
+    if (made || directory.origin == StoreDirectory::Origin::kRecovered) {
       absl::StrAppend(&report_.store_file, report_.store_file.empty() ? "" : ", ", path);
       lost_stores_.push_back(device);
     }
     join = store_ = directory.store;
     report_.segments += directory.segments.size();
     for (const StoreDirectory::Found& segment : directory.segments) {
-      if (segment.verdict == Verdict::kGood) {
+      if (segment.unreadable != 0) {
+        CannotRead(ErrnoStatus(absl::StrCat("reading the headers of ", FileOf({segment.segment, 0})), segment.unreadable));
+      } else if (segment.verdict == Verdict::kGood) {
         found_.push_back(segment.header);
       } else {
         ++(segment.verdict == Verdict::kBlank ? report_.segments_unused : report_.segments_damaged);
@@ -175,7 +183,12 @@ uint32_t Checking::NumberOf(const SpaceDigest& digest) {
 
 absl::Status Checking::ReadRecords() {
   std::map<uint32_t, SegmentRow> rows;
-  for (const SegmentRow& row : rows_.segments) rows[row.number] = row;
+  for (const SegmentRow& row : rows_.segments) {
+    rows[row.number] = row;
+    if (row.state == SegmentState::kFree || !empty_.contains(DeviceOf(row.number))) continue;
+    ++report_.segments_missing;
+    read_.insert(row.number);
+  }
   std::erase_if(found_, [&](const SegmentHeader& header) {
     const auto row = rows.find(header.segment);
     const bool fenced = row != rows.end() && row->second.epoch == header.epoch && row->second.state == SegmentState::kFenced;
@@ -194,13 +207,10 @@ absl::Status Checking::ReadSegment(const SegmentHeader& header) {
                          SegmentRecords::Open(options_.directories, report_.segment_bytes));
   const SegmentToRead segment{header.segment, header.epoch, static_cast<uint32_t>(header.units)};
   const uint64_t unreadable = report_.unreadable;
-  const auto cannot_read = [&](const absl::Status& why) {
-    if (report_.unreadable++ == 0) report_.why_unreadable = std::string(why.message());
-  };
   records->Know(header);
   bool more = true;
   if (const absl::Status opens = records->Opens(header.segment); !opens.ok()) {
-    cannot_read(opens);
+    CannotRead(opens);
   } else {
     const SegmentScanned scanned = ScanSegment(
         records.get(), segment, 1,
@@ -208,7 +218,7 @@ absl::Status Checking::ReadSegment(const SegmentHeader& header) {
           const absl::StatusOr<Verdict> verdict = records->Check(segment, record);
           progress_.bytes_read += kUnit * UnitsFor({record.payload_bytes});
           if (options_.progress) more = options_.progress(progress_);
-          if (!verdict.ok()) return cannot_read(verdict.status());
+          if (!verdict.ok()) return CannotRead(verdict.status());
           if (*verdict != Verdict::kGood) return bad_.push_back({"", {record.segment, record.unit}, *verdict, false});
           rebuilt_.Add(record);
           if (record.kind == RecordKind::kShard) good_.Add(record, NumberOf(record.space));
@@ -218,7 +228,7 @@ absl::Status Checking::ReadSegment(const SegmentHeader& header) {
     report_.records += scanned.records;
     report_.gaps += scanned.gaps;
     if (scanned.unreadable > 0) {
-      cannot_read(absl::UnavailableError(absl::StrCat("reading headers in ", FileOf({header.segment, 0}))));
+      CannotRead(absl::UnavailableError(absl::StrCat("reading headers in ", FileOf({header.segment, 0}))));
     }
   }
   if (report_.unreadable == unreadable) read_.insert(header.segment);
@@ -266,6 +276,11 @@ absl::Status Checking::Repair() {
                                     [&](const ClearRow& clear) { return clear.space == row.space; });
     if (usable_ && (known == rows_.clears.end() || known->sequence < row.sequence)) batch.Put(row);
   }
+  for (SegmentRow row : rows_.segments) {
+    if (row.state == SegmentState::kFree || !empty_.contains(DeviceOf(row.number))) continue;
+    row.state = SegmentState::kFree;
+    batch.Put(row);
+  }
   batch.Append(report_.catalog.repair);
   for (const uint32_t device : lost_stores_) {
     KVIST_RETURN_IF_ERROR(
@@ -298,7 +313,7 @@ absl::Status Checking::Repair() {
 }  // namespace
 
 bool FsckReport::sound() const {
-  return catalog_trouble.empty() && store_file.empty() && catalog.sound() && clears_missing == 0;
+  return catalog_trouble.empty() && store_file.empty() && catalog.sound() && clears_missing == 0 && segments_missing == 0;
 }
 
 absl::StatusOr<FsckReport> Fsck(const FsckOptions& options) { return Checking(options).Run(); }

@@ -48,7 +48,9 @@ struct FsckReport {
   uint64_t segments_unused = 0;   // never used: they have no header
   uint64_t segments_damaged = 0;  // whose headers are both damaged: what lay there is lost
   uint64_t segments_fenced = 0;   // given up by the daemon after an error of the disk; not read
-  uint64_t records = 0;           // of all kinds, with a good header
+  uint64_t segments_missing =
+      0;                 // that the catalog knows, in directories that have none: a disk that was replaced, or isn't mounted
+  uint64_t records = 0;  // of all kinds, with a good header
   Bytes bytes_read{};
   uint64_t gaps = 0;           // places where a record was and its header isn't good, with others behind
   uint64_t unreadable = 0;     // places that the disk didn't give, and segments that couldn't be opened

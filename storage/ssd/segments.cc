@@ -25,16 +25,21 @@ const SegmentHeader* Segments::header(uint32_t segment) const {
 }
 
 void Segments::Restore(const SegmentHeader& header, uint32_t live_units) {
-  KVIST_CHECK(DeviceOf(header.segment) == options_.device && live_units <= units_max());
-  if (IndexOf(header.segment) >= segments_.size()) {
-    segments_.resize(IndexOf(header.segment) + 1);  // beyond the capacity: not counted as free, in whatever state
-  }
-  Segment& of = Of(header.segment);
-  KVIST_CHECK(of.state == State::kFree);
-  if (IndexOf(header.segment) < options_.segments) --free_;
-  of = {State::kFull, false, live_units, header};
+  KVIST_CHECK(live_units <= units_max());
+  TakeFound(header.segment) = {State::kFull, false, live_units, header};
   live_ += live_units;
   epoch_ = std::max(epoch_, header.epoch);
+}
+
+void Segments::Withhold(uint32_t segment) { TakeFound(segment).state = State::kFenced; }
+
+Segments::Segment& Segments::TakeFound(uint32_t segment) {
+  KVIST_CHECK(DeviceOf(segment) == options_.device);
+  const uint32_t index = IndexOf(segment);
+  if (index >= segments_.size()) segments_.resize(index + 1);  // beyond the capacity: not counted as free, in whatever state
+  KVIST_CHECK(segments_[index].state == State::kFree);
+  if (index < options_.segments) --free_;
+  return segments_[index];
 }
 
 void Segments::AddLive(uint32_t segment, uint32_t units) {

@@ -33,7 +33,10 @@ class Segments {
   // what another process left. Segments beyond the capacity, which has become smaller, are kept and not used again once they are released.
   void Restore(const SegmentHeader& header, uint32_t live_units);
 
-  // Records in a segment that was restored are wanted, as the catalog tells later than the headers.
+  // A segment that was found, and of which nobody knows what it holds: fenced.
+  void Withhold(uint32_t segment);
+
+  // Records in a segment that was restored or withheld are wanted, as the catalog tells later than the headers.
   void AddLive(uint32_t segment, uint32_t units);
   // Epochs of further uses are above this.
   void RaiseEpoch(uint64_t epoch) { epoch_ = std::max(epoch_, epoch); }
@@ -89,6 +92,8 @@ class Segments {
   uint32_t NumberOf(uint32_t index) const { return index * kDevicesMax + options_.device; }
   const Segment& Of(uint32_t segment) const;
   Segment& Of(uint32_t segment);
+  // Of a free one, which isn't free any more.
+  Segment& TakeFound(uint32_t segment);
 
   Options options_;
   std::vector<Segment> segments_;

@@ -91,8 +91,10 @@ absl::Status Store::State::OpenDirectories() {
     KVIST_ASSIGN_OR_RETURN(const StoreDirectory directory,
                            OpenStoreDirectory(options_.directories[device], segment_units(), device, join));
     join = store_ = directory.store;
+    files_.push_back(directory.segments.size());
     for (const StoreDirectory::Found& found : directory.segments) {
       if (found.verdict == Verdict::kGood) found_.push_back(found.header);
+      if (found.unreadable != 0) unreadable_[found.segment] = found.unreadable;
     }
   }
   KVIST_ASSIGN_OR_RETURN(records_, SegmentRecords::Open(options_.directories, options_.segment));
@@ -143,6 +145,8 @@ absl::Status Store::State::OpenCatalog() {
   }
   for (const SegmentRow& row : found.rows.segments) segments_[row.number] = row;
   for (const ClearRow& row : found.rows.clears) clear_records_[row.space] = row;
+  KVIST_RETURN_IF_ERROR(CheckThatAllIsThere());
+  Withhold();
   for (const SegmentHeader& header : found_) {
     const auto row = segments_.find(header.segment);
     const bool known = row != segments_.end() && row->second.epoch == header.epoch;
@@ -151,6 +155,38 @@ absl::Status Store::State::OpenCatalog() {
   commits_ = std::make_unique<Commits>(
       catalog_.get(), [this](std::function<void()> task) { keeper_->Post(std::move(task)); }, [this] { CatalogChanged(); });
   return absl::OkStatus();
+}
+
+// A file system that isn't mounted has an empty directory in its place: what the catalog knows there would be erased, and written elsewhere.
+absl::Status Store::State::CheckThatAllIsThere() const {
+  std::vector<uint64_t> used(files_.size());
+  for (const auto& [number, row] : segments_) {
+    if (ssd::DeviceOf(number) < used.size() && row.state != SegmentState::kFree) ++used[ssd::DeviceOf(number)];
+  }
+  for (size_t device = 0; device < used.size(); ++device) {
+    if (files_[device] > 0 || used[device] == 0) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.directories[device], " has none of the ", used[device],
+                     " segments that the catalog knows there: is its file system mounted? If its disk was replaced, "
+                     "`kvistctl fsck --repair` forgets what was on it"));
+  }
+  return absl::OkStatus();
+}
+
+void Store::State::Withhold() {
+  for (const auto& [segment, error] : unreadable_) {
+    const auto found = std::find_if(found_.begin(), found_.end(), [s = segment](const auto& h) { return h.segment == s; });
+    const auto row = segments_.find(segment);
+    // One header is enough, when it is the one that its row is of.
+    if (found != found_.end() && row != segments_.end() && row->second.epoch == found->epoch) continue;
+    if (found != found_.end()) found_.erase(found);
+    withheld_.insert(segment);
+  }
+  if (withheld_.empty()) return;
+  absl::StrAppend(&message_, message_.empty() ? "" : "; ", withheld_.size(),
+                  " segments of the SSD tier aren't used, for the disk doesn't give their headers (",
+                  ErrnoStatus(SegmentFileName(*withheld_.begin()), unreadable_.at(*withheld_.begin())).message(),
+                  "): what lies there is kept until a start that can read them");
 }
 
 std::vector<SegmentHeader> Store::State::GoodOf(uint32_t device) const {
@@ -188,6 +224,8 @@ absl::Status Store::State::OpenDevices() {
     of.drive.writer.queue_max = 1 << 16;
     of.drive.writer.announce = true;
     of.found = GoodOf(number);
+    std::copy_if(withheld_.begin(), withheld_.end(), std::back_inserter(of.withheld),
+                 [number](uint32_t segment) { return ssd::DeviceOf(segment) == number; });
     of.epoch = epoch;
     of.probe = options_.segment >= kProbedMin;
     devices_.push_back(

@@ -43,6 +43,7 @@ const char* WhatHelps(int error) {
 StoreDevice::StoreDevice(std::unique_ptr<Device> device, Options options, Listener* listener)
     : options_(std::move(options)), listener_(listener), drive_(std::move(device), options_.drive) {
   for (const SegmentHeader& header : options_.found) drive_.segments().Restore(header, 0);
+  for (const uint32_t segment : options_.withheld) drive_.segments().Withhold(segment);
   drive_.segments().RaiseEpoch(options_.epoch);
   Publish();
 }

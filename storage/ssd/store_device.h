@@ -50,6 +50,7 @@ class StoreDevice {
     uint32_t number = 0;
     Drive::Options drive;
     std::vector<SegmentHeader> found;  // those that are good
+    std::vector<uint32_t> withheld;    // segments that hold something, and the disk doesn't say what
     uint64_t epoch = 0;                // the highest that is known, of all devices
     bool probe = true;
   };

@@ -36,12 +36,13 @@ constexpr char kStoreFile[] = "store";
 
 uint64_t ChecksumOf(const StoreFile& file) { return XXH3_64bits(&file, offsetof(StoreFile, checksum)); }
 
-// Whole, in one or more calls; short when the file is.
+// Whole, in one or more calls; short when the file is, or with an errno.
 size_t ReadAt(int fd, void* to, size_t size, uint64_t offset) {
   size_t done = 0;
   while (done < size) {
     const ssize_t n = pread(fd, static_cast<char*>(to) + done, size - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
+    if (n == 0) errno = 0;
     if (n <= 0) break;
     done += static_cast<size_t>(n);
   }
@@ -83,18 +84,23 @@ std::vector<uint32_t> ListSegments(int directory) {
 
 // Both headers of a segment's file, of whatever store: the one with the higher epoch when both are good.
 StoreDirectory::Found ReadHeaders(int directory, uint32_t segment, uint64_t units, const std::optional<StoreId>& store) {
-  StoreDirectory::Found found{segment, Verdict::kBlank, {}};
+  StoreDirectory::Found found{segment, Verdict::kBlank, {}, 0};
   const UniqueFd fd(openat(directory, SegmentFileName(segment).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) found.unreadable = errno;
   for (const uint64_t unit : {uint64_t{0}, units - 1}) {
     std::array<std::byte, kUnit.value> bytes{};
-    if (!fd || ReadAt(fd.get(), bytes.data(), bytes.size(), unit * kUnit.value) != bytes.size()) continue;
+    if (!fd) continue;
+    if (ReadAt(fd.get(), bytes.data(), bytes.size(), unit * kUnit.value) != bytes.size()) {
+      if (errno != 0) found.unreadable = errno;
+      continue;
+    }
     SegmentHeader says{};
     std::memcpy(&says, bytes.data(), sizeof says);
     SegmentHeader header{};
     const Verdict verdict = CheckSegmentHeader(bytes, store.value_or(says.store), segment, units, &header);
     const bool better = verdict == Verdict::kGood ? found.verdict != Verdict::kGood || header.epoch > found.header.epoch
                                                   : found.verdict == Verdict::kBlank;
-    if (better) found = {segment, verdict, header};
+    if (better) found = {segment, verdict, header, found.unreadable};
   }
   return found;
 }

@@ -13,11 +13,13 @@ namespace kvist::ssd {
 
 // What is in a directory of a store. No lock: a daemon has the state directory's, fsck the catalog's.
 struct StoreDirectory {
-  // A segment's file. kGood: `header` is of its last use. Else nothing in it can be read, and it is as good as free.
+  // A segment's file. kGood: `header` is of its last use, or, when it is unreadable, of one before, perhaps. Else nothing in it can be read,
+  // and unless it is unreadable it is as good as free.
   struct Found {
     uint32_t segment = 0;
     Verdict verdict = Verdict::kGood;
     SegmentHeader header{};
+    int unreadable = 0;  // the errno by which the disk refused one of its headers
   };
   enum class Origin : uint8_t {
     kFound,

@@ -83,35 +83,57 @@ uint64_t Store::State::ClearedBelow(const SpaceDigest& space) const {
   return below;
 }
 
-// Whether records of that length can lie there; if so they are counted.
-bool Store::State::Usable(const ChunkRow& row) {
+Store::State::Lies Store::State::WhereLies(const ChunkRow& row) {
   size_t counted = 0;
+  bool withheld = false;
   for (; counted < row.places.size() && row.units > 0; ++counted) {
     const Place place = row.places[counted];
     const auto segment = usable_.find(place.segment);
-    if (segment == usable_.end() || uint64_t{place.unit} + row.units >= segment->second.units) break;
+    const bool unknown = withheld_.contains(place.segment);
+    if (segment == usable_.end() && !unknown) break;
+    const uint64_t units = unknown ? segment_units() : segment->second.units;
     uint64_t& live = live_found_[place.segment];
-    if (live + row.units > segment->second.units - 2) break;
+    if (uint64_t{place.unit} + row.units >= units || live + row.units > units - 2) break;
     live += row.units;
+    withheld |= unknown;
   }
-  if (counted == row.places.size()) return true;
+  if (counted == row.places.size()) return withheld ? Lies::kWithheld : Lies::kUsable;
   for (size_t i = 0; i < counted; ++i) live_found_[row.places[i].segment] -= row.units;
-  return false;
+  return Lies::kNowhere;
+}
+
+// What can't be read just now keeps its row, as what Leave names.
+void Store::State::LeaveWithheld(std::vector<ChunkRow> rows) {
+  if (rows.empty()) return;
+  keeper_->Post([this, rows = std::move(rows)] {
+    for (const ChunkRow& row : rows) {
+      Killed killed{{row.places.begin(), row.places.end()}, row.units, /*left=*/true};
+      for (const Place place : killed.places)
+        DeviceOf(place).Post([s = place.segment, u = row.units](StoreDevice& d) { d.AddLive(s, u); });
+      touched_.contains(row.id) ? KillAll(killed) : BeginFree(row.id, std::move(killed), /*replaced=*/false);
+    }
+  });
 }
 
 void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
+  std::vector<ChunkRow> withheld;
   std::erase_if(*rows, [&](const ChunkRow& row) {
     const SpaceRow* const space = spaces_.Find(row.id.space);
     if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
       ++recovery_.cleared;
-    } else if (space == nullptr || !Usable(row)) {
-      ++recovery_.skipped;
     } else {
-      return false;
+      const Lies lies = space == nullptr ? Lies::kNowhere : WhereLies(row);
+      if (lies == Lies::kUsable) return false;
+      ++recovery_.skipped;
+      if (lies == Lies::kWithheld) {
+        withheld.push_back(row);
+        return true;
+      }
     }
     dead->push_back(row.id);
     return true;
   });
+  LeaveWithheld(std::move(withheld));
 }
 
 bool Store::State::RowIsOnItsWay(const ChunkId& id) const {

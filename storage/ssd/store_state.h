@@ -121,6 +121,9 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   absl::Status KeepSegmentSize();
   absl::Status OpenDirectories();
   absl::Status OpenCatalog();
+  // Whether each directory has what the catalog knows there.
+  absl::Status CheckThatAllIsThere() const;
+  void Withhold();
   absl::Status OpenDevices();
 
   // store_writes.cc
@@ -164,7 +167,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void EraseDead(std::vector<ChunkId> dead);
   bool RowIsOnItsWay(const ChunkId& id) const;
   uint64_t ClearedBelow(const SpaceDigest& space) const ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Usable(const ChunkRow& row);
+  // Whether records of that length can lie there, and if so whether they can be read; they are counted.
+  enum class Lies : uint8_t { kNowhere, kWithheld, kUsable };
+  Lies WhereLies(const ChunkRow& row);
+  void LeaveWithheld(std::vector<ChunkRow> rows);
   void Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
   bool HandOver(const std::vector<ChunkRow>& rows);
   bool CommitFound(std::vector<ChunkRow>* rows);
@@ -194,7 +200,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
 
   // Fixed once it is open.
   StoreId store_;
-  std::vector<SegmentHeader> found_;  // of all devices
+  std::vector<SegmentHeader> found_;    // of all devices
+  std::map<uint32_t, int> unreadable_;  // segments, and the errno by which the disk refused one of their headers
+  std::set<uint32_t> withheld_;         // of them, those that are left alone: they hold something, and nobody knows what
+  std::vector<size_t> files_;           // [device] of segments
   bool rebuild_ = false;
   std::string message_;
   std::unique_ptr<SegmentRecords> records_;

@@ -181,6 +181,24 @@ TEST_CASE("fsck lets a lost catalog be rebuilt, and makes a lost file of the sto
   CHECK(patient.Check().catalog.good == kChunks);
 }
 
+TEST_CASE("fsck of a store whose second disk was replaced says so; repaired, it goes on without what was there") {
+  Patient patient;
+  patient.Live([](StoreWorld&) {});
+  fs::remove_all(patient.dir() / "b");
+  fs::create_directory(patient.dir() / "b");
+  const FsckReport report = patient.Check();
+  CHECK_FALSE(report.sound());
+  CHECK(report.segments_missing > 0);
+  CHECK(report.catalog.broken == kChunks);  // each has a shard there
+  CHECK(patient.Check(/*repair=*/true).repaired);
+  const FsckReport after = patient.Check();
+  CHECK(after.sound());
+  CHECK(after.segments_missing == 0);
+  CHECK(patient.Found() == 0);
+  patient.Live([](StoreWorld&) {});
+  CHECK(patient.Found() == kChunks);
+}
+
 TEST_CASE("fsck finds that a catalog is an older copy by a clear that it doesn't know, and repairs that") {
   Patient patient, copy;
   bool clearing = false;

@@ -99,6 +99,19 @@ TEST_CASE("OpenStoreDirectory takes of two headers the one of the later use, and
   CHECK(found.segments[5].verdict == Verdict::kForeign);
   CHECK(found.segments[6].verdict == Verdict::kBlank);
   CHECK(found.segments[6].segment == 112);
+  for (const StoreDirectory::Found& segment : found.segments) CHECK(segment.unreadable == 0);
+}
+
+TEST_CASE("OpenStoreDirectory tells a header that the disk refuses from none") {
+  test::TempDir parent;
+  const std::string path = parent / "d";
+  PutSegment(path, 0, Open(path).store, 3, 3);
+  std::filesystem::create_directory(path + "/" + SegmentFileName(16));  // can be opened, and not read
+  const StoreDirectory found = Open(path);
+  REQUIRE(found.segments.size() == 2);
+  CHECK(found.segments[0].unreadable == 0);
+  CHECK(found.segments[1].unreadable == EISDIR);
+  CHECK(found.segments[1].verdict == Verdict::kBlank);
 }
 
 TEST_CASE("OpenStoreDirectory learns from the segments which store it is when its file is lost or damaged") {

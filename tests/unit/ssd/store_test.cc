@@ -229,6 +229,90 @@ TEST_CASE("Store keeps the rows of what couldn't be read, until it is written ag
   CheckAll(&world);
 }
 
+TEST_CASE("Store leaves segments alone whose headers the disk refuses, and finds what lies there when it gives them") {
+  const kvist::test::TempDir dir;
+  std::set<std::pair<uint32_t, uint64_t>> there;  // in the first segment of the second directory
+  const std::string file = dir / ("b/" + SegmentFileName(1)), aside = dir / "aside";
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    world.store->OpenSpace(SpaceNamed(1), "another one");
+    for (uint64_t n = 0; n < 60; ++n) REQUIRE(world.WriteNow(n % 2, n) == absl::OkStatus());
+    for (const auto& [name, chunk] : world.All()) {
+      if (std::any_of(chunk.places.begin(), chunk.places.end(), [](Place place) { return place.segment == 1; }))
+        there.insert(name);
+    }
+    REQUIRE(there.size() > 5);
+    REQUIRE(there.size() < 55);
+  }
+  // A directory in the file's place: it can be opened, and not read.
+  fs::rename(file, aside);
+  fs::create_directory(file);
+  const std::pair again = *there.begin(), hidden = *std::next(there.begin());
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    const Recovery& recovery = world.StartNow();
+    CHECK(recovery.status.ok());
+    CHECK_FALSE(recovery.rebuilt);
+    CHECK(recovery.chunks == 60 - there.size());
+    CHECK(recovery.skipped == there.size());
+    CHECK(absl::StrContains(recovery.message, "1 segments"));
+    CheckAll(&world);
+    CHECK(world.store->status().devices[1].fenced == 1);
+    REQUIRE(world.WriteNow(again.first, again.second, 1) == absl::OkStatus());
+    std::optional<absl::Status> done;
+    world.store->Hide(hidden.first, {StoreWorld::IdOf(hidden.first, hidden.second)}, [&](const absl::Status& status) {
+      const absl::MutexLock lock(&world.mutex);
+      done = status;
+      world.changed.SignalAll();
+    });
+    {
+      const absl::MutexLock lock(&world.mutex);
+      while (!done.has_value()) world.Wait();
+    }
+    CHECK(*done == absl::OkStatus());
+  }
+  fs::remove(file);
+  fs::rename(aside, file);
+  // A clear of single chunks hides all of its space that nobody could name.
+  std::erase_if(there, [&](const auto& name) { return name.first == hidden.first && name != again; });
+  StoreWorld world;
+  world.versions_max = 2;
+  world.Open(In(dir));
+  CHECK(world.StartNow().message.empty());
+  for (const auto& name : there) CHECK(world.All().contains(name));
+  CHECK_FALSE(world.All().contains(hidden));
+  CheckAll(&world);
+}
+
+TEST_CASE("Store whose second directory isn't mounted doesn't begin, and has lost nothing when it is") {
+  const kvist::test::TempDir dir;
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+  }
+  fs::rename(dir / "b", dir / "unmounted");
+  for (int start = 0; start < 2; ++start) {
+    StoreWorld world;
+    const auto opened = Store::Open(In(dir), &world);
+    REQUIRE(absl::IsFailedPrecondition(opened.status()));
+    CHECK(absl::StrContains(opened.status().message(), "/b has none of the"));
+    CHECK(absl::StrContains(opened.status().message(), "mounted"));
+  }
+  fs::remove_all(dir / "b");
+  fs::rename(dir / "unmounted", dir / "b");
+  StoreWorld world;
+  world.Open(In(dir));
+  CHECK(world.StartNow().chunks == 20);
+  CheckAll(&world);
+}
+
 // A catalog of which a load, the nth, gives but some rows.
 class TroubledCatalog final : public Catalog, private RowSink {
  public:
