@@ -85,6 +85,7 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
         Ask<core::Core::Located>(deadline, [this, id = space.id, keys] { return reactor_.core().Locate(id, *keys); }));
     rpc::Found found{space.digest,   space.tenant, space.model, space.chunk_tokens, static_cast<uint32_t>(keys->size()),
                      located.chunks, located.below};
+    if (below_.remote != nullptr) found.remote_tier = RemoteName();
     if (below_.remote != nullptr && located.chunks < keys->size()) {
       // Where it doesn't answer nothing is there: that is what an engine would find.
       const std::span<const ChunkKey> rest = std::span(*keys).subspan(located.chunks);

@@ -70,7 +70,7 @@ v1::LookupReply::InSpace ToInSpace(const std::string& node, const node::v1::Look
   reply.set_prompt_chunks(space.prompt_chunks());
   reply.set_chunks(space.chunks());
   reply.set_tokens(space.tokens());
-  const auto in_tier = [&reply](const char* tier, uint64_t tokens) {
+  const auto in_tier = [&reply](const std::string& tier, uint64_t tokens) {
     if (tokens == 0) return;
     v1::LookupReply::InSpace::InTier& row = *reply.add_tiers();
     row.set_tier(tier);
@@ -78,6 +78,7 @@ v1::LookupReply::InSpace ToInSpace(const std::string& node, const node::v1::Look
   };
   in_tier("dram", space.dram_tokens());
   in_tier("ssd", space.ssd_tokens());
+  in_tier(space.remote_tier(), space.remote_tokens());
   return reply;
 }
 

@@ -196,10 +196,11 @@ struct Found {
   std::string tenant;
   std::string model;
   uint32_t chunk_tokens = 0;
-  uint32_t asked = 0;    // full chunks
-  uint32_t chunks = 0;   // of these, from the first on
-  uint32_t on_disk = 0;  // of these: something has to be read first
-  uint32_t remote = 0;   // and behind them: in the remote store only
+  uint32_t asked = 0;            // full chunks
+  uint32_t chunks = 0;           // of these, from the first on
+  uint32_t on_disk = 0;          // of these: something has to be read first
+  uint32_t remote = 0;           // and behind them: in the remote store only
+  std::string remote_tier = {};  // its name, remote:NAME; empty: there is none
 };
 
 struct PinWish {

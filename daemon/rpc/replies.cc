@@ -312,6 +312,7 @@ node::v1::LookupReply ToReply(const std::vector<Found>& found) {
     space.set_dram_tokens(uint64_t{from.chunks - from.on_disk} * from.chunk_tokens);
     space.set_ssd_tokens(uint64_t{from.on_disk} * from.chunk_tokens);
     space.set_remote_tokens(uint64_t{from.remote} * from.chunk_tokens);
+    space.set_remote_tier(Text(from.remote_tier));
   }
   return reply;
 }

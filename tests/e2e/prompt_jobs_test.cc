@@ -248,7 +248,18 @@ TEST_CASE("move_tokens: a prompt comes back from a store beyond the node, to DRA
     CHECK(WhereIs(daemon, zero) == Where{});
     CHECK(there() == kTokens);
   };
+  // The controller's API, which each kvistd has, names the store.
+  const auto tiers_there = [&] {
+    std::string out;
+    REQUIRE(kvist::test::RunProgram({kvist::test::BinDir() + "/kvistctl", "--controller", "unix:" + daemon.admin_socket(),
+                                     "-o", "json", "lookup", "--tokens", zero},
+                                    &out) == 0);
+    return nlohmann::json::parse(out).at("spaces").at(0).at("tiers");
+  };
   only_there();
+  REQUIRE(tiers_there().size() == 1);
+  CHECK(tiers_there()[0]["tier"] == "remote:shared");
+  CHECK(tiers_there()[0]["tokens"] == kTokens);
   nlohmann::json job = JobOf(daemon, {"move", "--tokens", zero, "--from", "remote:shared", "--to", "dram", "--keep-source"});
   CHECK(job["chunks"] == kChunks);
   CHECK(WhereIs(daemon, zero) == Where{kTokens, 0});
