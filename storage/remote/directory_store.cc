@@ -257,7 +257,10 @@ absl::StatusOr<bool> DirectoryStore::Work::Put(Op* op, std::vector<std::byte>* b
   }
   if (op->GivenUp()) return false;
   KVIST_RETURN_IF_ERROR(draft.Publish());
-  return true;
+  if (!op->GivenUp()) return true;
+  // While it was being renamed: whoever has cleared that name since must not find it again.
+  (void)files.Remove(op->operation.name);
+  return false;
 }
 
 std::optional<Outcome> DirectoryStore::Work::Get(Op* op, std::vector<std::byte>* buffer) const {

@@ -289,16 +289,28 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   if (op->given_up) {
     if (--given_up_ == 0) linger_until_ = absl::InfiniteFuture();
     if (op->replies_left == 0) outstanding_ -= op->bytes;  // until then the server still works at it
+    const bool is_there = expected.awaits == Awaits::kFirstStored && reply.type == ReplyReader::Type::kText;
+    // Whoever has cleared that name since must not find it again.
+    if (is_there && !IsPut(op->operation().name)) Unlink(op->operation().name);
     return;
   }
   Heard(op, expected, reply);
   if (op->replies_left > 0) return;
   outstanding_ -= op->bytes;
-  if (op->kind() == Kind::kPut && !op->status.ok() && op->is_there) {
-    Say(nullptr, {"UNLINK", Key(op->operation().name, 0)});  // parts of it are missing
-    Expect(nullptr, Awaits::kNothing);
-  }
+  if (op->kind() == Kind::kPut && !op->status.ok() && op->is_there) Unlink(op->operation().name);  // parts of it are missing
   ended_(expected.op, OutcomeOf(*op));
+}
+
+// Nobody finds an object without its first key.
+void RedisConnection::Unlink(const std::string& name) {
+  Say(nullptr, {"UNLINK", Key(name, 0)});
+  Expect(nullptr, Awaits::kNothing);
+}
+
+bool RedisConnection::IsPut(const std::string& name) const {
+  return std::any_of(expected_.begin(), expected_.end(), [&](const Expected& one) {
+    return one.op != nullptr && !one.op->given_up && one.op->kind() == Kind::kPut && one.op->operation().name == name;
+  });
 }
 
 void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply) {

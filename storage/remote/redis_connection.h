@@ -117,6 +117,9 @@ class RedisConnection final : private ReplyReader::Owner {
   void ReplyEnds(const ReplyReader::Reply& reply) override;
   // Whether the reply that comes answers something that was sent to its end; otherwise nothing it says is believed.
   bool WasAsked(std::string_view reply);
+  void Unlink(const std::string& name);
+  // Whether a put of that name is on its way.
+  bool IsPut(const std::string& name) const;
   void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
   Outcome OutcomeOf(const RedisOp& op) const;
 

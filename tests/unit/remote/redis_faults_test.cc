@@ -112,6 +112,23 @@ TEST_CASE("RedisStore keeps deadlines when the server hangs, and touches nothing
   CHECK((half.found != Found::kYes || read == whole));
 }
 
+TEST_CASE("RedisStore takes back what a server stores after its deadline") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(At(server.address()));
+  const auto body = Pattern(1000, 1);
+  std::vector<std::byte> room(body.size());
+  REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("a", {}, body)})[0].status.ok());  // the connection is there
+  server.process().Signal(SIGSTOP);
+  CHECK(
+      absl::IsDeadlineExceeded(Try(store.get(), Kind::kPut, PutOf("b", {}, body), absl::Milliseconds(100)).outcome.status));
+  server.process().Signal(SIGCONT);
+  WaitUntilItWorks(store.get());
+  const auto is_there = [&] { return Ask(store.get(), Kind::kGet, {GetOf("b", {}, room)})[0].found == Found::kYes; };
+  for (int i = 0; i < 2000 && is_there(); ++i) absl::SleepFor(absl::Milliseconds(1));
+  CHECK_FALSE(is_there());
+  CHECK(Ask(store.get(), Kind::kGet, {GetOf("a", {}, room)})[0].found == Found::kYes);
+}
+
 TEST_CASE("RedisStore refuses what is beyond its limits while the server hangs, and ends with it") {
   test::RedisServer server;
   RedisOptions options = At(server.address());
