@@ -64,9 +64,11 @@ uint32_t SsdTier::NumberOf(SpaceId id, const core::SpaceSpec& space) {
 }
 
 void SsdTier::Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec) {
-  Met met{number, {}};
-  for (const core::GroupSpec& group : spec.groups)
+  Met met{number, {}, {}};
+  for (const core::GroupSpec& group : spec.groups) {
     met.units.push_back(static_cast<uint32_t>(group.slot_bytes.front() / ssd::kUnit));
+    met.shards.push_back(group.shards());
+  }
   const absl::MutexLock lock(&mutex_);
   met_.try_emplace(id, std::move(met));
   name_of_.try_emplace(number, id);
@@ -226,6 +228,15 @@ void SsdTier::NoteUnserved(const ssd::FoundChunk& chunk) {
   for (const ssd::Place place : chunk.places) unserved_.insert(Packed(place));
 }
 
+bool SsdTier::Fits(SpaceId space, const ssd::FoundChunk& chunk) {
+  const absl::MutexLock lock(&mutex_);
+  const Met& met = met_.at(space);
+  const bool fits = chunk.id.group < met.units.size() && met.units[chunk.id.group] == chunk.units &&
+                    met.shards[chunk.id.group] == chunk.places.size();
+  misfits_ += fits ? 0 : 1;
+  return fits;
+}
+
 bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) {
   for (const ssd::FoundSpace& space : spaces) {
     if (!MeetFound(space)) return false;
@@ -239,6 +250,10 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
       NoteUnserved(chunk);
       continue;
     }
+    if (!Fits(*space, chunk)) {
+      store_->Free(chunk.id, chunk.units, std::move(chunk.places));
+      continue;
+    }
     if ((found.chunks.size() == core::Core::kPlacesMax || *space != found.space) && !tell()) return false;
     found.space = *space;
     found.chunks.push_back(
@@ -248,11 +263,14 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
 }
 
 void SsdTier::Recovered(const ssd::Recovery& recovery) {
+  uint64_t misfits = 0;
   {
     const absl::MutexLock lock(&mutex_);
     recovery_ = recovery;
+    misfits = misfits_;
   }
   ear_->Say(core::DiskTold{});
+  if (misfits > 0) spdlog::warn("{} chunks of the SSD tier were freed: their spaces have no such groups or shards", misfits);
   if (!recovery.message.empty()) spdlog::warn("{}", recovery.message);
   if (!recovery.status.ok()) return;
   spdlog::info("the SSD tier has {} chunks, found {} in {}{}", recovery.chunks,

@@ -77,19 +77,23 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   bool MeetFound(const ssd::FoundSpace& found);
   std::optional<SpaceId> NameOf(uint32_t number);
   void NoteUnserved(const ssd::FoundChunk& chunk);
+  // Whether a chunk of the space can be so; counts those that can't.
+  bool Fits(SpaceId space, const ssd::FoundChunk& chunk);
 
   const ssd::Checksums checksums_;
   Ear* ear_ = nullptr;
   std::function<void(const core::PlacesFreed& freed)> freed_;
   mutable absl::Mutex mutex_;
   struct Met {
-    uint32_t number;              // in the store
-    std::vector<uint32_t> units;  // [group] of a record, which is a slot; all shards of a group have slots of one size
+    uint32_t number;               // in the store
+    std::vector<uint32_t> units;   // [group] of a record, which is a slot; all shards of a group have slots of one size
+    std::vector<uint32_t> shards;  // [group]
   };
   absl::flat_hash_map<SpaceId, Met> met_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
   // Where what was found lies of spaces that nobody serves, until it is freed: other records of theirs nobody wants any more.
   absl::flat_hash_set<uint64_t> unserved_ ABSL_GUARDED_BY(mutex_);
+  uint64_t misfits_ ABSL_GUARDED_BY(mutex_) = 0;  // of what was found
   std::optional<bool> writable_ ABSL_GUARDED_BY(mutex_);
   std::string why_not_ ABSL_GUARDED_BY(mutex_);
   std::string warned_of_ ABSL_GUARDED_BY(mutex_);
