@@ -61,6 +61,9 @@ class Device {
   // Makes the running or next Wait return. Any thread.
   virtual void Wake() = 0;
   virtual uint32_t depth() const = 0;
+  // The segment's file goes, and its space is free when this returns: as long as the file system takes, milliseconds. Nothing of it is in
+  // flight. What can't be removed stays. The owner's thread.
+  virtual void Remove(uint32_t segment) = 0;
 
   // Reads into and writes from this memory will cost less; it must be touched already, or this takes as long as touching it. Pieces of
   // at most 1 GiB are pinned at once, so the owner's loop registers a pool piece by piece. The memory outlives the device.

@@ -83,6 +83,13 @@ SegmentFiles::File SegmentFiles::Make(uint32_t segment) {
   return OpenWith(segment, O_CREAT);
 }
 
+void SegmentFiles::Remove(uint32_t segment) {
+  if (const File file = Open(segment); file.fd >= 0) (void)!ftruncate(file.fd, 0);
+  unlinkat(directory_.get(), SegmentFileName(segment).c_str(), 0);
+  MutexLock lock(&mutex_);
+  open_.erase(segment);
+}
+
 bool SegmentFiles::LeavesEnough(const std::string& name) const {
   struct stat file {};
   const bool there = fstatat(directory_.get(), name.c_str(), &file, 0) == 0;

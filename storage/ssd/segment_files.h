@@ -35,6 +35,9 @@ class SegmentFiles {
   // keep_free of the file system.
   File Make(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // It goes, and its space with it, whoever else has it open. What can't be removed stays.
+  void Remove(uint32_t segment) ABSL_LOCKS_EXCLUDED(mutex_);
+
   int directory_fd() const { return directory_.get(); }
   Bytes segment_bytes() const { return segment_bytes_; }
   bool direct() const { return direct_; }

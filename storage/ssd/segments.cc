@@ -126,6 +126,11 @@ void Segments::Release(uint32_t segment) {
   if (IndexOf(segment) < options_.segments) ++free_;
 }
 
+bool Segments::HasSurplus() const {
+  return std::any_of(segments_.begin() + std::min<ptrdiff_t>(options_.segments, std::ssize(segments_)), segments_.end(),
+                     [](const Segment& of) { return of.state == State::kFull; });
+}
+
 std::vector<uint32_t> Segments::Candidates(uint32_t count) const {
   std::vector<uint32_t> full;
   for (uint32_t i = 0; i < segments_.size(); ++i) {

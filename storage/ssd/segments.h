@@ -30,7 +30,7 @@ class Segments {
   explicit Segments(Options options);
 
   // A segment as it was found at the start: `header` is of its last use, so much of it is live. It is kFull: nothing is appended behind
-  // what another process left. Segments beyond the capacity, which has become smaller, are kept and not used again once they are released.
+  // what another process left. Segments beyond the capacity, which has become smaller, aren't used again once they are released.
   void Restore(const SegmentHeader& header, uint32_t live_units);
 
   // A segment that was found, and of which nobody knows what it holds: fenced.
@@ -61,6 +61,12 @@ class Segments {
   void Fence(uint32_t segment);
   // A full segment without anything live is free again; a fenced one stays fenced.
   void Release(uint32_t segment);
+
+  // Whether it lies beyond the capacity, which was larger once: not used again once it is released.
+  bool IsSurplus(uint32_t segment) const { return IndexOf(segment) >= options_.segments; }
+
+  // Whether any that holds something does.
+  bool HasSurplus() const;
 
   // Full segments, the least live first, at most `count`.
   std::vector<uint32_t> Candidates(uint32_t count) const;

@@ -26,6 +26,7 @@ class SteppedDevice final : public Device {
   void Wait(absl::Time until, std::vector<Completion>* ended) override { device_->Wait(until, ended); }
   void Wake() override { device_->Wake(); }
   uint32_t depth() const override { return device_->depth(); }
+  void Remove(uint32_t segment) override { device_->Remove(segment); }
   absl::Status Register(std::span<std::byte> piece) override { return device_->Register(piece); }
 
  private:

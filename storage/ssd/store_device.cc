@@ -17,6 +17,8 @@ constexpr Bytes kRegisteredMax = GiB(1);  // at once; see device.h
 uint32_t Reserve(uint32_t segments) { return segments >= 6 ? 2 : 1; }
 // When all have been asked for, and too few were given back, they are asked for again after this.
 constexpr absl::Duration kAskAfter = absl::Milliseconds(100);
+// When only segments beyond the capacity are wanted back: nobody waits for their room.
+constexpr absl::Duration kAskForSurplusAfter = absl::Seconds(10);
 // What the owner has just said takes so long to become a free segment, about: sooner, more would be asked for than is needed.
 constexpr absl::Duration kAnswerWithin = absl::Milliseconds(10);
 // Shards wait so long for a segment that is being given back.
@@ -237,6 +239,7 @@ void StoreDevice::Fence(uint32_t segment) { drive_.segments().Fence(segment); }
 void StoreDevice::Release(uint32_t segment) {
   released_soon_.erase(segment);
   drive_.segments().Release(segment);
+  if (drive_.segments().IsSurplus(segment)) drive_.device().Remove(segment);
   if (drive_.writer().no_file() != 0) drive_.writer().Retry();  // this one has its file
   ++released_;
   asked_for_.clear();
@@ -267,19 +270,22 @@ void StoreDevice::AskForRoom(absl::Time now) {
   if (!recovered_ || asking_ || stopping_ || unreadable_ || now < ask_at_) return;
   // On a full disk those that are free have no file: what there is is used again.
   const uint32_t free = drive_.writer().no_file() != 0 ? 0 : segments.free_segments();
-  if (free + released_soon_.size() >= Reserve(segments.options().segments)) return;
   // Nobody has written since: nobody needs it. On a full disk nobody can.
-  if (drive_.writer().no_file() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records)
-    return;
-  std::vector<uint32_t> candidates = segments.Candidates(segments.options().segments);
-  std::erase_if(candidates, [&](uint32_t s) { return released_soon_.contains(s) || asked_for_.contains(s); });
+  const bool idle =
+      drive_.writer().no_file() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records;
+  const bool needed = !idle && free + released_soon_.size() < Reserve(segments.options().segments);
+  if (!needed && !segments.HasSurplus()) return;
+  std::vector<uint32_t> candidates = segments.Candidates(UINT32_MAX);
+  std::erase_if(candidates, [&](uint32_t s) {
+    return released_soon_.contains(s) || asked_for_.contains(s) || (!needed && !segments.IsSurplus(s));
+  });
   if (candidates.empty()) {
     asked_for_.clear();
-    ask_at_ = now + kAskAfter;
+    ask_at_ = now + (needed ? kAskAfter : kAskForSurplusAfter);
     return;
   }
   asked_for_.insert(candidates.front());
-  asked_at_records_ = drive_.writer().counters().records;
+  if (needed) asked_at_records_ = drive_.writer().counters().records;
   asking_ = true;
   listener_->WantsBack(*segments.header(candidates.front()));
 }

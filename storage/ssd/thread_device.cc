@@ -91,6 +91,7 @@ class ThreadDevice final : public Device {
   }
 
   uint32_t depth() const override { return kDepth; }
+  void Remove(uint32_t segment) override { files_.Remove(segment); }
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }  // nothing to gain here
 
  private:

@@ -89,6 +89,7 @@ class UringDevice final : public Device {
   }
 
   uint32_t depth() const override { return kDepth; }
+  void Remove(uint32_t segment) override { files_.Remove(segment); }
 
   absl::Status Register(std::span<std::byte> piece) override {
     Enable();

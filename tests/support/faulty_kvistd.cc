@@ -41,6 +41,7 @@ class FaultyDevice final : public Device {
   }
   void Wake() override { device_->Wake(); }
   uint32_t depth() const override { return device_->depth(); }
+  void Remove(uint32_t segment) override { device_->Remove(segment); }
   absl::Status Register(std::span<std::byte> piece) override { return device_->Register(piece); }
 
  private:

@@ -46,6 +46,12 @@ void SimDisk::Submit(const ssd::Io& io) {
   pending_.push_back({io, files_.writes});
 }
 
+void SimDisk::Remove(uint32_t segment) {
+  for (const Pending& pending : pending_) KVIST_CHECK(pending.io.segment != segment);
+  files_.files.erase(segment);
+  if (!files_.directory.empty()) ::unlink((files_.directory + "/" + ssd::SegmentFileName(segment)).c_str());
+}
+
 void SimDisk::Wait(absl::Time until, std::vector<ssd::Completion>* ended) {
   if (before_sleep && pending_.empty() && until == absl::InfiniteFuture()) before_sleep();
   until_ = until;

@@ -76,6 +76,7 @@ class SimDisk final : public ssd::Device {
   void Wait(absl::Time until, std::vector<ssd::Completion>* ended) override;
   void Kick() override {}
   void Wake() override { woken_ = true; }
+  void Remove(uint32_t segment) override;
   // Called by a Wait with nothing in flight and no time at which it would end: with real disks that may take for ever.
   std::function<void()> before_sleep;
   // Whoever calls Wait would wait there.

@@ -18,6 +18,7 @@ class ManualDevice final : public Device {
   void Wait(absl::Time, std::vector<Completion>*) override {}
   void Wake() override {}
   uint32_t depth() const override { return 6; }
+  void Remove(uint32_t) override {}
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }
   std::vector<Io> submitted;
   int kicks = 0;

@@ -42,6 +42,7 @@ class Asked final : public Device {
   }
   void Wake() override {}
   uint32_t depth() const override { return 16; }
+  void Remove(uint32_t) override {}
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }
   bool quiet() const { return ends_.empty(); }
 

@@ -150,6 +150,7 @@ class RefusingDevice final : public Device {
   }
   void Wake() override { device_->Wake(); }
   uint32_t depth() const override { return device_->depth(); }
+  void Remove(uint32_t segment) override { device_->Remove(segment); }
   absl::Status Register(std::span<std::byte> piece) override { return device_->Register(piece); }
 
  private:
@@ -657,6 +658,40 @@ TEST_CASE("Store keeps its segments' size, whatever is configured later, and wit
   world.store->OpenSpace(SpaceNamed(0), "the first");
   for (uint64_t n = 0; n < 4; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
   CheckAll(&world);
+}
+
+TEST_CASE("Store whose capacity has become smaller gives the rest of the disk back") {
+  const kvist::test::TempDir dir;
+  const auto files = [&](const char* directory) {
+    size_t segments = 0;
+    for (const auto& entry : fs::directory_iterator(dir / directory))
+      segments += absl::StartsWith(entry.path().filename().string(), "segment-");
+    return segments;
+  };
+  {
+    StoreWorld world;
+    world.Open(In(dir, 32));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    for (uint64_t n = 0; files("a") < 14; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    REQUIRE(files("b") > 4);
+  }
+  const bool again = GENERATE(false, true);  // whether what was written last is written again elsewhere
+  StoreWorld world({.keeps_newest = again});
+  world.versions_max = 2;
+  world.Open(In(dir, 12));
+  CHECK(world.StartNow().chunks > 0);
+  for (int i = 0; i < 20'000 && (files("a") > 6 || files("b") > 6); ++i) absl::SleepFor(absl::Milliseconds(1));
+  CHECK(files("a") <= 6);
+  CHECK(files("b") <= 6);
+  CheckAll(&world);
+  CHECK(world.WriteNow(0, 9999) == absl::OkStatus());
+  world.Close();
+  StoreWorld later;
+  later.versions_max = 2;
+  later.Open(In(dir, 12));
+  CHECK(later.StartNow().skipped == 0);
+  CheckAll(&later);
 }
 
 TEST_CASE("Store refuses what can't be, and names it") {
