@@ -129,7 +129,10 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
   // All of it before it sleeps: nobody else would.
   Tell();
   if (starved_since_ != absl::InfiniteFuture()) until = std::min(until, starved_since_ + kStarvedMax);
-  drive_.Wait(std::min({until, retry_at_, ask_at_ > now ? ask_at_ : absl::InfiniteFuture()}));
+  for (const absl::Time ask_at : {ask_at_, drive_.segments().HasSurplus() ? ask_for_surplus_at_ : ask_at_}) {
+    if (ask_at > now) until = std::min(until, ask_at);
+  }
+  drive_.Wait(std::min(until, retry_at_));
   Tell();
 }
 
@@ -274,14 +277,14 @@ void StoreDevice::AskForRoom(absl::Time now) {
   const bool idle =
       drive_.writer().no_file() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records;
   const bool needed = !idle && free + released_soon_.size() < Reserve(segments.options().segments);
-  if (!needed && !segments.HasSurplus()) return;
+  if (!needed && !(segments.HasSurplus() && now >= ask_for_surplus_at_)) return;
   std::vector<uint32_t> candidates = segments.Candidates(UINT32_MAX);
   std::erase_if(candidates, [&](uint32_t s) {
     return released_soon_.contains(s) || asked_for_.contains(s) || (!needed && !segments.IsSurplus(s));
   });
   if (candidates.empty()) {
     asked_for_.clear();
-    ask_at_ = now + (needed ? kAskAfter : kAskForSurplusAfter);
+    (needed ? ask_at_ : ask_for_surplus_at_) = now + (needed ? kAskAfter : kAskForSurplusAfter);
     return;
   }
   asked_for_.insert(candidates.front());

@@ -109,6 +109,7 @@ class StoreDevice {
   bool recovered_ = false;
   bool asking_ = false;
   absl::Time ask_at_ = absl::InfinitePast();
+  absl::Time ask_for_surplus_at_ = absl::InfinitePast();
   uint64_t asked_at_records_ = 0;
   absl::Time starved_since_ = absl::InfiniteFuture();
   absl::Time retry_at_ = absl::InfiniteFuture();

@@ -21,7 +21,8 @@ namespace {
 struct DeviceWorld final : StoreDevice::Listener {
   static constexpr uint32_t kUnits = 32;
 
-  explicit DeviceWorld(uint64_t seed, uint32_t segments = 8) : prng(seed) {
+  explicit DeviceWorld(uint64_t seed, uint32_t segments = 8, std::vector<SegmentHeader> found = {}) : prng(seed) {
+    for (const SegmentHeader& header : found) files.Make(header.segment, kUnits * kUnit.value);
     auto made = std::make_unique<kvist::test::SimDisk>(&files, kUnits * kUnit.value, &prng);
     disk = made.get();
     StoreDevice::Options options;
@@ -31,6 +32,7 @@ struct DeviceWorld final : StoreDevice::Listener {
     options.drive.writer.announce = true;
     options.drive.writer.draw_secret = [this] { return SecretOf(static_cast<uint8_t>(++secrets)); };
     options.probe = false;
+    options.found = std::move(found);
     device.emplace(std::move(made), std::move(options), this);
   }
 
@@ -283,6 +285,40 @@ TEST_CASE("StoreDevice of a full file system uses again what it has there") {
   for (const auto& [ticket, outcome] : world.outcomes) CHECK(outcome.error == 0);
   CHECK(world.device->drive().writer().counters().records == n);
   CHECK(world.wanted.size() > 5);
+}
+
+TEST_CASE("StoreDevice asks for what lies beyond its capacity, whoever keeps it, and for what it needs none the later") {
+  const uint32_t surplus = 9 * kDevicesMax;  // of eight
+  DeviceWorld world(9, 8, {MakeSegmentHeader(DigestOf<StoreId>(1), surplus, DeviceWorld::kUnits, 1, SecretOf(1))});
+  world.device->AddLive(surplus, 3);
+  world.device->Recovered();
+  world.Settle();
+  REQUIRE(world.wanted == std::vector<uint32_t>{surplus});
+  world.device->AskAgain(world.now);  // the owner keeps it
+  world.step = absl::Milliseconds(100);
+  world.Turn(50);
+  CHECK(world.wanted.size() == 1);
+  world.Turn(100);
+  CHECK(world.wanted.size() == 2);  // some seconds later
+  // Room is needed right after that.
+  world.device->AskAgain(world.now);
+  world.Turn(2);
+  world.step = absl::Milliseconds(1);
+  world.wanted.clear();
+  for (uint64_t n = 1; n <= 70 && world.wanted.size() < 2; ++n) {
+    const size_t asked = world.wanted.size();
+    world.Write(n);
+    world.Turn(5);
+    if (world.wanted.size() > asked) world.device->AskAgain(world.now);
+  }
+  CHECK(std::any_of(world.wanted.begin(), world.wanted.end(), [&](uint32_t segment) { return segment != surplus; }));
+  // It goes when the owner has it no more, file and all.
+  REQUIRE(world.files.files.contains(surplus));
+  world.device->Kill({surplus, 1}, 3);
+  world.Settle();
+  REQUIRE(world.empty == std::vector<uint32_t>{surplus});
+  world.device->Release(surplus);
+  CHECK_FALSE(world.files.files.contains(surplus));
 }
 
 TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neither reads what is fenced") {
