@@ -269,7 +269,7 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
     recovery_ = recovery;
     misfits = misfits_;
   }
-  ear_->Say(core::DiskTold{});
+  ear_->Say(core::DiskTold{.rows_left = recovery.withheld > 0});
   if (misfits > 0) spdlog::warn("{} chunks of the SSD tier were freed: their spaces have no such groups or shards", misfits);
   if (!recovery.message.empty()) spdlog::warn("{}", recovery.message);
   if (!recovery.status.ok()) return;

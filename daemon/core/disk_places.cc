@@ -61,7 +61,8 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   ++counters_.chunks_found;
 }
 
-void Core::On(const DiskTold&, Effects*) {
+void Core::On(const DiskTold& event, Effects*) {
+  for (uint32_t s = 0; event.rows_left && s < spaces_.size(); ++s) spaces_[SpaceId{s}].rows_left = true;
   disk_told_ = all_told_ = true;
   cleared_keys_.clear();
   cleared_prompts_.clear();
@@ -88,6 +89,12 @@ void Core::On(const PlacesLost& event, Effects* out) {
     const ChunkIndex i = FindAt(record);
     if (i == kNoChunk) continue;
     const Chunk& chunk = chunks_[i];
+    for (Flush& flush : flushes_) {  // that have counted it
+      if (chunk.disk != DiskCopy::kThere || i >= flush.next || flush.chunks == 0) continue;
+      if (flush.space.has_value() && *flush.space != chunk.space) continue;
+      --flush.chunks;
+      ++flush.failed;
+    }
     const bool waited_for = chunk.state == ChunkState::kBelow && chunk.holds > 0;  // by a load
     if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading || waited_for) {
       places_lost_.insert(i);

@@ -334,7 +334,10 @@ struct DiskWritable {
 };
 
 // All that lies on disk has been told (ChunksFound). A core that has taken chunks over waits for this before it writes any.
-struct DiskTold {};
+struct DiskTold {
+  bool rows_left =
+      false;  // of chunks that can't be read just now, and which it didn't name: a clear hides them with their space's others
+};
 
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be
 // new, while there is a place for one (Jobs::full). Answer, when the job has ended: JobEnded.

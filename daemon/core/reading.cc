@@ -148,7 +148,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
     }
     // Nobody finds it any more. Those who had it leased are told when they load it, or by their copies.
     chunk.remote = RemoteCopy::kNone;
-    if (!remote) absl::IsDataLoss(event.status) ? placement_.ForgetPlaces(i) : placement_.LeavePlaces(i);
+    if (!remote) lost || absl::IsDataLoss(event.status) ? placement_.ForgetPlaces(i) : placement_.LeavePlaces(i);
     if (!chunk.detached) placement_.Detach(i);
     chunk.state = ChunkState::kLost;
   }

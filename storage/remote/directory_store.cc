@@ -147,11 +147,16 @@ void DirectoryStore::Work::DoOperations(bool questions_only) {
     }
     std::optional<Outcome> outcome = Do(op.get(), &buffer);
     Batches finished;
+    bool late = false;
     {
       absl::MutexLock lock(&mutex_);
-      if (outcome.has_value() && !op->GivenUp()) End(op, *std::move(outcome), &finished);
+      late = op->GivenUp();
+      if (outcome.has_value() && !late) End(op, *std::move(outcome), &finished);
       announcing_ += finished.empty() ? 0 : 1;
     }
+    // Whoever has cleared that name since must not find it again.
+    if (late && op->kind == Kind::kPut && outcome.has_value() && outcome->status.ok())
+      (void)files.Remove(op->operation.name);
     op = nullptr;
     Announce(finished);
   }
@@ -257,10 +262,7 @@ absl::StatusOr<bool> DirectoryStore::Work::Put(Op* op, std::vector<std::byte>* b
   }
   if (op->GivenUp()) return false;
   KVIST_RETURN_IF_ERROR(draft.Publish());
-  if (!op->GivenUp()) return true;
-  // While it was being renamed: whoever has cleared that name since must not find it again.
-  (void)files.Remove(op->operation.name);
-  return false;
+  return true;
 }
 
 std::optional<Outcome> DirectoryStore::Work::Get(Op* op, std::vector<std::byte>* buffer) const {

@@ -186,7 +186,7 @@ absl::Status Checking::ReadRecords() {
   for (const SegmentRow& row : rows_.segments) {
     rows[row.number] = row;
     if (row.state == SegmentState::kFree || !empty_.contains(DeviceOf(row.number))) continue;
-    ++report_.segments_missing;
+    report_.segments_missing += row.state == SegmentState::kFull ? 1 : 0;  // an open one may have been refused its file
     read_.insert(row.number);
   }
   std::erase_if(found_, [&](const SegmentHeader& header) {

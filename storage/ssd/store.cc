@@ -158,12 +158,13 @@ absl::Status Store::State::OpenCatalog() {
 }
 
 // A file system that isn't mounted has an empty directory in its place: what the catalog knows there would be erased, and written elsewhere.
+// (The first directory has the catalog, so it is there; an open segment may have been refused its file.)
 absl::Status Store::State::CheckThatAllIsThere() const {
   std::vector<uint64_t> used(files_.size());
   for (const auto& [number, row] : segments_) {
-    if (ssd::DeviceOf(number) < used.size() && row.state != SegmentState::kFree) ++used[ssd::DeviceOf(number)];
+    if (ssd::DeviceOf(number) < used.size() && row.state == SegmentState::kFull) ++used[ssd::DeviceOf(number)];
   }
-  for (size_t device = 0; device < used.size(); ++device) {
+  for (size_t device = 1; device < used.size(); ++device) {
     if (files_[device] > 0 || used[device] == 0) continue;
     return absl::FailedPreconditionError(
         absl::StrCat(options_.directories[device], " has none of the ", used[device],
@@ -177,8 +178,8 @@ void Store::State::Withhold() {
   for (const auto& [segment, error] : unreadable_) {
     const auto found = std::find_if(found_.begin(), found_.end(), [s = segment](const auto& h) { return h.segment == s; });
     const auto row = segments_.find(segment);
-    // One header is enough, when it is the one that its row is of.
-    if (found != found_.end() && row != segments_.end() && row->second.epoch == found->epoch) continue;
+    // One header is enough, when it is the one that its row is of; in a rebuild none has a row.
+    if (found != found_.end() && (row == segments_.end() ? rebuild_ : row->second.epoch == found->epoch)) continue;
     if (found != found_.end()) found_.erase(found);
     withheld_.insert(segment);
   }
@@ -203,7 +204,8 @@ absl::Status Store::State::OpenDevices() {
   for (const SegmentHeader& header : found_) epoch = std::max(epoch, header.epoch);
   for (const auto& [number, row] : segments_) epoch = std::max(epoch, row.epoch);
   for (const auto& [space, row] : clear_records_)
-    epoch = std::max(epoch, row.sequence >> 32);  // it may have written nothing else
+    epoch = std::max(epoch, row.sequence >> 32);         // it may have written nothing else
+  if (rebuild_ && !withheld_.empty()) epoch += 1 << 20;  // nobody knows theirs
   sequence_ = (epoch + 1) << 32;
   const auto count = static_cast<uint32_t>(options_.directories.size());
   for (uint32_t number = 0; number < count; ++number) {

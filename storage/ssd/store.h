@@ -77,6 +77,7 @@ struct Recovery {
   uint64_t chunks = 0;     // found
   uint64_t cleared = 0;    // rows or records that a clear has emptied
   uint64_t skipped = 0;    // rows that didn't parse, or whose segment isn't there (any more, or in that use)
+  uint64_t withheld = 0;   // of them: in segments whose headers the disk refuses, and kept for a later start
   absl::Duration elapsed;  // of all of it
 };
 

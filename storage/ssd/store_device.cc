@@ -243,7 +243,7 @@ void StoreDevice::Release(uint32_t segment) {
   released_soon_.erase(segment);
   drive_.segments().Release(segment);
   if (drive_.segments().IsSurplus(segment)) drive_.device().Remove(segment);
-  if (drive_.writer().no_file() != 0) drive_.writer().Retry();  // this one has its file
+  if (MeansNoSpace(drive_.writer().no_file())) drive_.writer().Retry();  // this one has its file
   ++released_;
   asked_for_.clear();
 }
@@ -272,11 +272,13 @@ void StoreDevice::AskForRoom(absl::Time now) {
   const Segments& segments = drive_.segments();
   if (!recovered_ || asking_ || stopping_ || unreadable_ || now < ask_at_) return;
   // On a full disk those that are free have no file: what there is is used again.
-  const uint32_t free = drive_.writer().no_file() != 0 ? 0 : segments.free_segments();
+  const bool full = MeansNoSpace(drive_.writer().no_file());
+  const auto soon = std::count_if(released_soon_.begin(), released_soon_.end(),
+                                  [&](uint32_t segment) { return !segments.IsSurplus(segment); });
+  const uint32_t free = (full ? 0 : segments.free_segments()) + static_cast<uint32_t>(soon);
   // Nobody has written since: nobody needs it. On a full disk nobody can.
-  const bool idle =
-      drive_.writer().no_file() == 0 && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records;
-  const bool needed = !idle && free + released_soon_.size() < Reserve(segments.options().segments);
+  const bool idle = !full && drive_.writer().idle() && asked_at_records_ == drive_.writer().counters().records;
+  const bool needed = !idle && free < Reserve(segments.options().segments);
   if (!needed && !(segments.HasSurplus() && now >= ask_for_surplus_at_)) return;
   std::vector<uint32_t> candidates = segments.Candidates(UINT32_MAX);
   std::erase_if(candidates, [&](uint32_t s) {

@@ -126,6 +126,7 @@ void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead)
       if (lies == Lies::kUsable) return false;
       ++recovery_.skipped;
       if (lies == Lies::kWithheld) {
+        ++recovery_.withheld;
         withheld.push_back(row);
         return true;
       }

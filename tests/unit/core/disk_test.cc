@@ -1066,6 +1066,17 @@ TEST_CASE("What lay in a segment that was given up is written again by a flush, 
     CHECK(flushed->status.ok());
     CHECK(flushed->chunks == 1);
   }
+  SECTION("while a flush that has counted it waits for another") {
+    REQUIRE(fixture.Keep(worker, KeysOf({2})) == 1);
+    flush();
+    REQUIRE(writes.size() == 2);  // of the other one
+    CHECK_FALSE(flushed.has_value());
+    lose(1);
+    written(2);
+    REQUIRE(flushed.has_value());
+    CHECK(absl::IsUnavailable(flushed->status));
+    CHECK(flushed->chunks == 1);
+  }
   SECTION("while it is being read") {
     hear(fixture.Do(TierClearAsked{.job = JobId{1}, .tier = Tier::kDram, .space = SpaceId{0}, .keys = KeysOf({1})}));
     hear(fixture.PassTime(absl::Milliseconds(1)));
@@ -1118,6 +1129,28 @@ TEST_CASE("What lay in a segment that was given up is written again by a flush, 
     CHECK(fixture.core->status().below == 0);
   }
   CHECK(fixture.core->status().chunks_corrupt_on_disk == 0);
+}
+
+TEST_CASE("A clear of a prompt hides what the disk keeps of its space and didn't name") {
+  const bool left = GENERATE(true, false);
+  CoreFixture::Options options;
+  options.core.disk = CoreOptions::Disk{};
+  CoreFixture fixture(options);
+  fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  fixture.Do(DiskWritable{true});
+  fixture.Do(DiskTold{.rows_left = left});
+  const auto hidden_by = [&](JobId job) {
+    size_t hidden = 0;
+    Effects effects = fixture.Do(PromptClearAsked{job, SpaceId{0}, KeysOf({1})});
+    for (int i = 0; i < 3; ++i) {
+      for (const Effect& effect : effects) hidden += std::holds_alternative<ChunksHidden>(effect);
+      effects = fixture.PassTime(absl::Milliseconds(1));
+    }
+    fixture.Do(ClearKept{job});
+    return hidden;
+  };
+  CHECK(hidden_by(JobId{1}) == (left ? 1 : 0));
+  CHECK(hidden_by(JobId{2}) == 0);
 }
 
 TEST_CASE("What nears eviction is written, also where the pool is full because no slot fits into the ends of its slabs") {

@@ -249,6 +249,11 @@ TEST_CASE("StoreDevice that may open no more files says so, gives no segment up,
   CHECK(world.outcomes.at(1).error == 0);
   CHECK(world.outcomes.at(20).error == EMFILE);
   CHECK(world.fenced.empty());
+  // What lies there can be read, and no room that it gave would help.
+  world.step = absl::Milliseconds(100);
+  world.Turn(100);
+  CHECK(world.wanted.empty());
+  world.step = absl::Milliseconds(1);
   world.disk->set_faults({});
   world.now += absl::Seconds(1);
   world.Settle();
