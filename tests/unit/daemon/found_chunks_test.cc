@@ -1,13 +1,14 @@
 // What a store has of a space is held against the space before the core hears of it: a row that can't be costs its chunk, not the start.
 #include <catch2/catch.hpp>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/session/registration.h"
 #include "daemon/ssd_tier.h"
@@ -66,15 +67,15 @@ class Writer final : public ssd::StoreOwner {
     }
     store_->Write(std::move(chunk));
     store_->Flush();
-    const absl::MutexLock lock(&mutex_);
-    while (written_ < n) changed_.Wait(&mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return written_ >= n; });
   }
 
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place>) override {
     KVIST_CHECK(status.ok());
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     written_ = ticket;
-    changed_.Signal();
+    changed_.notify_all();
   }
   void Read(Ticket, absl::Status) override {}
   void Writable(bool, const std::string&) override {}
@@ -85,8 +86,8 @@ class Writer final : public ssd::StoreOwner {
   void GivenUp(std::vector<ssd::PlaceWanted>) override {}
 
  private:
-  absl::Mutex mutex_;
-  absl::CondVar changed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   Ticket written_ = 0;
   absl::Notification recovered_;
   const std::unique_ptr<ssd::Store> store_;
@@ -105,22 +106,24 @@ class Ear final : public session::LowerTier::Ear {
     return digest == digest_ ? std::optional(SpaceId{3}) : std::nullopt;
   }
   std::vector<core::ChunksFound::Found> AwaitFound() {
-    const absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&told_));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return told_; });
     return found_;
   }
 
  private:
   void Hear(const session::LowerTier::Event& event) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     told_ |= std::holds_alternative<core::DiskTold>(event);
+    changed_.notify_all();
     const auto* const found = std::get_if<core::ChunksFound>(&event);
     if (found == nullptr) return;
     CHECK(found->space == SpaceId{3});
     found_.insert(found_.end(), found->chunks.begin(), found->chunks.end());
   }
   const SpaceDigest digest_;
-  absl::Mutex mutex_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
   bool told_ = false;
   std::vector<core::ChunksFound::Found> found_;
 };
