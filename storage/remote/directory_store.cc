@@ -146,6 +146,7 @@ void DirectoryStore::Work::DoOperations(bool questions_only) {
       queue.pop_front();
     }
     std::optional<Outcome> outcome = Do(op.get(), &buffer);
+    const bool stored = op->kind == Kind::kPut && outcome.has_value() && outcome->status.ok();
     Batches finished;
     bool late = false;
     {
@@ -155,8 +156,7 @@ void DirectoryStore::Work::DoOperations(bool questions_only) {
       announcing_ += finished.empty() ? 0 : 1;
     }
     // Whoever has cleared that name since must not find it again.
-    if (late && op->kind == Kind::kPut && outcome.has_value() && outcome->status.ok())
-      (void)files.Remove(op->operation.name);
+    if (late && stored) (void)files.Remove(op->operation.name);
     op = nullptr;
     Announce(finished);
   }
