@@ -145,7 +145,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "Default: \"ssd\" in daemon.state_dir.",
           Paths(KVIST_FIELD(ssd, path), kPathMax)),
       // The smallest tier that there is (ssd_options.h); what places can name.
-      AtStart("Disk space for KV, all directories together. Default: a tenth of what is free there at the start.",
+      AtStart("Disk space for KV, all directories together. Default: a tenth of what is free there at the start, or what it "
+              "has there already.",
               Size(KVIST_FIELD(ssd, capacity), {.min = kSsdMin, .max = GiB(1024) * 1024})),
       AtStart("How much is written to each disk in a second at most; 0 for no limit. Less spares flash; what isn't written "
               "before its slot is needed is dropped.",

@@ -66,8 +66,9 @@ struct Options {
   struct Ssd {
     bool enabled = true;  // keep chunks on disk, too
     std::string path;     // directories, one a device, separated by ':'. Default "ssd" in daemon.state_dir
-    Bytes capacity{};     // 0: a tenth of what their file systems have free, and of what the tier has there already
-    Bytes write_rate{};   // a second and device, at most, for endurance; 0: as fast as it goes
+    Bytes
+        capacity{};  // 0: a tenth of what their file systems have free, and of what the tier has there already; never less than that
+    Bytes write_rate{};                            // a second and device, at most, for endurance; 0: as fast as it goes
     absl::Duration scrub_every = absl::Hours(24);  // all that was written is read again once in that time; 0: never
     bool gate = true;  // what an engine computes sooner than it is read is left to it (daemon/core/gate.cc)
     absl::Duration stop_flush = absl::Seconds(10);  // what isn't on disk is written at a clean stop, for so long at most

@@ -280,7 +280,7 @@ void Core::UsePath(std::span<const ChunkIndex> path, bool chained) {
 void Core::UseEnded(ChunkIndex i) {
   Chunk& chunk = chunks_[i];
   if (chunk.state == ChunkState::kLost && chunk.holds == 0) placement_.Unreserve(i);
-  if (chunk.holds == 0 && places_lost_.erase(i) > 0 && chunk.on_disk()) placement_.ForgetPlaces(i);
+  if (!places_lost_.empty() && chunk.holds == 0 && places_lost_.erase(i) > 0 && chunk.on_disk()) placement_.ForgetPlaces(i);
   if (chunk.keeps > 0 || chunk.holds > 0) return;
   if (chunk.state == ChunkState::kSealed && !chunk.detached) {
     placement_.PolicyOf(i).Returned(i);

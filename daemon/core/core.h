@@ -623,13 +623,13 @@ class Core {
   uint32_t trials_ = 0;
   std::array<LearnedCost, kTiers> reading_cost_;  // [tier] seconds that it takes for bytes, and for beginning
   absl::flat_hash_set<ChunkIndex> to_move_;       // of those being read: they are to be written elsewhere then
-  absl::flat_hash_set<ChunkIndex>
-      places_lost_;               // of those that are read, or waited for, or written elsewhere: their places count no more
-  bool no_room_ = false;          // it had none for the last write
-  bool all_cleared_ = false;      // as Space::cleared, of spaces that weren't known yet, too
-  bool disk_told_ = true;         // what lies on the disk is known, as far as it matters for writing
-  std::optional<bool> writable_;  // the disk; nothing: it isn't ready yet
-  Bytes writing_{};               // of slots that are being written
+  // Of those that are read, waited for, or written elsewhere: their places count no more, and are forgotten when that has ended.
+  absl::flat_hash_set<ChunkIndex> places_lost_;
+  bool no_room_ = false;                          // it had none for the last write
+  bool all_cleared_ = false;                      // as Space::cleared, of spaces that weren't known yet, too
+  bool disk_told_ = true;                         // what lies on the disk is known, as far as it matters for writing
+  std::optional<bool> writable_;                  // the disk; nothing: it isn't ready yet
+  Bytes writing_{};                               // of slots that are being written
   absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began
   absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;
   uint64_t next_write_ = 1;

@@ -316,8 +316,8 @@ struct PlacesWanted {
 // waited for, read or written again just now is when that has ended.
 struct PlacesLost {
   std::vector<PlacesWanted::Record> records;
-  bool damaged =
-      true;  // it isn't what was written, or nothing is; else the disk failed, and it was given up with what lay beside it
+  // It isn't what was written, or nothing is; else the disk failed, and it was given up with what lay beside it.
+  bool damaged = true;
 };
 
 // What this job has cleared (SpaceCleared, or one ChunksHidden) is durable in a tier: no restart finds it there. Or it can't be made durable,
@@ -335,8 +335,8 @@ struct DiskWritable {
 
 // All that lies on disk has been told (ChunksFound). A core that has taken chunks over waits for this before it writes any.
 struct DiskTold {
-  bool rows_left =
-      false;  // of chunks that can't be read just now, and which it didn't name: a clear hides them with their space's others
+  // It has kept rows of chunks that can't be read just now, and didn't name them: a clear hides them with their space's others.
+  bool rows_left = false;
 };
 
 // Everything of `space` (of all spaces when absent) goes: at once invisible, freed in slices by a job of that id, which must be

@@ -26,7 +26,8 @@ namespace kvist::ssd {
 //   meanwhile: it is asked for when options.sync_bytes are, when nothing more is on its way, and, after Flush, at once.
 // Errors: a write or a sync that fails fences its segment: nothing of it is retried and trusted, all of it that isn't durable yet ends with
 //   that error, and the caller may write it again, elsewhere it goes. fenced() names the segment: what was durable there is to be given up.
-//   Want of space, or of whatever else a new file takes, is no such error: starved() says that nothing can be appended until a segment is released or Retry is called.
+//   Want of space, or of whatever else a new file takes, is no such error: starved() says that nothing can be appended until a segment is
+//   released or Retry is called.
 // Segments: the next one is made ready while the open one still has room, its file with all of its space; so a full disk is met where no
 //   record has been promised a place, and no writing waits for the file system.
 // Uses:     with options.announce nothing is written to a segment before its owner has heard of the use (TakeAnnounced) and has said

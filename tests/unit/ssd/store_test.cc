@@ -293,29 +293,6 @@ TEST_CASE("Store leaves segments alone whose headers the disk refuses, and finds
   CheckAll(&world);
 }
 
-TEST_CASE("Store rebuilds a segment of which one header can be read, once") {
-  const kvist::test::TempDir dir;
-  {
-    StoreWorld world;
-    world.Open(In(dir, 32, 1));
-    world.StartNow();
-    world.store->OpenSpace(SpaceNamed(0), "a space");
-    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
-  }
-  for (const auto& entry : fs::directory_iterator(dir / "a"))
-    if (absl::StartsWith(entry.path().filename().string(), "catalog")) fs::remove_all(entry.path());
-  // A short file: its second header isn't there, which the disk doesn't refuse; so it is good by one. (Bad sectors can't be had here.)
-  fs::resize_file(dir / ("a/" + SegmentFileName(0)), KiB(512).value - kUnit.value);
-  for (int start = 0; start < 2; ++start) {
-    StoreWorld world;
-    world.Open(In(dir, 32, 1));
-    const Recovery& recovery = world.StartNow();
-    CHECK(recovery.rebuilt == (start == 0));
-    CHECK(recovery.chunks == 20);
-    CheckAll(&world);
-  }
-}
-
 TEST_CASE("Store that was refused the first file of a directory begins again") {
   const kvist::test::TempDir dir;
   std::atomic<bool> refuses = true;
