@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/session/pacing.h"
+#include "daemon/session/short_slice.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/shm/futex.h"
@@ -187,6 +188,7 @@ void Reactor::Loop() {
     CPU_SET(options_.cpu, &set);
     ::sched_setaffinity(0, sizeof set, &set);  // Create has asked for the CPU; one that has gone since costs speed only
   }
+  AskForShortSlices();  // where there are none it is a little slower
   Pacing pacing(MonotonicNanos());
   bool spin = false;
   // Asked once a turn: it looks at many things, and nothing of them changes while the reactor sleeps.

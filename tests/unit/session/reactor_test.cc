@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/session/short_slice.h"
 #include "storage/base/shm/futex.h"
 #include "tests/unit/session/served.h"
 
@@ -27,6 +28,14 @@ TEST_CASE("Reactor hears every session, with more of them than it can wait for a
       if ((round * i) % 7 == 3) REQUIRE(Soon([&] { return clients[i]->Sleeps(); }));
     }
   }
+}
+
+TEST_CASE("Reactor gets short slices from a kernel that has them, so that it runs as soon as it is woken") {
+  Served served({});
+  std::atomic<int64_t> of_reactor{-1};
+  served.reactor->Run([&] { of_reactor.store(SliceNanos()); });
+  REQUIRE(Soon([&] { return of_reactor.load() >= 0; }));
+  CHECK(of_reactor.load() == (SliceNanos() == 0 ? 0 : kShortSliceNanos));
 }
 
 TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") {
