@@ -48,7 +48,7 @@ TEST_CASE("CopyNontemporal copies any length between any alignments and writes n
 
 TEST_CASE("CopyNontemporal takes the widest variant and only prefetches next") {
   REQUIRE(!SupportedNontemporalVariants().empty());
-  CHECK(SupportedNontemporalVariants().back().name == "sse2");  // every x86-64 has it
+  CHECK(SupportedNontemporalVariants().back().name.starts_with("sse2"));  // every x86-64 has it
   std::vector<std::byte> source(8192, std::byte{3}), to(8192);
   CopyNontemporal(to.data(), source.data(), source.size(), reinterpret_cast<const std::byte*>(uintptr_t{0x10}));
   FenceNontemporal();
