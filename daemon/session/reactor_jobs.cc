@@ -1,7 +1,5 @@
 // Jobs of operators: asked for here, listed for whoever keeps them, and asked for again after a restart.
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -17,6 +15,7 @@
 #include "daemon/session/reactor.h"
 #include "daemon/session/registration.h"
 #include "storage/base/status.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::session {
 namespace {

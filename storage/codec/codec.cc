@@ -1,7 +1,5 @@
 #include "storage/codec/codec.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
+#include "storage/base/xxh3.h"
 #include "storage/codec/format.h"
 #include "storage/codec/kernels.h"
 #include "storage/codec/matrix_coder.h"

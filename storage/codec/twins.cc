@@ -1,10 +1,9 @@
 #include "storage/codec/twins.h"
 
-#include <xxhash.h>
-
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::codec {
 

@@ -1,8 +1,8 @@
 #include "storage/pool/slot_header.h"
 
-#include <xxhash.h>
-
 #include <cstring>
+
+#include "storage/base/xxh3.h"
 
 namespace kvist {
 namespace {

@@ -4,7 +4,6 @@
 #include <openssl/rand.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::remote {
 namespace {

@@ -1,12 +1,12 @@
 #include "storage/remote/sealed_object.h"
 
 #include <openssl/crypto.h>
-#include <xxhash.h>
 
 #include <cstring>
 #include <vector>
 
 #include "storage/base/check.h"
+#include "storage/base/xxh3.h"
 #include "storage/remote/body_cipher.h"
 
 namespace kvist::remote {

@@ -1,12 +1,11 @@
 #include "storage/ssd/catalog_rows.h"
 
-#include <xxhash.h>
-
 #include <bit>
 #include <concepts>
 #include <cstring>
 
 #include "storage/base/check.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::ssd {
 namespace {

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
+#include "storage/base/xxh3.h"
 #include "storage/ssd/directory.h"
 
 namespace kvist::ssd {

@@ -1,12 +1,12 @@
 #include "storage/ssd/record.h"
 
 #include <openssl/crypto.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "storage/base/check.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::ssd {
 namespace {

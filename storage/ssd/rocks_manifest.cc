@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <array>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "storage/base/check.h"
 #include "storage/base/unique_fd.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::ssd {
 namespace {

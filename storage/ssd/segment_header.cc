@@ -1,11 +1,10 @@
 #include "storage/ssd/segment_header.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_format.h"
+#include "storage/base/xxh3.h"
 
 namespace kvist::ssd {
 namespace {

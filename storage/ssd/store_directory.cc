@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +22,7 @@
 #include "absl/strings/strip.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
+#include "storage/base/xxh3.h"
 #include "storage/ssd/directory.h"
 #include "storage/ssd/sealer.h"
 #include "storage/ssd/segment_header.h"

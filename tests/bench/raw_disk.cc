@@ -1,13 +1,13 @@
 #include "tests/bench/raw_disk.h"
 
 #include <sys/uio.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "absl/status/status.h"
 #include "storage/base/status.h"
+#include "storage/base/xxh3.h"
 #include "tests/bench/slices.h"
 
 namespace kvist::bench {

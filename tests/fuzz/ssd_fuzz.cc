@@ -7,7 +7,6 @@
 //   bit 2  the header's checksum is put right again, bit 3 its seal, too: as by somebody who knows the secret
 // Holds: what passes is well-formed, of this place and ends within the segment; its runs can be checked without a byte outside of the
 // record being touched (AddressSanitizer), whatever they hold; a record that was changed and not sealed again doesn't pass.
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -16,6 +15,7 @@
 #include <span>
 
 #include "storage/base/check.h"
+#include "storage/base/xxh3.h"
 #include "storage/ssd/record.h"
 #include "storage/ssd/segment_header.h"
 

@@ -1,12 +1,11 @@
 #ifndef KVIST_TESTS_SUPPORT_CODEC_FORGERY_H_
 #define KVIST_TESTS_SUPPORT_CODEC_FORGERY_H_
 
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstring>
 #include <span>
 
+#include "storage/base/xxh3.h"
 #include "storage/codec/format.h"
 
 namespace kvist::codec {

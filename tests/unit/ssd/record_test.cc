@@ -1,6 +1,5 @@
 #include "storage/ssd/record.h"
-
-#include <xxhash.h>
+#include "storage/base/xxh3.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
