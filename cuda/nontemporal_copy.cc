@@ -86,7 +86,8 @@ void CopyBy(std::byte* to, const std::byte* from, size_t length, const std::byte
     std::memcpy(to, from, length);
     return;
   }
-  const CopyLines copy_lines = next == from + length ? running_on : jumping;
+  constexpr CopyLines kWays[] = {jumping, running_on};
+  const CopyLines copy_lines = kWays[next == from + length ? 1 : 0];
   const size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
   std::memcpy(to, from, head);
   to += head, from += head, length -= head;
