@@ -21,7 +21,7 @@ test_packages=(
   libopenblas-dev                    # the GEMM that kvist-bench measures the example engine against
   clang clang-format-14 clang-tidy-14  # the thread-safety build; versions are fixed because other ones format otherwise
   libclang-rt-14-dev                 # libFuzzer and the sanitizers of clang
-  python3                            # the layering test
+  python3 python3-venv               # checks; the environment in which a server of S3 is run
   systemd                            # its programs check deploy/systemd; none is started
   redis-server                       # the remote tiers' tests start one
   libhiredis-dev                     # the loop that kvist-bench measures the Redis tier against
