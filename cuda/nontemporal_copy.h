@@ -16,11 +16,11 @@ namespace kvist::cuda {
 // Alignment: any. Whole 64-byte lines of the destination are written by non-temporal stores, the rest by ordinary ones.
 // Order:   non-temporal stores are not ordered with later ones. FenceNontemporal, on the thread that copied, before anything
 //   is published that says the bytes are there.
-// Threads: any. Variant: the widest that this CPU has (AVX-512, AVX2, SSE2), fetching ahead as its maker's cores like it, chosen once.
+// Threads: any. Variant: the widest that this CPU has (AVX-512, AVX2, SSE2), fetching ahead to where it is fastest on it (README.md), chosen once.
 void CopyNontemporal(std::byte* to, const std::byte* from, size_t length, const std::byte* next);
 void FenceNontemporal();
 
-// What CopyNontemporal chooses from: the variants that this CPU can run, the chosen one first. For tests and benchmarks.
+// What CopyNontemporal chooses from: the variants that this CPU can run, the chosen one first. For tests.
 struct NontemporalVariant {
   std::string_view name;
   void (*copy)(std::byte* to, const std::byte* from, size_t length, const std::byte* next);

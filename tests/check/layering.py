@@ -57,7 +57,7 @@ LAYERS = {
 }
 
 # The core is pure: no clock, no thread, no I/O, and nothing foreign but Abseil's data types.
-CORE_PROJECT_BANNED = re.compile(r"^storage/base/(clock|mapping|unique_fd)\.h$|^storage/base/shm/|^storage/pool/pinned_region\.h$")
+CORE_PROJECT_BANNED = re.compile(r"^storage/base/(clock|mapping|unique_fd|xxh3)\.h$|^storage/base/shm/|^storage/pool/pinned_region\.h$")
 CORE_BANNED = re.compile(
     r"^(sys|linux|asm|arpa|net|netinet|bits|experimental)/"
     r"|^absl/(synchronization|random|debugging|flags|log)/|^absl/time/clock\.h$"

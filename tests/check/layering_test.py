@@ -27,6 +27,7 @@ WRONG = {  # file -> the include in it that must be refused
     "daemon/core/f.cc": '#include "absl/time/clock.h"',
     "daemon/core/g.cc": '#include "absl/synchronization/mutex.h"',
     "daemon/core/h.cc": '#include "storage/base/clock.h"',
+    "daemon/core/xxh3.cc": '#include "storage/base/xxh3.h"',
     "daemon/core/i.cc": '#include "cuda/copy_engine.h"',
     "daemon/core/j.cc": '#include "daemon/session/server.h"',
     "daemon/core/k.cc": "#include <spdlog/spdlog.h>",

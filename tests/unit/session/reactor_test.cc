@@ -31,11 +31,15 @@ TEST_CASE("Reactor hears every session, with more of them than it can wait for a
 }
 
 TEST_CASE("Reactor gets short slices from a kernel that has them, so that it runs as soon as it is woken") {
-  Served served({});
+  bool has_them = false;
+  std::thread([&] { has_them = AskForShortSlices(); }).join();
+  if (!has_them) WARN("this kernel has no slices of a thread's own: nothing to see");
+  const int64_t ours = SliceNanos();
   std::atomic<int64_t> of_reactor{-1};
+  Served served({});
   served.reactor->Run([&] { of_reactor.store(SliceNanos()); });
   REQUIRE(Soon([&] { return of_reactor.load() >= 0; }));
-  CHECK(of_reactor.load() == (SliceNanos() == 0 ? 0 : kShortSliceNanos));
+  CHECK(of_reactor.load() == (has_them ? kShortSliceNanos : ours));
 }
 
 TEST_CASE("Reactor hears a session that was quiet while another keeps it busy") {

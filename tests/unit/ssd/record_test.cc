@@ -1,11 +1,11 @@
 #include "storage/ssd/record.h"
-#include "storage/base/xxh3.h"
 
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <set>
 #include <string>
 
+#include "storage/base/xxh3.h"
 #include "tests/unit/ssd/records.h"
 
 namespace kvist::ssd {
