@@ -46,7 +46,7 @@ struct RebuildOptions {
 
 // Reads the headers of all records and tells what they say, beside whatever is served.
 //
-// Lifecycle: made -> Run, once, which ends with Rebuilt. `segments`: those that were there when it began: what is written later is
+// Lifecycle: made -> Run, once, which ends with Rebuilt. `segments`, which were flushed before: those that were there when it began: what is written later is
 //   committed by who writes it. Threads: Run waits; any may call the others.
 class Rebuild {
  public:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
@@ -246,6 +247,21 @@ void StoreDevice::Release(uint32_t segment) {
   if (MeansNoSpace(drive_.writer().no_file())) drive_.writer().Retry();  // this one has its file
   ++released_;
   asked_for_.clear();
+}
+
+void StoreDevice::Sync(const std::vector<uint32_t>& segments, std::function<void(std::vector<uint32_t> failed)> synced) {
+  KVIST_CHECK(syncing_.left == 0);
+  if (segments.empty()) return synced({});
+  syncing_ = {};
+  syncing_.left = segments.size();
+  syncing_.synced = std::move(synced);
+  for (const uint32_t segment : segments)
+    drive_.queue().Submit(IoQueue::Lane::kControl, &syncing_, {.kind = Io::Kind::kSync, .segment = segment, .tag = segment});
+}
+
+void StoreDevice::Syncing::Ended(uint64_t tag, int error) {
+  if (error != 0) failed.push_back(static_cast<uint32_t>(tag));
+  if (--left == 0) std::exchange(synced, nullptr)(std::move(failed));
 }
 
 void StoreDevice::Recovered() {

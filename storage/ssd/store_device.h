@@ -81,12 +81,21 @@ class StoreDevice {
   void Kill(Place place, uint32_t units);
   void Fence(uint32_t segment);  // one that was found
   void Release(uint32_t segment);
+  // All that was written to these is on the disk, or would be but for those that are told. One at a time.
+  void Sync(const std::vector<uint32_t>& segments, std::function<void(std::vector<uint32_t> failed)> synced);
   void Recovered();
   void AskAgain(absl::Time now);
   Drive& drive() { return drive_; }
   bool ended() const { return stopping_ && drive_.idle(); }
 
  private:
+  struct Syncing final : IoOwner {
+    void Ended(uint64_t tag, int error) override;
+    size_t left = 0;
+    std::vector<uint32_t> failed;
+    std::function<void(std::vector<uint32_t> failed)> synced;
+  };
+
   void Run();
   void Probe();
   void Tell();
@@ -100,6 +109,7 @@ class StoreDevice {
 
   const Options options_;
   Listener* const listener_;
+  Syncing syncing_;  // before the drive, which tells it
   Drive drive_;
 
   // The device's thread's.

@@ -259,10 +259,41 @@ void Store::State::BeginAnew() {
   BeginRebuild();
 }
 
-// The keeper's.
+// The keeper's. A process that was killed has left records that can be read and aren't on the disk yet. Were rows to lead there in place of
+// older records, which may be reclaimed then, a power cut could take both: so all of it is flushed before any of it is believed.
 void Store::State::BeginRebuild() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
   rebuild_ = true;
+  std::vector<std::vector<uint32_t>> of_device(devices_.size());
+  for (const auto& [number, header] : usable_) of_device[ssd::DeviceOf(number)].push_back(number);
+  Step("recovery: flush");
+  const auto waits_for = std::make_shared<size_t>(devices_.size());
+  for (size_t i = 0; i < devices_.size(); ++i) {
+    const auto synced = [this, waits_for](std::vector<uint32_t> failed) {
+      keeper_->Post([this, waits_for, failed = std::move(failed)] {
+        for (const uint32_t segment : failed) FenceFound(segment);
+        if (--*waits_for == 0) GoOnRebuilding();
+      });
+    };
+    devices_[i]->Post([segments = std::move(of_device[i]), synced](StoreDevice& d) { d.Sync(segments, synced); });
+  }
+}
+
+// The keeper's. A segment that the disk refuses to flush: what is in it may be there or not.
+void Store::State::FenceFound(uint32_t segment) {
+  const SegmentHeader header = usable_.at(segment);
+  usable_.erase(segment);
+  SegmentRow& row = segments_[segment];
+  row = {segment, SegmentState::kFenced, header.epoch, header.secret};
+  CatalogBatch batch;
+  batch.Put(row);
+  Must(std::move(batch), [] {});
+  devices_[ssd::DeviceOf(segment)]->Post([segment](StoreDevice& d) { d.Fence(segment); });
+}
+
+// The keeper's.
+void Store::State::GoOnRebuilding() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
   std::vector<SegmentToRead> segments;
   CatalogBatch batch;
   for (const auto& [number, header] : usable_) {

@@ -177,6 +177,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then);
   void BeginAnew();
   void BeginRebuild();
+  void FenceFound(uint32_t segment);
+  void GoOnRebuilding();
   void EndRecovery(absl::Status status);
   void AskFor(const SegmentHeader& header);
   bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
