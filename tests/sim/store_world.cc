@@ -71,6 +71,7 @@ void StoreWorld::Open() {
   store.hands = &hands_;
   store.catalog = [this] { return catalog_->Open(); };
   store.before_step = [this](std::string_view) { hands_.Passed(); };
+  rebuilds_before_ = catalog_->rebuilds();
   failed_before_.clear();
   for (const auto& files : files_) failed_before_.push_back(files->failed);
   disks_.clear();
@@ -128,6 +129,10 @@ void StoreWorld::Die() {
   hands_.Forget();
   for (kvist::test::SimDisk* disk : disks_) power ? disk->Crash() : disk->Die();
   catalog_->Crash(prng_.Below(catalog_->waiting() + 1));
+  // A rebuild may have ended, though nobody was told: it knows nothing of what was hidden.
+  if (catalog_->rebuilds() != rebuilds_before_) {
+    for (auto& [name, history] : histories_) history.hidden = 0;
+  }
   Bury(std::move(open_));
   Forget();
 }

@@ -172,6 +172,7 @@ class StoreWorld final : private ssd::StoreOwner {
   std::map<Name, Known> known_;
   std::set<Name> given_up_;                        // while they are being read
   std::vector<std::set<uint32_t>> failed_before_;  // [device] segments, in lives before
+  uint64_t rebuilds_before_ = 0;                   // this life: of the catalog
   uint32_t clears_running_ = 0;
   std::map<Name, uint64_t> left_;      // in this life; a hidden one's versions below must not be seen again
   std::set<Name> hidden_now_;          // in this life: what is found of them later is of before

@@ -60,6 +60,7 @@ std::unique_ptr<ssd::Catalog> SimCatalog::Open() {
   ++report_.generation;
   report_.rebuild_pending = rebuild_pending_;
   ended_clean_ = false;
+  seen_ = durable_;
   return std::make_unique<Opened>(this);
 }
 
@@ -74,11 +75,12 @@ absl::Status SimCatalog::Commit(ssd::CatalogBatch batch, Done done) {
 
 void SimCatalog::StartOver(std::string, Done done) { waiting_.push_back({{}, true, std::move(done)}); }
 
-void SimCatalog::Apply(const Asked& asked) {
+void SimCatalog::Apply(const Asked& asked, bool failed) {
   history_.emplace_back(durable_, rebuild_pending_);
   if (history_.size() > kHistoryMax) history_.pop_front();
   if (asked.start_over) {
     durable_.clear();
+    seen_.clear();
     rebuild_pending_ = true;
     history_.clear();
     return;
@@ -87,11 +89,15 @@ void SimCatalog::Apply(const Asked& asked) {
     if (change.erase) {
       if (options_.forgets_erasures) continue;
       durable_.erase(std::string(change.row.key()));
+      if (!failed) seen_.erase(std::string(change.row.key()));
     } else {
       durable_[std::string(change.row.key())] = std::string(change.row.value());
+      if (!failed) seen_[std::string(change.row.key())] = std::string(change.row.value());
     }
   }
-  if (asked.batch.finishes_rebuild()) rebuild_pending_ = false;
+  if (!asked.batch.finishes_rebuild()) return;
+  rebuild_pending_ = false;
+  ++rebuilds_;
 }
 
 bool SimCatalog::Step() {
@@ -119,7 +125,7 @@ bool SimCatalog::Step() {
     status = broken_.ok() ? failing_ : broken_;
   }
   if (status.ok() || (broken_.ok() && failing_applies_)) {
-    for (const Asked& asked : group) Apply(asked);
+    for (const Asked& asked : group) Apply(asked, !status.ok());
   }
   if (!status.ok() && !absl::IsResourceExhausted(status)) broken_ = status;
   if (status.ok()) commits_ += group.size();
@@ -130,7 +136,7 @@ bool SimCatalog::Step() {
 absl::Status SimCatalog::Load(ssd::RowSink* sink) {
   if (sink_ != nullptr) return absl::FailedPreconditionError("the catalog is being loaded already");
   sink_ = sink;
-  snapshot_ = durable_;
+  snapshot_ = seen_;
   loaded_to_.clear();
   load_ = {};
   return absl::OkStatus();

@@ -49,7 +49,7 @@ class SimCatalog : public ssd::Catalog {
   void Crash(size_t kept);
 
   // The disk's faults, for the next steps: each group fails with this until it is OK again. What isn't ResourceExhausted stays until
-  // StartOver, as the contract says. `applied`: what fails is found after a crash all the same.
+  // StartOver, as the contract says. `applied`: what fails is found by the next life all the same, not by this one.
   void Fail(absl::Status status, bool applied);
 
   // Damage, between lives.
@@ -62,6 +62,7 @@ class SimCatalog : public ssd::Catalog {
   // What a restart would find.
   const Rows& durable() const { return durable_; }
   bool rebuild_pending() const { return rebuild_pending_; }
+  uint64_t rebuilds() const { return rebuilds_; }  // that are finished there
   size_t waiting() const { return waiting_.size(); }
   uint64_t commits() const { return history_.size(); }
 
@@ -72,12 +73,14 @@ class SimCatalog : public ssd::Catalog {
     bool start_over = false;
     Done done;
   };
-  void Apply(const Asked& asked);
+  void Apply(const Asked& asked, bool failed = false);
 
   const Options options_;
   std::deque<Asked> waiting_;
   std::vector<Done> said_;  // too early
   Rows durable_;
+  Rows seen_;  // of it by this life: all but what has failed
+  uint64_t rebuilds_ = 0;
   bool rebuild_pending_ = true;
   std::deque<std::pair<Rows, bool>> history_;  // what was durable before each of the last commits
   absl::Status failing_, broken_;

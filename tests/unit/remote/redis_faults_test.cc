@@ -263,6 +263,46 @@ TEST_CASE("RedisStore answers questions while bytes are on their way") {
   for (const Answer<Outcome>& one : slow) CHECK(!one.there());
 }
 
+TEST_CASE(
+    "RedisStore takes a second connection for what a socket doesn't take, and asks the first while that is being made") {
+  std::atomic<int> connections = 0;
+  std::atomic<int> asked = 0;
+  const auto count_gets = [&](int client) {
+    char buffer[4096];
+    for (ssize_t n; (n = ::recv(client, buffer, sizeof buffer, 0)) > 0;)
+      asked += static_cast<int>(std::count(buffer, buffer + n, '*'));
+  };
+  ScriptedServer server([&](int client) {
+    // The second one greets only when all gets have come, by the first.
+    if (++connections == 1) {
+      const std::string welcome = "+OK\r\n";
+      char buffer[4096];
+      if (::recv(client, buffer, sizeof buffer, 0) <= 0 || ::send(client, welcome.data(), welcome.size(), MSG_NOSIGNAL) < 0)
+        return;
+    }
+    count_gets(client);
+  });
+  RedisOptions options = At(server.address());
+  options.password = "secret";  // so that a connection isn't ready before it was answered
+  options.connect_timeout = absl::Seconds(60);
+  std::vector<std::byte> room(128 << 10);
+  std::vector<Answer<Outcome>> answers(6);
+  const auto store = *RedisStore::Create(options);  // ends before what it was lent
+  const auto get = [&](size_t i) {
+    REQUIRE(store->Submit({Kind::kGet, {GetOf("a", {}, room)}, In(absl::Seconds(60))}, answers[i].Done()).ok());
+  };
+  const auto soon = [](const auto& holds) {
+    for (const absl::Time until = In(absl::Seconds(20)); !holds() && MonotonicNow() < until;) std::this_thread::yield();
+    return holds();
+  };
+  get(0);
+  get(1);
+  CHECK(soon([&] { return asked == 2; }));
+  CHECK(connections == 1);
+  for (size_t i = 2; i < answers.size(); ++i) get(i);
+  CHECK(soon([&] { return connections == 2 && asked == 6 + 1; }));  // the other one's AUTH
+}
+
 TEST_CASE("RedisStore reads nothing of a put that was answered while it was sent, after its end") {
   const std::string answer = GENERATE(as<std::string>(), "-ERR Protocol error: unauthenticated bulk length\r\n", "+OK\r\n",
                                       ":1\r\n", "$3\r\nabc\r\n");
