@@ -87,6 +87,8 @@ class Device {
 
 // Whether an errno says that there is no room on the file system (for this user, of this length): other files may go and make some.
 inline bool MeansNoSpace(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+// Whether the disk itself fails. Else it is what the process or the file system lacks: space, descriptors, a permission. It may come.
+inline bool IsOfTheDisk(int error) { return error == EIO || error == ENXIO || error == ENODEV || error == EUCLEAN; }
 
 struct DeviceOptions {
   std::string directory;  // exists

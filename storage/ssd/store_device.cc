@@ -260,7 +260,7 @@ void StoreDevice::Sync(const std::vector<uint32_t>& segments, std::function<void
 }
 
 void StoreDevice::Syncing::Ended(uint64_t tag, int error) {
-  if (error != 0) failed.push_back(static_cast<uint32_t>(tag));
+  if (IsOfTheDisk(error)) failed.push_back(static_cast<uint32_t>(tag));
   if (--left == 0) std::exchange(synced, nullptr)(std::move(failed));
 }
 

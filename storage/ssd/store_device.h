@@ -81,7 +81,8 @@ class StoreDevice {
   void Kill(Place place, uint32_t units);
   void Fence(uint32_t segment);  // one that was found
   void Release(uint32_t segment);
-  // All that was written to these is on the disk, or would be but for those that are told. One at a time.
+  // Puts on the disk what was written to these before. `failed`: those for which the disk refuses that; for want of descriptors it is left
+  // undone, because fencing is for ever. One call at a time.
   void Sync(const std::vector<uint32_t>& segments, std::function<void(std::vector<uint32_t> failed)> synced);
   void Recovered();
   void AskAgain(absl::Time now);

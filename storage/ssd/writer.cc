@@ -23,8 +23,6 @@ uint32_t UnitsOf(const Writer::Shard& shard) { return UnitsFor({shard.header.pay
 uint32_t DescriptionUnits(const Writer::Shard& shard) {
   return shard.description ? UnitsFor({shard.description->size()}) : 0;
 }
-// Else what the process or the file system lacks: space, descriptors, a permission. It may come.
-bool IsOfTheDisk(int error) { return error == EIO || error == ENXIO || error == ENODEV || error == EUCLEAN; }
 
 }  // namespace
 
