@@ -368,24 +368,52 @@ void Oracle::Judge(const core::StoreAsked& event, const Effects& effects) {
 }
 
 void Oracle::Settle(Fill& fill) const {
-  const bool may = (fill.doomed || fill.may_end || fill.cleared) && fill.running == 0;
+  const bool may = (fill.doomed || fill.may_end || fill.cleared || fill.orphan) && fill.running == 0;
   if (!fill.ended && may && !slots_.IsLive(memory_[fill.first].slot)) fill.ended = true;
+}
+
+bool Oracle::HangsOnCleared(const Shard& shard) const {
+  if (GroupOf(shard.space, shard.group).reuse.kind != GroupKind::kFull) return false;
+  const auto last_clear = prompt_clears_.find(shard.space.value);
+  if (last_clear == prompt_clears_.end()) return false;
+  ShardId below = 0, oldest = memory_.next();  // of the path up to here
+  std::optional<ChunkKey> above = shard.parent;
+  for (int steps = 0; above.has_value() && steps < 64; ++steps) {
+    const ChunkName name{shard.space.value, shard.group.value, *above};
+    const auto fill = current_fill_.find(name);
+    if (below == 0 && fill != current_fill_.end() && !fills_[fill->second].ended)
+      return fills_[fill->second].orphan || fills_[fill->second].cleared;
+    const auto found = newest_.find({name, shard.rank.value});
+    if (found == newest_.end()) return false;
+    const ShardId id = found->second;
+    if (below != 0 && below < id && below < last_clear->second) return true;  // it may hang on an earlier one
+    oldest = std::min(oldest, id);
+    const auto cleared = cleared_chunks_.find(name);
+    if (cleared != cleared_chunks_.end() && oldest < cleared->second) return true;
+    below = id;
+    above = memory_[id].parent;
+  }
+  return false;
 }
 
 Oracle::FillId Oracle::Claim(const Session& session, const ChunkName& chunk, ShardId shard) {
   const uint32_t number = memory_[shard].rank.value;
   const auto current = current_fill_.find(chunk);
+  bool split = false;
   if (current != current_fill_.end()) {
     Fill& fill = fills_[current->second];
     Settle(fill);
-    if (!fill.ended && !fill.cleared) {
-      Expect(fill.instance == session.instance && (fill.claimed & Bit(number)) == 0 && !fill.doomed, kNoWrongBytes,
+    const bool joins = fill.instance == session.instance && (fill.claimed & Bit(number)) == 0 && !fill.doomed;
+    if (!fill.ended && !fill.cleared && !fill.orphan) {
+      Expect(joins, kNoWrongBytes,
              absl::StrCat("a shard that is stored already, or by another instance, is stored again: ",
                           Describe(shard, memory_[shard])));
       fill.claimed |= Bit(number);
       ++fill.running;
       return current->second;
     }
+    split = !fill.ended && fill.orphan && joins;
+    fill.split |= split;
   }
   const auto id = static_cast<FillId>(fills_.size());
   Fill fill;
@@ -396,6 +424,8 @@ Oracle::FillId Oracle::Claim(const Session& session, const ChunkName& chunk, Sha
   fill.first = shard;
   fill.running = 1;
   fill.deadline = now_ + options_.fill_timeout;
+  fill.orphan = split || HangsOnCleared(memory_[shard]);
+  fill.split = split;
   fills_.push_back(fill);
   open_fills_.push_back(id);
   current_fill_[chunk] = id;
@@ -418,7 +448,7 @@ void Oracle::EndShard(FillId id, ShardId shard_id, bool stored) {
   if (fill.stored != fill.all) return;
   if (slots_.IsLive(shard.slot)) {
     Expect(!fill.doomed, kNothingHalfDone, "a half store with a failed shard was kept");
-    fill.unsure = fill.may_end || fill.cleared;
+    fill.unsure = fill.may_end || fill.cleared || fill.orphan;
     if (fill.unsure) return;
     ++coverage_.sealed;
     fill.ended = true;
@@ -432,7 +462,7 @@ bool Oracle::TellsTheTruth(const Op& op, const core::OpEnded& ended) const {
     const Shard& shard = memory_[op.shards[i]];
     // Cleared meanwhile, or a copy of another rank has failed.
     if (!slots_.IsLive(shard.slot) || shard.clears != clears_.at(shard.space.value) || fill.doomed) continue;
-    ++(fill.may_end && !fill.ended ? unsure : kept);
+    ++((fill.may_end || fill.orphan) && !fill.ended ? unsure : kept);
   }
   return ended.copied >= kept && ended.copied <= kept + unsure && ended.copied + ended.skipped + ended.refused == op.asked;
 }
@@ -536,6 +566,7 @@ void Oracle::Judge(const core::PromptClearAsked& event, const Effects& effects) 
   jobs_.push_back(event.job);
   ++coverage_.prompts_cleared;
   if (!specs_.contains(event.space.value)) return;  // the core may have met a space whose session it refused
+  prompt_clears_[event.space.value] = memory_.next();
   const std::vector<core::GroupSpec>& groups = specs_.at(event.space.value).groups;
   for (uint16_t g = 0; g < groups.size(); ++g) {
     const bool chained = groups[g].reuse.kind == GroupKind::kFull;
@@ -666,8 +697,9 @@ void Oracle::Compare(const core::Core& core) {
       fill.ended = true;
       return true;
     }
-    unsure += fill.unsure ? 1 : 0;
-    const bool gone_by_now = fill.running == 0 && caught_up && (fill.doomed || fill.may_end || !fill.clears.empty());
+    unsure += fill.unsure || fill.split ? 1 : 0;
+    const bool gone_by_now =
+        fill.running == 0 && caught_up && !fill.split && (fill.doomed || fill.may_end || !fill.clears.empty());
     Expect(!gone_by_now, kNothingLeaks,
            absl::StrCat("a half store that failed, expired or was cleared keeps its slots: ",
                         Describe(fill.first, memory_[fill.first])));

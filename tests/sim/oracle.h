@@ -127,6 +127,8 @@ class Oracle {
     bool doomed = false;                // a copy has failed: ends when quiet
     bool may_end = false;               // expired, or a rank has died: ends when quiet, once the core has come to it
     bool cleared = false;               // it need not end, but may; and the key may be stored anew meanwhile
+    bool orphan = false;                // hangs on what was cleared: so may this
+    bool split = false;                 // such a one, and another rank's store of the key may be of this half store, or anew
     std::set<core::JobId> clears = {};  // those that have not been cancelled: it ends when they are done, and it is quiet
     bool unsure =
         false;  // stored by all, and maybe given up before by the core (or detached, when cleared): it is sealed, or about to go
@@ -201,6 +203,9 @@ class Oracle {
   void CheckHit(SpaceId space, GroupId group, std::span<const ChunkKey> keys, uint32_t k, std::vector<ShardId>* shards);
   // Shards of the last of `prefix` that were begun before this one were cleared; 0: none was.
   ShardId ClearedBefore(SpaceId space, GroupId group, std::span<const ChunkKey> prefix) const;
+  // Whether the chunk that this store hangs on lies below one that was cleared by itself and has been stored anew since, or not: a clear
+  // that is cancelled leaves it where no lookup gets to, until its place in the tree is stored again.
+  bool HangsOnCleared(const Shard& shard) const;
   FillId Claim(const Session& session, const ChunkName& chunk, ShardId shard);
   void EndShard(FillId fill, ShardId shard, bool stored);
   // Whether the answer says of a store that was copied well what is kept of it.
@@ -236,7 +241,8 @@ class Oracle {
   // Cleared by themselves: shards that were begun before these are gone. Of chained groups by the whole prefix, for a chunk may hang elsewhere.
   std::map<std::tuple<uint32_t, uint16_t, std::vector<ChunkKey>>, ShardId> cleared_prefixes_;
   std::map<ChunkName, ShardId> cleared_chunks_;
-  std::deque<core::JobId> jobs_;  // under way
+  std::map<uint32_t, ShardId> prompt_clears_;  // [space]: shards that were begun before the last one
+  std::deque<core::JobId> jobs_;               // under way
   Coverage coverage_;
 };
 
