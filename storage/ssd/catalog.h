@@ -143,10 +143,11 @@ class Catalog {
   virtual CatalogStats stats() const = 0;
 
   // Errors, at once: ResourceExhausted  too much waits: again when a `done` has come; nothing was taken, `done` isn't called.
-  // Errors, in `done`: ResourceExhausted  the disk is full; later commits may succeed.
+  // Errors, in `done`: ResourceExhausted  the disk is full; later commits may succeed, and none does before this one surely isn't there.
   //                    Unavailable  the disk fails; DataLoss  the catalog is damaged. This one and all later ones fail until StartOver:
   //                      what couldn't be flushed once is never trusted to have been flushed later.
-  //   A commit that failed may be found all the same after a restart: its records are there, or a miss.
+  //   A commit that failed, and behind which none has succeeded, may be found all the same after a restart: what its rows lead to is still
+  //   there, since nothing is overwritten without a later commit.
   virtual absl::Status Commit(CatalogBatch batch, Done done) = 0;
 
   // Hands all rows of this moment to `sink`, while others commit. What is changed meanwhile the sink's owner knows better.

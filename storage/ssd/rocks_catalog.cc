@@ -79,12 +79,13 @@ class RocksCatalog::State {
   absl::Status OpenExisting(const std::optional<CatalogStamp>& stamp);
   absl::Status Create(const StoreId& store);
   absl::StatusOr<std::string> SetAside(std::string_view why);  // in words what was done
-  absl::Status WriteMeta(rocksdb::WriteBatch* rows);
+  absl::Status WriteMeta(const MetaRow& meta, rocksdb::WriteBatch* rows);
 
   // The committer.
   void CommitAll();
   std::vector<Asked> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteGroup(const std::vector<Asked>& group);
+  absl::StatusOr<rocksdb::WriteBatch> RowsNow(const std::vector<Asked>& group);
   absl::Status Reopen();
   void Break(const absl::Status& status);
   absl::Status Replace(std::string_view why);
@@ -101,9 +102,10 @@ class RocksCatalog::State {
   // The committer's, and Open's and the destructor's while there is none. The loader uses db_ while loading_.
   std::unique_ptr<rocksdb::DB> db_;
   MetaRow meta_;
-  absl::Status broken_;  // why nothing is committed any more
-  bool full_ = false;    // the last group found no space
-  bool failed_ = false;  // a group did: what it said only the records tell
+  absl::Status broken_;       // why nothing is committed any more
+  bool full_ = false;         // the last group found no space
+  rocksdb::WriteBatch undo_;  // while full_: the rows that it would have changed, as they were
+  bool failed_ = false;       // a group did: what it said only the records tell
 
   mutable absl::Mutex mutex_;
   absl::CondVar asked_;  // the committer waits for something to do, or ending_
@@ -172,7 +174,7 @@ absl::Status RocksCatalog::State::OpenExisting(const std::optional<CatalogStamp>
   ++meta_.generation;
   rocksdb::WriteBatch rows;
   Step("open: generation");
-  KVIST_RETURN_IF_ERROR(WriteMeta(&rows));
+  KVIST_RETURN_IF_ERROR(WriteMeta(meta_, &rows));
   Step("open: stamp");
   return WriteStamp(stamp_path(), StampOf(meta_, std::nullopt));
 }
@@ -200,7 +202,7 @@ absl::Status RocksCatalog::State::Create(const StoreId& store) {
            .commits = 0};
   rocksdb::WriteBatch rows;
   Step("create: meta");
-  KVIST_RETURN_IF_ERROR(WriteMeta(&rows));
+  KVIST_RETURN_IF_ERROR(WriteMeta(meta_, &rows));
   KVIST_RETURN_IF_ERROR(FromRocks("closing the new catalog", db_->Close()));
   db_.reset();
   Step("create: name");
@@ -224,8 +226,8 @@ absl::StatusOr<std::string> RocksCatalog::State::SetAside(std::string_view why) 
                       to.empty() ? std::string() : absl::StrCat("; it was moved to ", to));
 }
 
-absl::Status RocksCatalog::State::WriteMeta(rocksdb::WriteBatch* rows) {
-  const EncodedRow row = Encode(meta_);
+absl::Status RocksCatalog::State::WriteMeta(const MetaRow& meta, rocksdb::WriteBatch* rows) {
+  const EncodedRow row = Encode(meta);
   rocksdb::Status status = rows->Put(SliceOf(row.key()), SliceOf(row.value()));
   rocksdb::WriteOptions write;
   write.sync = true;
@@ -324,23 +326,48 @@ absl::Status RocksCatalog::State::WriteGroup(const std::vector<Asked>& group) {
   if (full_) KVIST_RETURN_IF_ERROR(Reopen());
   rocksdb::WriteBatch rows;
   rocksdb::Status added;
-  const MetaRow before = meta_;
+  MetaRow after = meta_;
   for (const Asked& asked : group) {
     for (const CatalogBatch::Change& change : asked.batch.list()) {
       if (added.ok())
         added = change.erase ? rows.Delete(SliceOf(change.row.key()))
                              : rows.Put(SliceOf(change.row.key()), SliceOf(change.row.value()));
     }
-    ++meta_.commits;
-    if (asked.batch.finishes_rebuild()) meta_.rebuild_pending = false;
+    ++after.commits;
+    if (asked.batch.finishes_rebuild()) after.rebuild_pending = false;
   }
   Step("commit: write");
-  const absl::Status status = added.ok() ? WriteMeta(&rows) : FromRocks("collecting rows", added);
-  if (status.ok()) return status;
-  meta_ = before;
-  full_ = absl::IsResourceExhausted(status);
-  if (!full_) Break(status);
+  absl::Status status = added.ok() ? WriteMeta(after, &rows) : FromRocks("collecting rows", added);
+  if (status.ok()) {
+    meta_ = after;
+    return status;
+  }
+  if (absl::IsResourceExhausted(status)) {  // the log may have it all the same, the memtable hasn't
+    absl::StatusOr<rocksdb::WriteBatch> now = RowsNow(group);
+    if (now.ok()) {
+      undo_ = *std::move(now);
+      full_ = true;
+      return status;
+    }
+    status = now.status();
+  }
+  Break(status);
   return status;
+}
+
+// A batch that leaves each row that the group would change as it is.
+absl::StatusOr<rocksdb::WriteBatch> RocksCatalog::State::RowsNow(const std::vector<Asked>& group) {
+  rocksdb::WriteBatch rows;
+  std::string value;
+  for (const Asked& asked : group) {
+    for (const CatalogBatch::Change& change : asked.batch.list()) {
+      const rocksdb::Slice key = SliceOf(change.row.key());
+      const rocksdb::Status got = db_->Get(rocksdb::ReadOptions(), key, &value);
+      if (!got.ok() && !got.IsNotFound()) return FromRocks("reading the rows that a failed commit would change", got);
+      KVIST_RETURN_IF_ERROR(FromRocks("collecting rows", got.ok() ? rows.Put(key, value) : rows.Delete(key)));
+    }
+  }
+  return rows;
 }
 
 absl::Status RocksCatalog::State::Reopen() {
@@ -355,7 +382,14 @@ absl::Status RocksCatalog::State::Reopen() {
     KVIST_ASSIGN_OR_RETURN(const MetaRow found, ReadMeta(db_.get()));
     if (found.incarnation != meta_.incarnation || found.commits < meta_.commits)
       return absl::DataLossError("the catalog isn't what it was before its disk was full");
-    meta_ = found;  // what failed may be in it all the same
+    if (found.commits == meta_.commits) return absl::OkStatus();
+    // What failed is in it all the same. It goes again before anything later comes: what its rows lead to isn't kept.
+    Step("reopen: undo");
+    MetaRow undone = meta_;
+    undone.commits = found.commits;
+    rocksdb::WriteBatch rows = undo_;
+    KVIST_RETURN_IF_ERROR(WriteMeta(undone, &rows));
+    meta_ = undone;
     return absl::OkStatus();
   }();
   full_ = absl::IsResourceExhausted(status);

@@ -61,6 +61,8 @@ std::unique_ptr<ssd::Catalog> SimCatalog::Open() {
   report_.rebuild_pending = rebuild_pending_;
   ended_clean_ = false;
   seen_ = durable_;
+  seen_pending_ = rebuild_pending_;
+  differs_ = false;
   return std::make_unique<Opened>(this);
 }
 
@@ -75,13 +77,22 @@ absl::Status SimCatalog::Commit(ssd::CatalogBatch batch, Done done) {
 
 void SimCatalog::StartOver(std::string, Done done) { waiting_.push_back({{}, true, std::move(done)}); }
 
+void SimCatalog::TakeBackWhatFailed() {
+  if (!std::exchange(differs_, false)) return;
+  durable_ = seen_;
+  rebuild_pending_ = seen_pending_;
+}
+
 void SimCatalog::Apply(const Asked& asked, bool failed) {
+  if (!failed) TakeBackWhatFailed();
+  differs_ |= failed;
   history_.emplace_back(durable_, rebuild_pending_);
   if (history_.size() > kHistoryMax) history_.pop_front();
   if (asked.start_over) {
     durable_.clear();
     seen_.clear();
-    rebuild_pending_ = true;
+    rebuild_pending_ = seen_pending_ = true;
+    differs_ = false;
     history_.clear();
     return;
   }
@@ -97,6 +108,7 @@ void SimCatalog::Apply(const Asked& asked, bool failed) {
   }
   if (!asked.batch.finishes_rebuild()) return;
   rebuild_pending_ = false;
+  if (!failed) seen_pending_ = false;
   ++rebuilds_;
 }
 

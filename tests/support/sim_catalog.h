@@ -49,7 +49,8 @@ class SimCatalog : public ssd::Catalog {
   void Crash(size_t kept);
 
   // The disk's faults, for the next steps: each group fails with this until it is OK again. What isn't ResourceExhausted stays until
-  // StartOver, as the contract says. `applied`: what fails is found by the next life all the same, not by this one.
+  // StartOver, as the contract says. `applied`: what fails is found by the next life all the same, unless a later group has succeeded; never
+  // by this one.
   void Fail(absl::Status status, bool applied);
 
   // Damage, between lives.
@@ -74,12 +75,15 @@ class SimCatalog : public ssd::Catalog {
     Done done;
   };
   void Apply(const Asked& asked, bool failed = false);
+  void TakeBackWhatFailed();
 
   const Options options_;
   std::deque<Asked> waiting_;
   std::vector<Done> said_;  // too early
   Rows durable_;
   Rows seen_;  // of it by this life: all but what has failed
+  bool seen_pending_ = true;
+  bool differs_ = false;  // what is seen from what is durable
   uint64_t rebuilds_ = 0;
   bool rebuild_pending_ = true;
   std::deque<std::pair<Rows, bool>> history_;  // what was durable before each of the last commits

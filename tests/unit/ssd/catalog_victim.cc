@@ -2,11 +2,11 @@
 // they count, they fail when told to, and what they have flushed is written down, so that a test can cut off the rest, as a power cut does.
 //
 // usage: catalog_victim FOLDER SEED ACKS FLUSHED STEP NTH BATCHES [start-over-at | fault]
-//   ACKS      a byte is appended to this file for each commit that was called durable
+//   ACKS      an 'a' is appended to this file for each commit that was called durable, and with "unflushed" an 'f' for each that failed
 //   FLUSHED   a line "inode size" is appended to this file for each flush of a file
 //   STEP NTH  dies before the NTH such step; "flush" is one, too; "" or 0: never
 //   last      "over=N": StartOver before the N-th batch of this life; "eio=N", "enospc=N": the N-th flush fails with EIO, the N-th and 20 more
-//             writes of a log with ENOSPC
+//             writes of a log with ENOSPC; "unflushed=N": the N-th flush of a log does, behind a write that went well
 // exits with 0 at its end, 3 when a commit failed as it was told to, and later ones did what catalog.h says of that; 1 otherwise
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -30,12 +30,19 @@
 namespace {
 
 std::atomic<int> flushed_file{-1};
-std::atomic<long> flushes{0}, log_writes{0};
-std::atomic<long> die_at_flush{0}, eio_at_flush{0}, enospc_at{0};  // 0: never
+std::atomic<long> flushes{0}, log_writes{0}, log_flushes{0};
+std::atomic<long> die_at_flush{0}, eio_at_flush{0}, enospc_at{0}, unflushed_at{0};  // 0: never
 
 [[noreturn]] void Die() {
   ::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
+}
+
+bool IsLog(int fd) {
+  char link[64], path[PATH_MAX];
+  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t length = ::readlink(link, path, sizeof path);
+  return length > 4 && std::memcmp(path + length - 4, ".log", 4) == 0;
 }
 
 int Flush(int fd, long number) {
@@ -44,6 +51,10 @@ int Flush(int fd, long number) {
   if (n == die_at_flush) Die();
   if (n == eio_at_flush) {
     errno = EIO;
+    return -1;
+  }
+  if (unflushed_at > 0 && IsLog(fd) && ++log_flushes == unflushed_at) {
+    errno = ENOSPC;
     return -1;
   }
   struct stat info {};
@@ -56,13 +67,6 @@ int Flush(int fd, long number) {
     KVIST_CHECK(::syscall(SYS_write, flushed_file.load(), line, length) == length);
   }
   return result;
-}
-
-bool IsLog(int fd) {
-  char link[64], path[PATH_MAX];
-  std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-  const ssize_t length = ::readlink(link, path, sizeof path);
-  return length > 4 && std::memcmp(path + length - 4, ".log", 4) == 0;
 }
 
 }  // namespace
@@ -118,8 +122,9 @@ int Work(char** argv) {
   const uint64_t first = test::ProgressOf(loaded.rows);
   eio_at_flush = number("eio=") == 0 ? 0 : flushes + number("eio=");
   enospc_at = number("enospc=");
+  unflushed_at = number("unflushed=");
   std::atomic<long> failed{0}, wrong{0}, recovered{0};
-  const bool full = enospc_at > 0;
+  const bool full = enospc_at > 0 || unflushed_at > 0;
   for (uint64_t i = first; i < first + batches; ++i) {
     if (over > 0 && i == first + static_cast<uint64_t>(over)) {
       catalog->StartOver("the test wants it", [](const absl::Status& status) { KVIST_CHECK(status.ok()); });
@@ -132,6 +137,7 @@ int Work(char** argv) {
         return;
       }
       ++failed;
+      if (unflushed_at > 0) KVIST_CHECK(::syscall(SYS_write, acks, "f", 1) == 1);
       if (full ? !absl::IsResourceExhausted(status) : !absl::IsUnavailable(status)) {
         ++wrong;
         std::fprintf(stderr, "unexpected: %s\n", status.ToString().c_str());

@@ -104,6 +104,14 @@ TEST_CASE("SimCatalog fails as the contract says") {
   CHECK(catalog.durable() == test::RowsAfter(2, 1));
   catalog.Fail(absl::OkStatus(), false);
   CHECK(commit(1).ok());
+  catalog.Fail(absl::ResourceExhaustedError("full"), true);
+  CHECK(absl::IsResourceExhausted(commit(2)));
+  CHECK(catalog.durable() == test::RowsAfter(2, 3));
+  catalog.Fail(absl::OkStatus(), false);
+  REQUIRE(catalog.Commit({}, [&](const absl::Status& status) { last = status; }).ok());
+  REQUIRE(catalog.Step());
+  CHECK(last.ok());
+  CHECK(catalog.durable() == test::RowsAfter(2, 2));  // it went before that came
   catalog.Fail(absl::UnavailableError("EIO"), true);
   CHECK(absl::IsUnavailable(commit(2)));
   CHECK(catalog.durable() == test::RowsAfter(2, 3));       // the next life finds it,
