@@ -43,7 +43,7 @@ void Rebuild::ReadSegments() {
   const auto more = [this] { return !Cancelled(); };
   const auto hand_in = [this, &found] {
     const absl::MutexLock lock(&mutex_);
-    for (const RecordHeader& header : found) rows_.Add(header);
+    for (const RecordHeader& header : found) rows_.Add(header, sink_->Believes(header));
     found.clear();
   };
   for (;;) {

@@ -25,12 +25,14 @@ struct RebuildReport {
   uint64_t highest_sequence = 0;
 };
 
-// Takes what a rebuild finds. Threads: called by Run.
+// Takes what a rebuild finds. Threads: called by Run, but for Believes, which its readers call.
 class RebuildSink {
  public:
   virtual ~RebuildSink() = default;
   // The number that rows shall name the space by: the one it has, or a new one. Nothing: its chunks are left out.
   virtual std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) = 0;
+  // False: this record doesn't count, for the taker knows an older one of that shard which does.
+  virtual bool Believes(const RecordHeader&) const { return true; }
   // As RowSink's: clears first, then chunks, parents before children. Rows of what was stored or cleared meanwhile are older than what
   // the taker knows (compare sequence numbers). The taker commits them, and FinishRebuild behind the last.
   virtual bool Take(RowBatch rows) = 0;

@@ -19,7 +19,7 @@ uint32_t RebuiltRows::SpaceIndex(const SpaceDigest& digest) {
   return same.back();
 }
 
-void RebuiltRows::Add(const RecordHeader& header) {
+void RebuiltRows::Add(const RecordHeader& header, bool believed) {
   ++counts_.records;
   const Place place{header.segment, header.unit};
   const bool shard = header.kind == RecordKind::kShard;
@@ -29,6 +29,10 @@ void RebuiltRows::Add(const RecordHeader& header) {
     return;
   }
   highest_sequence_ = std::max(highest_sequence_, header.sequence);
+  if (!believed) {
+    ++counts_.superseded;
+    return;
+  }
   if (header.kind == RecordKind::kClear) {
     ClearRow& newest = clears_[header.space];
     if (header.sequence >= newest.sequence) newest = {header.space, header.sequence, place};

@@ -36,7 +36,8 @@ struct RebuildCounts {
 // Threads: one. Memory: 104 bytes a record, and 8 a chunk.
 class RebuiltRows {
  public:
-  void Add(const RecordHeader& header);
+  // `believed`: false: only its sequence number counts.
+  void Add(const RecordHeader& header, bool believed = true);
   void Finish();
 
   // Of each space that any record names.

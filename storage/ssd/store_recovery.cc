@@ -12,8 +12,8 @@ namespace kvist::ssd {
 namespace {
 
 // Keys are hashes: half of one is enough to know a chunk again.
-uint64_t FingerprintOf(const ChunkId& id) {
-  return id.key.word(0) ^ (uint64_t{id.space} << 32 | id.group) * 0x9e3779b97f4a7c15;
+uint64_t FingerprintOf(const SpaceDigest& space, uint16_t group, const ChunkKey& key) {
+  return key.word(0) ^ (space.word(0) + group) * 0x9e3779b97f4a7c15;
 }
 
 SegmentToRead ToRead(const SegmentHeader& header) {
@@ -179,7 +179,7 @@ bool Store::State::Take(RowBatch rows) {
     });
     std::vector<ChunkRow> known;  // handed over by a load that ended in damage
     const auto again = std::stable_partition(rows.chunks.begin(), rows.chunks.end(), [&](const ChunkRow& row) {
-      return !handed_over_.contains(FingerprintOf(row.id));
+      return !handed_over_.contains(FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key));
     });
     known.assign(again, rows.chunks.end());
     rows.chunks.erase(again, rows.chunks.end());
@@ -189,7 +189,8 @@ bool Store::State::Take(RowBatch rows) {
   } else {
     Sift(&rows.chunks, &dead);
     EraseDead(std::move(dead));
-    for (const ChunkRow& row : rows.chunks) handed_over_.insert(FingerprintOf(row.id));
+    for (const ChunkRow& row : rows.chunks)
+      handed_over_[FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key)] = row.sequence;
   }
   return HandOver(rows.chunks) && !closing_;
 }
@@ -312,6 +313,12 @@ std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::s
   const uint32_t number = OpenSpace(digest, std::string(description));
   untold_spaces_.push_back({number, digest, std::string(description)});
   return number;
+}
+
+bool Store::State::Believes(const RecordHeader& record) const {
+  if (record.kind != RecordKind::kShard) return true;
+  const auto known = handed_over_.find(FingerprintOf(record.space, record.group, record.key));
+  return known == handed_over_.end() || record.sequence <= known->second;
 }
 
 void Store::State::Rebuilt(const RebuildReport& report) {

@@ -184,6 +184,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
   void Loaded(const LoadReport& report) override;  //
   std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
+  bool Believes(const RecordHeader& record) const override;
   void Rebuilt(const RebuildReport& report) override;
 
   // store_losses.cc
@@ -252,8 +253,10 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // The loader's or the rebuild's.
   Recovery recovery_;
   absl::Time recovery_began_;
-  std::map<uint32_t, uint64_t> live_found_;    // units, by segment
-  absl::flat_hash_set<uint64_t> handed_over_;  // by a load that may end in damage
+  std::map<uint32_t, uint64_t> live_found_;  // units, by segment
+  // By a load that may end in damage: chunks, and the sequence numbers of their rows. A newer record of one was written by a process that
+  // never called it durable; the owner relies on the older one.
+  absl::flat_hash_map<uint64_t, uint64_t> handed_over_;
   std::map<uint32_t, SegmentHeader> usable_;
   std::vector<FoundSpace> untold_spaces_;
   absl::Notification recovery_ended_;
