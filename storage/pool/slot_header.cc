@@ -11,9 +11,7 @@ size_t PlaceOf(uint32_t layer) { return kSlotChecksumsAt.value + layer * sizeof(
 
 }  // namespace
 
-uint64_t LayerChecksum(std::span<const std::byte> bytes, uint32_t layer) {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), layer);
-}
+uint64_t LayerChecksum(std::span<const std::byte> bytes, uint32_t layer) { return Xxh3OfFar(bytes, layer); }
 
 void PutLayerChecksum(std::byte* slot, uint32_t layer, std::span<const std::byte> bytes) {
   const uint64_t checksum = LayerChecksum(bytes, layer);

@@ -60,7 +60,7 @@ ObjectHeader ObjectSealer::Seal(const Identity& identity, const Said& said, std:
     header.nonce = DrawNonce();
     header.tag = Encrypt(bodies_, header.nonce, AssociatedWith(identity, header), body, sealed);
   }
-  header.checksum = encrypt_ ? XXH3_64bits(sealed.data(), sealed.size()) : XXH3_64bits(body.data(), body.size());
+  header.checksum = encrypt_ ? XXH3_64bits(sealed.data(), sealed.size()) : Xxh3OfFar(body, 0);
   header.header_checksum = ChecksumOf(header);
   header.seal = Hmac(seals_, BytesBefore(header, offsetof(ObjectHeader, seal)));
   return header;
