@@ -68,7 +68,8 @@ struct Chunk {
   StopReason stop_reason : 4 = StopReason::kUnknown;
   uint8_t disk_use : 2 = 0;  // when it was used last, in DiskAges' periods
   SlotRef slot;              // one shard: its slot. Several: index is the number of its run, generation is 0
-  DiskPlace place;           // while it is on disk, as `slot`: one shard's place, or the number of a run of places
+  DiskPlace
+      place;  // while it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, in Fills'
 
   // Whether its engine has said that it goes first.
   bool cold() const {
@@ -116,7 +117,13 @@ class ChunkTable {
   ChunkIndex Find(SpaceId space, GroupId group, const ChunkKey& key) const;
   // The hash of the chunk's name: the same when it is stored again.
   uint32_t NameHash(const Chunk& chunk) const { return hash_(chunk.space, chunk.group, chunk.key); }
-  // Asks the processor for what Remove(i) and the eviction of i will touch, so that it comes all at once: its place in the index, its parent.
+  // Asks the processor for the chunk itself, to be changed.
+  void PrefetchLines(ChunkIndex i) const {
+    const auto* chunk = reinterpret_cast<const char*>(&(*this)[i]);
+    __builtin_prefetch(chunk, /*rw=*/1);
+    __builtin_prefetch(chunk + sizeof(Chunk) - 1, 1);
+  }
+  // And for what Remove(i) and the eviction of i will touch, so that it comes all at once: its place in the index, its parent.
   // Returns NameHash.
   uint32_t PrefetchRemoval(ChunkIndex i) const;
   // And for what Find and Add will touch, of up to kPrefetched names; their NameHashes.

@@ -48,6 +48,7 @@ Core::Core(CoreOptions options, pool::SlotAllocator* slots, pool::Sections* sect
                options.disk.has_value() ? [this](ChunkIndex chunk) { return BytesOf(chunk); }
                                         : std::function<Bytes(ChunkIndex)>()),
       placement_(slots, &chunks_, &spaces_, &tenants_, sections != nullptr ? sections : &own_sections_),
+      fills_(&chunks_),
       leases_(ShareOf(slots->capacity(), options.lease_share), static_cast<uint32_t>(options.seed >> 32)),
       allocations_(ShareOf(slots->capacity(), options.private_share), kAllocationsPerSession,
                    static_cast<uint32_t>(options.seed >> 32)),

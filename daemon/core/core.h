@@ -684,7 +684,6 @@ class Core {
   struct DeadWriter {
     InstanceId instance;
     uint64_t serial = 0;  // of its half stores those that are older: what the dead rank hasn't stored of them it never will
-    ChunkIndex from = 0;  // those before this place are done
   };
   std::deque<DeadWriter> reap_;
   std::deque<std::pair<ChunkIndex, uint64_t>> quiet_;  // doomed half stores (chunk, serial) that have only to be ended

@@ -6,56 +6,111 @@
 
 namespace kvist::core {
 
+Fills::Fills(ChunkTable* chunks) : chunks_(*chunks) {
+  const uint32_t all = New();
+  KVIST_CHECK(all == kAll);
+}
+
+uint32_t Fills::New() {
+  uint32_t number = records_;
+  if (!free_.empty()) {
+    number = free_.back();
+    free_.pop_back();
+  } else {
+    if (number % kRecordsPerSection == 0) sections_.push_back(std::make_unique<Record[]>(kRecordsPerSection));
+    ++records_;
+  }
+  Record& record = At(number);
+  record = {};
+  for (Link& link : record.links) link = {number, number};
+  return number;
+}
+
+void Fills::Free(uint32_t number) { free_.push_back(number); }
+
+void Fills::Append(Ring ring, uint32_t begin, uint32_t number) {
+  Link& first = At(begin).links[ring];
+  At(number).links[ring] = {first.before, begin};
+  At(first.before).links[ring].after = number;
+  first.before = number;
+}
+
+void Fills::Leave(Ring ring, uint32_t number) {
+  Link& link = At(number).links[ring];
+  At(link.before).links[ring].after = link.after;
+  At(link.after).links[ring].before = link.before;
+  link = {number, number};
+}
+
+void Fills::LeaveWriter(uint32_t number) {
+  const Link link = At(number).links[kOfWriter];
+  Leave(kOfWriter, number);
+  if (link.before != link.after || link.before == number) return;  // else it was the last of them, or had left before
+  of_writer_.erase(At(link.before).fill.writer);
+  Free(link.before);
+}
+
 Fill& Fills::Begin(ChunkIndex chunk, InstanceId writer, uint32_t shards, absl::Time deadline) {
-  Fill fill;
-  fill.serial = next_serial_++;
-  fill.writer = writer;
-  fill.all = shards == 64 ? ~uint64_t{0} : (uint64_t{1} << shards) - 1;
-  fill.deadline = deadline;
-  // Two out for one in: those that ended in time don't pile up until their deadline.
-  for (int i = 0; i < 2 && !by_deadline_.empty() && !Runs(by_deadline_.front()); ++i) by_deadline_.pop_front();
-  by_deadline_.push_back({deadline, chunk, fill.serial});
-  by_writer_[writer].insert(chunk);
-  const auto [at, fresh] = fills_.emplace(chunk, fill);
-  KVIST_CHECK(fresh);
-  return at->second;
+  KVIST_CHECK(chunks_[chunk].state == ChunkState::kFilling);
+  const auto [ring, fresh] = of_writer_.try_emplace(writer, 0);
+  if (fresh) {
+    ring->second = New();
+    At(ring->second).fill.writer = writer;
+  }
+  const uint32_t number = New();
+  Record& record = At(number);
+  record.chunk = chunk;
+  record.fill.serial = next_serial_++;
+  record.fill.writer = writer;
+  record.fill.all = shards == 64 ? ~uint64_t{0} : (uint64_t{1} << shards) - 1;
+  record.fill.deadline = deadline;
+  Append(kOfWriter, ring->second, number);
+  Append(kOfAll, kAll, number);
+  chunks_[chunk].place = {.segment = number, .unit = 0};
+  ++size_;
+  return record.fill;
 }
 
 Fill* Fills::Find(ChunkIndex chunk) {
-  const auto found = fills_.find(chunk);
-  return found == fills_.end() ? nullptr : &found->second;
+  const Chunk& c = chunks_[chunk];
+  return c.state == ChunkState::kFilling ? &At(c.place.segment).fill : nullptr;
 }
 
 void Fills::End(ChunkIndex chunk) {
-  const auto found = fills_.find(chunk);
-  KVIST_CHECK(found != fills_.end());
-  const auto of_writer = by_writer_.find(found->second.writer);
-  of_writer->second.erase(chunk);
-  if (of_writer->second.empty()) by_writer_.erase(of_writer);
-  fills_.erase(found);
+  Chunk& c = chunks_[chunk];
+  KVIST_CHECK(c.state == ChunkState::kFilling);
+  const uint32_t number = c.place.segment;
+  KVIST_CHECK(At(number).chunk == chunk);
+  c.place = {};
+  Leave(kOfAll, number);
+  LeaveWriter(number);
+  Free(number);
+  --size_;
 }
 
-bool Fills::Runs(const Deadline& due) const {
-  const auto found = fills_.find(due.chunk);
-  return found != fills_.end() && found->second.serial == due.serial;
+bool Fills::Due(absl::Time now) const {
+  const uint32_t first = At(kAll).links[kOfAll].after;
+  return first != kAll && At(first).fill.deadline <= now;
 }
 
 ChunkIndex Fills::TakeDue() {
-  const Deadline due = by_deadline_.front();
-  by_deadline_.pop_front();
-  return Runs(due) ? due.chunk : kNoChunk;
+  const uint32_t first = At(kAll).links[kOfAll].after;
+  Leave(kOfAll, first);
+  return At(first).chunk;
 }
 
 void Fills::Shorten(absl::Time latest) {
-  for (Deadline& due : by_deadline_) due.deadline = std::min(due.deadline, latest);
-  for (auto& [chunk, fill] : fills_) fill.deadline = std::min(fill.deadline, latest);
+  for (uint32_t n = At(kAll).links[kOfAll].after; n != kAll; n = At(n).links[kOfAll].after)
+    At(n).fill.deadline = std::min(At(n).fill.deadline, latest);
 }
 
-ChunkIndex Fills::NextOf(InstanceId writer, ChunkIndex from) const {
-  const auto found = by_writer_.find(writer);
-  if (found == by_writer_.end()) return kNoChunk;
-  const auto next = found->second.lower_bound(from);
-  return next == found->second.end() ? kNoChunk : *next;
+ChunkIndex Fills::TakeOf(InstanceId writer, uint64_t below) {
+  const auto ring = of_writer_.find(writer);
+  if (ring == of_writer_.end()) return kNoChunk;
+  const uint32_t first = At(ring->second).links[kOfWriter].after;
+  if (At(first).fill.serial >= below) return kNoChunk;
+  LeaveWriter(first);
+  return At(first).chunk;
 }
 
 }  // namespace kvist::core

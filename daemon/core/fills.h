@@ -2,9 +2,9 @@
 #define KVIST_DAEMON_CORE_FILLS_H_
 
 #include <cstdint>
-#include <deque>
+#include <memory>
+#include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
@@ -25,42 +25,63 @@ struct Fill {
   bool sealed() const { return stored == all; }
 };
 
-// The half stores, by chunk. Lifecycle of one: Begin -> ranks claim and store their shards -> End (sealed, or doomed and quiet).
-// Threads: one.
+// The half stores. Lifecycle of one: Begin, when its chunk is kFilling -> ranks claim and store their shards -> End (sealed, or doomed and
+// quiet), while it still is. Its chunk names it, where it would name its place on disk, of which it has none yet.
+// Each operation is O(1) but for Shorten. Threads: one.
 class Fills {
  public:
+  explicit Fills(ChunkTable* chunks);
+
   Fill& Begin(ChunkIndex chunk, InstanceId writer, uint32_t shards, absl::Time deadline);
+  // Null: nobody is storing it.
   Fill* Find(ChunkIndex chunk);
   void End(ChunkIndex chunk);
 
   // None that runs has a later deadline any more. Fills that begin afterwards must not have an earlier one.
   void Shorten(absl::Time latest);
 
-  // The first chunk at or after the place `from` that `writer` is storing; kNoChunk when there is none.
-  ChunkIndex NextOf(InstanceId writer, ChunkIndex from) const;
+  // The chunk of the oldest that `writer` has begun before the serial `below`, once each; kNoChunk: none is left.
+  ChunkIndex TakeOf(InstanceId writer, uint64_t below);
   // Fills that begin from now on have this serial or a higher one.
   uint64_t next_serial() const { return next_serial_; }
 
-  // Whether a deadline at or before `now` waits to be taken, of a fill that runs or has ended.
-  bool Due(absl::Time now) const { return !by_deadline_.empty() && by_deadline_.front().deadline <= now; }
-  // Takes the one that is first: its chunk, or kNoChunk when the fill has ended.
+  // Whether one's deadline is at or before `now`, and its chunk; once each.
+  bool Due(absl::Time now) const;
   ChunkIndex TakeDue();
 
-  size_t size() const { return fills_.size(); }
+  size_t size() const { return size_; }
 
  private:
-  struct Deadline {
-    absl::Time deadline;
-    ChunkIndex chunk;
-    uint64_t serial;
+  // Two rings of records, each in the order in which they began: of a writer, and of all, which is the order of deadlines, too, because all fills have
+  // the same time to live (Shorten keeps it so). A ring begins with a record that is no half store.
+  enum Ring { kOfWriter, kOfAll, kRings };
+  struct Link {
+    uint32_t before = 0;
+    uint32_t after = 0;
   };
-  bool Runs(const Deadline& due) const;  // its fill hasn't ended
+  struct Record {
+    Fill fill;
+    ChunkIndex chunk = kNoChunk;
+    Link links[kRings];  // to itself: in none
+  };
+  static constexpr uint32_t kRecordsPerSection = 1024;
+  static constexpr uint32_t kAll = 0;  // where the ring of all begins
 
-  absl::flat_hash_map<ChunkIndex, Fill> fills_;
-  absl::flat_hash_map<InstanceId, absl::btree_set<ChunkIndex>>
-      by_writer_;                     // ordered, so that a simulated run replays exactly
-  std::deque<Deadline> by_deadline_;  // ascending, because all fills have the same time to live (Shorten keeps it so)
+  Record& At(uint32_t number) { return sections_[number / kRecordsPerSection][number % kRecordsPerSection]; }
+  const Record& At(uint32_t number) const { return sections_[number / kRecordsPerSection][number % kRecordsPerSection]; }
+  uint32_t New();
+  void Free(uint32_t number);
+  void Append(Ring ring, uint32_t begin, uint32_t number);
+  void Leave(Ring ring, uint32_t number);
+  void LeaveWriter(uint32_t number);
+
+  ChunkTable& chunks_;
+  std::vector<std::unique_ptr<Record[]>> sections_;  // never moved: none grows in one large step
+  uint32_t records_ = 0;
+  std::vector<uint32_t> free_;
+  absl::flat_hash_map<InstanceId, uint32_t> of_writer_;  // where its ring begins
   uint64_t next_serial_ = 1;
+  size_t size_ = 0;
 };
 
 }  // namespace kvist::core

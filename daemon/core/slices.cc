@@ -168,18 +168,16 @@ void Core::Reap(uint64_t until) {
   }
   while (chunks_.work() < until && fills_.Due(now_)) {
     chunks_.Charge(1);
-    if (const ChunkIndex late = fills_.TakeDue(); late != kNoChunk) Doom(late);
+    Doom(fills_.TakeDue());
   }
   while (chunks_.work() < until && !reap_.empty()) {
-    DeadWriter& writer = reap_.front();
+    const DeadWriter& writer = reap_.front();
     chunks_.Charge(1);
-    const ChunkIndex chunk = fills_.NextOf(writer.instance, writer.from);
-    if (chunk == kNoChunk) {
+    if (const ChunkIndex chunk = fills_.TakeOf(writer.instance, writer.serial); chunk != kNoChunk) {
+      Doom(chunk);
+    } else {
       reap_.pop_front();
-      continue;
     }
-    writer.from = chunk + 1;
-    if (fills_.Find(chunk)->serial < writer.serial) Doom(chunk);
   }
 }
 
