@@ -84,11 +84,7 @@ ChunkIndex ChunkTable::Find(SpaceId space, GroupId group, const ChunkKey& key) c
 
 uint32_t ChunkTable::PrefetchRemoval(ChunkIndex i) const {
   const Chunk& chunk = (*this)[i];
-  if (chunk.parent != kNoChunk) {
-    const auto* parent = reinterpret_cast<const char*>(&(*this)[chunk.parent]);
-    __builtin_prefetch(parent, /*rw=*/1);
-    __builtin_prefetch(parent + sizeof(Chunk) - 1, 1);
-  }
+  if (chunk.parent != kNoChunk) PrefetchLines(chunk.parent);
   const uint32_t hash = NameHash(chunk);
   index_.Prefetch(hash);
   return hash;

@@ -147,11 +147,14 @@ class LhdLeaves : public EvictionPolicy {
     while (true) {
       const ChunkIndex i = LeastWorth();
       if (i == kNoChunk) return kNoChunk;
-      // All at once, and of the one after the next the first line: else each is waited for by itself.
-      evicted_.Prefetch(chunks_.PrefetchRemoval(i));
-      const ChunkIndex next = chunks_[i].newer;
+      // What the next victim's eviction will touch is asked for one victim ahead, and its own lines two: else each is waited for by itself. It is
+      // the parent that loses its last child, or else mostly the next in this order.
+      if (i != ahead_) PrefetchEviction(i);
+      const ChunkIndex parent = chunks_[i].parent, next = chunks_[i].newer;
+      ahead_ = parent != kNoChunk && chunks_[parent].residents == 1 ? parent : next < kListNames ? next : kNoChunk;
+      if (ahead_ != kNoChunk) PrefetchEviction(ahead_);
+      if (next < kListNames) chunks_.PrefetchLines(next);
       Unlink(i);
-      if (next < kListNames && chunks_[next].newer < kListNames) __builtin_prefetch(&chunks_[chunks_[next].newer], /*rw=*/1);
       if (Evictable(chunks_[i])) return i;
     }
   }
@@ -195,6 +198,11 @@ class LhdLeaves : public EvictionPolicy {
   static constexpr ChunkIndex kListNames = UINT32_MAX - UINT16_MAX;
   static constexpr ChunkIndex kCold = kListNames + kClassesMax * RecencySpans::kPlaces;
   static_assert(kCold < kNoChunk);
+
+  void PrefetchEviction(ChunkIndex i) {
+    evicted_.Prefetch(chunks_.PrefetchRemoval(i));
+    if (const ChunkIndex newer = chunks_[i].newer; newer < kListNames) chunks_.PrefetchLines(newer);
+  }
 
   // ---- Histories ------------------------------------------------------------------------------------------------------------
 
@@ -383,6 +391,7 @@ class LhdLeaves : public EvictionPolicy {
   uint64_t stored_ = 0;  // ever
   uint64_t since_judged_ = 0;
   uint32_t judge_next_ = 0;
+  ChunkIndex ahead_ = kNoChunk;  // what its eviction will touch has been asked for
 };
 
 }  // namespace

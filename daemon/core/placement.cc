@@ -297,6 +297,9 @@ void Placement::MakeFewerGhosts(TenantId tenant) {
 
 bool Placement::Evict(ChunkIndex victim) {
   if (victim == kNoChunk) return false;
+  // The parent's, too: in a chain it goes next.
+  slots_.Prefetch(chunks_[victim].slot);
+  if (chunks_[victim].parent != kNoChunk) slots_.Prefetch(chunks_[chunks_[victim].parent].slot);
   ++tenants_[spaces_[chunks_[victim].space].tenant].evictions;
   PolicyOf(victim).Evicted(victim);
   Unreserve(victim);

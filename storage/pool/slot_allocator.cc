@@ -213,6 +213,13 @@ bool SlotAllocator::IsLive(SlotRef slot) const {
   return place < slab.places_size && slab.places[place].generation == slot.generation;
 }
 
+void SlotAllocator::Prefetch(SlotRef slot) const {
+  const uint32_t number = SlabOf(slot);
+  if (number >= slabs_.size()) return;
+  const Slab& slab = slabs_[number];
+  if (const uint32_t place = PlaceInSlab(slot); place < slab.places_size) __builtin_prefetch(&slab.places[place], /*rw=*/1);
+}
+
 SlotAllocator::Place SlotAllocator::PlaceOf(SlotRef slot) const {
   KVIST_CHECK(IsLive(slot));
   const uint32_t number = SlabOf(slot);

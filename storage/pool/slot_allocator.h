@@ -58,6 +58,8 @@ class SlotAllocator {
   // Gives a live slot back. Freeing a stale or free one is a bug and stops the process.
   void Free(SlotRef slot);
   bool IsLive(SlotRef slot) const;
+  // Asks the processor for what Free(slot) will touch. `slot` may be any.
+  void Prefetch(SlotRef slot) const;
 
   struct Place {
     uint32_t region;
