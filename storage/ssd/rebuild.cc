@@ -39,11 +39,11 @@ void Rebuild::Run() {
 }
 
 void Rebuild::ReadSegments() {
-  std::vector<RecordHeader> found;
+  std::vector<std::pair<RecordHeader, bool>> found;  // and whether the sink believes it
   const auto more = [this] { return !Cancelled(); };
   const auto hand_in = [this, &found] {
     const absl::MutexLock lock(&mutex_);
-    for (const RecordHeader& header : found) rows_.Add(header, sink_->Believes(header));
+    for (const auto& [header, believed] : found) rows_.Add(header, believed);
     found.clear();
   };
   for (;;) {
@@ -52,7 +52,7 @@ void Rebuild::ReadSegments() {
     const SegmentScanned scanned = ScanSegment(
         source_, segments_[i], 1,
         [&](const RecordHeader& header) {
-          found.push_back(header);
+          found.emplace_back(header, sink_->Believes(header));
           records_.fetch_add(1, std::memory_order_relaxed);
           if (found.size() == 1024) hand_in();  // few at a time: a segment of small records has a million
         },

@@ -25,7 +25,7 @@ struct RebuildReport {
   uint64_t highest_sequence = 0;
 };
 
-// Takes what a rebuild finds. Threads: called by Run, but for Believes, which its readers call.
+// Takes what a rebuild finds. Threads: called by Run, but for Believes, which its readers call, several at once.
 class RebuildSink {
  public:
   virtual ~RebuildSink() = default;

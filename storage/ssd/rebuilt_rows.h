@@ -16,7 +16,7 @@ namespace kvist::ssd {
 struct RebuildCounts {
   uint64_t records = 0;      // of all kinds
   uint64_t invalid = 0;      // that say what can't be
-  uint64_t superseded = 0;   // shards of which there is a newer record
+  uint64_t superseded = 0;   // shards of which there is a newer record, or one that is believed instead
   uint64_t cleared = 0;      // shards older than a clear of their space
   uint64_t incomplete = 0;   // chunks without all their shards
   uint64_t undescribed = 0;  // chunks of spaces that have no number

@@ -382,7 +382,10 @@ absl::Status RocksCatalog::State::Reopen() {
     KVIST_ASSIGN_OR_RETURN(const MetaRow found, ReadMeta(db_.get()));
     if (found.incarnation != meta_.incarnation || found.commits < meta_.commits)
       return absl::DataLossError("the catalog isn't what it was before its disk was full");
-    if (found.commits == meta_.commits) return absl::OkStatus();
+    if (found.commits == meta_.commits) {
+      undo_.Clear();
+      return absl::OkStatus();
+    }
     // What failed is in it all the same. It goes again before anything later comes: what its rows lead to isn't kept.
     Step("reopen: undo");
     MetaRow undone = meta_;
@@ -390,6 +393,7 @@ absl::Status RocksCatalog::State::Reopen() {
     rocksdb::WriteBatch rows = undo_;
     KVIST_RETURN_IF_ERROR(WriteMeta(undone, &rows));
     meta_ = undone;
+    undo_.Clear();
     return absl::OkStatus();
   }();
   full_ = absl::IsResourceExhausted(status);

@@ -1,5 +1,6 @@
 // A store's start: what its catalog or its records say, and the segments that are wanted back.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,12 @@ namespace {
 // Keys are hashes: half of one is enough to know a chunk again.
 uint64_t FingerprintOf(const SpaceDigest& space, uint16_t group, const ChunkKey& key) {
   return key.word(0) ^ (space.word(0) + group) * 0x9e3779b97f4a7c15;
+}
+
+uint64_t PlacesHash(std::span<const Place> places) {
+  uint64_t hash = 0;
+  for (const Place place : places) hash = (hash ^ (uint64_t{place.segment} << 32 | place.unit)) * 0x9e3779b97f4a7c15;
+  return hash;
 }
 
 SegmentToRead ToRead(const SegmentHeader& header) {
@@ -183,6 +190,10 @@ bool Store::State::Take(RowBatch rows) {
     });
     known.assign(again, rows.chunks.end());
     rows.chunks.erase(again, rows.chunks.end());
+    std::erase_if(known, [this](const ChunkRow& row) {
+      const HandedOver& had = handed_over_.at(FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key));
+      return had.sequence != row.sequence || had.places != PlacesHash(row.places);
+    });
     if (!CommitFound(&known)) return false;
     Sift(&rows.chunks, &dead);
     if (!CommitFound(&rows.chunks)) return false;
@@ -190,7 +201,8 @@ bool Store::State::Take(RowBatch rows) {
     Sift(&rows.chunks, &dead);
     EraseDead(std::move(dead));
     for (const ChunkRow& row : rows.chunks)
-      handed_over_[FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key)] = row.sequence;
+      handed_over_[FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key)] = {row.sequence,
+                                                                                                   PlacesHash(row.places)};
   }
   return HandOver(rows.chunks) && !closing_;
 }
@@ -318,7 +330,7 @@ std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::s
 bool Store::State::Believes(const RecordHeader& record) const {
   if (record.kind != RecordKind::kShard) return true;
   const auto known = handed_over_.find(FingerprintOf(record.space, record.group, record.key));
-  return known == handed_over_.end() || record.sequence <= known->second;
+  return known == handed_over_.end() || record.sequence <= known->second.sequence;
 }
 
 void Store::State::Rebuilt(const RebuildReport& report) {
@@ -353,6 +365,7 @@ void Store::State::EndRecovery(absl::Status status) {
       recovering_ = false;
       touched_.clear();
       rows_since_.clear();
+      handed_over_ = {};
       TellGivenUp();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }

@@ -254,9 +254,13 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   Recovery recovery_;
   absl::Time recovery_began_;
   std::map<uint32_t, uint64_t> live_found_;  // units, by segment
-  // By a load that may end in damage: chunks, and the sequence numbers of their rows. A newer record of one was written by a process that
-  // never called it durable; the owner relies on the older one.
-  absl::flat_hash_map<uint64_t, uint64_t> handed_over_;
+  // By a load that may end in damage: chunks, and what their rows said. A newer record of one was written by a process that never called it
+  // durable, an older one isn't what the owner has: of neither it would keep the place.
+  struct HandedOver {
+    uint64_t sequence = 0;
+    uint64_t places = 0;  // a hash
+  };
+  absl::flat_hash_map<uint64_t, HandedOver> handed_over_;
   std::map<uint32_t, SegmentHeader> usable_;
   std::vector<FoundSpace> untold_spaces_;
   absl::Notification recovery_ended_;

@@ -493,6 +493,41 @@ TEST_CASE("Store whose catalog can't be read to its end keeps to what it has han
   for (const auto& [name, chunk] : known) CHECK(found.at(name).places == chunk.places);
 }
 
+// And the other way round: the record that was handed over is damaged, and an older one is left, which the owner doesn't keep.
+TEST_CASE("Store whose catalog can't be read to its end gives no row to an older record of what it has handed over") {
+  const kvist::test::TempDir dir;
+  const StoreOptions options = In(dir);
+  Place newer;
+  {
+    StoreWorld world;
+    world.Open(options);
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    for (uint64_t n = 0; n < 20; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    REQUIRE(world.WriteNow(0, 7) == absl::OkStatus());
+    newer = world.All().at({0, 7}).places[0];
+  }
+  {
+    std::fstream file(options.directories[DeviceOf(newer.segment)] + "/" + SegmentFileName(newer.segment),
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(OffsetOf(newer).value + 40));
+    file.put('x').put('y').put('z');
+    REQUIRE(file.good());
+  }
+  {
+    StoreWorld world;
+    world.Open(WithTrouble(options, {.load = 2, .chunks = 10, .status = absl::DataLossError("checksum")}));
+    CHECK(world.StartNow().rebuilt);
+    REQUIRE(world.All().contains({0, 7}));
+    CHECK(absl::IsDataLoss(world.ReadNow(0, 7)));
+  }
+  StoreWorld world;
+  world.Open(options);
+  CHECK_FALSE(world.StartNow().rebuilt);
+  CHECK(world.count() == 19);
+  CHECK_FALSE(world.All().contains({0, 7}));
+}
+
 TEST_CASE("Store forgets what was cleared, with its catalog and without it") {
   const kvist::test::TempDir dir;
   const bool lost = GENERATE(false, true);
