@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -214,23 +215,47 @@ TEST_CASE("RocksCatalog says ResourceExhausted while its disk is full, and goes 
   CHECK(test::ProgressOf(loaded.rows) == 320);
 }
 
+// What its life had told of each batch: 'a', or 'f' where it had failed.
+std::string ToldIn(const kvist::test::TempDir& dir) {
+  std::ifstream file(dir / "acks");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// The rows of those batches of which that was told.
+test::Rows RowsOf(uint64_t seed, const std::string& told, std::string_view which) {
+  test::Rows rows;
+  for (uint64_t i = 0; i < told.size(); ++i) {
+    if (which.find(told[i]) != std::string_view::npos) test::Apply(test::BatchOf(seed, i), &rows);
+  }
+  return rows;
+}
+
 // What failed was in the log and came back with the next opening: rows that led to places which were used again.
 TEST_CASE("RocksCatalog takes back what its disk had no space to flush before anything later comes") {
   const kvist::test::TempDir dir;
-  REQUIRE(Live(dir, 13, {"", 0, 200, "unflushed=30"}) == 3);
-  std::ifstream file(dir / "acks");
-  const std::string acks{std::istreambuf_iterator<char>(file), {}};
-  REQUIRE(acks.size() == 200);
-  CHECK(acks.find('f') != std::string::npos);
-  test::Rows expected;
-  for (uint64_t i = 0; i < acks.size(); ++i) {
-    if (acks[i] == 'a') test::Apply(test::BatchOf(13, i), &expected);
-  }
+  REQUIRE(Live(dir, 13, {"", 0, 200, "unflushed=30"}) == 3);  // the taking back finds no space, either, at first
+  const std::string told = ToldIn(dir);
+  REQUIRE(told.size() == 200);
+  CHECK(told.find('f') != std::string::npos);
   RocksCatalogOptions options;
   options.folder = dir / "ssd";
   const auto catalog = RocksCatalog::Open(options);
   REQUIRE(catalog.ok());
-  CHECK((test::LoadNow(catalog->get()).rows == expected));  // without printing hundreds of rows
+  CHECK((test::LoadNow(catalog->get()).rows == RowsOf(13, told, "a")));  // without printing hundreds of rows
+}
+
+TEST_CASE("RocksCatalog that is killed before it has taken back what failed has that, or hasn't") {
+  const kvist::test::TempDir dir;
+  REQUIRE(Live(dir, 14, {"reopen: undo", 1, 200, "unflushed=30"}) == -SIGKILL);
+  const std::string told = ToldIn(dir);
+  CHECK(told.find('f') != std::string::npos);
+  RocksCatalogOptions options;
+  options.folder = dir / "ssd";
+  const auto catalog = RocksCatalog::Open(options);
+  REQUIRE(catalog.ok());
+  CHECK((*catalog)->report().kind == OpenReport::kUnclean);
+  const test::Rows rows = test::LoadNow(catalog->get()).rows;
+  CHECK((rows == RowsOf(14, told, "a") || rows == RowsOf(14, told, "af")));
 }
 
 TEST_CASE("RocksCatalog refuses a store that another process has open") {

@@ -6,7 +6,7 @@
 //   FLUSHED   a line "inode size" is appended to this file for each flush of a file
 //   STEP NTH  dies before the NTH such step; "flush" is one, too; "" or 0: never
 //   last      "over=N": StartOver before the N-th batch of this life; "eio=N", "enospc=N": the N-th flush fails with EIO, the N-th and 20 more
-//             writes of a log with ENOSPC; "unflushed=N": the N-th flush of a log does, behind a write that went well
+//             writes of a log with ENOSPC; "unflushed=N": the N-th flush of a log and 2 more do, behind writes that went well
 // exits with 0 at its end, 3 when a commit failed as it was told to, and later ones did what catalog.h says of that; 1 otherwise
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -53,9 +53,12 @@ int Flush(int fd, long number) {
     errno = EIO;
     return -1;
   }
-  if (unflushed_at > 0 && IsLog(fd) && ++log_flushes == unflushed_at) {
-    errno = ENOSPC;
-    return -1;
+  if (unflushed_at > 0 && IsLog(fd)) {
+    const long log_flush = ++log_flushes;
+    if (log_flush >= unflushed_at && log_flush <= unflushed_at + 2) {
+      errno = ENOSPC;
+      return -1;
+    }
   }
   struct stat info {};
   ::fstat(fd, &info);  // before: what comes while it runs may not be part of it
