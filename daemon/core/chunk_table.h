@@ -69,7 +69,7 @@ struct Chunk {
   uint8_t disk_use : 2 = 0;  // when it was used last, in DiskAges' periods
   SlotRef slot;              // one shard: its slot. Several: index is the number of its run, generation is 0
   DiskPlace
-      place;  // while it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, in Fills'
+      place;  // while it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, its number in Fills
 
   // Whether its engine has said that it goes first.
   bool cold() const {

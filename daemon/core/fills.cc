@@ -113,4 +113,32 @@ ChunkIndex Fills::TakeOf(InstanceId writer, uint64_t below) {
   return At(first).chunk;
 }
 
+void Fills::CheckInvariants() const {
+  size_t in_rings = 0;
+  const auto walk = [&](Ring ring, uint32_t begin) {
+    uint64_t serial = 0;
+    absl::Time deadline = absl::InfinitePast();
+    size_t count = 0;
+    for (uint32_t n = At(begin).links[ring].after; n != begin; n = At(n).links[ring].after, ++count) {
+      const Record& record = At(n);
+      KVIST_CHECK(At(record.links[ring].before).links[ring].after == n &&
+                  At(record.links[ring].after).links[ring].before == n);
+      KVIST_CHECK(record.fill.serial > serial && record.fill.deadline >= deadline);
+      KVIST_CHECK(chunks_[record.chunk].state == ChunkState::kFilling && chunks_[record.chunk].place.segment == n);
+      if (ring == kOfWriter) KVIST_CHECK(record.fill.writer == At(begin).fill.writer);
+      serial = record.fill.serial;
+      deadline = record.fill.deadline;
+    }
+    return count;
+  };
+  for (const auto& [writer, begin] : of_writer_) {
+    KVIST_CHECK(At(begin).fill.writer == writer);
+    const size_t count = walk(kOfWriter, begin);
+    KVIST_CHECK(count > 0);
+    in_rings += count;
+  }
+  KVIST_CHECK(walk(kOfAll, kAll) <= size_ && in_rings <= size_);  // those that were taken are in none
+  KVIST_CHECK(records_ == free_.size() + size_ + of_writer_.size() + 1);
+}
+
 }  // namespace kvist::core

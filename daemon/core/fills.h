@@ -27,7 +27,7 @@ struct Fill {
 
 // The half stores. Lifecycle of one: Begin, when its chunk is kFilling -> ranks claim and store their shards -> End (sealed, or doomed and
 // quiet), while it still is. Its chunk names it, where it would name its place on disk, of which it has none yet.
-// Each operation is O(1) but for Shorten. Threads: one.
+// Each operation is O(1), the list of free records amortised, but for Shorten. Threads: one.
 class Fills {
  public:
   explicit Fills(ChunkTable* chunks);
@@ -50,6 +50,8 @@ class Fills {
   ChunkIndex TakeDue();
 
   size_t size() const { return size_; }
+  // Stops the process unless each is its chunk's, in the rings it has to be in, and each of these in its order.
+  void CheckInvariants() const;
 
  private:
   // Two rings of records, each in the order in which they began: of a writer, and of all, which is the order of deadlines, too, because all fills have

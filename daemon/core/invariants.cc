@@ -107,7 +107,6 @@ void Core::CheckInvariants() {
     if (chunk.state == ChunkState::kPrivate) KVIST_CHECK(chunk.detached && chunk.children == 0);
     if (chunk.has_slots()) { bytes[chunk.space.value] += spaces_[chunk.space].chunk_bytes(chunk.group); }
     const Fill* fill = fills_.Find(i);
-    KVIST_CHECK((chunk.state == ChunkState::kFilling) == (fill != nullptr));
     if (fill != nullptr) {
       ++filling;
       KVIST_CHECK((fill->stored & ~fill->claimed) == 0 && (fill->claimed & ~fill->all) == 0);
@@ -158,6 +157,7 @@ void Core::CheckInvariants() {
   }
   asks_.ForEach(
       [&](AskId, const Ask& ask) { KVIST_CHECK(ask.job != JobId{} || sessions_.Find(ask.lookup.session) != nullptr); });
+  fills_.CheckInvariants();
   placement_.CheckInvariants();
   slots_.CheckInvariants();
 }
