@@ -384,7 +384,10 @@ bool Oracle::HangsOnCleared(const Shard& shard) const {
     if (below == 0 && fill != current_fill_.end() && !fills_[fill->second].ended)
       return fills_[fill->second].orphan || fills_[fill->second].cleared;
     const auto found = newest_.find({name, shard.rank.value});
-    if (found == newest_.end()) return false;
+    if (found == newest_.end()) {  // another rank's, at most
+      return fill != current_fill_.end() && !fills_[fill->second].ended &&
+             (fills_[fill->second].orphan || fills_[fill->second].cleared);
+    }
     const ShardId id = found->second;
     if (below != 0 && below < id && below < last_clear->second) return true;  // it may hang on an earlier one
     oldest = std::min(oldest, id);
@@ -557,8 +560,11 @@ ShardId Oracle::ClearedBefore(SpaceId space, GroupId group, std::span<const Chun
 }
 
 bool Oracle::IsStoring(SpaceId space) const {
-  return std::any_of(open_fills_.begin(), open_fills_.end(),
-                     [&](FillId id) { return !fills_[id].ended && std::get<0>(fills_[id].chunk) == space.value; });
+  return std::any_of(open_fills_.begin(), open_fills_.end(), [&](FillId id) {
+    const Fill& fill = fills_[id];
+    const bool over = fill.ended || (fill.split && fill.running == 0);  // of which the other half may be sealed
+    return !over && std::get<0>(fill.chunk) == space.value;
+  });
 }
 
 void Oracle::Judge(const core::PromptClearAsked& event, const Effects& effects) {
@@ -647,6 +653,7 @@ void Oracle::NewCore() {
   while (!allocations_.empty()) EndAllocation(allocations_.begin());
   sessions_.clear();
   instances_.clear();
+  prompt_clears_.clear();  // what hung on those is gone with the core
   fills_.clear();
   open_fills_.clear();
   current_fill_.clear();
