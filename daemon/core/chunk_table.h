@@ -68,8 +68,8 @@ struct Chunk {
   StopReason stop_reason : 4 = StopReason::kUnknown;
   uint8_t disk_use : 2 = 0;  // when it was used last, in DiskAges' periods
   SlotRef slot;              // one shard: its slot. Several: index is the number of its run, generation is 0
-  DiskPlace
-      place;  // while it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, its number in Fills
+  // While it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, its number in Fills.
+  DiskPlace place;
 
   // Whether its engine has said that it goes first.
   bool cold() const {

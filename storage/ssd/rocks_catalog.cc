@@ -105,7 +105,7 @@ class RocksCatalog::State {
   absl::Status broken_;       // why nothing is committed any more
   bool full_ = false;         // the last group found no space
   rocksdb::WriteBatch undo_;  // while full_: the rows that it would have changed, as they were
-  bool failed_ = false;       // a group did: what it said only the records tell
+  bool failed_ = false;       // a group did, so this life's end isn't called clean
 
   mutable absl::Mutex mutex_;
   absl::CondVar asked_;  // the committer waits for something to do, or ending_

@@ -18,7 +18,7 @@ constexpr uint64_t kSync = UINT64_MAX - 1;
 
 void Checksum(const std::byte* at, uint64_t bytes, uint64_t run) {
   uint64_t all = 0;
-  for (uint64_t i = 0; run > 0 && i + run <= bytes; i += run) all ^= XXH3_64bits_withSeed(at + i, run, i);
+  for (uint64_t i = 0; run > 0 && i + run <= bytes; i += run) all ^= Xxh3OfFar({at + i, run}, i);
   asm volatile("" : : "r"(all));  // it is wanted
 }
 
