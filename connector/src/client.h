@@ -90,8 +90,9 @@ class Client {
   // Reads the answer of a request that has ended, and gives its cell back.
   static Reply Read(Link& link, Link::Ticket ticket);
   static absl::Status NoAnswer();
-  // Asks and waits for the answer.
-  Reply Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us);
+  // Asks and waits for the answer. Completes the entry: here and in Begin it is filled where it lies, for a copy of fields that were just
+  // written waits until they have left the store buffer.
+  Reply Call(shm::Entry* entry, std::span<const ChunkKey> keys, int64_t deadline_us);
   // Says what has no answer, if there is somebody to hear it.
   void Tell(shm::Entry entry, std::span<const ChunkKey> keys);
 
@@ -104,7 +105,7 @@ class Client {
     int32_t what = KVIST_AFTER_NOTHING;
     void* stream = nullptr;
   };
-  absl::StatusOr<kvist_op> Begin(shm::Entry entry, Kind kind, std::span<const ChunkKey> keys,
+  absl::StatusOr<kvist_op> Begin(shm::Entry* entry, Kind kind, std::span<const ChunkKey> keys,
                                  std::span<const uint32_t> pages, int64_t deadline_us, After after);
   kvist_op Remember(Op op);
   // Forgets an operation; true for the one caller that did: its cell is that caller's alone now.

@@ -35,7 +35,7 @@ absl::Status Client::CheckLayers(uint32_t group, uint32_t first_layer, uint32_t 
   return absl::InvalidArgumentError(absl::StrCat("layers [", first_layer, ", +", layer_count, ") of ", layers));
 }
 
-absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<const ChunkKey> keys,
+absl::StatusOr<kvist_op> Client::Begin(shm::Entry* entry, Kind kind, std::span<const ChunkKey> keys,
                                        std::span<const uint32_t> pages, int64_t deadline_us, After after) {
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) return Away();
@@ -43,18 +43,18 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<co
     return absl::InvalidArgumentError(absl::StrCat("after is ", after.what, ", which is no kvist_after"));
   if (after.what != KVIST_AFTER_NOTHING) {
     KVIST_RETURN_IF_ERROR(link->HasStreams());
-    entry.flags |= shm::kAfterStream;
+    entry->flags |= shm::kAfterStream;
   }
-  entry.keys = static_cast<uint32_t>(keys.size());
-  entry.pages = static_cast<uint32_t>(pages.size());
+  entry->keys = static_cast<uint32_t>(keys.size());
+  entry->pages = static_cast<uint32_t>(pages.size());
   const int64_t asked_nanos = MonotonicNanos();
-  entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
+  entry->deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys), std::as_bytes(pages)};
   KVIST_ASSIGN_OR_RETURN(const Link::Ticket ticket, link->Begin(entry, arguments, asked_nanos, Link::Room::kNow));
   if (after.what == KVIST_AFTER_STREAM) {
     if (absl::Status status = link->PagesReady(ticket, UINT32_MAX, after.stream); !status.ok()) {
       // It has not begun and never will.
-      Op op{link, ticket, kind, GivenUp::kNo, entry.deadline_nanos};
+      Op op{link, ticket, kind, GivenUp::kNo, entry->deadline_nanos};
       const kvist_op handle = Remember(op);
       op.generation = static_cast<uint32_t>(handle >> 32);
       GiveUp(handle, &op, GivenUp::kCancelled);
@@ -63,7 +63,7 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry entry, Kind kind, std::span<co
     }
   }
   return Remember(
-      {link, ticket, kind, GivenUp::kNo, entry.deadline_nanos, false, after.what == KVIST_AFTER_LAYERS, entry.keys});
+      {link, ticket, kind, GivenUp::kNo, entry->deadline_nanos, false, after.what == KVIST_AFTER_LAYERS, entry->keys});
 }
 
 absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
@@ -77,7 +77,7 @@ absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {
   entry.first_chunk = args.first_chunk;
   entry.chunks = args.chunk_count;
   entry.layer = {args.first_layer, args.layer_count};
-  return Begin(entry, Kind::kLoad, {}, {args.pages, args.page_count}, args.deadline_us, {args.after, args.stream});
+  return Begin(&entry, Kind::kLoad, {}, {args.pages, args.page_count}, args.deadline_us, {args.after, args.stream});
 }
 
 absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
@@ -91,8 +91,8 @@ absl::StatusOr<kvist_op> Client::Store(const kvist_store_args& args) {
   entry.opcode = shm::Opcode::kStore;
   entry.group = static_cast<uint16_t>(args.group);
   if (parent != 0) entry.flags |= shm::kHasParent;
-  return Begin(entry, Kind::kStore, keys.subspan(args.first_chunk - parent), {args.pages, args.page_count}, args.deadline_us,
-               {args.after, args.stream});
+  return Begin(&entry, Kind::kStore, keys.subspan(args.first_chunk - parent), {args.pages, args.page_count},
+               args.deadline_us, {args.after, args.stream});
 }
 
 absl::StatusOr<kvist_op> Client::Swap(const kvist_swap_args& args, Kind kind) {
@@ -106,7 +106,7 @@ absl::StatusOr<kvist_op> Client::Swap(const kvist_swap_args& args, Kind kind) {
   entry.first_chunk = args.first_chunk;
   entry.chunks = args.chunk_count;
   entry.layer = {args.first_layer, args.layer_count};
-  return Begin(entry, kind, {}, {args.pages, args.page_count}, args.deadline_us, {args.after, args.stream});
+  return Begin(&entry, kind, {}, {args.pages, args.page_count}, args.deadline_us, {args.after, args.stream});
 }
 
 }  // namespace kvist::connector

@@ -158,7 +158,7 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
   return true;
 }
 
-absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments,
+absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments,
                                          int64_t asked_nanos, Room room) {
   while (true) {
     {
@@ -177,9 +177,9 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
       const uint64_t begun = shm::PackProgress(sequence, shm::Phase::kPending, 0);
       cell->progress.store(begun, std::memory_order_relaxed);
       if (board_ != nullptr) shm::Raise(&cell->stream_progress, begun);
-      entry.cell = index;
-      entry.sequence = sequence;
-      if (SubmitLocked(&entry, arguments)) {
+      entry->cell = index;
+      entry->sequence = sequence;
+      if (SubmitLocked(entry, arguments)) {
         free_cells_.pop_back();
         sequences_[index] = sequence;
         busy_[index] = true;
@@ -188,7 +188,7 @@ absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry entry, std::span<const std::
     }
     if (room == Room::kNow) return absl::ResourceExhaustedError("kvistd doesn't keep up: its ring is full");
     // Rare; look again soon, up to the deadline.
-    if (MonotonicNanos() >= entry.deadline_nanos)
+    if (MonotonicNanos() >= entry->deadline_nanos)
       return absl::DeadlineExceededError("kvistd doesn't keep up: no room in the ring in time");
     const timespec pause{0, 50'000};
     ::nanosleep(&pause, nullptr);

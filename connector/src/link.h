@@ -44,10 +44,10 @@ class Link {
     kNow,
     kWait
   };  // what to do while the ring is full: the daemon is behind by a thousand requests, or stopped
-  // Submits a request with its arguments in order; waits for room in the ring until `entry.deadline_nanos`, or not at all. The daemon is
-  // told that the engine asked at `asked_nanos`.
+  // Submits a request with its arguments in order; waits for room in the ring until `entry->deadline_nanos`, or not at all. Sets the entry's
+  // cell, sequence and arena. The daemon is told that the engine asked at `asked_nanos`.
   // Errors: ResourceExhausted  all cells are in use, or no room now.  DeadlineExceeded  no room in time.  Unavailable  the link has failed.
-  absl::StatusOr<Ticket> Begin(shm::Entry entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
+  absl::StatusOr<Ticket> Begin(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
                                Room room);
   // Submits a request that has no answer; without room a free, release or cancel waits for Sweep, others are dropped: they are kindnesses.
   // Releases, hints and reports have time: they wake nobody, and are heard with the next request, or the next Sweep.

@@ -25,25 +25,25 @@ std::span<const ChunkKey> AsManyAsFit(std::span<const ChunkKey> keys) {
 
 }  // namespace
 
-Client::Reply Client::Call(shm::Entry entry, std::span<const ChunkKey> keys, int64_t deadline_us) {
+Client::Reply Client::Call(shm::Entry* entry, std::span<const ChunkKey> keys, int64_t deadline_us) {
   Reply reply;
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) {
     reply.status = Away();
     return reply;
   }
-  entry.keys = static_cast<uint32_t>(keys.size());
+  entry->keys = static_cast<uint32_t>(keys.size());
   const int64_t asked_nanos = MonotonicNanos();
-  entry.deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
+  entry->deadline_nanos = DeadlineNanos(deadline_us, asked_nanos);
   const std::span<const std::byte> arguments[] = {std::as_bytes(keys)};
   const absl::StatusOr<Link::Ticket> ticket = link->Begin(entry, arguments, asked_nanos, Link::Room::kWait);
   if (!ticket.ok()) {
     reply.status = ticket.status();
     return reply;
   }
-  const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry.deadline_nanos, Link::Spin::kBriefly);
+  const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry->deadline_nanos, Link::Spin::kBriefly);
   if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
-    link->Forget(*ticket, entry.opcode);
+    link->Forget(*ticket, entry->opcode);
     reply.status = NoAnswer();
     return reply;
   }
@@ -79,7 +79,8 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, uint32_t have, int64
                             kvist_hit* hit) {
   *hit = kvist_hit{};
   if (keys.empty()) return absl::OkStatus();
-  Reply reply = Call(LookupEntry(have, lease_us), AsManyAsFit(keys), deadline_us);
+  shm::Entry entry = LookupEntry(have, lease_us);
+  Reply reply = Call(&entry, AsManyAsFit(keys), deadline_us);
   hit->chunks = std::min(reply.chunks, static_cast<uint32_t>(keys.size()));
   hit->coming = reply.coming;
   hit->lease = reply.handle;
@@ -89,7 +90,8 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, uint32_t have, int64
 absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us,
                                              int64_t deadline_us) {
   if (keys.empty()) return kvist_op{0};
-  return Begin(LookupEntry(have, lease_us), Kind::kLookup, AsManyAsFit(keys), {}, deadline_us, {});
+  shm::Entry entry = LookupEntry(have, lease_us);
+  return Begin(&entry, Kind::kLookup, AsManyAsFit(keys), {}, deadline_us, {});
 }
 
 std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {
@@ -139,7 +141,7 @@ absl::Status Client::Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int
   if (keys.empty()) return absl::OkStatus();
   shm::Entry entry{};
   entry.opcode = opcode;
-  Reply reply = Call(entry, keys, deadline_us);
+  Reply reply = Call(&entry, keys, deadline_us);
   *chunks = std::min<uint32_t>(reply.chunks, static_cast<uint32_t>(keys.size()));
   return std::move(reply.status);
 }
@@ -147,7 +149,7 @@ absl::Status Client::Pin(shm::Opcode opcode, std::span<const ChunkKey> keys, int
 absl::Status Client::Flush(int64_t deadline_us, uint32_t* chunks) {
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kFlush;
-  Reply reply = Call(entry, {}, deadline_us);
+  Reply reply = Call(&entry, {}, deadline_us);
   *chunks = reply.chunks;
   return std::move(reply.status);
 }
@@ -185,7 +187,7 @@ absl::StatusOr<kvist_allocation> Client::Allocate(uint32_t group, uint32_t chunk
   entry.opcode = shm::Opcode::kAllocate;
   entry.group = static_cast<uint16_t>(group);
   entry.chunks = chunks;
-  Reply reply = Call(entry, {}, deadline_us);
+  Reply reply = Call(&entry, {}, deadline_us);
   if (!reply.status.ok()) return std::move(reply.status);
   return reply.handle;
 }

@@ -124,7 +124,6 @@ void Core::On(const LookupAsked& event, Effects* out) {
 void Core::Answer(const LookupAsked& event, const Session& session, uint32_t position, bool waited, Effects* out) {
   const Space& space = spaces_[session.space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
-  LookupAnswered answer{.session = event.session, .tag = event.tag, .waited = waited};
   for (uint16_t group = 0; position > 0 && group < groups; ++group) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{group});
     chunks_.Charge(needed.size());
@@ -141,7 +140,8 @@ void Core::Answer(const LookupAsked& event, const Session& session, uint32_t pos
   counters_.lookup_chunks_asked += event.keys.size();
   counters_.lookup_chunks_hit += position;
 
-  answer.chunks = position;
+  LeaseId granted;
+  uint32_t coming = 0;
   if (position > event.have && event.lease > absl::ZeroDuration() && FitsBehind(event.have, session, position)) {
     Lease lease = LeaseOn(session.space, position, event.have);
     lease.instance = session.instance;
@@ -149,12 +149,12 @@ void Core::Answer(const LookupAsked& event, const Session& session, uint32_t pos
     lease.by_layer = event.by_layer;
     lease.deadline = now_ + std::min(event.lease, options_.lease_max);
     const auto kept = lease.kept;
-    answer.lease = leases_.Grant(std::move(lease));
-    if (answer.lease) Keep(kept);
+    granted = leases_.Grant(std::move(lease));
+    if (granted) Keep(kept);
     // Nothing is read for whom it couldn't be kept.
-    if (answer.lease && (space.below > 0 || !reading_.empty())) answer.coming = Fetch(answer.lease, session.space);
+    if (granted && (space.below > 0 || !reading_.empty())) coming = Fetch(granted, session.space);
   }
-  out->push_back(answer);
+  out->emplace_back(std::in_place_type<LookupAnswered>, event.session, event.tag, position, coming, granted, waited);
   if (weighed) ReadLeft(out);  // not into what the lease keeps
 }
 

@@ -30,9 +30,9 @@ void RingProducer::Reclaim() {
 // Fits into a core's second-level cache (1 MiB and more on servers).
 constexpr uint64_t kNearBytes = MiB(1).value;
 
-std::optional<uint64_t> RingProducer::Place(uint64_t size) const {
-  if (tail_ - head_seen_ >= kEntries) return std::nullopt;
-  if (size > kArenaBytes.value) return std::nullopt;
+uint64_t RingProducer::Place(uint64_t size) const {
+  if (tail_ - head_seen_ >= kEntries) return kNowhere;
+  if (size > kArenaBytes.value) return kNowhere;
   const uint64_t end = arena_end_ % kArenaBytes.value;
   uint64_t at = arena_end_;
   // Arguments are contiguous: what doesn't fit at the end of the arena goes to its start. So does what is past the part that caches hold, or
@@ -43,19 +43,19 @@ std::optional<uint64_t> RingProducer::Place(uint64_t size) const {
   const bool again = begin < end && end > kNearBytes && ArenaBytes(size) + kNearBytes / 4 * 3 <= begin;
   if (end != 0 && (empty || again || end + size > kArenaBytes.value)) at += kArenaBytes.value - end;
   const uint64_t in_use_from = empty ? at : arena_begin_;
-  if (at + ArenaBytes(size) - in_use_from > kArenaBytes.value) return std::nullopt;
+  if (at + ArenaBytes(size) - in_use_from > kArenaBytes.value) return kNowhere;
   return at;
 }
 
 std::optional<std::span<std::byte>> RingProducer::Reserve(uint64_t size, Entry* entry) {
-  std::optional<uint64_t> at = Place(size);
-  if (!at.has_value()) {
+  uint64_t at = Place(size);
+  if (at == kNowhere) {
     Reclaim();
     at = Place(size);
   }
-  if (!at.has_value()) return std::nullopt;
-  entry->arena = *at;
-  return std::span<std::byte>(memory_.arena() + *at % kArenaBytes.value, size);
+  if (at == kNowhere) return std::nullopt;
+  entry->arena = at;
+  return std::span<std::byte>(memory_.arena() + at % kArenaBytes.value, size);
 }
 
 void RingProducer::Write(const Entry& entry) {

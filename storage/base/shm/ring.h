@@ -36,8 +36,10 @@ class RingProducer {
   void Wake();
 
  private:
-  // Where arguments of `size` go now, as far as it is known what the daemon has consumed.
-  std::optional<uint64_t> Place(uint64_t size) const;
+  // Where arguments of `size` go now, as far as it is known what the daemon has consumed; kNowhere: there is no room.
+  static constexpr uint64_t kNowhere =
+      UINT64_MAX;  // no optional, whose flag would be written as a byte and read as a word: a stall
+  uint64_t Place(uint64_t size) const;
   // Learns what the daemon has consumed.
   void Reclaim();
   void Write(const Entry& entry);
