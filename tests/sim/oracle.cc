@@ -380,14 +380,13 @@ bool Oracle::HangsOnCleared(const Shard& shard) const {
   std::optional<ChunkKey> above = shard.parent;
   for (int steps = 0; above.has_value() && steps < 64; ++steps) {
     const ChunkName name{shard.space.value, shard.group.value, *above};
-    const auto fill = current_fill_.find(name);
-    if (below == 0 && fill != current_fill_.end() && !fills_[fill->second].ended)
-      return fills_[fill->second].orphan || fills_[fill->second].cleared;
+    const auto current = current_fill_.find(name);
+    const Fill* const filling =
+        current == current_fill_.end() || fills_[current->second].ended ? nullptr : &fills_[current->second];
     const auto found = newest_.find({name, shard.rank.value});
-    if (found == newest_.end()) {  // another rank's, at most
-      return fill != current_fill_.end() && !fills_[fill->second].ended &&
-             (fills_[fill->second].orphan || fills_[fill->second].cleared);
-    }
+    if ((below == 0 && filling != nullptr) ||
+        found == newest_.end())  // what it hangs on is half a store, another rank's at most
+      return filling != nullptr && (filling->orphan || filling->cleared);
     const ShardId id = found->second;
     if (below != 0 && below < id && below < last_clear->second) return true;  // it may hang on an earlier one
     oldest = std::min(oldest, id);
