@@ -90,8 +90,8 @@ class Client {
   // Reads the answer of a request that has ended, and gives its cell back.
   static Reply Read(Link& link, Link::Ticket ticket);
   static absl::Status NoAnswer();
-  // Asks and waits for the answer. Completes the entry: here and in Begin it is filled where it lies, for a copy of fields that were just
-  // written waits until they have left the store buffer.
+  // Asks and waits for the answer. Completes the entry, as Begin does, where it lies: each copy of it would load wider than its fields were just
+  // written, and so wait until they have left the store buffer. One copy is left, into the ring.
   Reply Call(shm::Entry* entry, std::span<const ChunkKey> keys, int64_t deadline_us);
   // Says what has no answer, if there is somebody to hear it.
   void Tell(shm::Entry entry, std::span<const ChunkKey> keys);

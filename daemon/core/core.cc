@@ -154,7 +154,13 @@ void Core::Answer(const LookupAsked& event, const Session& session, uint32_t pos
     // Nothing is read for whom it couldn't be kept.
     if (granted && (space.below > 0 || !reading_.empty())) coming = Fetch(granted, session.space);
   }
-  out->emplace_back(std::in_place_type<LookupAnswered>, event.session, event.tag, position, coming, granted, waited);
+  auto& answer = std::get<LookupAnswered>(out->emplace_back(std::in_place_type<LookupAnswered>));  // filled where it lies
+  answer.session = event.session;
+  answer.tag = event.tag;
+  answer.chunks = position;
+  answer.coming = coming;
+  answer.lease = granted;
+  answer.waited = waited;
   if (weighed) ReadLeft(out);  // not into what the lease keeps
 }
 

@@ -384,8 +384,8 @@ bool Oracle::HangsOnCleared(const Shard& shard) const {
     const Fill* const filling =
         current == current_fill_.end() || fills_[current->second].ended ? nullptr : &fills_[current->second];
     const auto found = newest_.find({name, shard.rank.value});
-    if ((below == 0 && filling != nullptr) ||
-        found == newest_.end())  // what it hangs on is half a store, another rank's at most
+    // Half a store right above, or no complete shard of this rank here: another rank's half store at most, or nothing.
+    if ((below == 0 && filling != nullptr) || found == newest_.end())
       return filling != nullptr && (filling->orphan || filling->cleared);
     const ShardId id = found->second;
     if (below != 0 && below < id && below < last_clear->second) return true;  // it may hang on an earlier one

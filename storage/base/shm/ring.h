@@ -36,9 +36,9 @@ class RingProducer {
   void Wake();
 
  private:
-  // Where arguments of `size` go now, as far as it is known what the daemon has consumed; kNowhere: there is no room.
-  static constexpr uint64_t kNowhere =
-      UINT64_MAX;  // no optional, whose flag would be written as a byte and read as a word: a stall
+  // No optional: its flag would be written as a byte and read as a word, a stall. Never a place: those are multiples of 64.
+  static constexpr uint64_t kNowhere = UINT64_MAX;
+  // Where arguments of `size` go now, as far as it is known what the daemon has consumed; kNowhere: no room.
   uint64_t Place(uint64_t size) const;
   // Learns what the daemon has consumed.
   void Reclaim();
