@@ -55,7 +55,10 @@ def listening_ports(pid):
     """TCP ports at which a process listens."""
     inodes, ports = set(), []
     for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        target = os.readlink(entry)
+        try:
+            target = os.readlink(entry)
+        except FileNotFoundError:
+            continue  # closed since it was listed
         if target.startswith("socket:["):
             inodes.add(target[len("socket:["):-1])
     for table in ("tcp", "tcp6"):
