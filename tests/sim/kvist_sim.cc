@@ -53,23 +53,18 @@ void PrintTotals(const Totals& t) {
               c.new_cores, c.chunks_kept, c.hits_kept, c.slots_in_doubt);
 }
 
-std::string ReplayOf(const std::string& program, uint64_t seed, uint64_t events) {
-  return program + " --seed " + std::to_string(seed) + " --events " + std::to_string(events) + " --trace";
+std::string ReplayOf(const std::string& program, const World::Options& options) {
+  return kvist::sim::ReplayOf(program, options.seed,
+                              {{"--events", options.events},
+                               {"--invariants-every", options.invariants_every},
+                               {"--plant", static_cast<uint64_t>(kvist::core::planted)}});
 }
 
-// Runs one seed; on a broken promise prints it and what replays it.
 bool RunSeed(const World::Options& options, const char* program, Totals* totals) {
   World world(options);
-  const bool kept = world.Run();
+  const bool kept = kvist::sim::RunAndTell(&world, options.seed, ReplayOf(program, options));
+  if (kept && options.trace) std::printf("digest %016" PRIx64 "\n", world.digest());
   *totals = {world.coverage(), world.events(), world.evictions()};
-  if (!kept) {
-    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s\n", options.seed,
-                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(),
-                ReplayOf(program, options.seed, options.events).c_str());
-  } else if (options.trace) {
-    std::printf("digest %016" PRIx64 "\n", world.digest());
-  }
-  std::fflush(stdout);
   return kept;
 }
 
@@ -84,7 +79,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "replay this seed");
   app.add_option("--seeds", seeds, "run so many seeds");
   app.add_option("--first", first, "the first of them");
-  app.add_option("--events", options.events, "events of the core a seed")->capture_default_str();
+  app.add_option("--events", options.events, "events of the core a seed")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
@@ -102,21 +97,18 @@ int main(int argc, char** argv) {
   if (seeds == 0) {
     if (replays) {
       World world(options);
-      const bool kept = world.Run();
-      std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(),
-                  world.events());
-      return kept ? 0 : 1;
+      return kvist::sim::PrintDigest(&world, options.seed);
     }
     const bool kept = RunSeed(options, argv[0], &totals);
     if (kept) PrintTotals(totals);
     return kept ? 0 : 1;
   }
+  const auto with = [&](uint64_t seed) {
+    World::Options one = options;
+    one.seed = seed;
+    return one;
+  };
   return kvist::sim::RunSeeds<Totals>(
-      first, seeds, bug,
-      [&](uint64_t seed, Totals* mine) {
-        World::Options one = options;
-        one.seed = seed;
-        return RunSeed(one, argv[0], mine);
-      },
-      [&](uint64_t seed) { return ReplayOf(argv[0], seed, options.events); }, PrintTotals);
+      first, seeds, bug, [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
+      [&](uint64_t seed) { return ReplayOf(argv[0], with(seed)); }, PrintTotals);
 }

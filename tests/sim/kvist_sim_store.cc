@@ -39,21 +39,15 @@ void PrintTotals(const Totals& t) {
   std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
 }
 
-std::string ReplayOf(const std::string& program, uint64_t seed, const StoreWorld::Options& options) {
-  return program + " --seed " + std::to_string(seed) + " --events " + std::to_string(options.events) +
-         (options.plant == StoreWorld::Plant::kNone ? "" : " --plant " + std::to_string(static_cast<int>(options.plant))) +
-         " --trace";
+std::string ReplayOf(const std::string& program, const StoreWorld::Options& options) {
+  return kvist::sim::ReplayOf(program, options.seed,
+                              {{"--events", options.events}, {"--plant", static_cast<uint64_t>(options.plant)}});
 }
 
 bool RunSeed(const StoreWorld::Options& options, const char* program, Totals* totals) {
   StoreWorld world(options);
-  const bool kept = world.Run();
+  const bool kept = kvist::sim::RunAndTell(&world, options.seed, ReplayOf(program, options));
   *totals = {world.coverage(), world.events()};
-  if (!kept) {
-    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ": %s\n  replay: %s\n", options.seed,
-                world.verdict().promise().c_str(), world.events(), world.verdict().detail().c_str(),
-                ReplayOf(program, options.seed, options).c_str());
-  }
   return kept;
 }
 
@@ -68,7 +62,9 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "replay this seed");
   app.add_option("--seeds", seeds, "run so many seeds");
   app.add_option("--first", first, "the first of them");
-  app.add_option("--events", options.events, "events of the owner a seed")->capture_default_str();
+  app.add_option("--events", options.events, "events of the owner a seed")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   app.add_flag("--trace", options.trace, "print every event");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all that was heard");
   app.add_option("--plant", bug, "plant this bug around the store, and succeed when a seed fails")->check(CLI::Range(1, 5));
@@ -83,20 +79,18 @@ int main(int argc, char** argv) {
   setrlimit(RLIMIT_NOFILE, &files);
 
   if (seeds > 0) {
+    const auto with = [&](uint64_t seed) {
+      StoreWorld::Options one = options;
+      one.seed = seed;
+      return one;
+    };
     return kvist::sim::RunSeeds<Totals>(
-        first, seeds, bug,
-        [&](uint64_t seed, Totals* mine) {
-          StoreWorld::Options one = options;
-          one.seed = seed;
-          return RunSeed(one, argv[0], mine);
-        },
-        [&](uint64_t seed) { return ReplayOf(argv[0], seed, options); }, PrintTotals);
+        first, seeds, bug, [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
+        [&](uint64_t seed) { return ReplayOf(argv[0], with(seed)); }, PrintTotals);
   }
   if (replays) {
     StoreWorld world(options);
-    const bool kept = world.Run();
-    std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", options.seed, world.digest(), world.events());
-    return kept ? 0 : 1;
+    return kvist::sim::PrintDigest(&world, options.seed);
   }
   Totals totals;
   const bool kept = RunSeed(options, argv[0], &totals);

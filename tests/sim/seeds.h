@@ -9,9 +9,42 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 namespace kvist::sim {
+
+// The command that does a run again: all that it depends on must be among the options, of which those that are 0 are left out.
+inline std::string ReplayOf(const std::string& program, uint64_t seed,
+                            std::initializer_list<std::pair<const char*, uint64_t>> options) {
+  std::string command = program + " --seed " + std::to_string(seed);
+  for (const auto& [name, value] : options) {
+    if (value != 0) command += std::string(" ") + name + " " + std::to_string(value);
+  }
+  return command + " --trace";
+}
+
+// Runs a world; when it breaks a promise says which, in one line that is the same in each replay, and what replays it.
+template <class World>
+bool RunAndTell(World* world, uint64_t seed, const std::string& replay) {
+  const bool kept = world->Run();
+  if (!kept) {
+    std::printf("seed %" PRIu64 " broke '%s' at event %" PRIu64 ", digest %016" PRIx64 ": %s\n  replay: %s\n", seed,
+                world->verdict().promise().c_str(), world->events(), world->digest(), world->verdict().detail().c_str(),
+                replay.c_str());
+  }
+  std::fflush(stdout);
+  return kept;
+}
+
+// Runs a world, and prints only what two processes must agree on; the exit status.
+template <class World>
+int PrintDigest(World* world, uint64_t seed) {
+  const bool kept = world->Run();
+  std::printf("seed %" PRIu64 " digest %016" PRIx64 " events %" PRIu64 "\n", seed, world->digest(), world->events());
+  return kept ? 0 : 1;
+}
 
 // Many seeds, each in a process of its own, so that one that aborts is only one failure.
 // `Totals`: what a run tells of itself, uint64_t and nothing else.
