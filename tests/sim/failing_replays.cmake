@@ -1,0 +1,18 @@
+# A seed that fails must fail again, in other processes: runs SIM until a seed finds bug PLANT, then what it says replays that, twice. The same
+# promise must break at the same event, after the same effects.
+execute_process(COMMAND ${SIM} --seeds 200 --plant ${PLANT} OUTPUT_VARIABLE found RESULT_VARIABLE failed)
+if(failed OR NOT found MATCHES "(seed [0-9]+ broke '[^']+' at event [0-9]+, digest [0-9a-f]+:[^\n]*)\n  replay: ([^\n]+)\n")
+  message(FATAL_ERROR "planted bug ${PLANT} broke no promise: ${found}")
+endif()
+set(broke "${CMAKE_MATCH_1}")
+set(replay "${CMAKE_MATCH_2}")
+separate_arguments(command UNIX_COMMAND "${replay}")
+foreach(time first second)
+  execute_process(COMMAND ${command} OUTPUT_VARIABLE output RESULT_VARIABLE failed)
+  string(FIND "${output}" "${broke}\n" at)
+  if(NOT failed EQUAL 1 OR at EQUAL -1)
+    string(REGEX MATCH "seed [0-9]+ broke [^\n]*" instead "${output}")
+    message(FATAL_ERROR "does not replay the ${time} time (exit ${failed}): ${replay}\nfound: ${broke}\nthen:  ${instead}")
+  endif()
+endforeach()
+message(STATUS "replayed twice: ${broke}")
