@@ -53,6 +53,27 @@ void PrintTotals(const Totals& t) {
               c.new_cores, c.chunks_kept, c.hits_kept, c.slots_in_doubt);
 }
 
+#ifdef KVIST_PLANTABLE
+// For people: the line that says whether a bug was found.
+std::string NameOf(kvist::core::PlantedBug bug) {
+  using Bug = kvist::core::PlantedBug;
+  const auto name = [&](const char* what) { return std::to_string(static_cast<int>(bug)) + " of the core (" + what + ")"; };
+  switch (bug) {
+    case Bug::kNone: break;
+    case Bug::kPublishBeforeCompletion: return name("published before completion");
+    case Bug::kSlotReusedUnderHold: return name("slot reused under a hold");
+    case Bug::kGenerationNotChecked: return name("generation not checked");
+    case Bug::kLeaseOfDeadSessionKept: return name("lease of a dead session kept");
+    case Bug::kSealedAfterOneRank: return name("sealed after one rank");
+    case Bug::kHalfStoreTakenOver: return name("half store taken over");
+    case Bug::kSlotInDoubtReused: return name("slot in doubt reused");
+  }
+  return "";
+}
+#else
+std::string NameOf(kvist::core::PlantedBug) { return ""; }
+#endif
+
 std::string ReplayOf(const std::string& program, const World::Options& options) {
   return kvist::sim::ReplayOf(program, options.seed,
                               {{"--events", options.events},
@@ -109,6 +130,7 @@ int main(int argc, char** argv) {
     return one;
   };
   return kvist::sim::RunSeeds<Totals>(
-      first, seeds, bug, [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
+      first, seeds, NameOf(kvist::core::PlantedBug{bug}),
+      [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
       [&](uint64_t seed) { return ReplayOf(argv[0], with(seed)); }, PrintTotals);
 }

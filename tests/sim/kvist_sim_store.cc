@@ -39,6 +39,22 @@ void PrintTotals(const Totals& t) {
   std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
 }
 
+std::string NameOf(StoreWorld::Plant plant) {
+  using Plant = StoreWorld::Plant;
+  const auto name = [&](const char* what) {
+    return std::to_string(static_cast<int>(plant)) + " of the store (" + what + ")";
+  };
+  switch (plant) {
+    case Plant::kNone: break;
+    case Plant::kNoFlush: return name("no flush");
+    case Plant::kCommitTooEarly: return name("commits told too early");
+    case Plant::kErasuresLost: return name("erasures lost");
+    case Plant::kClearTooEarly: return name("clears told too early");
+    case Plant::kUnchecked: return name("refused bytes served");
+  }
+  return "";
+}
+
 std::string ReplayOf(const std::string& program, const StoreWorld::Options& options) {
   return kvist::sim::ReplayOf(program, options.seed,
                               {{"--events", options.events}, {"--plant", static_cast<uint64_t>(options.plant)}});
@@ -85,7 +101,7 @@ int main(int argc, char** argv) {
       return one;
     };
     return kvist::sim::RunSeeds<Totals>(
-        first, seeds, bug, [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
+        first, seeds, NameOf(options.plant), [&](uint64_t seed, Totals* mine) { return RunSeed(with(seed), argv[0], mine); },
         [&](uint64_t seed) { return ReplayOf(argv[0], with(seed)); }, PrintTotals);
   }
   if (replays) {

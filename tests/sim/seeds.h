@@ -88,11 +88,13 @@ Outcome RunApart(const std::function<bool(Totals*)>& run, const std::string& rep
   return Outcome::kAborted;
 }
 
-// Seeds `first` to `first + seeds - 1`; the exit status. With a planted bug: succeeds as soon as one fails, and says how many it took.
+// Seeds `first` to `first + seeds - 1`; the exit status. With a planted bug (its name, else empty): succeeds as soon as a seed breaks a promise,
+// and says how many it took. A seed that stops the process has found nothing: what is tested are the promises, not the checks inside.
 // Of many, every kind of thing must have happened: a simulation in which nothing is ever evicted proves little about eviction.
 template <class Totals>
-int RunSeeds(uint64_t first, uint64_t seeds, int planted, const std::function<bool(uint64_t seed, Totals*)>& run,
-             const std::function<std::string(uint64_t seed)>& replay, const std::function<void(const Totals&)>& print) {
+int RunSeeds(uint64_t first, uint64_t seeds, const std::string& planted,
+             const std::function<bool(uint64_t seed, Totals*)>& run, const std::function<std::string(uint64_t seed)>& replay,
+             const std::function<void(const Totals&)>& print) {
   Totals totals;
   uint64_t failed = 0;
   for (uint64_t i = 0; i < seeds; ++i) {
@@ -104,13 +106,14 @@ int RunSeeds(uint64_t first, uint64_t seeds, int planted, const std::function<bo
       continue;
     }
     ++failed;
-    if (planted == 0) continue;
-    std::printf("planted bug %d: found by %s after %" PRIu64 " seed%s of at most %" PRIu64 "\n", planted,
-                outcome == Outcome::kBroken ? "the oracle" : "a check inside", i + 1, i == 0 ? "" : "s", seeds);
+    if (planted.empty() || outcome == Outcome::kAborted) continue;
+    std::printf("planted bug %s: found by the oracle after %" PRIu64 " seed%s of at most %" PRIu64 "\n", planted.c_str(),
+                i + 1, i == 0 ? "" : "s", seeds);
     return 0;
   }
-  if (planted != 0) {
-    std::printf("planted bug %d: not found by %" PRIu64 " seeds\n", planted, seeds);
+  if (!planted.empty()) {
+    std::printf("planted bug %s: not found by %" PRIu64 " seeds, of which %" PRIu64 " stopped the process\n",
+                planted.c_str(), seeds, failed);
     return 1;
   }
   std::printf("%" PRIu64 " seeds, %" PRIu64 " failed\n", seeds, failed);
