@@ -1,9 +1,11 @@
 // kvist_sim: runs the real core in a simulated world, one seed a run.
 //   kvist_sim --seed S [--events N] [--trace]     replays one seed in this process
+//   kvist_sim --seed S --kill-everywhere MOST      the same, each time with another session dying at another point
 //   kvist_sim --seeds N [--first S] [--events N]  many, each in a process of its own, so that one that aborts is only one failure
 //   kvist_sim_plantable --seeds N --plant BUG      with this bug in the core: succeeds when a seed fails, and says how many it took
 // A failing seed prints the promise that broke and the command that replays it. Exit status 1: one failed.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <string>
@@ -78,6 +80,7 @@ std::string ReplayOf(const std::string& program, const World::Options& options) 
   return kvist::sim::ReplayOf(program, options.seed,
                               {{"--events", options.events},
                                {"--invariants-every", options.invariants_every},
+                               {"--kill-at", options.kill_at},
                                {"--plant", static_cast<uint64_t>(kvist::core::planted)}});
 }
 
@@ -89,11 +92,41 @@ bool RunSeed(const World::Options& options, const char* program, Totals* totals)
   return kept;
 }
 
+// Kills each session of a seed before each event, a run each: deaths at every point, not where chance has them. `most` of these, spread evenly,
+// or all when it is 0. Stops at the first that breaks something; the exit status.
+int SweepDeaths(World::Options options, uint64_t most, const char* program) {
+  World untouched(options);
+  if (!kvist::sim::RunAndTell(&untouched, options.seed, ReplayOf(program, options))) return 1;
+  const uint64_t points = untouched.deaths_possible();
+  const uint64_t runs = most == 0 ? points : std::min(most, points);
+  uint64_t in_flight = 0;
+  for (uint64_t i = 0; i < runs; ++i) {
+    options.kill_at = 1 + i * points / runs;
+    struct {
+      uint64_t in_flight;
+    } died;
+    const auto outcome = kvist::sim::RunApart<decltype(died)>(
+        [&](auto* mine) {
+          World world(options);
+          const bool kept = kvist::sim::RunAndTell(&world, options.seed, ReplayOf(program, options));
+          mine->in_flight = world.killed_in_flight() ? 1 : 0;
+          return kept;
+        },
+        ReplayOf(program, options), &died);
+    if (outcome != kvist::sim::Outcome::kKept) return 1;
+    in_flight += died.in_flight;
+  }
+  std::printf("seed %" PRIu64 ": %" PRIu64 " deaths of a session, at each of %" PRIu64 " points%s; %" PRIu64
+              " with copies in flight\n",
+              options.seed, runs, points, runs == points ? "" : " or so many that are spread over them", in_flight);
+  return in_flight > 0 ? 0 : 1;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   World::Options options;
-  uint64_t first = 1, seeds = 0;
+  uint64_t first = 1, seeds = 0, most = 0;
   int bug = 0;
   bool replays = false;
   CLI::App app("Runs kvist's core in a simulated world");
@@ -104,6 +137,9 @@ int main(int argc, char** argv) {
   app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--kill-at", options.kill_at, "with --seed: kill a session at this point");
+  const CLI::Option* sweep =
+      app.add_option("--kill-everywhere", most, "with --seed: a run for each such point; for so many of them, or 0: all");
   app.add_flag("--trace", options.trace, "print every event and effect");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
 #ifdef KVIST_PLANTABLE
@@ -114,6 +150,7 @@ int main(int argc, char** argv) {
   kvist::core::planted = kvist::core::PlantedBug{bug};
 #endif
 
+  if (*sweep) return SweepDeaths(options, most, argv[0]);
   Totals totals;
   if (seeds == 0) {
     if (replays) {

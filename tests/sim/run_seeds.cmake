@@ -1,10 +1,5 @@
-# Runs SIM over SEEDS seeds, FULL in a long campaign, or as many as the environment's VARIABLE says.
-set(seeds ${SEEDS})
-if(DEFINED ENV{${VARIABLE}})
-  set(seeds $ENV{${VARIABLE}})
-elseif("$ENV{KVIST_CAMPAIGN}" STREQUAL "full")
-  set(seeds ${FULL})
-endif()
+# Runs SIM over as many seeds as campaign_size.cmake says.
+include(${CMAKE_CURRENT_LIST_DIR}/campaign_size.cmake)
 # And those above them that have found something.
 foreach(seed ${ALSO})
   execute_process(COMMAND ${SIM} --seed ${seed} RESULT_VARIABLE failed)
@@ -12,7 +7,7 @@ foreach(seed ${ALSO})
     message(FATAL_ERROR "seed ${seed} failed, see above")
   endif()
 endforeach()
-execute_process(COMMAND ${SIM} --seeds ${seeds} RESULT_VARIABLE failed)
+execute_process(COMMAND ${SIM} --seeds ${size} RESULT_VARIABLE failed)
 if(failed)
   message(FATAL_ERROR "a seed failed, see above")
 endif()

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/left_index.h"
 #include "storage/base/check.h"
+#include "tests/sim/only.h"
 #include "tests/sim/trace.h"
 
 namespace kvist::sim {
@@ -163,20 +164,22 @@ void World::Crash() {
     uint32_t chunks;
   };
   std::vector<Asked> asked;
-  const auto ask = [&](size_t process, const std::vector<ChunkKey>& keys) {
+  // Nothing from a session that isn't there any more.
+  const auto ask = [&](size_t process, const std::vector<ChunkKey>& keys) -> std::optional<uint32_t> {
     const core::Effects& effects =
         Deliver(core::LookupAsked{processes_[process].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
-    return effects.empty() ? 0 : std::get<core::LookupAnswered>(effects[0]).chunks;
+    if (effects.empty()) return std::nullopt;
+    return std::get<core::LookupAnswered>(effects[0]).chunks;
   };
   for (size_t p = 0; p < processes_.size() && verdict_.kept(); ++p) {
     if (!processes_[p].open) continue;
     std::vector<ChunkKey> keys = Prompt();
-    const uint32_t chunks = ask(p, keys);
-    asked.push_back({p, std::move(keys), chunks});
+    if (const auto chunks = ask(p, keys)) asked.push_back({p, std::move(keys), *chunks});
   }
   if (!verdict_.kept()) return;
   if (options_.trace) std::printf("%" PRIu64 " the core dies\n", events_);
 
+  for (Process& process : processes_) process.open = false;
   copies_->LoseAll();
   oracle_->NewCore();
   core_.reset();
@@ -200,16 +203,16 @@ void World::Crash() {
   memory_->NewSlots();
   late_until_ = now_ + core_options_.doubt;
   ops_.clear();
-  for (Process& process : processes_) process.open = false;
 
   // Nothing that was a hit is lost.
   for (const Asked& one : asked) {
     if (verdict_.kept()) Open(processes_[one.process]);
     if (!verdict_.kept() || !processes_[one.process].open) return;
-    const uint32_t chunks = ask(one.process, one.keys);
-    oracle_->NoteHitsKept(chunks);
-    verdict_.Expect(chunks == one.chunks, kSurvives,
-                    absl::StrCat("a prompt had ", one.chunks, " chunks before the core died, and has ", chunks));
+    const std::optional<uint32_t> chunks = ask(one.process, one.keys);
+    if (!chunks.has_value()) continue;
+    oracle_->NoteHitsKept(*chunks);
+    verdict_.Expect(*chunks == one.chunks, kSurvives,
+                    absl::StrCat("a prompt had ", one.chunks, " chunks before the core died, and has ", *chunks));
   }
 }
 
@@ -267,9 +270,26 @@ void World::KillSession() {
     if (!dead_.empty()) Deliver(core::SessionClosed{prng_.Pick(dead_)});  // says so again
     return;
   }
+  Kill(process);
+}
+
+void World::Kill(Process& process) {
   process.open = false;
   dead_.push_back(process.session);
   Deliver(core::SessionClosed{process.session});
+}
+
+// Between two events, whatever the step that they are of has in mind: its session may be the one that is dead then.
+void World::KillAtPoint() {
+  const uint64_t before = deaths_possible_;
+  const auto is_open = [](const Process& process) { return process.open; };
+  deaths_possible_ += static_cast<uint64_t>(std::ranges::count_if(processes_, is_open));
+  if (options_.kill_at <= before || options_.kill_at > deaths_possible_) return;
+  auto process = std::ranges::find_if(processes_, is_open);
+  for (uint64_t point = before + 1; point < options_.kill_at; ++point)
+    process = std::find_if(process + 1, processes_.end(), is_open);
+  Kill(*process);
+  killed_in_flight_ = Only<core::SessionDrained>(effects_) == nullptr;
 }
 
 World::Process* World::RandomProcess(std::optional<core::Role> role) {
@@ -632,7 +652,9 @@ bool World::Drain() {
 
 template <class Event>
 const core::Effects& World::Deliver(const Event& event) {
+  KillAtPoint();
   effects_.clear();
+  if (!verdict_.kept()) return effects_;
   if (options_.trace) std::printf("%" PRIu64 " %s\n", events_, Print(event).c_str());
   const uint64_t work = core_->work();
   core_->Handle(event, &effects_);

@@ -33,6 +33,7 @@ class World {
     uint64_t events = 2500;         // of the core
     uint32_t invariants_every = 1;  // events between two checks of everything
     bool trace = false;             // a line per event on stdout
+    uint64_t kill_at = 0;           // the point at which a session dies besides, 1 to deaths_possible(); 0: none
   };
   explicit World(Options options);
 
@@ -44,6 +45,9 @@ class World {
   uint64_t evictions() const { return core_->status().evictions; }
   uint64_t events() const { return events_; }
   uint64_t digest() const { return digest_; }  // of all effects: equal runs have equal ones
+  // Points at which a session can die: before each event there is one for each that is open then.
+  uint64_t deaths_possible() const { return deaths_possible_; }
+  bool killed_in_flight() const { return killed_in_flight_; }  // kill_at met a session with copies in flight
 
  private:
   struct KnownLease {
@@ -84,6 +88,8 @@ class World {
   void OpenSession();
   void OpenImpossibleSession();
   void KillSession();
+  void Kill(Process& process);
+  void KillAtPoint();
   void Lookup();
   void Load();
   void Compute();  // an engine has computed a prompt: every rank gets something to store
@@ -151,6 +157,8 @@ class World {
   uint64_t next_job_ = 1;
   uint64_t events_ = 0;
   uint64_t steps_ = 0;
+  uint64_t deaths_possible_ = 0;
+  bool killed_in_flight_ = false;
   uint64_t digest_ = 0xcbf29ce484222325;
 };
 
