@@ -23,6 +23,8 @@ struct Totals {
   kvist::sim::Oracle::Coverage coverage;
   uint64_t events = 0;
   uint64_t evictions = 0;
+  uint64_t shortages = 0;
+  uint64_t rolled_back = 0;
 };
 
 void PrintTotals(const Totals& t) {
@@ -41,6 +43,9 @@ void PrintTotals(const Totals& t) {
               " expired\n",
               c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.too_many_ghosts, c.stores_lost, c.fills_failed,
               c.fills_expired);
+  std::printf("shortages: %" PRIu64 "; %" PRIu64
+              " stores gave back slots of some shards of a chunk, for want of the others\n",
+              t.shortages, t.rolled_back);
   std::printf("pins: %" PRIu64 " pinned, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64
               " cleared; allocations: %" PRIu64 " given, %" PRIu64 " refused; swaps: %" PRIu64 " out, %" PRIu64
               " in, %" PRIu64 " refused, %" PRIu64 " freed under a copy\n",
@@ -88,7 +93,7 @@ bool RunSeed(const World::Options& options, const char* program, Totals* totals)
   World world(options);
   const bool kept = kvist::sim::RunAndTell(&world, options.seed, ReplayOf(program, options));
   if (kept && options.trace) std::printf("digest %016" PRIx64 "\n", world.digest());
-  *totals = {world.coverage(), world.events(), world.evictions()};
+  *totals = {world.coverage(), world.events(), world.evictions(), world.shortages(), world.rolled_back()};
   return kept;
 }
 

@@ -16,6 +16,8 @@ namespace kvist::sim {
 using ShardId =
     uint32_t;  // one store of one shard; 0 is none. Never reused, so old bytes of a key are not taken for new ones.
 
+inline constexpr uint32_t kSlotPagesMax = 4;  // that a shard has, in these worlds
+
 // One rank's bytes of a chunk, as one store wrote them.
 struct Shard {
   SpaceId space;

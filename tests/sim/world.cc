@@ -24,7 +24,7 @@ ChunkKey KeyFrom(uint64_t seed) {
 
 }  // namespace
 
-World::World(Options options) : options_(options), prng_(options.seed), crashes_(~options.seed) {
+World::World(Options options) : options_(options), prng_(options.seed), crashes_(~options.seed), scarce_(~options.seed * 3) {
   core_options_.lease_max = absl::Milliseconds(prng_.Between(200, 5000));
   core_options_.fill_timeout = absl::Milliseconds(prng_.Between(200, 3000));
   core_options_.lease_share = prng_.Between(20, 100) / 100.0;
@@ -50,6 +50,8 @@ void World::MakePool() {
   slots_ = std::make_unique<pool::SlotAllocator>(*std::move(slots));
   if (prng_.Percent(30)) core_options_.quotas["blue"] = pool_.slab_bytes * prng_.Between(1, 3);
   if (prng_.Percent(10)) core_options_.quotas["green"] = pool_.slab_bytes * prng_.Between(1, 6) + KiB(4);
+  shortage_ = std::make_unique<Shortage>(slots_.get(), &scarce_);
+  if (options_.seed % 5 == 0) shortage_percent_ = scarce_.Between(2, 40);  // in some worlds, beside crashes and without
   memory_ = std::make_unique<Memory>(pool_.regions, slots_.get(), &verdict_);
   MakeCore();
   oracle_ = std::make_unique<Oracle>(core_options_, slots_.get(), memory_.get(), &verdict_);
@@ -73,14 +75,14 @@ void World::MakeSpaces() {
     const uint32_t groups = prng_.Percent(50) ? 1 : prng_.Between(2, 3);
     for (uint32_t g = 0; g < groups; ++g) {
       core::GroupSpec& group = spec.groups.emplace_back();
-      const uint32_t pages = prng_.Between(1, 4);
+      const uint32_t pages = prng_.Between(1, kSlotPagesMax);
       if (prng_.Percent(groups == 1 ? 10 : 50)) {
         group.reuse.kind = prng_.Percent(50) ? GroupKind::kWindow : GroupKind::kState;
         if (group.reuse.kind == GroupKind::kWindow) group.reuse.window_chunks = prng_.Between(1, 4);
       }
       if (prng_.Percent(20)) group.ranks_per_shard = ranks % 2 == 0 && prng_.Percent(50) ? 2 : ranks;
       for (uint32_t r = 0; r < ranks / group.ranks_per_shard; ++r)
-        group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, 4))));
+        group.slot_bytes.push_back(KiB(4 * (prng_.Percent(80) ? pages : prng_.Between(1, kSlotPagesMax))));
     }
     spaces_.push_back(std::move(spec));
   }
@@ -571,6 +573,7 @@ void World::StepCopies() {
 // Faults stop; everything ends, all processes leave, and nothing may remain; then the pool must serve a newcomer.
 bool World::Drain() {
   copies_->StopFaults();
+  shortage_percent_ = 0;
   const auto settle = [&] {
     const auto quiet = [&] {
       const core::CoreStatus status = core_->status();
@@ -657,7 +660,7 @@ const core::Effects& World::Deliver(const Event& event) {
   if (!verdict_.kept()) return effects_;
   if (options_.trace) std::printf("%" PRIu64 " %s\n", events_, Print(event).c_str());
   const uint64_t work = core_->work();
-  core_->Handle(event, &effects_);
+  Handle(event);
   ++events_;
   if (options_.trace) {
     for (const core::Effect& effect : effects_) std::printf("    %s\n", Print(effect).c_str());
@@ -674,6 +677,23 @@ const core::Effects& World::Deliver(const Event& event) {
   oracle_->Compare(*core_);
   if (verdict_.kept() && events_ % options_.invariants_every == 0) core_->CheckInvariants();
   return effects_;
+}
+
+template <class Event>
+void World::Handle(const Event& event) {
+  constexpr bool kStores = std::is_same_v<Event, core::StoreAsked>;
+  if constexpr (kStores || std::is_same_v<Event, core::AllocateAsked>) {
+    if (shortage_percent_ > 0 && scarce_.Percent(shortage_percent_)) {
+      shortage_->Begin();
+      core_->Handle(event, &effects_);
+      const bool went = shortage_->End() > 0;
+      ++shortages_;
+      // An allocation gives whole chunks back, too.
+      if (kStores && went) ++rolled_back_;
+      return;
+    }
+  }
+  core_->Handle(event, &effects_);
 }
 
 void World::CarryOut(const core::Effect& effect) {

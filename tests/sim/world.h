@@ -14,6 +14,7 @@
 #include "tests/sim/memory.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/prng.h"
+#include "tests/sim/shortage.h"
 #include "tests/sim/verdict.h"
 #include "tests/support/kept_sections.h"
 #include "tests/support/told_chunks.h"
@@ -44,6 +45,10 @@ class World {
   const Oracle::Coverage& coverage() const { return oracle_->coverage(); }
   uint64_t evictions() const { return core_->status().evictions; }
   uint64_t events() const { return events_; }
+  uint64_t shortages() const { return shortages_; }  // events for which the pool had no room
+  uint64_t rolled_back() const {
+    return rolled_back_;
+  }  // stores that reserved slots of a chunk's shards and gave them back, for want of others
   uint64_t digest() const { return digest_; }  // of all effects: equal runs have equal ones
   // Points at which a session can die: before each event there is one for each that is open then.
   uint64_t deaths_possible() const { return deaths_possible_; }
@@ -121,16 +126,22 @@ class World {
   // The core's answer to one event: judged, then acted upon.
   template <class Event>
   const core::Effects& Deliver(const Event& event);
+  // Does that, at times with next to no room.
+  template <class Event>
+  void Handle(const Event& event);
   void CarryOut(const core::Effect& effect);
   void Digest(const core::Effects& effects);
 
   const Options options_;
   Prng prng_;
   Prng crashes_;  // of its own, so that worlds without crashes are what they were before there were any
+  Prng scarce_;   // and so for shortages
   Verdict verdict_;
   core::CoreOptions core_options_;
   pool::SlotAllocator::Options pool_;
   std::unique_ptr<pool::SlotAllocator> slots_;
+  std::unique_ptr<Shortage> shortage_;
+  uint32_t shortage_percent_ = 0;  // of the events that reserve
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<test::KeptSections> index_;
   std::unique_ptr<core::Core> core_;
@@ -157,6 +168,8 @@ class World {
   uint64_t next_job_ = 1;
   uint64_t events_ = 0;
   uint64_t steps_ = 0;
+  uint64_t shortages_ = 0;
+  uint64_t rolled_back_ = 0;
   uint64_t deaths_possible_ = 0;
   bool killed_in_flight_ = false;
   uint64_t digest_ = 0xcbf29ce484222325;
