@@ -33,6 +33,18 @@ WRONG = {  # file -> the include in it that must be refused
     "daemon/core/k.cc": "#include <spdlog/spdlog.h>",
     "daemon/core/l.cc": "#include <stdio.h>",
     "daemon/core/m.h": '#include "storage/pool/pinned_region.h"',
+    "daemon/core/n.cc": '#include "storage/pool/memory_file.h"',
+    "daemon/core/o.cc": '#include "storage/pool/huge_pages.h"',
+    "daemon/core/p.cc": '#include "storage/pool/memory_limit.h"',
+    "daemon/core/q.cc": '#include "storage/base/private_file.h"',
+    "daemon/core/s.cc": '#include "storage/base/memory_cgroups.h"',
+    "daemon/core/t.cc": '#include "storage/base/usable_cpus.h"',
+    "daemon/core/u.cc": '#include "storage/base/runtime_dir.h"',
+    "daemon/core/v.cc": '#include "storage/base/mutex.h"',
+    "daemon/core/w.cc": '#include "storage/base/log_subject.h"',
+    "daemon/core/x.cc": "#include <syncstream>",
+    "daemon/core/y.cc": '#include "absl/strings/str_format.h"',
+    "daemon/core/z.cc": '#include "daemon/core/../session/server.h"',
     "daemon/session/a.cc": '#include "daemon/rpc/node_service.h"',
     "daemon/session/b.cc": '#include "daemon/config.h"',
     "daemon/session/c.cc": '#include "proto/node.grpc.pb.h"',
@@ -52,6 +64,8 @@ WRONG = {  # file -> the include in it that must be refused
     "examples/a.cc": '#include "storage/base/ids.h"',
     "examples/tinyllm/b.cc": '#include "connector/src/client.h"',
     "examples/tinyllm/c.cc": '#include "tests/support/fake.h"',
+    "examples/tinyllm/d.cc": '#include "kvist/../../src/client.h"',
+    "examples/tinyllm/e.cc": '#include <kvist/../../../storage/base/ids.h>',
 }
 
 RIGHT = {
