@@ -129,10 +129,10 @@ class ChunkTable {
   // And for what Find and Add will touch, of up to kPrefetched names; their NameHashes.
   static constexpr size_t kPrefetched = 16;
   std::array<uint32_t, kPrefetched> PrefetchNames(SpaceId space, GroupId group, std::span<const ChunkKey> keys) const;
-  // The same, if it is a hit by itself: sealed, and of `epoch`. For groups whose chunks don't hang on others.
+  // As Find, but kNoChunk unless the chunk is a hit by itself: whole, and of `epoch`. For groups whose chunks don't hang on others.
   ChunkIndex FindVisible(SpaceId space, GroupId group, uint32_t epoch, const ChunkKey& key) const;
 
-  // Fills `path` with the places of the leading keys whose chunks are sealed, of `epoch`, and each the child of the one before (keys
+  // Fills `path` with the places of the leading keys whose chunks are whole, of `epoch`, and each the child of the one before (keys
   // come from clients: a key that hangs elsewhere is no hit). 512 random chunks cost 512 cache misses, so they are asked for in
   // batches ahead of use.
   void FindPrefix(SpaceId space, GroupId group, uint32_t epoch, std::span<const ChunkKey> keys,

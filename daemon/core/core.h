@@ -110,7 +110,9 @@ struct CoreOptions {
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
-  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), and the last step.
+  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), and the last step. For any event
+  // from an event_work of 2 * kKeysMax on; the default is twice that. Only tests set less (down to 16, where this is 544): there an event that
+  // names more, such as a clear of 4,096 keys with a remote store, exceeds it.
   uint64_t EventWorkBound() const { return 2 * uint64_t{event_work} + 512; }
 
   absl::Status Validate() const;  // names the field
