@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "tests/bench/pinning.h"
 
 namespace kvist::bench {
 namespace {
@@ -21,6 +22,7 @@ using Sgemm = void (*)(int order, int transpose_a, int transpose_b, int m, int n
                        int lda, const float* b, int ldb, float beta, float* c, int ldc);
 constexpr int kRowMajor = 101, kNoTranspose = 111;
 
+// On all processors that this process may use, whatever the environment says: fewer would make it an easy limit.
 Sgemm LoadSgemm() {
   void* library = ::dlopen("libopenblas.so.0", RTLD_NOW);
   void* found = library == nullptr ? nullptr : ::dlsym(library, "cblas_sgemm");
@@ -28,6 +30,16 @@ Sgemm LoadSgemm() {
     std::fprintf(stderr, "kvist-bench: no OpenBLAS (libopenblas0): %s\n", ::dlerror());
     std::exit(1);
   }
+  const auto set_threads = reinterpret_cast<void (*)(int)>(::dlsym(library, "openblas_set_num_threads"));
+  const auto threads = reinterpret_cast<int (*)()>(::dlsym(library, "openblas_get_num_threads"));
+  const auto core = reinterpret_cast<const char* (*)()>(::dlsym(library, "openblas_get_corename"));
+  const auto wanted = static_cast<int>(UsableCpus().size());
+  if (set_threads != nullptr) set_threads(wanted);
+  if (threads == nullptr || threads() != wanted) {
+    std::fprintf(stderr, "kvist-bench: OpenBLAS doesn't use the %d processors that this process may\n", wanted);
+    std::exit(1);
+  }
+  std::fprintf(stderr, "OpenBLAS: %d threads, its kernels for %s\n", wanted, core != nullptr ? core() : "an unknown processor");
   return reinterpret_cast<Sgemm>(found);
 }
 

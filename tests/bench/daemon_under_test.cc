@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<DaemonUnderTest>> DaemonUnderTest::Start(daemon::
   test->socket_ = absl::StrCat(test->directory_.path(), "/engine.sock");
   options.session.socket = test->socket_;
   options.admin.socket = absl::StrCat(test->directory_.path(), "/admin.sock");
-  options.ssd.enabled = false;  // what is measured here is DRAM; the tier's own are `ssd` and `overhead`
+  options.ssd.enabled = false;  // what is measured here is DRAM: `roundtrip`, `overhead` and `ssd` have kvistd with its tier
   options.daemon.state_dir = absl::StrCat(test->directory_.path(), "/state");
   options.metrics.listen = "";  // runs beside others have the port
   KVIST_RETURN_IF_ERROR(daemon::FillDefaults(&options));

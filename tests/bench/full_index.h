@@ -16,12 +16,15 @@
 namespace kvist::bench {
 
 // A daemon whose index holds as many chunks as one wants: of a pool without memory, where slots have numbers and copies end when they are
-// submitted. Chains of kChainChunks random keys are stored by a worker, and a scheduler may look them up.
+// submitted. Below it is a tier that is never written to, so that the core goes about with chunks as where there is an SSD. Chains of
+// kChainChunks random keys are stored by a worker, and a scheduler may look them up. They grow side by side, kTurnChunks at a time, as those of
+// many conversations: what one chain has lies apart.
 //
 // Threads: one.
 class FullIndex {
  public:
   static constexpr uint32_t kChainChunks = 512;
+  static constexpr uint32_t kTurnChunks = 8;  // 2,048 tokens: a question and its answer
   static constexpr uint64_t kChunks = 1'000'000;  // that figures are asked for
   static constexpr uint64_t kQuickChunks = 20 * kChainChunks;
 
@@ -37,6 +40,8 @@ class FullIndex {
   kvist::Client& scheduler() { return scheduler_; }
 
  private:
+  absl::Status AwaitAll(std::span<const kvist_op> stores);
+
   std::unique_ptr<EngineMemory> memory_;
   std::unique_ptr<DaemonUnderTest> daemon_;
   kvist::Client scheduler_, worker_;

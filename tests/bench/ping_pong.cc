@@ -1,9 +1,17 @@
 #include "tests/bench/ping_pong.h"
 
 #include <linux/futex.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <new>
+
+#include "daemon/session/short_slice.h"
+#include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "tests/bench/pinning.h"
 
@@ -14,26 +22,39 @@ constexpr int64_t kSpinNanos = 50'000;
 
 }  // namespace
 
-PingPong::PingPong(int cpu, Wait wait) : wait_(wait), thread_([this, cpu] { Answer(cpu); }) {}
+PingPong::PingPong(int cpu, Wait wait, Slices slices) : wait_(wait) {
+  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  KVIST_CHECK(memory != MAP_FAILED);
+  shared_ = new (memory) Shared;
+  const pid_t parent = ::getpid();
+  pid_ = ::fork();
+  KVIST_CHECK(pid_ >= 0);
+  if (pid_ > 0) return;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() == parent) Answer(cpu, slices);
+  ::_exit(0);
+}
 
 PingPong::~PingPong() {
-  stop_.store(true);
+  shared_->stop.store(true);
   Round();  // its answer is the last
-  thread_.join();
+  ::waitpid(pid_, nullptr, 0);
+  ::munmap(shared_, sizeof(Shared));
 }
 
 void PingPong::Round() {
-  const uint32_t seen = pong_.word.load(std::memory_order_relaxed);
-  Publish(ping_, seen + 1);
-  Await(pong_, seen);
+  const uint32_t seen = shared_->pong.word.load(std::memory_order_relaxed);
+  Publish(shared_->ping, seen + 1);
+  Await(shared_->pong, seen);
 }
 
-void PingPong::Answer(int cpu) {
+void PingPong::Answer(int cpu, Slices slices) {
   const Pinned pinned(cpu);
+  if (slices == Slices::kShort) session::AskForShortSlices();
   for (uint32_t seen = 0;; ++seen) {
-    Await(ping_, seen);
-    const bool last = stop_.load(std::memory_order_relaxed);  // written before the ping
-    Publish(pong_, seen + 1);
+    Await(shared_->ping, seen);
+    const bool last = shared_->stop.load(std::memory_order_relaxed);  // written before the ping
+    Publish(shared_->pong, seen + 1);
     if (last) return;
   }
 }
