@@ -23,6 +23,10 @@ static_assert(shm::kCells <= core::Sessions::kOpsPerSession, "a cell is an opera
 constexpr uint32_t kKeysPerWork = 32;
 constexpr uint32_t kPagesPerWork = 16;
 
+// Page ids that kvistd keeps for a session's operations until they end: 8 MiB. Four of the largest requests, or 256 of 128,000 tokens each in pages
+// of 16.
+constexpr uint64_t kPagesInFlight = 4 * uint64_t{shm::kPagesMax};
+
 // A stream may keep a copy waiting for so long at most, whatever the deadline.
 constexpr int64_t kReadyWithinNanos = 60'000'000'000;
 
@@ -186,6 +190,8 @@ absl::Status EngineSession::HandleEntry(const shm::Entry& entry, int64_t now_nan
   pending.opcode = entry.opcode;
   pending.keys = entry.keys;
   pending.busy = true;
+  pending.page_count = entry.pages;
+  pages_in_flight_ += entry.pages;
   ++ops_in_flight_;
   pending.sequence = entry.sequence;
   const auto ours = [&](const auto* effect) {
@@ -322,6 +328,11 @@ absl::Status EngineSession::ReadPages(const shm::Entry& entry, uint64_t chunks, 
     return absl::InvalidArgumentError(
         absl::StrCat("layers [", pending->first_layer, ", +", pending->layers, ") of ", layers));
   }
+  if (entry.pages > kPagesInFlight - pages_in_flight_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the session's operations in flight name ", pages_in_flight_,
+                                                     " pages, with this one ", entry.pages, " more, and ", kPagesInFlight,
+                                                     " are allowed: wait for some to end"));
+  }
   CopyOut(pages, entry.pages, &pending->pages);
   for (const PageId page : pending->pages) {
     if (page.value >= layout.pages && (store || page != kNoPage))
@@ -355,7 +366,7 @@ cuda::Copy EngineSession::Begin(const core::CopyStarted& effect, std::vector<std
       copy.page_table.insert(copy.page_table.end(), first, first + per_chunk);
     }
   }
-  pending.pages.clear();
+  pending.pages = std::vector<PageId>();
   return copy;
 }
 
@@ -410,10 +421,13 @@ bool EngineSession::Abandoned(core::RequestTag tag) const {
 void EngineSession::End(uint32_t cell_index, uint32_t sequence, const absl::Status& status, uint32_t copied,
                         uint32_t skipped, uint32_t refused, uint64_t handle) {
   Pending& pending = pending_[cell_index];
-  if (pending.busy) --ops_in_flight_;
+  if (pending.busy) {
+    --ops_in_flight_;
+    pages_in_flight_ -= pending.page_count;
+  }
   pending.busy = false;
   pending.op = {};
-  pending.pages.clear();
+  pending.pages = std::vector<PageId>();  // and their memory: a refused request may name half a million
   shm::Cell* cell = memory_->cell(cell_index);
   cell->status = static_cast<uint32_t>(status.code());
   cell->copied = copied;

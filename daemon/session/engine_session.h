@@ -87,7 +87,8 @@ class EngineSession {
     uint32_t sequence = 0;
     OpId op;
     GroupId group;
-    std::vector<PageId> pages;
+    std::vector<PageId> pages;  // until its copy begins
+    uint32_t page_count = 0;    // what it counts in pages_in_flight_
     uint32_t first_layer = 0;
     uint32_t layers = 0;
     shm::Opcode opcode{};
@@ -121,6 +122,7 @@ class EngineSession {
   shm::RingConsumer ring_;
   std::shared_ptr<const cuda::BusClaim> bus_claim_;  // null: the session has no GPU memory
   std::vector<Pending> pending_;                     // [cell]
+  uint64_t pages_in_flight_ = 0;                     // page ids of operations that haven't ended
   std::vector<ChunkKey> keys_;                       // scratch of one entry
   core::Hint hint_;                                  // of the entry that is at the ring's end while hint_left_ isn't empty
   std::span<const ChunkKey> hint_left_;              // keys_ that it hasn't been told of

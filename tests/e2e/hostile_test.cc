@@ -401,6 +401,33 @@ TEST_CASE("Row 30: page ids that aren't the session's are refused") {
   }
 }
 
+TEST_CASE("Row 30: large requests that are refused leave nothing behind") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kProvoked);
+  Bystander bystander(daemon);
+  session::ClientFrame hello = RawClient::GoodHello();  // with as many pages a chunk as can be
+  hello.mutable_hello()->mutable_space()->set_page_tokens(1);
+  hello.mutable_hello()->mutable_space()->set_chunk_tokens(shm::kPagesMax / shm::kKeysMax);
+  RawClient client(daemon);
+  client.Open(hello, client.memfd());
+  std::memset(client.memory.arena(), 0, shm::kArenaBytes.value);  // its own, before it counts
+  const auto ask = [&](uint32_t cell) {
+    shm::Entry load = Good(shm::Opcode::kLoad, cell);
+    load.chunks = shm::kKeysMax;
+    load.pages = shm::kPagesMax;
+    load.lease = 12345;
+    client.Submit(load);
+    CHECK(client.Status(load) == absl::StatusCode::kAborted);
+  };
+  ask(0);
+  const uint64_t before = daemon.ResidentBytes() / 1024;
+  for (uint32_t cell = 0; cell < shm::kCells; ++cell) ask(cell);
+  const uint64_t after = daemon.ResidentBytes() / 1024;
+  std::printf("row 30: %u loads of %u pages refused, resident memory %lu -> %lu KiB\n", shm::kCells, shm::kPagesMax, before,
+              after);
+  if (!kSanitized) CHECK(after < before + 8192);
+}
+
 TEST_CASE("Row 30: what is wrong in entries without an answer ends their session, and what is right doesn't") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kProvoked);

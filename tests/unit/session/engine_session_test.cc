@@ -30,7 +30,7 @@ std::vector<ChunkKey> Keys(uint32_t count) {
 // A worker session between a client's ring and a core, without a reactor: what is drained shows in `effects`.
 class Fixture {
  public:
-  explicit Fixture(uint32_t groups) {
+  explicit Fixture(uint32_t groups, uint32_t pages_per_chunk = 1, uint32_t all_pages = kPages) {
     auto created = *shm::SessionMemory::Create();
     client_ = *shm::SessionMemory::Map(created.fd.get());
     ring_ = std::make_unique<shm::RingProducer>(&client_, -1);
@@ -41,11 +41,11 @@ class Fixture {
     auto memory = std::make_shared<cuda::KvMemory>();
     cuda::KvLayout layout;
     layout.layers.resize(1);
-    layout.pages = kPages;
+    layout.pages = all_pages;
     layout.page_stride = KiB(4);
     layout.segment_offsets = {Bytes{0}};
     layout.segment_bytes = KiB(4);
-    layout.pages_per_chunk = 1;
+    layout.pages_per_chunk = pages_per_chunk;
     memory->layouts.assign(groups, layout);
     registration.memory = std::move(memory);
     for (uint32_t g = 0; g < groups; ++g) registration.space.groups.push_back({.slot_bytes = {KiB(4)}});
@@ -79,6 +79,8 @@ class Fixture {
     REQUIRE(drained.ok());
     return *drained;
   }
+
+  absl::StatusCode Status(uint32_t cell) { return static_cast<absl::StatusCode>(client_.cell(cell)->status); }
 
   static constexpr uint32_t kPages = 8;
   core::CoreOptions options;
@@ -165,6 +167,28 @@ TEST_CASE("EngineSession ends a turn after large requests, so that others have t
   CHECK(first < kLarge);
   CHECK(f.Drain({.entries = 100, .work = 100'000}) == kLarge + 4 - first);
   CHECK(f.effects.size() == kLarge + 4);
+}
+
+TEST_CASE("EngineSession keeps page ids of a bounded number of operations, and takes more when some have ended") {
+  constexpr uint32_t kPerChunk = shm::kPagesMax / shm::kKeysMax, kFit = 4;
+  Fixture f(1, kPerChunk, shm::kPagesMax);
+  const auto load = [&](uint32_t cell) {
+    shm::Entry entry = f.EntryOf(shm::Opcode::kLoad, cell, 1);
+    entry.chunks = shm::kKeysMax;
+    f.Submit(entry, {}, shm::kPagesMax);
+    REQUIRE(f.Drain() == 1);
+  };
+  for (uint32_t cell = 0; cell < kFit; ++cell) load(cell);
+  REQUIRE(f.effects.size() == kFit);  // the core refuses their lease, which the session has not been told yet
+  load(kFit);
+  CHECK(f.effects.size() == kFit);
+  CHECK(f.Status(kFit) == absl::StatusCode::kResourceExhausted);
+  f.session->Answer(std::get<core::OpEnded>(f.effects[0]));
+  CHECK(f.Status(0) == absl::StatusCode::kAborted);
+  load(0);
+  CHECK(f.effects.size() == kFit + 1);
+  load(kFit);
+  CHECK(f.effects.size() == kFit + 1);
 }
 
 }  // namespace
