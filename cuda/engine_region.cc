@@ -35,30 +35,37 @@ absl::Status ReadFrom(const DeviceRegion& region, ByteOffset at, iovec out) {
 
 }  // namespace
 
-absl::StatusOr<EngineRegion> EngineRegion::OfFile(UniqueFd fd) {
+absl::StatusOr<EngineRegion> EngineRegion::OfFile(UniqueFd&& fd) {
   // Only files that live in memory and that the kernel serves by itself: one on FUSE or NFS could keep a copy waiting for
-  // ever, and one of explicit huge pages (hugetlb) faults with SIGBUS where its owner has punched a hole, sealed or not.
+  // ever, and already whoever asks what it is. What has seals lives in memory, and their being there is asked of no file system.
+  const absl::Status wrong_kind =
+      absl::InvalidArgumentError("KV memory region: neither a memfd (without MFD_HUGETLB) nor a file on tmpfs");
+  if (::fcntl(fd.get(), F_GET_SEALS) < 0) return wrong_kind;
+  // One of explicit huge pages (hugetlb) faults with SIGBUS where its owner has punched a hole, sealed or not.
   struct statfs filesystem;
   struct stat file;
-  if (::fstatfs(fd.get(), &filesystem) != 0 || ::fstat(fd.get(), &file) != 0) {
-    return absl::InvalidArgumentError("KV memory region: the descriptor is not open");
-  }
-  if (!S_ISREG(file.st_mode) || filesystem.f_type != TMPFS_MAGIC) {
-    return absl::InvalidArgumentError("KV memory region: neither a memfd (without MFD_HUGETLB) nor a file on tmpfs");
+  if (::fstatfs(fd.get(), &filesystem) != 0 || ::fstat(fd.get(), &file) != 0 || !S_ISREG(file.st_mode) ||
+      filesystem.f_type != TMPFS_MAGIC) {
+    return wrong_kind;
   }
   const int flags = ::fcntl(fd.get(), F_GETFL);
   if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_PATH) != 0) {
     return absl::InvalidArgumentError("KV memory region: not open for reading and writing");
   }
+  if ((flags & O_APPEND) != 0) {
+    return absl::InvalidArgumentError(
+        "KV memory region: open for appending (O_APPEND), so what is loaded would go to its end");
+  }
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (seals >= 0 && (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
+  if ((seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)) != 0) {
     return absl::InvalidArgumentError("KV memory region: sealed against writing, so nothing could be loaded into it");
   }
   // The length is asked after the seals: what a seal says then holds for it.
   if (::fstat(fd.get(), &file) != 0 || file.st_size <= 0) return absl::InvalidArgumentError("KV memory region: empty");
   const Bytes length{static_cast<uint64_t>(file.st_size)};
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return EngineRegion(FileRegion{std::move(fd), length}, length);
+  if ((seals & F_SEAL_SHRINK) == 0) return EngineRegion(FileRegion{std::move(fd), length}, length);
   KVIST_ASSIGN_OR_RETURN(Mapping mapping, Mapping::Create(fd.get(), length, Mapping::Access::kReadWrite));
+  fd.reset();
   return EngineRegion(MappedRegion{std::move(mapping)}, length);
 }
 

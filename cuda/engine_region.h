@@ -49,10 +49,11 @@ class EngineRegion {
  public:
   using Way = std::variant<MappedRegion, FileRegion, ProcessRegion, DeviceRegion>;
 
-  // Takes over `fd`: a memfd of plain pages, or a file on tmpfs. Mapped if it is sealed against shrinking.
-  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, sealed against writing. Those of
+  // Of `fd`: a memfd of plain pages, or a file on tmpfs. Mapped if it is sealed against shrinking. Taken over only when this is OK: until
+  // the file is known to be one of these nothing is done with it that its file system could make last, and that includes closing it.
+  // Errors: InvalidArgument  neither of these, empty, not open for reading and writing, appending, sealed against writing. Those of
   //   mmap.
-  static absl::StatusOr<EngineRegion> OfFile(UniqueFd fd);
+  static absl::StatusOr<EngineRegion> OfFile(UniqueFd&& fd);
 
   // [address, address + length) of a process. Reads its first and last byte, to see whether the kernel lets us.
   // Errors: InvalidArgument  empty, or no addresses. Those of EngineProcess.

@@ -87,7 +87,7 @@ absl::Status CopyExtents(Direction direction, const MappedRegion& region, Extent
 }
 
 absl::Status CopyExtents(Direction direction, const FileRegion& region, ExtentCursor& cursor) {
-  if (direction == Direction::kLoad) KVIST_RETURN_IF_ERROR(RequireLength(region.fd.get(), region.length));
+  if (direction == Direction::kLoad) KVIST_RETURN_IF_ERROR(RequireWritable(region.fd.get(), region.length));
   FileBatch batch;
   for (Extent extent; cursor.Next(&extent); batch.Add(extent)) {
     if (!batch.Takes(extent)) KVIST_RETURN_IF_ERROR(batch.Transfer(direction, region.fd.get()));

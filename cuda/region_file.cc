@@ -1,5 +1,6 @@
 #include "cuda/region_file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -50,7 +51,11 @@ absl::Status WriteRegion(int fd, ByteOffset at, std::span<iovec> pieces) {
   return TransferAll<::pwritev>("pwritev to an engine's memory file", fd, at, pieces);
 }
 
-absl::Status RequireLength(int fd, Bytes length) {
+absl::Status RequireWritable(int fd, Bytes length) {
+  if ((::fcntl(fd, F_GETFL) & O_APPEND) != 0) {
+    return absl::FailedPreconditionError(
+        "the engine's memory file was set to append (O_APPEND) after registration, so nothing can be loaded into it");
+  }
   struct stat file;
   if (::fstat(fd, &file) != 0) return ErrnoStatus("fstat of an engine's memory file", errno);
   if (static_cast<uint64_t>(file.st_size) < length.value) return Shrunk(length.value);

@@ -48,6 +48,7 @@ void Door::Open(const std::function<void(Guest)>& come_in) {
       Refuse(socket.get(), admitted);
       LogRefusal(std::string(admitted.message()));
       calls_.refused();
+      calls_.close(peer.uid, std::move(socket));
       continue;
     }
     ++guests_;
@@ -88,8 +89,9 @@ bool Door::MakeRoom(uid_t newcomer) {
 
 uint32_t Door::OfOneUid() const { return std::min(limits_.of_one_uid, std::max(limits_.guests / 2, 1U)); }
 
+void Door::Leaves() { --guests_; }
+
 void Door::Left(uid_t uid) {
-  --guests_;
   const auto of_uid = guests_of_.find(uid);
   if (--of_uid->second == 0) guests_of_.erase(of_uid);
 }

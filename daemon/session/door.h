@@ -37,16 +37,19 @@ class Door {
   struct Calls {
     std::function<void(const std::string& warning)> log;  // at most a line a second
     std::function<void()> refused;                        // for each
-    // Sends a guest of this user away who isn't served yet, so that it has Left; false: there is none.
+    // Closes the socket of one who doesn't come in; what lies in it may keep whoever does that waiting.
+    std::function<void(uid_t of, UniqueFd socket)> close;
+    // Sends a guest of this user away who isn't served yet, so that it Leaves; false: there is none.
     std::function<bool(uid_t of)> make_room;
   };
   Door(UniqueFd listening, Limits limits, Calls calls);
 
   int fd() const { return listening_.get(); }
 
-  // Takes some of those who wait; each that may come in is a guest until it has Left.
+  // Takes some of those who wait; each that may come in is a guest until it Leaves, and one of its user's until it has Left, too.
   void Open(const std::function<void(Guest guest)>& come_in);
-  void Left(uid_t uid);
+  void Leaves();         // its place is free for others
+  void Left(uid_t uid);  // and all of it is closed, so that its user may have another
 
   // From now on; sends nobody away who is in.
   void SetGuestsMax(uint32_t guests) { limits_.guests = guests; }

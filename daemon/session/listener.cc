@@ -20,6 +20,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/session/closer.h"
 #include "daemon/session/door.h"
 #include "daemon/session/listening_socket.h"
 #include "daemon/session/probe_check.h"
@@ -69,6 +70,7 @@ struct Listener::State {
     SpaceDigest digest;
     std::string memory_proof;
     std::optional<Ending> over;  // how it ended while it was being opened
+    std::vector<UniqueFd> sent;  // with packets, and not wanted
 
     std::string SpaceName() const {
       return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(digest.bytes.data()), 8));
@@ -85,6 +87,7 @@ struct Listener::State {
   Options options;
   Reactor* reactor = nullptr;
   std::optional<Door> door;
+  Closer closer;
   UniqueFd epoll;
   UniqueFd inbox_event;
   UniqueFd own_pidfd;
@@ -173,15 +176,16 @@ struct Listener::State {
     if (found == connections.end()) return;
     Connection& connection = found->second;
     if (connection.over.has_value() || connection.stage == Connection::Stage::kDraining) return;  // heard beside its end
-    absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get());
+    absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get(), &connection.sent);
     if (absl::IsNotFound(frame.status())) return;
     if (absl::IsUnavailable(frame.status())) return HungUp(number, Ending::kHungUp, "it hung up");
     if (!frame.ok()) return Reject(&connection, frame.status());
+    // After a packet with more descriptors the connection ends, so they are those of one.
+    connection.sent = std::move(frame->fds);
     v1::ClientFrame message;
     if (!message.ParseFromString(frame->bytes))
       return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
-    if (connection.stage == Connection::Stage::kHello && message.has_hello())
-      return Hello(&connection, message.hello(), std::move(frame->fds));
+    if (connection.stage == Connection::Stage::kHello && message.has_hello()) return Hello(&connection, message.hello());
     if (connection.stage == Connection::Stage::kProbing && !connection.check.has_value() && message.has_probe_written()) {
       connection.check.emplace(connection.registration.memory, connection.probing, connection.nonce);
       checks.push_back(number);
@@ -190,9 +194,9 @@ struct Listener::State {
     Reject(&connection, absl::InvalidArgumentError("a packet came out of turn"));
   }
 
-  void Hello(Connection* connection, const v1::Hello& hello, std::vector<UniqueFd> fds) {
+  void Hello(Connection* connection, const v1::Hello& hello) {
     absl::StatusOr<Registration> registration =
-        CheckHello(hello, std::move(fds), connection->tenant, connection->peer, options.gpu_service);
+        CheckHello(hello, connection->sent, connection->tenant, connection->peer, options.gpu_service);
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);
@@ -341,7 +345,12 @@ struct Listener::State {
     const auto found = connections.find(number);
     if (found == connections.end()) return;
     if (found->second.stage != Connection::Stage::kDraining) Unwatch(found->second);
-    door->Left(found->second.peer.uid);
+    Connection& connection = found->second;
+    const uid_t uid = connection.peer.uid;
+    door->Leaves();
+    // Its user has had it until all of it is closed: so who keeps that waiting has ever fewer.
+    connection.sent.push_back(std::move(connection.socket));
+    closer.Close(uid, std::move(connection.sent), [this, uid] { Post([this, uid] { door->Left(uid); }); });
     connections.erase(found);
   }
 
@@ -391,9 +400,15 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   auto state = std::make_unique<State>();
   KVIST_ASSIGN_OR_RETURN(UniqueFd listening, ListenAt(options.socket, options.mode, options.group));
   State* raw = state.get();
-  state->door.emplace(std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
-                      Door::Calls{[raw](const std::string& warning) { raw->Log(true, warning); },
-                                  [raw] { raw->Count(Ending::kRefused); }, [raw](uid_t of) { return raw->MakeRoom(of); }});
+  state->door.emplace(
+      std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
+      Door::Calls{[raw](const std::string& warning) { raw->Log(true, warning); }, [raw] { raw->Count(Ending::kRefused); },
+                  [raw](uid_t of, UniqueFd socket) {
+                    std::vector<UniqueFd> all;
+                    all.push_back(std::move(socket));
+                    raw->closer.Close(of, std::move(all));
+                  },
+                  [raw](uid_t of) { return raw->MakeRoom(of); }});
   state->options = std::move(options);
   state->reactor = reactor;
   state->epoll = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));

@@ -236,7 +236,7 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
 }
 
 absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
-                                                                 std::vector<UniqueFd> fds, const Peer& peer,
+                                                                 std::span<UniqueFd> fds, const Peer& peer,
                                                                  cuda::Gpus* gpus) {
   if (fds.empty() && described.process_regions().empty() && described.device_regions().empty())
     return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
@@ -341,7 +341,7 @@ absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description) {
   return forms;
 }
 
-absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer, GpuService service) {
   if (hello.protocol_version() != shm::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
@@ -367,7 +367,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<Uniq
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
-      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, std::move(fds), peer, service.gpus));
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, fds, peer, service.gpus));
       break;
     }
     default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");

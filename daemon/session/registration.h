@@ -2,6 +2,7 @@
 #define KVIST_DAEMON_SESSION_REGISTRATION_H_
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,7 +44,8 @@ struct GpuService {
   cuda::Gpus* gpus = nullptr;            // null: none is served
   const MemoryProofs* proofs = nullptr;  // beside `gpus`
 };
-absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::vector<UniqueFd> fds, const std::string& tenant,
+// Of `fds`, which came with it, what is no KV memory stays there (EngineRegion::OfFile says why).
+absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer, GpuService service = {});
 
 // The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.

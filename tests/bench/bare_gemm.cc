@@ -39,7 +39,8 @@ Sgemm LoadSgemm() {
     std::fprintf(stderr, "kvist-bench: OpenBLAS doesn't use the %d processors that this process may\n", wanted);
     std::exit(1);
   }
-  std::fprintf(stderr, "OpenBLAS: %d threads, its kernels for %s\n", wanted, core != nullptr ? core() : "an unknown processor");
+  std::fprintf(stderr, "OpenBLAS: %d threads, its kernels for %s\n", wanted,
+               core != nullptr ? core() : "an unknown processor");
   return reinterpret_cast<Sgemm>(found);
 }
 

@@ -80,7 +80,8 @@ absl::Status RunClear(const Settings& settings, Report* report) {
   const std::vector<int> cpus = UsableCpus();
   const int client_cpu = cpus[0], daemon_cpu = cpus[cpus.size() > 1 ? 1 : 0];
   const uint64_t chunks = settings.quick ? FullIndex::kQuickChunks : FullIndex::kChunks;
-  PingPong futex(daemon_cpu, PingPong::Wait::kSleep, PingPong::Slices::kShort);  // first: a fork makes its parent's next writes slow
+  PingPong futex(daemon_cpu, PingPong::Wait::kSleep,
+                 PingPong::Slices::kShort);  // first: a fork makes its parent's next writes slow
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<FullIndex> index, FullIndex::Create(chunks, daemon_cpu));
   const Pinned pinned(client_cpu);
   Clears clears(index.get(), chunks);

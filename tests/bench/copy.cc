@@ -321,12 +321,16 @@ absl::Status CheckLimit(const Settings& settings, bool store, CopyBench& bench, 
                              0.05 * settings.time, [&]() -> absl::StatusOr<double> { return bench.RunLoop(loop); },
                              [&]() -> absl::StatusOr<double> { return bench.RunLoop(plain); }));
   const Pair rates = Rates(MedianByRatio(pairs), bench.BytesOf(bench.chunks()));
-  const Case check{absl::StrCat("limit check, ", store ? "store" : "load", ": loop, plain memcpy"), rates.product, "GB/s", rates.limit, Better::kHigher, 1};
+  const Case check{absl::StrCat("limit check, ", store ? "store" : "load", ": loop, plain memcpy"),
+                   rates.product,
+                   "GB/s",
+                   rates.limit,
+                   Better::kHigher,
+                   1};
   report->cases.push_back(check);
   if (check.misses() && !settings.quick) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the hand-written loop is slower than a plain memcpy ", store ? "gather" : "scatter",
-                     " of 64 KiB pages: it is no limit"));
+    return absl::FailedPreconditionError(absl::StrCat("the hand-written loop is slower than a plain memcpy ",
+                                                      store ? "gather" : "scatter", " of 64 KiB pages: it is no limit"));
   }
   return absl::OkStatus();
 }

@@ -24,7 +24,7 @@ namespace kvist::bench {
 class FullIndex {
  public:
   static constexpr uint32_t kChainChunks = 512;
-  static constexpr uint32_t kTurnChunks = 8;  // 2,048 tokens: a question and its answer
+  static constexpr uint32_t kTurnChunks = 8;      // 2,048 tokens: a question and its answer
   static constexpr uint64_t kChunks = 1'000'000;  // that figures are asked for
   static constexpr uint64_t kQuickChunks = 20 * kChainChunks;
 

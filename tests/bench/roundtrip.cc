@@ -28,7 +28,8 @@ constexpr int kIdleRounds = 16;    // of a slice
 constexpr int kWarmRounds = 2000;  // of a slice; about a millisecond
 constexpr size_t kTrials = 15;     // slices of each of two limits, of which the faster is taken
 constexpr int kWarmUp = 200;       // rounds before it that are not measured
-constexpr absl::Duration kSettled = absl::Milliseconds(500);  // past a kvistd's start: the pool is touched, the handshake over
+constexpr absl::Duration kSettled =
+    absl::Milliseconds(500);  // past a kvistd's start: the pool is touched, the handshake over
 // A process that is asked for nothing: this much of a core at most.
 constexpr double kIdleShare = 0.01;
 
@@ -101,10 +102,9 @@ absl::StatusOr<std::unique_ptr<PingPong>> FasterPingPong(const std::string& name
                                                          absl::StatusOr<double> (*measure)(const Ask&)) {
   auto ordinary = std::make_unique<PingPong>(cpu, wait, PingPong::Slices::kOrdinary);
   auto small = std::make_unique<PingPong>(cpu, wait, PingPong::Slices::kShort);
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs,
-                         Alternate(
-                             absl::ZeroDuration(), [&] { return measure(RoundsOf(*small)); },
-                             [&] { return measure(RoundsOf(*ordinary)); }, kTrials));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(
+                                                            absl::ZeroDuration(), [&] { return measure(RoundsOf(*small)); },
+                                                            [&] { return measure(RoundsOf(*ordinary)); }, kTrials));
   const Pair middle = MedianByRatio(pairs);
   std::fprintf(stderr, "%s: a ping-pong takes %.2f us with ordinary slices, %.2f with short ones\n", name.c_str(),
                middle.limit * 1e6, middle.product * 1e6);

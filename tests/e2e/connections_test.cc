@@ -4,6 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -27,6 +28,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/slow_to_close.h"
 #include "tests/support/temp_dir.h"
 
 namespace session = kvist::session::v1;
@@ -37,11 +39,14 @@ using kvist::test::BecomeUser;
 using kvist::test::Bystander;
 using kvist::test::ChildProcess;
 using kvist::test::DaemonProcess;
+using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::FdsFallTo;
 using kvist::test::FullCampaign;
 using kvist::test::kProvoked;
 using kvist::test::RawClient;
+using kvist::test::SlowToClose;
+using kvist::test::StatusOf;
 using kvist::test::TempDir;
 
 namespace {
@@ -160,6 +165,26 @@ class Flood {
   UniqueFd report_;
 };
 
+// A packet of any length, with a descriptor or none.
+void SendWith(const UniqueFd* fd, std::string bytes, int socket) {
+  iovec part{bytes.data(), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (fd != nullptr) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof(int));
+    const int number = fd->get();
+    std::memcpy(CMSG_DATA(head), &number, sizeof number);
+  }
+  REQUIRE(::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+}
+
 // Microseconds of lookups in order, until `enough`.
 template <class Enough>
 std::vector<double> LookupMicros(FakeEngine* engine, const std::vector<kvist_key>& keys, Enough enough) {
@@ -271,6 +296,42 @@ TEST_CASE("Row 31: a kvistd without descriptors refuses connections with the rea
   REQUIRE(FdsFallTo(daemon, 128));
   RawClient again(daemon);
   again.Open();
+}
+
+TEST_CASE("Row 31: descriptors that take their owner's time to close keep nobody else waiting") {
+  constexpr int kLinger = 30;
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kProvoked);
+  std::optional<Bystander> bystander(daemon);
+  std::vector<std::unique_ptr<SlowToClose>> slow;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const std::string hello = RawClient::GoodHello().SerializeAsString();
+  for (const std::vector<std::string>& packets : std::vector<std::vector<std::string>>{
+           {"no frame"}, {hello}, {std::string(shm::kFrameBytesMax, '\0') + "too long"}, {"no frame", "never read"}}) {
+    slow.push_back(std::make_unique<SlowToClose>(kLinger));
+    clients.push_back(std::make_unique<RawClient>(daemon));
+    daemon.Signal(SIGSTOP);  // so that what it gets is the last of the socket's descriptors
+    for (const std::string& packet : packets) {
+      SendWith(&packet == &packets.back() ? &slow.back()->socket : nullptr, packet, clients.back()->socket());
+    }
+    slow.back()->socket.reset();
+    daemon.Signal(SIGCONT);
+    const int64_t begin = MonotonicNanos();
+    {
+      FakeEngine engine(FakeEngine::On(daemon.socket(), "comes and goes"));
+      REQUIRE(engine.status.message == "");
+      CHECK(engine.StoreAll(engine.Keys(2000, 4)).status == KVIST_OK);
+    }
+    CHECK(Eventually([&] { return StatusOf(daemon)["sessions"] == 2; }));  // the bystander's
+    const double seconds = static_cast<double>(MonotonicNanos() - begin) / 1e9;
+    std::printf("row 31: beside a descriptor that takes %d s to close an engine came and was gone within %.2f s\n", kLinger,
+                seconds);
+    CHECK(seconds < kLinger / 3);
+  }
+  bystander.reset();
+  const int64_t begin = MonotonicNanos();
+  CHECK(daemon.Terminate() == 0);
+  CHECK(static_cast<double>(MonotonicNanos() - begin) / 1e9 < kLinger / 3);
 }
 
 TEST_CASE("Row 31: users who hold all connections without a word don't keep another one out") {

@@ -28,7 +28,10 @@ constexpr uint32_t kPages = FakeEngine::kPagesPerChunk;
 // A prompt in an engine's pages. Its last chunk may be one that isn't full.
 struct Prompt {
   Prompt(FakeEngine& in, uint32_t number, uint32_t chunks, uint32_t more_tokens = 0)
-      : engine(in), keys(in.Keys(number, chunks)), tokens(FakeEngine::Tokens(number, chunks)), pages(in.Pages(0, chunks + 1)) {
+      : engine(in),
+        keys(in.Keys(number, chunks)),
+        tokens(FakeEngine::Tokens(number, chunks)),
+        pages(in.Pages(0, chunks + 1)) {
     tokens.resize(tokens.size() + more_tokens, 7);
   }
 
@@ -72,9 +75,9 @@ TEST_CASE("The README's engine loads what there is and computes at least the las
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
-  const auto [chunks, more, warm_from] = GENERATE(std::tuple{5u, 0u, 4 * kChunk},   // the last token ends the last chunk
-                                                  std::tuple{5u, 1u, 5 * kChunk},   // and is behind it
-                                                  std::tuple{0u, 9u, 0u});          // no chunk at all
+  const auto [chunks, more, warm_from] = GENERATE(std::tuple{5u, 0u, 4 * kChunk},  // the last token ends the last chunk
+                                                  std::tuple{5u, 1u, 5 * kChunk},  // and is behind it
+                                                  std::tuple{0u, 9u, 0u});         // no chunk at all
   Prompt prompt(engine, 1000 + more, chunks, more);
   REQUIRE(prompt.Prefill());
   CHECK(prompt.computed_from == 0);

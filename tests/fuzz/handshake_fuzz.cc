@@ -91,7 +91,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   session::v1::ClientFrame frame;
   if (!frame.ParseFromString(std::string(reinterpret_cast<const char*>(data) + 1, size - 1)) || !frame.has_hello()) return 0;
   PlaceInOwnMemory(frame.mutable_hello()->mutable_memory());
-  const auto registration = session::CheckHello(frame.hello(), Descriptors(data[0]), "tenant", Sender());
+  std::vector<kvist::UniqueFd> sent = Descriptors(data[0]);
+  const auto registration = session::CheckHello(frame.hello(), sent, "tenant", Sender());
   if (!registration.ok()) {
     KVIST_CHECK(!registration.status().message().empty());
     return 0;

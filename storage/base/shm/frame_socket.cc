@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
@@ -34,7 +35,7 @@ absl::Status SendFrame(int socket, std::string_view bytes, std::span<const int> 
   return absl::OkStatus();
 }
 
-absl::StatusOr<Frame> ReceiveFrame(int socket) {
+absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused) {
   Frame frame;
   frame.bytes.resize(kFrameBytesMax);
   iovec part{frame.bytes.data(), frame.bytes.size()};
@@ -59,7 +60,9 @@ absl::StatusOr<Frame> ReceiveFrame(int socket) {
     }
   }
   if (received == 0) return absl::UnavailableError("closed");
-  if ((message.msg_flags & MSG_CTRUNC) != 0 && frame.fds.size() < kFrameFdsMax)
+  const size_t came = frame.fds.size();
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 && refused != nullptr) *refused = std::move(frame.fds);
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && came < kFrameFdsMax)
     return absl::ResourceExhaustedError("no descriptors are left to take those of a packet: raise LimitNOFILE (ulimit -n)");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     return absl::InvalidArgumentError(

@@ -25,8 +25,9 @@ inline constexpr size_t kFrameFdsMax = 64;
 absl::Status SendFrame(int socket, std::string_view bytes, std::span<const int> fds = {});
 
 // Receives one packet; never blocks. Errors: Unavailable "closed"  the peer has hung up; NotFound  nothing there yet;
-// InvalidArgument  longer than kFrameBytesMax or with more than kFrameFdsMax descriptors (those that came are closed).
-absl::StatusOr<Frame> ReceiveFrame(int socket);
+// InvalidArgument  longer than kFrameBytesMax or with more than kFrameFdsMax descriptors. Those that came with such a packet are in `refused`; null:
+// they are closed here, which may block when they are a stranger's.
+absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused = nullptr);
 
 }  // namespace kvist::shm
 

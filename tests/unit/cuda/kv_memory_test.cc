@@ -170,7 +170,8 @@ TEST_CASE("EngineRegion maps a memfd only when it is sealed against shrinking") 
 
 TEST_CASE("EngineRegion refuses what it could not serve safely") {
   const auto refused = [](UniqueFd fd) {
-    return EngineRegion::OfFile(std::move(fd)).status().code() == absl::StatusCode::kInvalidArgument;
+    const int number = fd.get();
+    return EngineRegion::OfFile(std::move(fd)).status().code() == absl::StatusCode::kInvalidArgument && fd.get() == number;
   };
   CHECK(refused(UniqueFd()));
   CHECK(refused(Memfd(0)));
@@ -186,6 +187,7 @@ TEST_CASE("EngineRegion refuses what it could not serve safely") {
   const std::string path = "/proc/self/fd/" + std::to_string(file.get());
   CHECK(refused(UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC))));
   CHECK(refused(UniqueFd(::open(path.c_str(), O_PATH | O_CLOEXEC))));
+  CHECK(refused(UniqueFd(::open(path.c_str(), O_RDWR | O_APPEND | O_CLOEXEC))));
 
   UniqueFd no_writes = Memfd(4096);
   REQUIRE(::fcntl(no_writes.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_WRITE) == 0);

@@ -1,5 +1,6 @@
 #include "cuda/region_file.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <array>
@@ -35,11 +36,14 @@ TEST_CASE("ReadRegion brings back what WriteRegion wrote, and says where the fil
   REQUIRE(ReadRegion(file.get(), {123}, to) == absl::OkStatus());
   CHECK(in == out);
 
-  CHECK(RequireLength(file.get(), {5123}) == absl::OkStatus());
-  CHECK(RequireLength(file.get(), {5124}).code() == absl::StatusCode::kOutOfRange);
+  CHECK(RequireWritable(file.get(), {5123}) == absl::OkStatus());
+  CHECK(RequireWritable(file.get(), {5124}).code() == absl::StatusCode::kOutOfRange);
   std::array<iovec, 1> beyond{{{in.data(), 5000}}};
   CHECK(ReadRegion(file.get(), {124}, beyond).code() == absl::StatusCode::kOutOfRange);
   CHECK(!ReadRegion(-1, {0}, beyond).ok());
+  // What its owner may do at any time: nothing would get to its place any more.
+  REQUIRE(::fcntl(file.get(), F_SETFL, O_APPEND) == 0);
+  CHECK(RequireWritable(file.get(), {5123}).code() == absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace
