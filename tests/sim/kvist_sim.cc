@@ -137,7 +137,7 @@ int main(int argc, char** argv) {
   CLI::App app("Runs kvist's core in a simulated world");
   app.add_option("--seed", options.seed, "replay this seed");
   app.add_option("--seeds", seeds, "run so many seeds");
-  app.add_option("--first", first, "the first of them");
+  app.add_option("--first", first, "the number of the first of them");
   app.add_option("--events", options.events, "events of the core a seed")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--invariants-every", options.invariants_every, "events between two checks of the core's invariants")
       ->check(CLI::PositiveNumber)

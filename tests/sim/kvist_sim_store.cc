@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
   CLI::App app("Runs kvist's SSD store in a simulated world");
   app.add_option("--seed", options.seed, "replay this seed");
   app.add_option("--seeds", seeds, "run so many seeds");
-  app.add_option("--first", first, "the first of them");
+  app.add_option("--first", first, "the number of the first of them");
   app.add_option("--events", options.events, "events of the owner a seed")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
