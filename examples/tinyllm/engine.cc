@@ -1,6 +1,7 @@
 #include "examples/tinyllm/engine.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,9 +21,12 @@ constexpr size_t kReportedMin = 64;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::shared_ptr<const Model> model, const Options& options) {
-  if (options.kv_tokens < kPageTokens || options.batch_tokens < 1 || options.sequences_max < 1) {
-    return absl::InvalidArgumentError(
-        "kv_tokens, batch_tokens, sequences_max: room for at least a page, a token, a sequence");
+  for (const auto& [name, value, min] :
+       {std::tuple<const char*, int64_t, int64_t>{"kv_tokens", options.kv_tokens, kPageTokens},
+        {"batch_tokens", options.batch_tokens, 1},
+        {"sequences_max", options.sequences_max, 1},
+        {"threads", options.threads, 0}}) {
+    if (value < min) return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, ", at least ", min, " is needed"));
   }
   absl::StatusOr<std::unique_ptr<PagedMemory>> memory =
       PagedMemory::Create(model->config(), options.kv_tokens / kPageTokens);

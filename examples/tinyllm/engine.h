@@ -63,7 +63,8 @@ class Engine {
     std::function<void(const PagedMemory& memory, std::span<const PageId> pages)> on_loaded = nullptr;
   };
 
-  // Errors: InvalidArgument: no memory for a single page; those of PagedMemory and KvistCache.
+  // Errors: InvalidArgument: no memory for a single page, no token in a step, no sequence, or threads below 0: names the
+  // option; those of PagedMemory and KvistCache.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(std::shared_ptr<const Model> model, const Options& options);
 
   // Errors: InvalidArgument: no prompt, nothing to answer, or more tokens than context_max or the KV memory has room for.

@@ -116,6 +116,18 @@ TEST_CASE("Engine preempts when pages run out and still gives the same answers")
   }
 }
 
+TEST_CASE("Engine refuses options that leave it nothing to work with, and names the one and its value") {
+  const auto refusal = [](const Engine::Options& options) {
+    const absl::Status status = Engine::Create(SmallModel(), options).status();
+    CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  CHECK(refusal({.kv_tokens = 8}) == "kv_tokens is 8, at least 16 is needed");
+  CHECK(refusal({.batch_tokens = 0}) == "batch_tokens is 0, at least 1 is needed");
+  CHECK(refusal({.sequences_max = -1}) == "sequences_max is -1, at least 1 is needed");
+  CHECK(refusal({.threads = -1}) == "threads is -1, at least 0 is needed");
+}
+
 TEST_CASE("Engine refuses what it has no room for") {
   std::unique_ptr<Engine> engine = NewEngine({.kv_tokens = 64});
   CHECK_FALSE(engine->Submit({}, 1).ok());

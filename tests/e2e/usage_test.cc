@@ -1,0 +1,49 @@
+// Programs that are called wrongly: what was wrong, what would be right, and the exit status that their help promises.
+#include <catch2/catch.hpp>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/daemon_process.h"
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+// The exit status, and what is said on stdout and stderr.
+std::pair<int, std::string> Call(const std::string& program, const Words& words) {
+  Words argv{"/bin/sh", "-c", R"(exec "$0" "$@" 2>&1)", kvist::test::BinDir() + "/" + program};
+  argv.insert(argv.end(), words.begin(), words.end());
+  std::string said;
+  const int status = kvist::test::RunProgram(argv, &said);
+  return {status, said};
+}
+
+}  // namespace
+
+TEST_CASE("tinyllm says of wrong usage which option, what it was given and what is allowed, and ends with 1") {
+  const auto refused = [](const Words& words, const std::string& why) {
+    const auto [status, said] = Call("tinyllm", words);
+    INFO(said);
+    CHECK(status == 1);
+    CHECK_THAT(said, Catch::StartsWith("tinyllm: " + why + "\n"));
+  };
+  const auto range = [&](const std::string& option, const std::string& given, const std::string& allowed) {
+    refused({"demo", option + "=" + given}, option + ": must be a whole number from " + allowed + "; it is " + given);
+  };
+  range("--document-count", "0", "1 to 1000");
+  range("--document-bytes", "99999999999999999", "1024 to 16384");
+  range("--document-bytes", "1023", "1024 to 16384");
+  range("--rounds", "5", "1 to 4");
+  range("--answer-tokens", "0", "1 to 1000");
+  range("--kv-tokens", "8", "16 to 16777216");
+  range("--kv-tokens", "99999999999999999999999", "16 to 16777216");
+  range("--batch-tokens", "0", "1 to 16384");
+  range("--threads", "-1", "0 to 1024");
+  range("--threads", "1.5", "0 to 1024");
+  refused({}, "a command is missing; there is: demo");
+  refused({"extra"}, "extra: no such command or option; there is: demo");
+  refused({"demo", "extra"}, "The following argument was not expected: extra");
+  for (const Words& help : {Words{"--help"}, Words{"demo", "--help"}}) CHECK(Call("tinyllm", help).first == 0);
+}
