@@ -33,6 +33,23 @@ const char* VerdictOf(DemoResult result) {
   return "could not be run";
 }
 
+// Of phases that could not be told apart in a record: the next process would refuse it, when all is computed.
+absl::Status CheckPhases(const std::vector<std::string>& phases, const Record& reference) {
+  for (const std::string& phase : phases) {
+    if (!IsPhaseName(phase)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--phases: \"", phase, "\" is no name; allowed: letters, digits, _ and -, with commas between names"));
+    }
+  }
+  const size_t before = reference.entries.empty() ? 0 : reference.entries.front().phases.size();
+  if (before + phases.size() > Record::kPhasesMax) {
+    return absl::InvalidArgumentError(absl::StrCat("--phases: ", phases.size(), " of them, after ", before,
+                                                   " in the file of --logits-compare; allowed: ", Record::kPhasesMax,
+                                                   " in all"));
+  }
+  return absl::OkStatus();
+}
+
 // The negative control: spoils one page of the engine's own memory right after a load has filled it.
 class Corruption {
  public:
@@ -131,6 +148,7 @@ DemoResult RunDemo(const DemoOptions& options) {
     record = *std::move(reference);
   }
   record.revision = options.model.Revision();
+  if (absl::Status status = CheckPhases(options.phases, record); !status.ok()) return Fail(status);
 
   Corruption corruption;
   Engine::Options engine_options = options.engine;

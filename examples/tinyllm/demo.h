@@ -22,7 +22,7 @@ enum class DemoResult {
 
 struct DemoOptions {
   // Each runs the whole workload once, in a phase of this name. The engine forgets its own pages before each. All are
-  // compared with the first, or with --logits-compare. Those not named "cold" must load something from kvist if there is
+  // compared with the first, or with --logits-compare. Named by IsPhaseName. Those not named "cold" must load something from kvist if there is
   // one, and those named so nothing: by them it is known what is computed.
   std::vector<std::string> phases = {"cold", "warm"};
   std::vector<std::filesystem::path> directories = {"/usr/share/common-licenses"};

@@ -1,9 +1,11 @@
 #include "examples/tinyllm/record.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <fstream>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace tinyllm {
@@ -12,9 +14,13 @@ namespace {
 constexpr const char* kMagic = "tinyllm-record";
 constexpr int kVersion = 1;
 // More than a record can sensibly hold: a broken file is refused before memory is taken for it.
-constexpr size_t kEntriesMax = 1 << 16, kPhasesMax = 16, kFloatsMax = 1 << 28;
+constexpr size_t kEntriesMax = 1 << 16, kFloatsMax = 1 << 28;
 
 }  // namespace
+
+bool IsPhaseName(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; });
+}
 
 absl::Status WriteRecord(const Record& record, const std::string& path) {
   std::ofstream file(path, std::ios::binary);
@@ -48,7 +54,7 @@ absl::StatusOr<Record> ReadRecord(const std::string& path) {
     size_t phases = 0, floats = 0;
     std::getline(file, entry.name);
     file >> phases >> floats;
-    if (!file || phases > kPhasesMax || floats > kFloatsMax) return broken;
+    if (!file || phases > Record::kPhasesMax || floats > kFloatsMax) return broken;
     for (size_t j = 0; j < phases; ++j) {
       Record::Phase phase{};
       file >> phase.name >> phase.first_token_ms;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,17 +15,21 @@ namespace tinyllm {
 // looked at.
 struct Record {
   struct Phase {
-    std::string name;       // one word
+    std::string name;       // IsPhaseName
     double first_token_ms;  // time to first token
   };
+  static constexpr size_t kPhasesMax = 16;
   struct Entry {
-    std::string name;  // of the request, one line
-    std::vector<Phase> phases;
+    std::string name;           // of the request, one line
+    std::vector<Phase> phases;  // at most kPhasesMax
     std::vector<float> logits;
   };
   std::string revision;  // of the model, one word
   std::vector<Entry> entries;
 };
+
+// Whether a phase may be called so: letters, digits, _ and -, at least one of them.
+bool IsPhaseName(std::string_view name);
 
 // Files: a line "tinyllm-record 1 <revision> <entries>", then for each entry a line with its name, a line "<phases>
 // <floats>", a line "<name> <ms>" for each phase, and the floats as they are in memory.

@@ -2,11 +2,14 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
+#include <utility>
 
 #include "examples/tinyllm/demo.h"
 #include "examples/tinyllm/documents.h"
 #include "examples/tinyllm/record.h"
 #include "tests/support/fake_kvist.h"
+#include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 #include "tests/unit/tinyllm/small_model.h"
 
@@ -69,6 +72,40 @@ TEST_CASE("A record is read as it was written, bit for bit, and a broken one is 
   directory.Write("record", "something else\n");
   CHECK_FALSE(ReadRecord(path).ok());
   CHECK(ReadRecord(directory / "missing").status().code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("RunDemo refuses phases that no record can hold before it computes, and writes records that it reads") {
+  const Directory directory;
+  directory.Write("documents/1", std::string(1500, 'x'));
+  DemoOptions options;
+  options.directories = {directory / "documents"};
+  options.model = SmallModel()->config();
+  options.workload = {.rounds = 1, .answer_tokens = 2};
+  options.logits_out = directory / "logits";
+  const auto refusal = [&](std::vector<std::string> phases) {
+    options.phases = std::move(phases);
+    {
+      const kvist::test::StderrTo file(directory / "said");
+      CHECK(RunDemo(options) == DemoResult::kError);
+    }
+    CHECK_FALSE(fs::exists(options.logits_out));
+    std::ostringstream said;
+    said << std::ifstream(directory / "said").rdbuf();
+    fs::remove(directory / "said");
+    return said.str();
+  };
+  const std::string allowed = "is no name; allowed: letters, digits, _ and -, with commas between names\n";
+  CHECK(refusal({"cold", "a b"}) == "tinyllm: --phases: \"a b\" " + allowed);
+  CHECK(refusal({""}) == "tinyllm: --phases: \"\" " + allowed);
+  CHECK_THAT(refusal(std::vector<std::string>(17, "x")), Catch::StartsWith("tinyllm: --phases: 17 of them, after 0 in"));
+
+  options.phases = {"cold", "A_1-z"};
+  REQUIRE(RunDemo(options) == DemoResult::kEqual);
+  options.logits_compare = std::exchange(options.logits_out, directory / "more");
+  CHECK_THAT(refusal(std::vector<std::string>(15, "x")), Catch::StartsWith("tinyllm: --phases: 15 of them, after 2 in"));
+  options.phases = {"cold"};
+  REQUIRE(RunDemo(options) == DemoResult::kEqual);
+  CHECK(ReadRecord(options.logits_out)->entries.at(0).phases.size() == 3);
 }
 
 TEST_CASE("RunDemo fails when a cold answer has loaded tokens, and takes a cold one that hasn't") {
