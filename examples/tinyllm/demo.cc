@@ -168,7 +168,10 @@ DemoResult RunDemo(const DemoOptions& options) {
     (*engine)->ForgetLocalPages();
     if (options.corrupt_one_page && &phase == &options.phases.back()) corruption.Arm();
     absl::StatusOr<std::vector<NamedAnswer>> answers = RunWorkload(**engine, documents, options.workload);
-    if (!answers.ok()) return Fail(answers.status());
+    if (!answers.ok()) {  // a prompt that is too long
+      return Fail(absl::InvalidArgumentError(absl::StrCat(
+          answers.status().message(), "; lower --document-bytes, --rounds or --answer-tokens, or raise --kv-tokens")));
+    }
     const bool loaded = std::ranges::any_of(*answers, [](const NamedAnswer& a) { return a.answer.kvist_tokens > 0; });
     if (kvist != nullptr && phase != "cold" && !loaded && result == DemoResult::kEqual) result = DemoResult::kNothingLoaded;
     if (phase == "cold" && loaded && result == DemoResult::kEqual) result = DemoResult::kColdLoaded;

@@ -74,6 +74,29 @@ TEST_CASE("A record is read as it was written, bit for bit, and a broken one is 
   CHECK(ReadRecord(directory / "missing").status().code() == absl::StatusCode::kUnavailable);
 }
 
+// What is said on stderr by a demonstration that can't be run.
+std::string Refusal(const DemoOptions& options) {
+  const Directory directory;
+  {
+    const kvist::test::StderrTo file(directory / "said");
+    CHECK(RunDemo(options) == DemoResult::kError);
+  }
+  std::ostringstream said;
+  said << std::ifstream(directory / "said").rdbuf();
+  return said.str();
+}
+
+TEST_CASE("RunDemo says of a prompt that is too long which options make it fit") {
+  const Directory directory;
+  directory.Write("1", std::string(1500, 'x'));
+  DemoOptions options;
+  options.directories = {directory.path()};
+  options.model = SmallModel()->config();
+  options.engine.kv_tokens = 64;
+  CHECK_THAT(Refusal(options), Catch::Contains(" tokens, context_max and kv_tokens allow 64; lower --document-bytes, ") &&
+                                   Catch::EndsWith(" or raise --kv-tokens\n"));
+}
+
 TEST_CASE("RunDemo refuses phases that no record can hold before it computes, and writes records that it reads") {
   const Directory directory;
   directory.Write("documents/1", std::string(1500, 'x'));
@@ -84,15 +107,9 @@ TEST_CASE("RunDemo refuses phases that no record can hold before it computes, an
   options.logits_out = directory / "logits";
   const auto refusal = [&](std::vector<std::string> phases) {
     options.phases = std::move(phases);
-    {
-      const kvist::test::StderrTo file(directory / "said");
-      CHECK(RunDemo(options) == DemoResult::kError);
-    }
+    const std::string said = Refusal(options);
     CHECK_FALSE(fs::exists(options.logits_out));
-    std::ostringstream said;
-    said << std::ifstream(directory / "said").rdbuf();
-    fs::remove(directory / "said");
-    return said.str();
+    return said;
   };
   const std::string allowed = "is no name; allowed: letters, digits, _ and -, with commas between names\n";
   CHECK(refusal({"cold", "a b"}) == "tinyllm: --phases: \"a b\" " + allowed);
