@@ -2,11 +2,15 @@
 
 #include <catch2/catch.hpp>
 #include <cstdint>
+#include <fstream>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "tests/support/fake_kvist.h"
+#include "tests/support/stderr_to.h"
+#include "tests/support/temp_dir.h"
 
 namespace kvist::replay {
 namespace {
@@ -87,6 +91,38 @@ TEST_CASE("Replay sees every kind of wrong byte") {
   CHECK(replay->outcome().wrong_bytes >= wrong_min);
   CHECK(replay->outcome().wrong_bytes <= wrong_max);
   CHECK_FALSE(replay->outcome().fine());
+}
+
+TEST_CASE("Replay says where wrong bytes are, how many, and whose bytes lie there, of the first ten pieces") {
+  fake_kvist::Reset();
+  const auto replay = NewReplay();
+  replay->Run(Prompt(3));
+  const auto said = [&](Lie lie) {
+    fake_kvist::behaviour().lie = lie;
+    const test::TempDir dir;
+    {
+      const test::StderrTo file(dir / "said");
+      replay->Run(Prompt(3));
+    }
+    std::ifstream file(dir / "said");
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) lines.push_back(line);
+    return lines;
+  };
+  CHECK(said(Lie::kNone).empty());
+  const std::string piece = "block 0 (hash id 100), page 0, layer 0, segment 0";
+  CHECK(said(Lie::kFlippedByte) == std::vector<std::string>{"request 3: 1 wrong bytes in " + piece +
+                                                            "; what lies there: " + piece + ", with 1 damaged bytes"});
+  const std::vector<std::string> poisoned = said(Lie::kMissingPiece);
+  REQUIRE(poisoned.size() == 1);
+  CHECK_THAT(poisoned[0], Catch::StartsWith("request 4: ") &&
+                              Catch::EndsWith(" wrong bytes in " + piece + "; what lies there: never written"));
+  const std::vector<std::string> exchanged = said(Lie::kOtherChunk);
+  REQUIRE(exchanged.size() == 8);  // all ten with the two before
+  CHECK_THAT(
+      exchanged[0],
+      Catch::StartsWith("request 5: ") &&
+          Catch::EndsWith(" wrong bytes in block 1 (hash id 101), page 0, layer 0, segment 0; what lies there: " + piece));
 }
 
 TEST_CASE("Replay loads a hit that gets no lease in parts") {
