@@ -15,9 +15,12 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "examples/command_line.h"
+#include "examples/replay/page_memory.h"
 #include "examples/replay/private_daemon.h"
 #include "examples/replay/progress.h"
 #include "examples/replay/replay.h"
@@ -58,6 +61,20 @@ std::string CheckFraction(const std::string& text) {
   return absl::StrCat("must be above 0 and at most ", kFractionMax, "; it is ", text);
 }
 
+// Makes a number of bytes of a size such as 64KiB, or says what is wrong with it. (CLI11 takes -4096 for a number just below 2^64.)
+std::string ReadBlockBytes(std::string& text) {
+  const std::string given = text;
+  uint64_t bytes = 0;
+  if (!given.empty() && absl::ascii_isdigit(given[0])) {
+    if (std::string wrong = CLI::AsSizeValue(/*kb_is_1000=*/false)(text); !wrong.empty()) return wrong;
+    if (absl::SimpleAtoi(text, &bytes) && IsBlockBytes(bytes)) {
+      text = absl::StrCat(bytes);
+      return "";
+    }
+  }
+  return absl::StrCat("must be ", kBlockBytesAllowed, "; it is ", given);
+}
+
 // Reads the command line. Returns kFine, or the exit status after it has said why (help is fine: *done).
 int ParseOptions(int argc, char** argv, Options* options, bool* done) {
   CLI::App app("Replays a trace of LLM requests against kvistd and checks every byte that comes back.", "kvist-replay");
@@ -77,9 +94,11 @@ int ParseOptions(int argc, char** argv, Options* options, bool* done) {
       ->check(CLI::Validator(&CheckFraction, "FRACTION"))
       ->excludes(socket);
   app.add_option("--block-bytes", options->block_bytes, "KV of one 512-token block, e.g. 64KiB or 2MiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(CLI::Validator(&ReadBlockBytes, "SIZE"))
       ->default_str("64KiB");
-  app.add_option("--limit", options->limit, "replay only the first N requests")->check(CLI::PositiveNumber)->type_name("N");
+  app.add_option("--limit", options->limit, "replay only the first N requests")
+      ->transform(examples::WholeNumber(1, std::numeric_limits<uint64_t>::max()).description(""))
+      ->type_name("N");
   app.add_flag("--trace-time", options->trace_time,
                "send each request at its timestamp; default: as fast as possible, one at a time");
   app.add_flag("--json", options->json, "one JSON object on stdout instead of the table");
@@ -123,7 +142,6 @@ int Main(int argc, char** argv) {
   Options options;
   bool done = false;
   if (const int status = ParseOptions(argc, argv, &options, &done); done) return status;
-  if (absl::Status status = CheckBlockBytes(options.block_bytes); !status.ok()) return Fail(kUsage, status.message());
   const absl::StatusOr<Trace> trace = ReadTrace(options.trace, options.limit);
   if (!trace.ok()) return Fail(kUsage, trace.status().message());
 

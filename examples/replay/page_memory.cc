@@ -14,15 +14,11 @@
 
 namespace kvist::replay {
 
-absl::Status CheckBlockBytes(uint64_t block_bytes) {
+bool IsBlockBytes(uint64_t block_bytes) {
   constexpr uint64_t kUnit = 4096;
   constexpr uint64_t kMax = uint64_t{256} << 20;
   static_assert(kUnit % (kPiecesPerBlock * 64) == 0, "pieces are whole cache lines");
-  if (block_bytes == 0 || block_bytes > kMax || block_bytes % kUnit != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--block-bytes must be a multiple of 4 KiB, at most 256 MiB; it is ", block_bytes));
-  }
-  return absl::OkStatus();
+  return block_bytes != 0 && block_bytes <= kMax && block_bytes % kUnit == 0;
 }
 
 PageMemory::PageMemory(int fd, uint64_t segment_bytes, uint32_t blocks)

@@ -22,8 +22,9 @@ inline constexpr uint32_t kPagesPerBlock = 8;
 inline constexpr uint32_t kPageTokens = kBlockTokens / kPagesPerBlock;
 inline constexpr uint32_t kPiecesPerBlock = kLayers * kSegments * kPagesPerBlock;
 
-// Whether a block can be so many bytes. Errors: InvalidArgument  not a multiple of 4 KiB, or out of range.
-absl::Status CheckBlockBytes(uint64_t block_bytes);
+// Whether a block can be so many bytes, and which these are, for a message.
+bool IsBlockBytes(uint64_t block_bytes);
+inline constexpr char kBlockBytesAllowed[] = "a multiple of 4 KiB, at most 256 MiB";
 
 // The paged KV memory of an engine, in a memfd that can't change its size:
 //

@@ -311,9 +311,13 @@ class ReplayTest(unittest.TestCase):
         self.assertIn("--nonsense", self.refused("--trace", path, "--nonsense"))
         self.assertIn("--dram-fraction", self.refused("--trace", path, "--dram-fraction", "-1"))
         self.assertIn("--dram-fraction", self.refused("--trace", path, "--dram-fraction", "nan"))
-        self.assertIn("--block-bytes", self.refused("--trace", path, "--block-bytes", "1000"))
+        for wrong in ("1000", "-4096", "-4KiB", "512MiB", "99999999999999999999", "many"):
+            self.assertEqual(self.refused("--trace", path, "--block-bytes=" + wrong).splitlines()[0],
+                             "--block-bytes: must be a multiple of 4 KiB, at most 256 MiB; it is " + wrong)
         self.assertIn("--block-bytes", self.refused("--trace", path, "--block-bytes", "64bananas"))
-        self.assertIn("--limit", self.refused("--trace", path, "--limit", "0"))
+        for wrong in ("0", "-1", "1.5", "1e3", "18446744073709551616"):
+            self.assertEqual(self.refused("--trace", path, "--limit=" + wrong).splitlines()[0],
+                             "--limit: must be a whole number from 1 to 18446744073709551615; it is " + wrong)
         self.assertIn("--socket", self.refused("--trace", path, "--socket", "x", "--dram-fraction", "0.1"))
 
     def test_unusable_traces_are_named_with_their_line(self):

@@ -62,13 +62,13 @@ TEST_CASE("PageMemory gives every block pages of its own and none that are probe
   CHECK(*unique.rbegin() < (*memory)->description().pages - 1);
 }
 
-TEST_CASE("CheckBlockBytes takes whole 4 KiB only") {
-  CHECK(CheckBlockBytes(4096).ok());
-  CHECK(CheckBlockBytes(64 << 10).ok());
-  CHECK(CheckBlockBytes(uint64_t{256} << 20).ok());
+TEST_CASE("IsBlockBytes takes whole 4 KiB only") {
+  CHECK(IsBlockBytes(4096));
+  CHECK(IsBlockBytes(64 << 10));
+  CHECK(IsBlockBytes(uint64_t{256} << 20));
   for (const uint64_t wrong :
        {uint64_t{0}, uint64_t{1}, uint64_t{4095}, uint64_t{4097}, uint64_t{257} << 20, ~uint64_t{4095}}) {
-    CHECK_FALSE(CheckBlockBytes(wrong).ok());
+    CHECK_FALSE(IsBlockBytes(wrong));
   }
 }
 
