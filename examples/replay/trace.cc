@@ -83,6 +83,17 @@ class LineReader {
   std::optional<std::string> wrong_;
 };
 
+// A whole number that 64 bits hold, or what is wrong with it. `what` names it, with a verb: "\"input_length\" is".
+absl::StatusOr<uint64_t> WholeNumber(const nlohmann::json& value, absl::string_view what) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  const std::string found = value.is_number() ? value.dump() : absl::StrCat("no number: ", value.type_name());
+  // Of a whole number that is too large only a floating-point one is left.
+  const bool too_large = value.is_number_float() && value.get<double>() >= 0x1p64;
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " ", found,
+      too_large ? ", too large; allowed: at most 18446744073709551615" : "; allowed: a whole number from 0 on"));
+}
+
 // A request from its line, or what is wrong with it.
 absl::StatusOr<Request> ParseRequest(const std::string& line) {
   const nlohmann::json object = nlohmann::json::parse(line, /*callback=*/nullptr, /*allow_exceptions=*/false);
@@ -92,9 +103,7 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
   const auto hash_ids = object.find("hash_ids");
   if (timestamp == object.end() || !timestamp->is_number())
     return absl::InvalidArgumentError("\"timestamp\" must be a number (ms)");
-  if (input_length == object.end() || !input_length->is_number_unsigned()) {
-    return absl::InvalidArgumentError("\"input_length\" must be a number of tokens");
-  }
+  if (input_length == object.end()) return absl::InvalidArgumentError("\"input_length\" (tokens) is missing");
   if (hash_ids == object.end() || !hash_ids->is_array())
     return absl::InvalidArgumentError("\"hash_ids\" must be a list of ids");
   Request request;
@@ -107,10 +116,13 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
     request.stop = stop->get<std::string>();
   request.hash_ids.reserve(hash_ids->size());
   for (const nlohmann::json& id : *hash_ids) {
-    if (!id.is_number_unsigned()) return absl::InvalidArgumentError("\"hash_ids\" must hold whole numbers from 0 on");
-    request.hash_ids.push_back(id.get<uint64_t>());
+    const absl::StatusOr<uint64_t> number = WholeNumber(id, "an id of \"hash_ids\" is");
+    if (!number.ok()) return number.status();
+    request.hash_ids.push_back(*number);
   }
-  request.tokens = input_length->get<uint64_t>();
+  const absl::StatusOr<uint64_t> tokens = WholeNumber(*input_length, "\"input_length\" (tokens) is");
+  if (!tokens.ok()) return tokens.status();
+  request.tokens = *tokens;
   if (const auto answer = object.find("output_length"); answer != object.end() && answer->is_number_unsigned())
     request.answer_tokens = answer->get<uint64_t>();
   // Block i is full if (i + 1) * 512 <= input_length.

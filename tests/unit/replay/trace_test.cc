@@ -92,6 +92,25 @@ TEST_CASE("ReadTrace refuses timestamps that can't be kept") {
   CHECK(ReadTrace(File(Row("4e12")).path(), kAll).ok());
 }
 
+TEST_CASE("ReadTrace says of a number what it is and what it may be") {
+  const auto row = [](absl::string_view tokens, absl::string_view id = "1") {
+    return absl::StrCat(R"({"timestamp": 0, "input_length": )", tokens, R"(, "hash_ids": [)", id, "]}\n");
+  };
+  const std::string tokens = ":1: \"input_length\" (tokens) is ", id = ":1: an id of \"hash_ids\" is ";
+  const std::string whole = "; allowed: a whole number from 0 on",
+                    large = ", too large; allowed: at most 18446744073709551615";
+  for (const char* wrong : {"1024.5", "-1", "-1e+20", "1024.0"}) {
+    CHECK(Refusal(row(wrong)) == tokens + wrong + whole);
+    CHECK(Refusal(row("512", wrong)) == id + wrong + whole);
+  }
+  CHECK(Refusal(row("18446744073709551616")) == tokens + "1.8446744073709552e+19" + large);
+  CHECK(Refusal(row("512", "1e30")) == id + "1e+30" + large);
+  CHECK(Refusal(row("\"512\"")) == tokens + "no number: string" + whole);
+  CHECK(Refusal(row("512", "[1]")) == id + "no number: array" + whole);
+  CHECK(Refusal("{\"timestamp\": 0, \"hash_ids\": [1]}") == ":1: \"input_length\" (tokens) is missing");
+  CHECK(ReadTrace(File(row("18446744073709551615", "18446744073709551615")).path(), kAll).ok());
+}
+
 TEST_CASE("ReadTrace names the line at which a compressed file ends or breaks") {
   std::string text;
   for (int i = 0; i < 2000; ++i) text += Row(absl::StrCat(i), absl::StrCat(i, ", ", i * i));
