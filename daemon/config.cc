@@ -12,7 +12,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -20,6 +19,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/config_machine.h"
 #include "daemon/config_rules.h"
+#include "storage/base/did_you_mean.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
@@ -28,38 +28,6 @@ namespace {
 constexpr size_t kFileBytesMax = 1 << 20;  // a configuration of 20 keys and some thousand tenants is far smaller
 
 std::string FileName(absl::string_view name) { return name.empty() ? "config" : std::string(name); }
-
-// Edits that make one word of the other.
-size_t EditDistance(absl::string_view a, absl::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-    }
-  }
-  return row.back();
-}
-
-// " (did you mean WORD?)" for the candidate that a slip of the finger would make of `word`; "" when none is near.
-std::string DidYouMean(absl::string_view word, const std::vector<absl::string_view>& candidates) {
-  constexpr size_t kWordMax = 64;
-  if (word.size() > kWordMax) return "";
-  absl::string_view nearest;
-  size_t nearest_distance = std::max<size_t>(word.size() / 3, 2) + 1;
-  for (const absl::string_view candidate : candidates) {
-    const bool part = word.size() >= 3 && (absl::StrContains(candidate, word) || absl::StrContains(word, candidate));
-    const size_t distance = part ? std::min<size_t>(EditDistance(word, candidate), 2) : EditDistance(word, candidate);
-    if (distance < nearest_distance) {
-      nearest = candidate;
-      nearest_distance = distance;
-    }
-  }
-  return nearest.empty() ? "" : absl::StrCat(" (did you mean ", nearest, "?)");
-}
 
 std::vector<absl::string_view> SectionNames() {
   std::vector<absl::string_view> names;
