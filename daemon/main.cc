@@ -28,6 +28,7 @@
 #include "daemon/config_rules.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/wrap.h"
+#include "daemon/ctl/wrong_usage.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
 #include "daemon/progress_watch.h"
@@ -174,6 +175,7 @@ int Main(int argc, char** argv) {
   app.add_option("--set", sources.overrides, "One key on top of the file, e.g. --set pool.bytes=4GiB; may be repeated")
       ->type_name("SECTION.KEY=VALUE")
       ->allow_extra_args(false);
+  app.failure_message(&ctl::WrongUsage);
   CLI::App& config = *app.add_subcommand("config", "Shows and checks the configuration; starts nothing");
   config.fallthrough();  // --config and --set may also stand behind it
   config.require_subcommand(1);

@@ -24,6 +24,7 @@
 #include "daemon/ctl/render.h"
 #include "daemon/ctl/top.h"
 #include "daemon/ctl/wrap.h"
+#include "daemon/ctl/wrong_usage.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/state_dir.h"
 
@@ -409,6 +410,7 @@ ExitCode Run(const std::vector<std::string>& arguments, const Terminal& terminal
   app.footer(kExitCodes);
   app.set_version_flag("--version", "kvistctl " KVIST_VERSION);
   app.require_subcommand(1);
+  app.failure_message(&WrongUsage);
   app.fallthrough();  // the options below may also stand behind the command
   CLI::Option* socket = app.add_option("--socket", given.target.address.socket,
                                        "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, "

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/ctl/wrong_usage.h"
 #include "tests/bench/subcommands.h"
 
 namespace kvist::bench {
@@ -47,6 +48,7 @@ int Main(int argc, char** argv) {
   double seconds = absl::ToDoubleSeconds(settings.time);
   CLI::App app("Measures kvist beside its limits.", "kvist-bench");
   app.require_subcommand(1);
+  app.failure_message(&ctl::WrongUsage);
   for (const Subcommand& subcommand : kSubcommands) {
     CLI::App* sub = app.add_subcommand(subcommand.name, subcommand.what);
     sub->add_flag("--json", json, "One object on stdout instead of a table");

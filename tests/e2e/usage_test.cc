@@ -47,3 +47,16 @@ TEST_CASE("tinyllm says of wrong usage which option, what it was given and what 
   refused({"demo", "extra"}, "The following argument was not expected: extra");
   for (const Words& help : {Words{"--help"}, Words{"demo", "--help"}}) CHECK(Call("tinyllm", help).first == 0);
 }
+
+TEST_CASE("kvistd names the word that is no command of its, and ends with 2") {
+  const auto refused = [](const Words& words, const std::string& why) {
+    const auto [status, said] = Call("kvistd", words);
+    INFO(said);
+    CHECK(status == 2);
+    CHECK_THAT(said, Catch::StartsWith(why + "\n"));
+  };
+  refused({"confg"}, "kvistd: confg: no such command (did you mean config?); there are: config");
+  refused({"config", "chekc"},
+          "kvistd config: chekc: no such command (did you mean check?); there are: check, default, dump, diff");
+  refused({"config"}, "kvistd config: a command is missing; there are: check, default, dump, diff");
+}

@@ -585,6 +585,27 @@ TEST_CASE("kvistctl refuses what it doesn't understand, before it asks anybody")
   }
 }
 
+TEST_CASE("kvistctl names the word that is no command, the one that was meant, and those that there are") {
+  const auto said = [](const std::vector<std::string>& words) {
+    const Outcome outcome = Ctl(words);
+    CHECK(outcome.code == kUsage);
+    CHECK(outcome.out.empty());
+    return outcome.err;
+  };
+  CHECK_THAT(said({"nosuch"}), StartsWith("kvistctl: nosuch: no such command; there are: status, ssd, nodes, "));
+  CHECK_THAT(said({"statsu", "--socket", "/a"}),
+             StartsWith("kvistctl: statsu: no such command (did you mean status?); there are: status, "));
+  CHECK_THAT(said({}), StartsWith("kvistctl: a command is missing; there are: status, "));
+  CHECK_THAT(said({"--sokcet", "/a"}), StartsWith("kvistctl: --sokcet: no such option\n"));
+  CHECK_THAT(said({"status", "--sokcet", "/a"}), StartsWith("kvistctl status: --sokcet: no such option\n"));
+  CHECK_THAT(said({"jobs", "lsit"}),
+             StartsWith("kvistctl jobs: lsit: no such command (did you mean list?); there are: list, cancel, watch\n"));
+  // What else is wrong is said as before.
+  CHECK_THAT(said({"status", "extra"}), Contains("not expected: extra"));
+  CHECK_THAT(said({"move", "--tokens", "/dev/null"}), Contains("--from is required"));
+  CHECK_THAT(said({"--socket", "", "nosuch"}), Contains("--socket"));
+}
+
 TEST_CASE("kvistctl takes a socket as an address, too") {
   Served served;
   CHECK(Ctl({"status", "--address", "unix:" + served.socket}).out == Ctl({"status", "--socket", served.socket}).out);
