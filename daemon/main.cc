@@ -133,16 +133,20 @@ int RunDaemon(ConfigInForce config) {
   if (!loop.ok()) return Fail(loop.status());
   umask(0077);  // sockets get their modes explicitly
 
-  const absl::StatusOr<StateDir> state_dir = StateDir::Lock(options.daemon.state_dir);
+  absl::StatusOr<StateDir> state_dir = StateDir::Lock(options.daemon.state_dir);
   if (!state_dir.ok()) return Fail(state_dir.status());
   absl::Status made = MakeSocketDir("session.socket", options.session.socket);
   if (made.ok()) made = MakeSocketDir("admin.socket", options.admin.socket);
-  if (!made.ok()) return Fail(made);
+  if (!made.ok()) {
+    state_dir->GiveUp();
+    return Fail(made);
+  }
   Parts parts;
   parts.keeper = ServiceFileKeeper();
   parts.reload = [&loop = **loop](absl::Time deadline) { return loop.AskReload(deadline); };
   absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(options, std::move(parts));
   if (!daemon.ok()) {
+    state_dir->GiveUp();
     spdlog::error("can't start: {}", std::string(daemon.status().message()));
     return kFailed;
   }

@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,15 +18,24 @@
 namespace kvist::daemon {
 namespace {
 
-// mkdir -p with mode 0700.
-absl::Status MakeDirs(const std::string& path) {
+// mkdir -p with mode 0700. Returns whether the last one is new.
+absl::StatusOr<bool> MakeDirs(const std::string& path) {
+  bool is_new = false;
   for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
     const std::string part = path.substr(0, end);
-    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
-      return ErrnoStatus(absl::StrCat("daemon.state_dir: can't make ", part), errno);
-    }
-    if (end == std::string::npos) return absl::OkStatus();
+    const bool made = mkdir(part.c_str(), 0700) == 0;
+    if (!made && errno != EEXIST) return ErrnoStatus(absl::StrCat("daemon.state_dir: can't make ", part), errno);
+    is_new = made || (is_new && part.back() == '/');  // "a/" is "a", which is there by then
+    if (end == std::string::npos) return is_new;
   }
+}
+
+// Whether `file` is still the one that `lock` is open on, and not one that GiveUp removed.
+bool IsThere(const std::string& file, int lock) {
+  struct stat there {
+  }, held{};
+  return lstat(file.c_str(), &there) == 0 && fstat(lock, &held) == 0 && there.st_dev == held.st_dev &&
+         there.st_ino == held.st_ino;
 }
 
 // Whoever can write here can put another lock file in the place of ours.
@@ -53,7 +64,7 @@ std::string Owner(int lock) {
 }  // namespace
 
 absl::StatusOr<StateDir> StateDir::Lock(const std::string& path) {
-  KVIST_RETURN_IF_ERROR(MakeDirs(path));
+  KVIST_ASSIGN_OR_RETURN(const bool is_new, MakeDirs(path));
   KVIST_RETURN_IF_ERROR(CheckOwner(path));
   const std::string file = absl::StrCat(path, "/lock");
   UniqueFd lock(open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
@@ -63,11 +74,24 @@ absl::StatusOr<StateDir> StateDir::Lock(const std::string& path) {
     return absl::FailedPreconditionError(absl::StrCat("the state directory ", path, " is in use by ", Owner(lock.get()),
                                                       ": stop it, or give this daemon another daemon.state_dir"));
   }
+  if (!IsThere(file, lock.get())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the state directory ", path, " has just been removed by a daemon that could not start: start again"));
+  }
   const std::string pid = absl::StrCat(getpid(), "\n");
   if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
     return ErrnoStatus(absl::StrCat("can't write ", file), errno);
   }
-  return StateDir(path, std::move(lock));
+  return StateDir(path, is_new, std::move(lock));
+}
+
+void StateDir::GiveUp() {
+  if (!std::exchange(is_new_, false)) return;
+  // Away under another name first: what a daemon that starts meanwhile makes in its place isn't ours.
+  const std::string away = absl::StrCat(path_.substr(0, path_.find_last_not_of('/') + 1), ".", getpid(), ".gone");
+  std::error_code ignored;  // then it stays, and harms nobody
+  std::filesystem::rename(path_, away, ignored);
+  if (!ignored) std::filesystem::remove_all(away, ignored);
 }
 
 }  // namespace kvist::daemon

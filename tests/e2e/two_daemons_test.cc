@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -68,10 +69,11 @@ TEST_CASE(
   // A stopped one lives, too.
   const bool stopped = GENERATE(false, true);
   if (stopped) first.Signal(SIGSTOP);
-  const auto refused = [](const std::pair<int, std::string>& second, const std::vector<std::string>& names) {
+  const auto refused = [&dir](const std::pair<int, std::string>& second, const std::vector<std::string>& names) {
     INFO(second.second);
     CHECK(second.first == 1);
     for (const std::string& name : names) CHECK_THAT(second.second, Catch::Contains(name));
+    CHECK_FALSE(std::filesystem::exists(dir.path() + "/state2"));
   };
   refused(Second(dir.path(), {}), {dir.path() + "/state", "pid " + std::to_string(first.pid()), "daemon.state_dir"});
   refused(Second(dir.path(), {engine, admin}), {dir.path() + "/state", "pid " + std::to_string(first.pid())});

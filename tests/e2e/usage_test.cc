@@ -1,11 +1,13 @@
 // Programs that are called wrongly: what was wrong, what would be right, and the exit status that their help promises.
 #include <catch2/catch.hpp>
 
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tests/support/daemon_process.h"
+#include "tests/support/temp_dir.h"
 
 namespace {
 
@@ -59,4 +61,20 @@ TEST_CASE("kvistd names the word that is no command of its, and ends with 2") {
   refused({"config", "chekc"},
           "kvistd config: chekc: no such command (did you mean check?); there are: check, default, dump, diff");
   refused({"config"}, "kvistd config: a command is missing; there are: check, default, dump, diff");
+}
+
+TEST_CASE("A kvistd that can't make the directory of a socket leaves no state directory that wasn't there") {
+  const kvist::test::TempDir dir;
+  // Where a right configuration meets a directory that can't be made, by root neither.
+  const Words start{"--set", "daemon.state_dir=" + dir.path() + "/state", "--set", "session.socket=/proc/kvist/engine.sock",
+                    "--set", "admin.socket=" + dir.path() + "/admin.sock"};
+  const auto [status, said] = Call("kvistd", start);
+  INFO(said);
+  CHECK(status == 1);
+  CHECK_THAT(said, Catch::Contains("session.socket: can't make /proc/kvist"));
+  CHECK(std::filesystem::is_empty(dir.path()));
+  std::filesystem::create_directory(dir.path() + "/state");
+  std::filesystem::permissions(dir.path() + "/state", std::filesystem::perms::owner_all);
+  CHECK(Call("kvistd", start).first == 1);
+  CHECK(std::filesystem::exists(dir.path() + "/state/lock"));
 }

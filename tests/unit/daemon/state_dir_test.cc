@@ -4,9 +4,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -64,6 +67,46 @@ TEST_CASE("StateDir is free when its daemon was killed") {
   CHECK(StateDir::Lock(dir.path()).ok());
   close(ready[0]);
   close(ready[1]);
+}
+
+TEST_CASE("StateDir removes what it made when its daemon can't start, and nothing that was there") {
+  const test::TempDir dir;
+  for (const char* name : {"a/b", "a/b/"}) {
+    absl::StatusOr<StateDir> made = StateDir::Lock(dir / name);
+    REQUIRE(made.ok());
+    std::filesystem::create_directories(dir / "a/b/ssd/1");
+    made->GiveUp();
+    CHECK(std::filesystem::is_empty(dir / "a"));
+    made->GiveUp();
+    CHECK(std::filesystem::exists(dir / "a"));
+  }
+  REQUIRE(StateDir::Lock(dir / "a").ok());
+  absl::StatusOr<StateDir> found = StateDir::Lock(dir / "a");
+  REQUIRE(found.ok());
+  found->GiveUp();
+  CHECK(std::filesystem::exists(dir / "a/lock"));
+}
+
+TEST_CASE("StateDir is held by one of several that take it and give it up at once, and is there while it is held") {
+  const test::TempDir dir;
+  std::atomic<int> holders{0}, held{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 1000; ++i) {
+        absl::StatusOr<StateDir> state = StateDir::Lock(dir / "state");
+        if (!state.ok()) continue;
+        ++held;
+        if (++holders != 1 || !std::filesystem::exists(dir / "state/lock")) ++wrong;
+        std::this_thread::yield();
+        --holders;
+        state->GiveUp();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(held > 0);
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("StateDir refuses a directory that others can write to") {
