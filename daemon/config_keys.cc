@@ -120,7 +120,8 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "What moves between sizes of slots; holds at least one slot of every engine's chunks. Default: 64 MiB, less for "
           "a pool below 1 GiB.",
           Size(KVIST_FIELD(pool, slab_bytes), {.min = kPageOfMemory, .max = GiB(16), .multiple = kPageOfMemory})),
-      AtStart("Threads that touch the pool's memory after the start, at the lowest priority; 0 leaves it to first use.",
+      AtStart("Threads of each NUMA node that touch the pool's memory after the start, at the lowest priority; 0 leaves it "
+              "to first use.",
               Integer<uint32_t>(KVIST_FIELD(pool, touch_threads), 0, 256)),
       AtStart("Locks the pool's memory where the limits allow it, so that it is never swapped out.",
               Flag(KVIST_FIELD(pool, lock))),
