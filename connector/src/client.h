@@ -71,7 +71,7 @@ class Client {
     int64_t deadline_nanos = 0;
     bool awaited_by_stream = false;
     bool by_layers = false;   // KVIST_AFTER_LAYERS
-    uint32_t keys = 0;        // that a lookup has asked for
+    uint32_t chunks = 0;      // that it is about: the keys of a lookup, or what is to be copied
     uint32_t generation = 0;  // of the place; odd while in use
   };
 
@@ -89,6 +89,8 @@ class Client {
   };
   // Reads the answer of a request that has ended, and gives its cell back.
   static Reply Read(Link& link, Link::Ticket ticket);
+  // The answer of a lookup that asked for so many chunks.
+  kvist_hit HitOf(const Reply& reply, uint32_t asked) const;
   static absl::Status NoAnswer();
   // Asks and waits for the answer. Completes the entry, as Begin does, where it lies: each copy of it would load wider than its fields were just
   // written, and so wait until they have left the store buffer. One copy is left, into the ring.

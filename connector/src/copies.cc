@@ -62,8 +62,9 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry* entry, Kind kind, std::span<c
       return status;
     }
   }
-  return Remember(
-      {link, ticket, kind, GivenUp::kNo, entry->deadline_nanos, false, after.what == KVIST_AFTER_LAYERS, entry->keys});
+  const uint32_t parent = (entry->flags & shm::kHasParent) != 0 ? 1 : 0;
+  return Remember({link, ticket, kind, GivenUp::kNo, entry->deadline_nanos, false, after.what == KVIST_AFTER_LAYERS,
+                   entry->keys > 0 ? entry->keys - parent : entry->chunks});
 }
 
 absl::StatusOr<kvist_op> Client::Load(const kvist_load_args& args) {

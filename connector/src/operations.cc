@@ -200,9 +200,10 @@ bool Client::Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result
   if (code == absl::StatusCode::kCancelled && op.given_up == GivenUp::kLate) code = absl::StatusCode::kDeadlineExceeded;
   result->status = CodeOf(code);
   result->pages_released = 1;
-  result->chunks_copied = cell.copied;
-  result->chunks_skipped = cell.skipped;
-  result->chunks_refused = cell.refused;
+  // Each chunk that was asked for has one of three ends, whatever the daemon says.
+  result->chunks_copied = std::min(cell.copied, op.chunks);
+  result->chunks_skipped = std::min(cell.skipped, op.chunks - result->chunks_copied);
+  result->chunks_refused = std::min(cell.refused, op.chunks - result->chunks_copied - result->chunks_skipped);
   result->layers = shm::LayersOf(progress);
   if (code != absl::StatusCode::kOk)
     Report(absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message))));

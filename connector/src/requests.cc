@@ -65,6 +65,16 @@ Client::Reply Client::Read(Link& link, Link::Ticket ticket) {
   return reply;
 }
 
+kvist_hit Client::HitOf(const Reply& reply, uint32_t asked) const {
+  kvist_hit hit{};
+  hit.chunks = std::min(reply.chunks, asked);
+  // No more of them than there are in all groups.
+  const uint64_t found = uint64_t{hit.chunks} * registration_.groups().size();
+  hit.coming = static_cast<uint32_t>(std::min<uint64_t>(reply.coming, found));
+  hit.lease = reply.handle;
+  return hit;
+}
+
 absl::Status Client::NoAnswer() { return absl::DeadlineExceededError("kvistd didn't answer in time: this is a miss"); }
 
 void Client::Tell(shm::Entry entry, std::span<const ChunkKey> keys) {
@@ -81,9 +91,7 @@ absl::Status Client::Lookup(std::span<const ChunkKey> keys, uint32_t have, int64
   if (keys.empty()) return absl::OkStatus();
   shm::Entry entry = LookupEntry(have, lease_us);
   Reply reply = Call(&entry, AsManyAsFit(keys), deadline_us);
-  hit->chunks = std::min(reply.chunks, static_cast<uint32_t>(keys.size()));
-  hit->coming = reply.coming;
-  hit->lease = reply.handle;
+  *hit = HitOf(reply, entry.keys);
   return std::move(reply.status);
 }
 
@@ -114,9 +122,7 @@ std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeou
     return NoAnswer();
   }
   Reply reply = Read(*op->link, op->ticket);
-  hit->chunks = std::min(reply.chunks, op->keys);
-  hit->coming = reply.coming;
-  hit->lease = reply.handle;
+  *hit = HitOf(reply, op->chunks);
   return std::move(reply.status);
 }
 
