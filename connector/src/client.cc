@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,7 +60,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
     KVIST_RETURN_IF_ERROR(client->registration_.ProbeLocally());
     client->registration_.probed = true;
   }
-  client->keeper_ = std::thread([raw = client.get()] { raw->Keep(); });
+  try {
+    client->keeper_ = std::thread([raw = client.get()] { raw->Keep(); });
+  } catch (const std::system_error& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("kvist_connect needs one thread of its own, and there is none to be had (", error.what(),
+                     "): raise the limits of threads (ulimit -u, pids.max of the cgroup) or of memory (ulimit -v)"));
+  }
   ::pthread_setname_np(client->keeper_.native_handle(), "kvist-keeper");
   return client;
 }

@@ -215,7 +215,7 @@ typedef struct kvist_options {
 
 /* Opens a session. Succeeds also when the daemon is away (the client then keeps trying; until it is there everything is a miss).
  * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (version, wrong probe page, an instance with another space), PERMISSION_DENIED
- * (of the socket, or of process_regions). */
+ * (of the socket, or of process_regions), RESOURCE_EXHAUSTED (no descriptors or no thread for the client's own). */
 KVIST_API kvist_status kvist_connect(const kvist_options* options, kvist_client** client);
 /* Ends the session: cancels what is in flight, waits (bounded by the default deadline) until no copy touches the pages, frees. */
 KVIST_API void kvist_disconnect(kvist_client* client);

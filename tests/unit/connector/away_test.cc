@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <kvist/client.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -76,6 +77,29 @@ TEST_CASE("Client without a daemon misses at once and says so") {
   CHECK(client.Store(keys, 0, pages) == 0);
   CHECK(std::string(kvist_error()).find("away") != std::string::npos);
   CHECK(client.WaitConnected(1000).code == KVIST_DEADLINE_EXCEEDED);
+}
+
+TEST_CASE("kvist_connect says so when there is no thread to be had") {
+  Engine engine;
+  // No address space holds a stack of this size, so pthread_create fails as it does at the limits of processes and threads, which root
+  // doesn't have.
+  pthread_attr_t before, huge;
+  REQUIRE(::pthread_getattr_default_np(&before) == 0);
+  REQUIRE(::pthread_attr_init(&huge) == 0);
+  REQUIRE(::pthread_attr_setstacksize(&huge, size_t{1} << 47) == 0);
+  REQUIRE(::pthread_setattr_default_np(&huge) == 0);
+  kvist_client* client = nullptr;
+  const kvist_status status = kvist_connect(&engine.options, &client);
+  const std::string message = kvist_error();
+  REQUIRE(::pthread_setattr_default_np(&before) == 0);
+  CHECK(status == KVIST_RESOURCE_EXHAUSTED);
+  CHECK(client == nullptr);
+  INFO(message);
+  CHECK(message.find("thread") != std::string::npos);
+  CHECK(message.find("ulimit -u") != std::string::npos);
+  // Nothing of it stays: the next one is served.
+  REQUIRE(kvist_connect(&engine.options, &client) == KVIST_OK);
+  kvist_disconnect(client);
 }
 
 TEST_CASE("A client is disconnected in time while a kvistd that stands still is to shake hands with it") {
