@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -193,6 +194,10 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   for (const kvist_layer& layer : layer_places_) {
     if (layer.region >= regions)
       return absl::InvalidArgumentError(absl::StrCat("a layer lies in region ", layer.region, " of ", regions));
+  }
+  for (size_t i = 0; i < memfds_.size(); ++i) {
+    if (std::none_of(layer_places_.begin(), layer_places_.end(), [&](const kvist_layer& l) { return l.region == i; }))
+      return absl::InvalidArgumentError(absl::StrCat("memory.memfds[", i, "] is one too many: no layer lies in region ", i));
   }
   write_page_ = memory.write_page;
   context_ = memory.context;

@@ -169,7 +169,8 @@ typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, co
  *   layers[l].offset + p * page_stride + (walk of `dims` to s) + b        in region layers[l].region. */
 typedef struct kvist_memory {
   size_t struct_size;
-  /* Regions 0 and up. Sealed with F_SEAL_SHRINK they are mapped, else copied with preadv and pwritev. The client duplicates them. */
+  /* Regions 0 and up, with a layer in each. Sealed with F_SEAL_SHRINK they are mapped, else copied with preadv and pwritev. The client
+   * duplicates them. */
   const int* memfds;
   size_t memfd_count;
   const kvist_layer* layers; /* kvist_space.layers of them, or those of its groups, group by group */

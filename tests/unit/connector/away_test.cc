@@ -22,6 +22,7 @@ namespace {
 struct Engine {
   static constexpr uint32_t kPages = 8, kBytes = 256;
   int fd = ::memfd_create("engine", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  std::vector<int> memfds;  // of one that describes more
   kvist_layer layer{0, 0};
   kvist_memory memory{};
   kvist_options options{};
@@ -156,6 +157,12 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   CHECK_THAT(refusal([](Engine& e) { e.memory.write_page = nullptr; }), Contains("write_page is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
   CHECK_THAT(refusal([](Engine& e) { e.layer.region = 4; }), Contains("region 4 of 1"));
+  CHECK_THAT(refusal([](Engine& e) {
+               e.memfds = {e.fd, e.fd};
+               e.memory.memfds = e.memfds.data();
+               e.memory.memfd_count = 2;
+             }),
+             Contains("INVALID_ARGUMENT: memory.memfds[1] is one too many"));
   const kvist_dim heads{1025, 8};  // one more than kvistd serves
   CHECK_THAT(refusal([&](Engine& e) {
                e.memory.dims = &heads;
