@@ -30,6 +30,8 @@ constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
 constexpr uint64_t kDeviceRegionsMax = 512;
 constexpr Bytes kDeviceSegmentMin{256};
 constexpr uint64_t kOtherRegionsMax = 1024;  // that are no memfds
+constexpr uint64_t kUuidBytes = sizeof(cuda::driver::Uuid::bytes);
+constexpr uint64_t kHandleBytes = sizeof(cuda::driver::IpcMemHandle::bytes);
 
 absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
@@ -64,7 +66,9 @@ absl::Status CheckGroup(const v1::Space& space, const v1::Space::Group& group) {
     case v1::Space::Group::KIND_WINDOW:
       KVIST_RETURN_IF_ERROR(InRange("window_tokens", group.window_tokens(), 1, uint64_t{1} << 30));
       break;
-    default: return absl::InvalidArgumentError("a cache group is neither full, window nor state");
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("the kind of a cache group is ", static_cast<int>(group.kind()), ": neither full, window nor state"));
   }
   KVIST_RETURN_IF_ERROR(InRange("page_tokens", PageTokens(space, group), 1, kTokensMax));
   if (group.kind() != v1::Space::Group::KIND_STATE && space.chunk_tokens() % PageTokens(space, group) != 0) {
@@ -170,6 +174,32 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory::Group& mem
   return offsets;
 }
 
+// Which region of a description it is that was found wrong.
+absl::Status Of(std::string_view field, int number, const absl::Status& status) {
+  const std::string message =
+      absl::StrCat(absl::string_view(field.data(), field.size()), "[", number, "]: ", absl::string_view(status.message()));
+  // Where nothing is mapped: a wrong description, too.
+  return absl::IsOutOfRange(status) ? absl::InvalidArgumentError(message) : absl::Status(status.code(), message);
+}
+
+// A memfd too many shifts the numbers of the regions behind it.
+absl::Status AddFiles(const v1::KvMemory& described, std::vector<UniqueFd> fds, std::vector<cuda::EngineRegion>* regions) {
+  std::vector<bool> used(fds.size());
+  for (const v1::KvMemory::Layer& layer : described.layers()) {
+    if (layer.region() < used.size()) used[layer.region()] = true;
+  }
+  for (size_t i = 0; i < fds.size(); ++i) {
+    if (!used[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("memfds[", i, "] is one too many: ", fds.size(), " came, and no layer lies in region ", i));
+    }
+    absl::StatusOr<cuda::EngineRegion> region = cuda::EngineRegion::OfFile(std::move(fds[i]));
+    if (!region.ok()) return Of("memfds", static_cast<int>(i), region.status());
+    regions->push_back(*std::move(region));
+  }
+  return absl::OkStatus();
+}
+
 // Memory that is in no memfd: reached through the process. A daemon with more rights than its uid would be let into other users'
 // processes, too; so it asks by itself whose this one is.
 absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, std::vector<cuda::EngineRegion>* regions) {
@@ -184,7 +214,8 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
   UniqueFd pidfd(::fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 3));
   if (!pidfd) return ErrnoStatus("another descriptor of the engine's process", errno);
   const auto process = std::make_shared<const cuda::EngineProcess>(peer.pid, std::move(pidfd));
-  for (const v1::KvMemory::ProcessRegion& region : described.process_regions()) {
+  for (int i = 0; i < described.process_regions_size(); ++i) {
+    const v1::KvMemory::ProcessRegion& region = described.process_regions(i);
     absl::StatusOr<cuda::EngineRegion> opened =
         cuda::EngineRegion::OfProcess(process, region.address(), Bytes{region.length()});
     if (absl::IsPermissionDenied(opened.status()) || absl::IsUnimplemented(opened.status())) {
@@ -194,8 +225,30 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
                                                       "both one uid and gid, leave the engine dumpable, and see "
                                                       "kernel.yama.ptrace_scope (at most 1) and seccomp filters"));
     }
-    KVIST_RETURN_IF_ERROR(opened.status());
+    if (!opened.ok()) return Of("process_regions", i, opened.status());
     regions->push_back(*std::move(opened));
+  }
+  return absl::OkStatus();
+}
+
+// What can be told of them without a GPU.
+absl::Status CheckDeviceRegions(const v1::KvMemory& described) {
+  KVIST_RETURN_IF_ERROR(
+      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kDeviceRegionsMax));
+  for (int i = 0; i < described.device_regions_size(); ++i) {
+    const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
+    const auto field = [&](const char* name) { return absl::StrCat("device_regions[", i, "].", name); };
+    const auto size = [&](const char* name, const char* what, size_t has, size_t wanted) {
+      if (has == wanted) return absl::OkStatus();
+      return absl::InvalidArgumentError(absl::StrCat(field(name), " has ", has, " bytes, ", what, " has ", wanted));
+    };
+    KVIST_RETURN_IF_ERROR(size("device", "the UUID of a GPU", region.device().size(), kUuidBytes));
+    KVIST_RETURN_IF_ERROR(size("handle", "a handle of CUDA IPC", region.handle().size(), kHandleBytes));
+    KVIST_RETURN_IF_ERROR(InRange(field("length"), region.length(), 1, UINT64_MAX - region.offset()));
+    if (region.device() != described.device_regions(0).device()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(field("device"), ": a worker's KV memory is on several GPUs: connect a client for each"));
+    }
   }
   return absl::OkStatus();
 }
@@ -206,26 +259,21 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
   if (described.device_regions().empty()) return absl::OkStatus();
   if (!memory->regions.empty())
     return absl::InvalidArgumentError(
-        "the KV memory is partly a GPU's and partly the host's: a worker's is one or the other");
-  if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory");
-  KVIST_RETURN_IF_ERROR(
-      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kDeviceRegionsMax));
-  for (const v1::KvMemory::DeviceRegion& region : described.device_regions()) {
+        "device_regions came beside memfds or process_regions: a worker's KV memory is a GPU's or the host's");
+  KVIST_RETURN_IF_ERROR(CheckDeviceRegions(described));
+  if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory (device_regions)");
+  for (int i = 0; i < described.device_regions_size(); ++i) {
+    const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     cuda::driver::Uuid uuid;
     cuda::DeviceAllocation allocation;
-    if (region.device().size() != uuid.bytes.size() || region.handle().size() != allocation.handle.bytes.size())
-      return absl::InvalidArgumentError("a GPU's UUID has 16 bytes and a handle of its memory 64; others came");
-    if (region.device() != described.device_regions(0).device())
-      return absl::InvalidArgumentError("a worker's KV memory is on several GPUs: connect a client for each");
     std::memcpy(uuid.bytes.data(), region.device().data(), uuid.bytes.size());
     std::memcpy(allocation.handle.bytes.data(), region.handle().data(), allocation.handle.bytes.size());
     allocation.pid_there = region.pid();
     KVIST_ASSIGN_OR_RETURN(memory->gpu, gpus->Use(uuid));
     KVIST_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::ImportedMemory> imported,
                            memory->gpu->Import(allocation, peer.pidfd.get()));
-    if (region.length() == 0 || region.offset() > imported->length.value ||
-        region.length() > imported->length.value - region.offset()) {
-      return absl::InvalidArgumentError(absl::StrCat("a region of GPU memory is [", region.offset(), ", +", region.length(),
+    if (region.offset() > imported->length.value || region.length() > imported->length.value - region.offset()) {
+      return absl::InvalidArgumentError(absl::StrCat("device_regions[", i, "] is [", region.offset(), ", +", region.length(),
                                                      ") of an allocation of ", imported->length.value, " bytes"));
     }
     const cuda::driver::Address address = imported->address + region.offset();
@@ -251,10 +299,7 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
         absl::StrCat("the memory has ", described.groups_size(), " cache groups, the space ", space.groups_size()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
-  for (UniqueFd& fd : fds) {
-    KVIST_ASSIGN_OR_RETURN(cuda::EngineRegion region, cuda::EngineRegion::OfFile(std::move(fd)));
-    memory->regions.push_back(std::move(region));
-  }
+  KVIST_RETURN_IF_ERROR(AddFiles(described, std::move(fds), &memory->regions));
   KVIST_RETURN_IF_ERROR(AddProcessRegions(described, peer, &memory->regions));
   KVIST_RETURN_IF_ERROR(AddDeviceRegions(described, peer, gpus, memory.get()));
   std::vector<Bytes> lengths;
@@ -370,7 +415,9 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<Unique
       KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, fds, peer, service.gpus));
       break;
     }
-    default: return absl::InvalidArgumentError("the role is neither scheduler nor worker");
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat("the role is ", static_cast<int>(hello.role()), ": neither scheduler nor worker"));
   }
   if (registration.memory != nullptr && registration.memory->gpu != nullptr) {
     const std::string description = hello.memory().SerializeAsString();

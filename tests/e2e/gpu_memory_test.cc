@@ -615,14 +615,15 @@ TEST_CASE("Hostile descriptions of GPU memory are refused by name, and leave not
     const char* says;
   } const cases[] = {
       {"a UUID of 15 bytes", [](Region* r) { r->mutable_device()->resize(15); }, absl::StatusCode::kInvalidArgument,
-       "16 bytes"},
+       "device_regions[0].device has 15 bytes"},
       {"a handle of 4096 bytes", [](Region* r) { r->mutable_handle()->resize(4096); }, absl::StatusCode::kInvalidArgument,
-       "64"},
+       "device_regions[0].handle has 4096 bytes"},
       {"a handle of nothing", [](Region* r) { r->mutable_handle()->assign(64, '\0'); },
        absl::StatusCode::kFailedPrecondition, "can't be opened"},
       {"a GPU that isn't there", [](Region* r) { r->mutable_device()->assign(16, 'x'); }, absl::StatusCode::kNotFound,
        "no GPU"},
-      {"no length", [](Region* r) { r->set_length(0); }, absl::StatusCode::kInvalidArgument, "of an allocation of"},
+      {"no length", [](Region* r) { r->set_length(0); }, absl::StatusCode::kInvalidArgument,
+       "device_regions[0].length is 0"},
       {"past the end", [](Region* r) { r->set_offset(uint64_t{1} << 40); }, absl::StatusCode::kInvalidArgument,
        "of an allocation of"},
       {"around the end", [](Region* r) { r->set_length(UINT64_MAX - 8); }, absl::StatusCode::kInvalidArgument,
