@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -188,64 +189,244 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
   DaemonProcess daemon(dir.path(), kProvoked);
   Bystander bystander(daemon);
   using Change = std::function<void(session::Hello*, uint64_t)>;
-  const std::vector<std::pair<const char*, Change>> fields = {
-      {"protocol_version", [](auto* h, uint64_t v) { h->set_protocol_version(Other(v, shm::kVersion)); }},
-      {"rank", [](auto* h, uint64_t v) { h->set_rank(Other(v, 0)); }},
-      {"page_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_page_tokens(Other(v, 1) == 2 ? 0 : Other(v, 1)); }},
-      {"chunk_tokens", [](auto* h, uint64_t v) { h->mutable_space()->set_chunk_tokens(static_cast<uint32_t>(v)); }},
-      {"tensor_parallel",
-       [](auto* h, uint64_t v) { h->mutable_space()->set_tensor_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
-      {"pipeline_parallel",
-       [](auto* h, uint64_t v) { h->mutable_space()->set_pipeline_parallel(static_cast<uint32_t>(v == 1 ? 65 : v)); }},
-      {"layers", [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_layers(static_cast<uint32_t>(v)); }},
-      {"segments",
-       [](auto* h, uint64_t v) {
-         h->mutable_space()->mutable_groups(0)->set_segments(static_cast<uint32_t>(v == 1 ? 2 : v));
+  struct Field {
+    const char* name;
+    std::vector<const char*> words;  // of which the refusal has one
+    Change change;
+    absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+    size_t memfds = 1;  // that come with the Hello
+  };
+  const auto small = [](uint64_t v) { return static_cast<uint32_t>(v); };
+  const auto name = [](uint64_t v, bool required) { return std::string(v == 0 && required ? 0 : 300 + v % 1000, 'x'); };
+  const auto space = [](session::Hello* h) { return h->mutable_space(); };
+  const auto group = [](session::Hello* h) { return h->mutable_space()->mutable_groups(0); };
+  const auto pages = [](session::Hello* h) { return h->mutable_memory()->mutable_groups(0); };
+  const auto device = [](session::Hello* h) {  // a region of a GPU whose every number could be right
+    auto* region = h->mutable_memory()->add_device_regions();
+    region->set_device(std::string(16, 'u'));
+    region->set_handle(std::string(64, 'h'));
+    region->set_length(RawClient::kPages * RawClient::kLayers * RawClient::kSegmentBytes);
+    return region;
+  };
+  constexpr auto kUnserved = absl::StatusCode::kFailedPrecondition, kInvalid = absl::StatusCode::kInvalidArgument;
+  const std::vector<Field> fields = {
+      {"protocol_version",
+       {"protocol version"},
+       [&](auto* h, uint64_t v) { h->set_protocol_version(Other(v, shm::kVersion)); },
+       kUnserved},
+      {"role",
+       {"the role is"},
+       [&](auto* h, uint64_t v) {
+         const int role = static_cast<int>(small(v));
+         h->set_role(static_cast<session::Hello::Role>(role == session::Hello::ROLE_SCHEDULER ? 3 : role));
        }},
-      {"segment_bytes",
-       [](auto* h, uint64_t v) { h->mutable_space()->mutable_groups(0)->set_segment_bytes(v == 1 ? 0 : v); }},
+      {"role of one with memory",
+       {"a scheduler has no KV memory"},
+       [&](auto* h, uint64_t) { h->set_role(session::Hello::ROLE_SCHEDULER); }},
+      {"rank", {"rank is"}, [&](auto* h, uint64_t v) { h->set_rank(Other(v, 0)); }},
+      {"rank of several",
+       {"rank is"},
+       [&](auto* h, uint64_t v) {
+         space(h)->set_tensor_parallel(2);
+         space(h)->set_pipeline_parallel(2);
+         h->set_rank(std::max<uint32_t>(small(v), 4));
+       }},
+      {"page_tokens",
+       {"page_tokens is"},
+       [&](auto* h, uint64_t v) { space(h)->set_page_tokens(Other(v, 1) == 2 ? 0 : Other(v, 1)); }},
+      {"chunk_tokens",
+       {"chunk_tokens is", "chunk_tokens 1 is"},
+       [&](auto* h, uint64_t v) { space(h)->set_chunk_tokens(small(v)); }},
+      {"tensor_parallel",
+       {"tensor_parallel is"},
+       [&](auto* h, uint64_t v) { space(h)->set_tensor_parallel(v == 1 ? 65 : small(v)); }},
+      {"pipeline_parallel",
+       {"pipeline_parallel is"},
+       [&](auto* h, uint64_t v) { space(h)->set_pipeline_parallel(v == 1 ? 65 : small(v)); }},
+      {"ranks in all",
+       {"tensor_parallel * pipeline_parallel is"},
+       [&](auto* h, uint64_t v) {
+         space(h)->set_tensor_parallel(2 + v % 63);
+         space(h)->set_pipeline_parallel(64);
+       }},
+      {"slot_order",
+       {"slot order"},
+       [&](auto* h, uint64_t v) {
+         space(h)->set_slot_order(static_cast<session::Space::SlotOrder>(static_cast<int>(small(v) == 1 ? 2 : small(v))));
+       },
+       kUnserved},
+      {"kind",
+       {"the kind of a cache group is"},
+       [&](auto* h, uint64_t v) {
+         group(h)->set_kind(static_cast<session::Space::Group::Kind>(static_cast<int>(small(v) == 1 ? 4 : small(v))));
+       }},
+      {"layers",
+       {"layers is", "the memory has 2 layers, the space 1"},
+       [&](auto* h, uint64_t v) { group(h)->set_layers(small(v)); }},
+      {"segments",
+       {"segments is", "give 1 segments, the space has 2"},
+       [&](auto* h, uint64_t v) { group(h)->set_segments(v == 1 ? 2 : small(v)); }},
+      {"segment_bytes", {"segment_bytes is"}, [&](auto* h, uint64_t v) { group(h)->set_segment_bytes(v == 1 ? 0 : v); }},
+      {"segments * segment_bytes",
+       {"bytes of a page in one layer is"},
+       [&](auto* h, uint64_t v) {
+         group(h)->set_segments(2 + v % 1023);
+         group(h)->set_segment_bytes(1 << 30);
+       }},
+      {"layers * segment_bytes",
+       {"bytes of a chunk on one rank is"},
+       [&](auto* h, uint64_t v) {
+         group(h)->set_layers(9 + v % 50);
+         group(h)->set_segment_bytes(1 << 30);
+       }},
       {"pages",
-       [](auto* h, uint64_t v) { h->mutable_memory()->mutable_groups(0)->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
-      {"page_stride", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_groups(0)->set_page_stride(v); }},
+       {"pages: is 0", "bytes of 17 pages", "pages (page_stride"},
+       [&](auto* h, uint64_t v) { pages(h)->set_pages(Other(v, 1) == 2 ? 17 : Other(v, 1)); }},
+      {"page_stride", {"page_stride"}, [&](auto* h, uint64_t v) { pages(h)->set_page_stride(v); }},
       {"layer offset",
-       [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
-      {"layer region", [](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_region(Other(v, 0)); }},
+       {"layers[1].offset"},
+       [&](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_offset(v <= 1 ? UINT64_MAX - 100 : v); }},
+      {"layer region",
+       {"layers[1].region"},
+       [&](auto* h, uint64_t v) { h->mutable_memory()->mutable_layers(1)->set_region(Other(v, 0)); }},
       {"dim count",
-       [](auto* h, uint64_t v) {
-         auto* d = h->mutable_memory()->mutable_groups(0)->add_dims();
-         d->set_count(static_cast<uint32_t>(v == 1 ? 2 : v));
+       {"the count of a dimension is", "the dimensions of a page give 2 segments"},
+       [&](auto* h, uint64_t v) {
+         auto* d = pages(h)->add_dims();
+         d->set_count(v == 1 ? 2 : small(v));
          d->set_stride(1);
        }},
       {"dim stride",
-       [](auto* h, uint64_t v) {
-         auto* d = h->mutable_memory()->mutable_groups(0)->add_dims();
+       {"the stride of a dimension is", "segment_offsets"},
+       [&](auto* h, uint64_t v) {
+         group(h)->set_segments(2);
+         auto* d = pages(h)->add_dims();
          d->set_count(2);
          d->set_stride(v);
        }},
-      {"instance", [](auto* h, uint64_t v) { h->set_instance(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
-      {"model", [](auto* h, uint64_t v) { h->mutable_space()->set_model(std::string(v == 0 ? 0 : 300 + v % 1000, 'x')); }},
+      {"more dims",
+       {"dimensions, allowed are 4"},
+       [&](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i < 5 + v % 100; ++i) pages(h)->add_dims()->set_count(1);
+       }},
+      {"instance", {"the length of instance is"}, [&](auto* h, uint64_t v) { h->set_instance(name(v, true)); }},
+      {"model", {"the length of model is"}, [&](auto* h, uint64_t v) { space(h)->set_model(name(v, true)); }},
+      {"revision", {"the length of revision is"}, [&](auto* h, uint64_t v) { space(h)->set_revision(name(v, false)); }},
+      {"kv_dtype", {"the length of kv_dtype is"}, [&](auto* h, uint64_t v) { space(h)->set_kv_dtype(name(v, true)); }},
+      {"layout", {"the length of layout is"}, [&](auto* h, uint64_t v) { space(h)->set_layout(name(v, false)); }},
       {"more layers",
-       [](auto* h, uint64_t v) {
+       {"layers, the space 2"},
+       [&](auto* h, uint64_t v) {
          for (uint64_t i = 0; i <= v % 3000; ++i) h->mutable_memory()->add_layers();
        }},
       {"page_tokens of a group",
-       [](auto* h, uint64_t v) {
-         h->mutable_space()->mutable_groups(0)->set_page_tokens(static_cast<uint32_t>(v) <= 1 ? 3
-                                                                                              : static_cast<uint32_t>(v));
-       }},
+       {"page_tokens"},
+       [&](auto* h, uint64_t v) { group(h)->set_page_tokens(small(v) <= 1 ? 3 : small(v)); }},
       {"window",
-       [](auto* h, uint64_t v) {
-         auto* group = h->mutable_space()->mutable_groups(0);
-         group->set_kind(session::Space::Group::KIND_WINDOW);
-         group->set_window_tokens(static_cast<uint32_t>(v) == 1 ? 0 : static_cast<uint32_t>(v));
+       {"window_tokens is"},
+       [&](auto* h, uint64_t v) {
+         group(h)->set_kind(session::Space::Group::KIND_WINDOW);
+         group(h)->set_window_tokens(small(v) == 1 ? 0 : small(v));
        }},
       {"more groups",
-       [](auto* h, uint64_t v) {
-         for (uint64_t i = 0; i <= v % 100; ++i) *h->mutable_space()->add_groups() = h->space().groups(0);
+       {"the number of cache groups is", "cache groups, the space"},
+       [&](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i <= v % 100; ++i) {
+           *space(h)->add_groups() = h->space().groups(0);
+           for (uint32_t layer = 0; layer < RawClient::kLayers; ++layer) h->mutable_memory()->add_layers();
+         }
        }},
-      {"more groups of memory", [](auto* h, uint64_t) { h->mutable_memory()->add_groups(); }},
-      {"no group", [](auto* h, uint64_t) { h->mutable_space()->clear_groups(); }},
-      {"no space", [](auto* h, uint64_t) { h->clear_space(); }},
+      {"more groups of memory",
+       {"the memory has 2 cache groups"},
+       [&](auto* h, uint64_t) { h->mutable_memory()->add_groups(); }},
+      {"no group", {"the number of cache groups is 0"}, [&](auto* h, uint64_t) { space(h)->clear_groups(); }},
+      {"no space", {"the length of model is 0"}, [&](auto* h, uint64_t) { h->clear_space(); }},
+      {"no memory", {"the memory has 0 layers"}, [&](auto* h, uint64_t) { h->clear_memory(); }},
+      {"no memfds", {"memfds"}, [&](auto*, uint64_t) {}, kInvalid, 0},
+      {"more memfds", {"memfds[1] is one too many"}, [&](auto*, uint64_t) {}, kInvalid, 2},
+      {"many more memfds", {"memfds[1] is one too many"}, [&](auto*, uint64_t) {}, kInvalid, shm::kFrameFdsMax},
+      {"more process_regions",
+       {"the number of process_regions is"},
+       [&](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i < 1025 + v % 1000; ++i) {
+           auto* region = h->mutable_memory()->add_process_regions();
+           region->set_address(v);
+           region->set_length(v);
+         }
+       },
+       kInvalid,
+       0},
+      {"process_regions address + length",
+       {"process_regions[0]"},
+       [&](auto* h, uint64_t v) {
+         auto* region = h->mutable_memory()->add_process_regions();
+         region->set_address(UINT64_MAX - 10);
+         region->set_length(v);
+       },
+       kInvalid,
+       0},
+      {"process_regions length",  // of what is mapped at its start
+       {"process_regions[0]"},
+       [&](auto* h, uint64_t v) {
+         auto* region = h->mutable_memory()->add_process_regions();
+         region->set_address(reinterpret_cast<uintptr_t>(&daemon));
+         region->set_length(v == 1 ? UINT64_MAX : v);
+       },
+       kInvalid,
+       0},
+      {"process_regions address",
+       {"process_regions[1]"},
+       [&](auto* h, uint64_t v) {
+         auto* region = h->mutable_memory()->add_process_regions();
+         region->set_address(reinterpret_cast<uintptr_t>(&daemon));
+         region->set_length(1);
+         region = h->mutable_memory()->add_process_regions();
+         region->set_address(v);
+         region->set_length(uint64_t{1} << 62);
+       },
+       kInvalid,
+       0},
+      {"more device_regions",
+       {"the number of device_regions is"},
+       [&](auto* h, uint64_t v) {
+         for (uint64_t i = 0; i < 513 + v % 100; ++i) device(h);
+       },
+       kInvalid,
+       0},
+      {"device_regions offset + length",
+       {"device_regions[0].length is"},
+       [&](auto* h, uint64_t v) {
+         auto* region = device(h);
+         region->set_offset(v);
+         region->set_length(-v);  // 2^64 in all
+       },
+       kInvalid,
+       0},
+      {"device_regions device",
+       {"device_regions[1].device"},
+       [&](auto* h, uint64_t v) {
+         device(h);
+         device(h)->set_device(std::string(v % 100 == 16 ? 17 : v % 100, 'u'));
+       },
+       kInvalid,
+       0},
+      {"device_regions of two GPUs",
+       {"device_regions[1].device"},
+       [&](auto* h, uint64_t) {
+         device(h);
+         device(h)->set_device(std::string(16, 'v'));
+       },
+       kInvalid,
+       0},
+      {"device_regions handle",
+       {"device_regions[1].handle"},
+       [&](auto* h, uint64_t v) {
+         device(h);
+         device(h)->set_handle(std::string(v % 1000 == 64 ? 65 : v % 1000, 'h'));
+       },
+       kInvalid,
+       0},
+      {"device_regions beside a memfd", {"device_regions came beside memfds"}, [&](auto* h, uint64_t) { device(h); }},
   };
   // 2^32 and above wrap to 0 in 32-bit fields: both are worth a try.
   const uint64_t values[] = {0,
@@ -258,25 +439,38 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
                              uint64_t{1} << 63,
                              UINT64_MAX,
                              UINT64_MAX - 4096};
+  ::prctl(PR_SET_PTRACER, daemon.pid());  // where yama would keep it from process_regions
   uint32_t frames = 0;
   const uint64_t before = daemon.ResidentBytes() / 1024;
-  for (const auto& [field, change] : fields) {
+  for (const Field& field : fields) {
     for (const uint64_t value : values) {
       RawClient client(daemon);
       session::ClientFrame frame = RawClient::GoodHello();
-      change(frame.mutable_hello(), value);
-      client.Send(frame);
+      field.change(frame.mutable_hello(), value);
+      client.SendBytes(frame.SerializeAsString(), std::vector<int>(field.memfds, client.memfd()));
       const auto answer = client.Receive();
-      INFO(field << " = " << value);
+      INFO(field.name << " = " << value);
       REQUIRE(answer != nullptr);
-      CHECK(answer->has_refused());
-      CHECK(!answer->refused().message().empty());
+      REQUIRE(answer->has_refused());
+      CHECK(absl::StatusCodeToString(static_cast<absl::StatusCode>(answer->refused().code())) ==
+            absl::StatusCodeToString(field.code));
+      const std::string& message = answer->refused().message();
+      INFO(message);
+      CHECK(std::any_of(field.words.begin(), field.words.end(),
+                        [&](const char* words) { return message.find(words) != std::string::npos; }));
       ++frames;
     }
   }
   const uint64_t after = daemon.ResidentBytes() / 1024;
   std::printf("row 30: %u bad Hellos refused by name, resident memory %lu -> %lu KiB\n", frames, before, after);
   if (!kSanitized) CHECK(after < before + 4096);
+  for (const uint32_t rank : {0, 1}) {  // what they were, but for one field, is welcome: each rank of several, too
+    RawClient client(daemon);
+    session::ClientFrame frame = RawClient::GoodHello();
+    frame.mutable_hello()->mutable_space()->set_tensor_parallel(2);
+    frame.mutable_hello()->set_rank(rank);
+    client.Open(frame, client.memfd());
+  }
 }
 
 TEST_CASE("Row 30: garbage instead of a handshake ends that connection only") {
