@@ -18,6 +18,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/notify_socket.h"
+#include "tests/support/schedulers_lateness.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
 
@@ -26,6 +27,8 @@ using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::NotifySocket;
+using kvist::test::SchedulersLateness;
+using kvist::test::StallMost;
 using kvist::test::TempDir;
 using kvist::test::UntilItGoesOn;
 using kvist::test::WorkingEngine;
@@ -34,39 +37,6 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr int64_t kDeadlineMicros = WorkingEngine::kDeadlineMicros;
-
-// How late the scheduler is on this machine now: a thread that wants to run every millisecond, and what it had to wait for beyond.
-class SchedulersLateness {
- public:
-  SchedulersLateness() : thread_([this] { Watch(); }) {}
-  ~SchedulersLateness() {
-    stop_ = true;
-    thread_.join();
-  }
-  int64_t longest_us() const { return longest_us_; }
-
- private:
-  void Watch() {
-    while (!stop_) {
-      const auto due = Clock::now() + std::chrono::milliseconds(1);
-      std::this_thread::sleep_until(due);
-      const auto late = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - due).count();
-      longest_us_ = std::max<int64_t>(longest_us_, late);
-    }
-  }
-
-  std::atomic<bool> stop_{false};
-  std::atomic<int64_t> longest_us_{0};
-  std::thread thread_;  // last: it uses the others
-};
-
-// A call may take its deadline and what the scheduler makes of it: it can be late twice, when the call begins and when its time is over,
-// and the thread that waits is one of several. What it does itself is worth microseconds; this much is 5 % of the deadline (measured
-// with both cores taken by compilers: 4 to 12 % in all).
-constexpr int64_t kOwnMicros = kDeadlineMicros / 20;
-double StallMost(const SchedulersLateness& scheduler) {
-  return static_cast<double>(kDeadlineMicros + kOwnMicros + 2 * scheduler.longest_us());
-}
 
 }  // namespace
 

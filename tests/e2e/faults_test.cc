@@ -31,6 +31,7 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
 #include "tests/support/http_get.h"
+#include "tests/support/schedulers_lateness.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
 
@@ -45,9 +46,12 @@ using kvist::test::FakeEngine;
 using kvist::test::FdsFallTo;
 using kvist::test::FreePort;
 using kvist::test::HttpGet;
+using kvist::test::SchedulersLateness;
+using kvist::test::StallMost;
 using kvist::test::StatusOf;
 using kvist::test::TempDir;
 using kvist::test::UntilItGoesOn;
+using kvist::test::WorkingEngine;
 using Clock = std::chrono::steady_clock;
 
 namespace {
@@ -326,50 +330,36 @@ TEST_CASE("Row 2: slots that copies of killed engines hold are not given out bef
 }
 
 TEST_CASE("kvistd killed under load: the engine finishes by computing and is served again within 5 s") {
+  const SchedulersLateness scheduler;
   const int kills = Campaign("KVIST_DAEMON_KILLS", 5, 200);
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB"});
-  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "survivor"));
-  REQUIRE(engine.status.message == "");
-  std::atomic<bool> stop{false};
-  std::atomic<uint64_t> rounds{0}, hits{0}, wrong_chunks{0};
-  std::atomic<int64_t> longest_us{0};
-  // Every request ends, with kvistd or without: each round is one.
-  std::thread load([&] {
-    std::mt19937 random(1);
-    std::string wrong;
-    while (!stop) {
-      const auto begin = Clock::now();
-      const auto keys = engine.Keys(1000 * (random() % 20), 4 + random() % 60);
-      hits += engine.LoadAll(keys, &wrong, 2'000'000);
-      wrong_chunks += !wrong.empty();
-      engine.StoreAll(keys, 0, 2'000'000);
-      const int64_t took = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - begin).count();
-      longest_us = std::max(longest_us.load(), took);
-      ++rounds;
-    }
-  });
-  const auto progresses = [](const std::atomic<uint64_t>& counter, std::chrono::seconds within) {
-    return UntilItGoesOn([&] { return counter.load(); }, within);
-  };
+  WorkingEngine engine(daemon.socket(), "survivor");
+  REQUIRE(engine.status().message == "");
+  FakeEngine idle(FakeEngine::On(daemon.socket(), "idle"));
+  REQUIRE(idle.status.message == "");
   double slowest_return = 0;
   for (int kill = 0; kill < kills; ++kill) {
-    REQUIRE(progresses(hits, std::chrono::seconds(10)) >= 0);
+    REQUIRE(UntilItGoesOn([&] { return engine.hits(); }, std::chrono::seconds(10)) >= 0);
     daemon.Kill();
-    CHECK(progresses(rounds, std::chrono::seconds(10)) >= 0);
-    CHECK(engine.scheduler().Lookup(engine.Keys(0, 4), 0).status == KVIST_UNAVAILABLE);
+    CHECK(UntilItGoesOn([&] { return engine.computed(); }, std::chrono::seconds(10)) >= 0);
+    CHECK(idle.scheduler().Lookup(idle.Keys(0, 4), 0).status == KVIST_UNAVAILABLE);
     daemon.Start();
-    const double back = progresses(hits, std::chrono::seconds(5));
+    const double back = UntilItGoesOn([&] { return engine.hits(); }, std::chrono::seconds(5));
     CHECK(back >= 0);
     slowest_return = std::max(slowest_return, back);
   }
-  stop = true;
-  load.join();
+  engine.Finish();
   std::printf(
-      "kvistd killed %d times under load: %lu requests ended, longest %.0f ms, served again after at most %.2f s (asked: "
-      "5), wrong chunks %lu\n",
-      kills, rounds.load(), static_cast<double>(longest_us.load()) / 1000, slowest_return, wrong_chunks.load());
-  CHECK(wrong_chunks == 0);
+      "kvistd killed %d times under load: %lu prompts computed, %zu calls never ended, longest call / deadline of %ld ms: "
+      "%.2f (asked: 1, and what the scheduler adds: at most %.2f), served again after at most %.2f s (asked: 5), wrong "
+      "chunks %lu\n",
+      kills, engine.computed(), engine.never_ended(), WorkingEngine::kDeadlineMicros / 1000,
+      engine.longest_us() / WorkingEngine::kDeadlineMicros, StallMost(scheduler) / WorkingEngine::kDeadlineMicros,
+      slowest_return, engine.wrong());
+  CHECK(engine.never_ended() == 0);
+  if (!kSanitized) CHECK(engine.longest_us() <= StallMost(scheduler));
+  CHECK(engine.wrong() == 0);
 }
 
 TEST_CASE("kvistd stopped by SIGSTOP: calls end at their deadlines, and what was stored late is never wrong") {

@@ -30,6 +30,7 @@ class WorkingEngine {
   uint64_t wrong() const { return wrong_; }                // chunks
   double longest_us() const { return static_cast<double>(longest_us_.load()); }  // of any call
   size_t put_aside() const { return put_aside_; }                                // loads
+  size_t never_ended() const { return never_ended_; }  // loads and stores that still kept their pages when all was over
 
  private:
   struct Area {         // of pages: one prompt's
@@ -45,7 +46,7 @@ class WorkingEngine {
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> computed_{0}, hits_{0}, wrong_{0};
   std::atomic<int64_t> longest_us_{0};
-  std::atomic<size_t> put_aside_{0};
+  std::atomic<size_t> put_aside_{0}, never_ended_{0};
 };
 
 // Seconds until the counter has risen by 3; negative when it doesn't within the time.
