@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,19 +67,21 @@ struct Diary {
   std::atomic<bool> stop{false};
 };
 
-// Memory that this process and its children share.
-class SharedDiary {
+// What this process and its children share.
+template <class T>
+class Shared {
  public:
-  SharedDiary() : diary_(::mmap(nullptr, sizeof(Diary), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
-    REQUIRE(diary_ != MAP_FAILED);
-    new (diary_) Diary;
+  Shared() : memory_(::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) {
+    REQUIRE(memory_ != MAP_FAILED);
+    new (memory_) T;
   }
-  ~SharedDiary() { ::munmap(diary_, sizeof(Diary)); }
-  Diary* operator->() const { return static_cast<Diary*>(diary_); }
-  Diary& operator*() const { return *static_cast<Diary*>(diary_); }
+  Shared(const Shared&) = delete;
+  ~Shared() { ::munmap(memory_, sizeof(T)); }
+  T* operator->() const { return static_cast<T*>(memory_); }
+  T& operator*() const { return *static_cast<T*>(memory_); }
 
  private:
-  void* diary_;
+  void* memory_;
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -151,8 +154,19 @@ int WantEverySlot(const DaemonProcess& daemon, Diary& diary) {
   return 0;
 }
 
+// Kills it, and returns how it ended, when it has. It is reaped with its object: that was seen to take its parent up to 2.6 s, in the kernel
+// (shrink_dcache_parent, for /proc), when kvistd had long reclaimed everything.
+int KillUnreaped(const ChildProcess& child) {
+  child.Signal(SIGKILL);
+  siginfo_t end{};
+  REQUIRE(::waitid(P_PID, static_cast<id_t>(child.pid()), &end, WEXITED | WNOWAIT) == 0);
+  return end.si_code == CLD_EXITED ? end.si_status : -end.si_status;
+}
+
 // A doomed engine, killed at a random moment of its stores and loads: up to 20 ms after its first store began.
 struct Death {
+  explicit Death(ChildProcess doomed) : engine(std::move(doomed)) {}
+  ChildProcess engine;
   Diary::Doing doing = Diary::kOther;  // when it died
   uint32_t prompt = 0, chunks = 0;     // that it was loading
   UniqueFd memory;                     // its pages
@@ -163,20 +177,20 @@ Death KillOne(const DaemonProcess& daemon, std::mt19937* random) {
   REQUIRE(::pipe2(begun, O_CLOEXEC) == 0);
   const UniqueFd hear(begun[0]);
   UniqueFd say(begun[1]);
-  SharedDiary diary;
+  Shared<Diary> diary;
   const uint32_t doom = (*random)();
-  ChildProcess engine([&] { return StoreAndLoadForEver(daemon, doom, *diary, say.get()); });
+  Death death(ChildProcess([&] { return StoreAndLoadForEver(daemon, doom, *diary, say.get()); }));
   say.reset();
   pollfd readable{hear.get(), POLLIN, 0};
   REQUIRE(::poll(&readable, 1, 60'000) == 1);
-  Death death;
-  death.memory = UniqueFd(::open(("/proc/" + std::to_string(engine.pid()) + "/fd/" + std::to_string(diary->memfd)).c_str(),
-                                 O_RDONLY | O_CLOEXEC));
+  death.memory =
+      UniqueFd(::open(("/proc/" + std::to_string(death.engine.pid()) + "/fd/" + std::to_string(diary->memfd)).c_str(),
+                      O_RDONLY | O_CLOEXEC));
   REQUIRE(death.memory);
   // The moment of death is what this is about.
   std::this_thread::sleep_for(std::chrono::microseconds((*random)() % 20'000));
   death.at = Clock::now();
-  CHECK(engine.Kill() == -SIGKILL);  // 4 would be a wrong byte
+  CHECK(KillUnreaped(death.engine) == -SIGKILL);  // 4 would be a wrong byte
   death.doing = static_cast<Diary::Doing>(diary->doing.load());
   death.prompt = diary->prompt;
   death.chunks = diary->chunks;
@@ -216,6 +230,14 @@ size_t Mappings(const DaemonProcess& daemon) {
   return mappings;
 }
 
+// Descriptors that kvistd keeps: connections of those who asked it something are closed soon after their ends.
+size_t FdsAtRest(const DaemonProcess& daemon) {
+  size_t least = SIZE_MAX;
+  for (int look = 0; look < 40; ++look, std::this_thread::sleep_for(std::chrono::milliseconds(5)))
+    least = std::min(least, daemon.OpenFds());
+  return least;
+}
+
 // Operations in flight, as kvistd has them.
 uint64_t OpsInFlight(uint16_t port) {
   const std::string page = HttpGet(port, "/metrics"), series = "\nkvist_operations ";
@@ -237,7 +259,8 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
   FakeEngine witness(FakeEngine::LargeOn(daemon.socket(), "witness"));
   REQUIRE(witness.status.message == "");
   const auto baseline = StatusOf(daemon);
-  const size_t fds = daemon.OpenFds(), mappings = Mappings(daemon);
+  OpsInFlight(port);  // the first time it is asked it may open what it keeps
+  const size_t fds = FdsAtRest(daemon), mappings = Mappings(daemon);
   REQUIRE(mappings >= 3);  // two sessions, one memory
   std::mt19937 random(seed);
   std::vector<double> reclaim_ms;
@@ -249,8 +272,9 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
     loading += death.doing == Diary::kLoading;
     while (true) {
       const auto now = StatusOf(daemon);
-      if (now["sessions"] == baseline["sessions"] && AtRest(now) && Mappings(daemon) == mappings) break;
-      INFO(now.dump() << ", " << Mappings(daemon) << " mappings");
+      if (now["sessions"] == baseline["sessions"] && AtRest(now) && Mappings(daemon) == mappings && daemon.OpenFds() <= fds)
+        break;
+      INFO(now.dump() << ", " << Mappings(daemon) << " mappings, " << daemon.OpenFds() << " descriptors");
       REQUIRE(Clock::now() - death.at < std::chrono::seconds(5));
     }
     reclaim_ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - death.at).count());
@@ -261,7 +285,7 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
       CHECK(wrong == "");
     }
   }
-  CHECK(FdsFallTo(daemon, fds));  // connections of the last deaths may be closing yet
+  CHECK(FdsFallTo(daemon, fds));  // and those of kvistctl since
   CHECK(Mappings(daemon) == mappings);
   Ctl(daemon, {"clear", "--yes"});
   const auto after = StatusOf(daemon);
@@ -272,10 +296,13 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
   std::sort(reclaim_ms.begin(), reclaim_ms.end());
   const double p99 = reclaim_ms[reclaim_ms.size() * 99 / 100];
   std::printf(
-      "rows 1, 2: %d deaths, time to reclaim p50 %.1f ms p99 %.1f ms (asked: 1000), leaked %lu bytes, wrong chunks %u of %u "
+      "rows 1, 2: %d deaths, time to reclaim p50 %.1f ms p99 %.1f ms largest %.1f ms (asked: 1000), leaked %lu bytes, wrong "
+      "chunks %u of %u "
       "hits\n"
       "rows 1, 2: %u died with stores in flight and %u with loads; copies of %u of them outlived them\n",
-      deaths, reclaim_ms[reclaim_ms.size() / 2], p99, leaked, wrong_bytes, hits, storing, loading, outlived);
+      deaths, reclaim_ms[reclaim_ms.size() / 2], p99, reclaim_ms.back(), leaked, wrong_bytes, hits, storing, loading,
+      outlived);
+  if (!kSanitized) CHECK(reclaim_ms.back() <= 1000);
 #ifndef __SANITIZE_THREAD__  // under which the kvistctl that asks takes half a second itself
   CHECK(p99 <= 1000);
 #endif
@@ -299,7 +326,7 @@ TEST_CASE("Row 2: slots that copies of killed engines hold are not given out bef
   TempDir dir;
   // Little more than one engine may lease, so that the other has to take what those who died held.
   DaemonProcess daemon(dir.path(), {"pool.bytes=36MiB", "pool.slab_bytes=4MiB", "lease.share=0.9", "copy.threads=1"});
-  SharedDiary beside;
+  Shared<Diary> beside;
   ChildProcess bystander([&] { return WantEverySlot(daemon, *beside); });  // before this process has threads
   FakeEngine witness(FakeEngine::LargeOn(daemon.socket(), "witness"));
   REQUIRE(witness.status.message == "");
