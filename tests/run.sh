@@ -40,7 +40,7 @@ export CTEST_OUTPUT_ON_FAILURE=1
 declare -A labels=([release]='' [asan]='threads bytes core' [tsan]='threads')
 # ThreadSanitizer finds a race the first time that its two accesses come, in any order: few deaths will do. A seed takes the sanitizers ten
 # times as long.
-declare -A campaign=([asan]='KVIST_SIM_SEEDS=200 KVIST_STORE_SEEDS=100 KVIST_KILL_POINTS=100' [tsan]='KVIST_DEATHS=20 KVIST_DAEMON_KILLS=2 KVIST_JOB_RACE_SECONDS=8')
+declare -A campaign=([asan]='KVIST_SIM_SEEDS=200 KVIST_STORE_SEEDS=100 KVIST_KILL_POINTS=100' [tsan]='KVIST_DEATHS=20 KVIST_RANK_DEATHS=4 KVIST_DAEMON_KILLS=2 KVIST_JOB_RACE_SECONDS=8')
 
 # Each command runs in a process group of its own (set -m), so that a run that is ended ends all that it started.
 group=''

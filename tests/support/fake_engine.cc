@@ -60,7 +60,7 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
   cuda_regions_.resize(options_.ranks);
   if (options_.on_gpu) gpu_ = std::make_unique<TestGpu>();
   workers_.resize(options_.ranks);
-  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+  for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
     Memory& memory = memories_[rank];
     memory.size = page_bytes * options_.pages;
     contexts_[rank] = {this, rank};
@@ -83,7 +83,7 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
     status = Client::Connect(scheduler, &scheduler_);
     if (!status.ok()) return;
   }
-  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+  for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
     const kvist_options worker = WorkerOptions(rank);
     status = Client::Connect(worker, &workers_[rank]);
     if (!status.ok()) return;
@@ -93,6 +93,7 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
 FakeEngine::~FakeEngine() {
   workers_.clear();  // their pages go next
   for (Memory& memory : memories_) {
+    if (memory.data == nullptr) continue;  // another process's
     if (options_.on_gpu) {
       gpu_->Free(memory.data);
       continue;
@@ -249,15 +250,16 @@ kvist_result FakeEngine::StoreAll(std::span<const kvist_key> keys, uint32_t firs
   const std::vector<uint32_t> pages = Pages(pages_from, count);
   std::vector<kvist_op> ops;
   kvist_result worst{};
-  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+  for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
     for (uint32_t c = 0; c < count; ++c)
       Fill(rank, keys[first + c], std::span(pages).subspan(size_t{c} * kPagesPerChunk, kPagesPerChunk));
     ops.push_back(workers_[rank].Store(keys, first, pages));
   }
-  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
-    const kvist_result result = ops[rank] != 0 ? workers_[rank].Wait(ops[rank], timeout_us)
-                                               : kvist_result{sizeof(kvist_result), KVIST_UNAVAILABLE, 0, 0, 0, 0, 1};
-    if (rank == 0 || result.status != KVIST_OK) worst = result;
+  for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
+    const kvist_op op = ops[rank - options_.first_rank];
+    const kvist_result result =
+        op != 0 ? workers_[rank].Wait(op, timeout_us) : kvist_result{sizeof(kvist_result), KVIST_UNAVAILABLE, 0, 0, 0, 0, 1};
+    if (rank == options_.first_rank || result.status != KVIST_OK) worst = result;
   }
   return worst;
 }
@@ -267,7 +269,7 @@ uint32_t FakeEngine::LoadAll(std::span<const kvist_key> keys, std::string* wrong
   const Hit hit = scheduler_.Lookup(keys, timeout_us, timeout_us);
   if (hit.chunks == 0 || !hit.lease) return hit.chunks;
   const std::vector<uint32_t> pages = Pages(pages_from, hit.chunks);
-  for (uint32_t rank = 0; rank < options_.ranks; ++rank) {
+  for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
     Poison(rank, pages);
     const kvist_op op = workers_[rank].Load(hit.lease, 0, hit.chunks, pages);
     if (op == 0) return 0;

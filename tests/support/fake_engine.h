@@ -3,6 +3,7 @@
 
 #include <kvist/client.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -14,7 +15,7 @@
 namespace kvist::test {
 
 // An engine without a model: paged memory whose bytes are a function of what they stand for, so that a wrong byte is seen and its
-// owner named. One scheduler session and `ranks` worker sessions of one instance, all in this process.
+// owner named. One scheduler session and `ranks` worker sessions of one instance, all in this process or as many as it is told.
 //
 // Layout of a rank's memory: [page][layer][K, V][segment]: pages interleave layers, so strides matter.
 class FakeEngine {
@@ -24,6 +25,7 @@ class FakeEngine {
     std::string instance = "fake";
     std::string model = "fake-model";
     uint32_t ranks = 1;
+    uint32_t first_rank = 0, end_rank = UINT32_MAX;  // those of this process: [first_rank, end_rank) of them
     uint32_t pages = 64;
     uint32_t layers = 3;
     uint32_t segment_bytes = 1024;  // of K or V of one page in one layer
@@ -97,6 +99,7 @@ class FakeEngine {
   };
   static int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
   kvist_options CommonOptions() const;
+  uint32_t end_rank() const { return std::min(options_.ranks, options_.end_rank); }
 
   Options options_;
   uint64_t salt_;
