@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <deque>
 #include <system_error>
 #include <thread>
@@ -28,15 +27,18 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
   int idle ABSL_GUARDED_BY(mutex) = 0;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
 
-  bool Any() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    return std::any_of(items.begin(), items.end(), [this](const Item& item) { return !busy.contains(item.of); });
+  // The first whose user has nothing closed now.
+  std::deque<Item>::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    auto next = items.begin();
+    while (next != items.end() && busy.contains(next->of)) ++next;
+    return next;
   }
-  bool AnyOrStopping() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stopping || Any(); }
+  bool AnyOrStopping() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stopping || Next() != items.end(); }
   bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return items.empty() && busy.empty(); }
 
   // One thread more where there is something to do and nobody waits for it.
   void StartThread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (idle > 0 || threads == kThreadsMax || !Any()) return;
+    if (idle > 0 || threads == kThreadsMax || Next() == items.end()) return;
     try {
       std::thread thread([state = shared_from_this()] { state->Work(); });
       ::pthread_setname_np(thread.native_handle(), "kvist-closer");
@@ -53,8 +55,7 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
       ++idle;
       mutex.Await(absl::Condition(this, &State::AnyOrStopping));
       --idle;
-      const auto next =
-          std::find_if(items.begin(), items.end(), [this](const Item& item) { return !busy.contains(item.of); });
+      const auto next = Next();
       if (next == items.end()) break;
       Item item = std::move(*next);
       items.erase(next);

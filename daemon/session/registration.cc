@@ -183,7 +183,7 @@ absl::Status Of(std::string_view field, int number, const absl::Status& status) 
 }
 
 // A memfd too many shifts the numbers of the regions behind it.
-absl::Status AddFiles(const v1::KvMemory& described, std::vector<UniqueFd> fds, std::vector<cuda::EngineRegion>* regions) {
+absl::Status AddFiles(const v1::KvMemory& described, std::span<UniqueFd> fds, std::vector<cuda::EngineRegion>* regions) {
   std::vector<bool> used(fds.size());
   for (const v1::KvMemory::Layer& layer : described.layers()) {
     if (layer.region() < used.size()) used[layer.region()] = true;
@@ -299,7 +299,7 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
         absl::StrCat("the memory has ", described.groups_size(), " cache groups, the space ", space.groups_size()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
-  KVIST_RETURN_IF_ERROR(AddFiles(described, std::move(fds), &memory->regions));
+  KVIST_RETURN_IF_ERROR(AddFiles(described, fds, &memory->regions));
   KVIST_RETURN_IF_ERROR(AddProcessRegions(described, peer, &memory->regions));
   KVIST_RETURN_IF_ERROR(AddDeviceRegions(described, peer, gpus, memory.get()));
   std::vector<Bytes> lengths;
