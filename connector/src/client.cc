@@ -91,7 +91,7 @@ Client::~Client() {
       cancel.cell = op.ticket.cell;
       cancel.sequence = op.ticket.sequence;
       op.link->Tell(cancel);
-      op.link->Await(op.ticket, UINT32_MAX, deadline, Link::Spin::kNo);
+      op.link->Await(op.ticket, UINT32_MAX, deadline, Link::kNoSpin);
     }
     op.link->ReleaseStreams(op.ticket);
   }

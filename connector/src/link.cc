@@ -23,6 +23,10 @@ namespace {
 
 // As long as a wake-up across cores takes on a VM (reference/limits.md: 30 to 55 us): spinning so long never costs more than it may save.
 constexpr int64_t kSpinNanos = 50'000;
+// And what kvistd takes for a key of a lookup (kvist-bench lookup: 0.1 to 0.2 us): who sleeps while the answer is being made sleeps past it. Up to
+// what 1,000 keys take; beyond that a wake-up is a small part of it.
+constexpr int64_t kKeyNanos = 200;
+constexpr uint32_t kSpinKeysMax = 1000;
 constexpr uint32_t kSpinPaysMax = 8;
 constexpr int64_t kGpuHandshakeNanos = 20'000'000'000;
 // So many entries lie in the ring unheard at most: the rest is for those who want an answer now.
@@ -208,7 +212,9 @@ void Link::Tell(shm::Entry entry, std::span<const std::span<const std::byte>> ar
 
 uint64_t Link::Progress(Ticket ticket) const { return cell(ticket).progress.load(std::memory_order_acquire); }
 
-uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spin spin) {
+int64_t Link::SpinNanos(uint32_t keys) { return kSpinNanos + kKeyNanos * std::min(keys, kSpinKeysMax); }
+
+uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, int64_t spin_nanos) {
   const auto over = [&](uint64_t now) { return Over(ticket, now, layers); };
   uint64_t progress = Progress(ticket);
   if (over(progress)) return progress;
@@ -217,7 +223,7 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
   // On the daemon's core spinning only keeps it from running. When spinning has failed lately it is tried now and then (it costs
   // little), in case the daemon has become quick again.
   const bool other_core = memory_->header()->daemon_cpu.load(std::memory_order_relaxed) != shm::CurrentCpu();
-  if (spin == Spin::kBriefly && other_core && (pays > 0 || ticket.sequence % 16 == 0)) {
+  if (spin_nanos > 0 && other_core && (pays > 0 || ticket.sequence % 16 == 0)) {
     int64_t until = 0;
     while (true) {
       for (int i = 0; i < 32; ++i) {
@@ -229,7 +235,7 @@ uint64_t Link::Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spi
         shm::SpinPause();
       }
       const int64_t now = MonotonicNanos();  // only now: a quick answer has no need of a clock
-      if (until == 0) until = std::min(deadline_nanos, now + kSpinNanos);
+      if (until == 0) until = std::min(deadline_nanos, now + spin_nanos);
       if (now >= until) break;
     }
     if (pays > 0) spin_pays_.store(pays - 1, std::memory_order_relaxed);

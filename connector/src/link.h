@@ -53,9 +53,11 @@ class Link {
   // Releases, hints and reports have time: they wake nobody, and are heard with the next request, or the next Sweep.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
-  enum class Spin { kNo, kBriefly };  // briefly: for answers that come as fast as the daemon hears the question
+  // How long it is worth looking before one sleeps: for an answer that kvistd has as soon as it has heard the question of so many keys; or not at all.
+  static constexpr int64_t kNoSpin = 0;
+  static int64_t SpinNanos(uint32_t keys);
   // Waits until the operation has ended, or `layers` layers are there, or the time has come. The progress as it is then.
-  uint64_t Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, Spin spin);
+  uint64_t Await(Ticket ticket, uint32_t layers, int64_t deadline_nanos, int64_t spin_nanos);
   uint64_t Progress(Ticket ticket) const;
   // Whether that progress says that the operation has ended (or its cell serves another one by now), or that `layers` layers are there.
   static bool Over(Ticket ticket, uint64_t progress, uint32_t layers) {

@@ -162,7 +162,7 @@ absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, 
     const int64_t until = timeout_us > 0 ? DeadlineNanos(timeout_us) : 0;
     // A load that is late or cancelled is still waited for: its pages are what the caller wants back.
     const int64_t stop = op.given_up == GivenUp::kNo ? std::min(until, op.deadline_nanos) : until;
-    if (stop > 0 && timeout_us > 0) progress = op.link->Await(op.ticket, layers, stop, Link::Spin::kNo);
+    if (stop > 0 && timeout_us > 0) progress = op.link->Await(op.ticket, layers, stop, Link::kNoSpin);
     if (!over() && op.given_up == GivenUp::kNo && MonotonicNanos() >= op.deadline_nanos) GiveUp(handle, &op, GivenUp::kLate);
   }
   if (!Fill(handle, op, progress, result)) return unknown();

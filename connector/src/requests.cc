@@ -41,7 +41,7 @@ Client::Reply Client::Call(shm::Entry* entry, std::span<const ChunkKey> keys, in
     reply.status = ticket.status();
     return reply;
   }
-  const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry->deadline_nanos, Link::Spin::kBriefly);
+  const uint64_t progress = link->Await(*ticket, UINT32_MAX, entry->deadline_nanos, Link::SpinNanos(entry->keys));
   if (shm::PhaseOf(progress) != shm::Phase::kEnded) {
     link->Forget(*ticket, entry->opcode);
     reply.status = NoAnswer();
@@ -112,7 +112,7 @@ std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeou
   const auto over = [&] { return Link::Over(op->ticket, progress, UINT32_MAX); };
   if (!over() && timeout_us > 0) {
     const int64_t until = std::min(DeadlineNanos(timeout_us), op->deadline_nanos);
-    progress = op->link->Await(op->ticket, UINT32_MAX, until, Link::Spin::kBriefly);
+    progress = op->link->Await(op->ticket, UINT32_MAX, until, Link::SpinNanos(op->chunks));
   }
   const bool late = !over() && MonotonicNanos() >= op->deadline_nanos;
   if (!over() && !late) return std::nullopt;

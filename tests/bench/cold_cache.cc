@@ -9,14 +9,11 @@ namespace {
 
 constexpr size_t kLeast = size_t{64} << 20, kMost = size_t{1} << 30;  // the least where the C library doesn't know the cache
 
-size_t WalkedBytes() {
-  const long last = std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 0L);
-  return std::clamp(static_cast<size_t>(last) / 2 * 3, kLeast, kMost);
-}
-
 }  // namespace
 
-ColdCache::ColdCache() : memory_(WalkedBytes()) {}
+size_t ColdCache::LastCacheBytes() { return static_cast<size_t>(std::max(::sysconf(_SC_LEVEL3_CACHE_SIZE), 0L)); }
+
+ColdCache::ColdCache() : memory_(std::clamp(LastCacheBytes() / 2 * 3, kLeast, kMost)) {}
 
 void ColdCache::Walk() {
   for (std::byte& byte : memory_) byte ^= std::byte{1};  // not memset, which goes past the caches

@@ -15,6 +15,7 @@ import tempfile
 CASES = {
     "lookup": {
         "512 chunks above empty, p50": 1,
+        "512 chunks above empty from cold caches, p50": 1,
         "512 chunks, p99": None,
         "chain of 131,072 tokens": 1.1,
         "memory at 10 M, each chunk": 1,
@@ -37,7 +38,7 @@ CASES = {
         **{f"{way} {size} KiB pages, 256 MiB": 0.85 for way in ("store", "load") for size in (16, 32, 64)},
         **{f"{way} {size} KiB pages, one chunk": None for way in ("store", "load") for size in (16, 32, 64)},
         **{f"process_vm {way} 64 KiB pages, 256 MiB": 0.85 for way in ("store", "load")},
-        "limit check: loop, plain memcpy": 1,
+        **{f"limit check, {way}: loop, plain memcpy": 1 for way in ("store", "load")},
     },
     "copy --device cuda": {
         **{
