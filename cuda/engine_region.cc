@@ -49,7 +49,7 @@ absl::StatusOr<EngineRegion> EngineRegion::OfFile(UniqueFd&& fd) {
     return wrong_kind;
   }
   const int flags = ::fcntl(fd.get(), F_GETFL);
-  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_PATH) != 0) {
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
     return absl::InvalidArgumentError("KV memory region: not open for reading and writing");
   }
   if ((flags & O_APPEND) != 0) {

@@ -21,7 +21,7 @@ absl::Status WriteRegion(int fd, ByteOffset at, std::span<iovec> pieces);
 // What of `pieces` is left once their first `count` bytes are transferred; may shorten a piece in place.
 std::span<iovec> AfterTransfer(std::span<iovec> pieces, size_t count);
 
-// Whether what is written at a place of the first `length` bytes gets there; a write must ask first. Errors: OutOfRange  the file is shorter: a
+// Whether what is written now at a place of the first `length` bytes gets there; a write must ask first (whoever changes that meanwhile harms himself). Errors: OutOfRange  the file is shorter: a
 // write would make it longer again.  FailedPrecondition  its owner has made it append (O_APPEND), whatever the place.
 absl::Status RequireWritable(int fd, Bytes length);
 

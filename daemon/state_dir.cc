@@ -88,8 +88,9 @@ absl::StatusOr<StateDir> StateDir::Lock(const std::string& path) {
 void StateDir::GiveUp() {
   if (!std::exchange(is_new_, false)) return;
   // Away under another name first: what a daemon that starts meanwhile makes in its place isn't ours.
-  const std::string away = absl::StrCat(path_.substr(0, path_.find_last_not_of('/') + 1), ".", getpid(), ".gone");
-  std::error_code ignored;  // then it stays, and harms nobody
+  std::string away = absl::StrCat(path_.substr(0, path_.find_last_not_of('/') + 1), ".gone.XXXXXX");
+  if (mkdtemp(away.data()) == nullptr) return;  // then it stays, and harms nobody
+  std::error_code ignored;
   std::filesystem::rename(path_, away, ignored);
   if (!ignored) std::filesystem::remove_all(away, ignored);
 }

@@ -65,7 +65,8 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
       item.fds.clear();
       mutex.Lock();
       busy.erase(item.of);
-      if (item.closed != nullptr && !stopping) item.closed();
+      if (item.closed != nullptr && !stopping)
+        item.closed();  // under the lock, so that none is called once the destructor has begun
     }
     --threads;
   }

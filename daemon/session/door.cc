@@ -39,16 +39,14 @@ Door::Door(UniqueFd listening, Limits limits, Calls calls)
     : listening_(std::move(listening)), spare_(Spare()), limits_(limits), calls_(std::move(calls)) {}
 
 void Door::Open(const std::function<void(Guest)>& come_in) {
+  if (!spare_) spare_ = Spare();
   for (int i = 0; i < kAtOnce; ++i) {
     UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket && (errno == EMFILE || errno == ENFILE) && RefuseWithSpare()) continue;
     if (!socket) return;
     Peer peer;
     if (const absl::Status admitted = Admit(socket.get(), &peer); !admitted.ok()) {
-      Refuse(socket.get(), admitted);
-      LogRefusal(std::string(admitted.message()));
-      calls_.refused();
-      calls_.close(peer.uid, std::move(socket));
+      TurnAway(std::move(socket), admitted);
       continue;
     }
     ++guests_;
@@ -100,14 +98,18 @@ bool Door::RefuseWithSpare() {
   spare_.reset();
   UniqueFd socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   const bool taken = static_cast<bool>(socket);
-  if (taken) {
-    Refuse(socket.get(), NoDescriptors());
-    LogRefusal(std::string(NoDescriptors().message()));
-    calls_.refused();
-  }
-  socket.reset();
+  if (taken) TurnAway(std::move(socket), NoDescriptors());
   spare_ = Spare();
   return taken;
+}
+
+void Door::TurnAway(UniqueFd socket, const absl::Status& why) {
+  Refuse(socket.get(), why);
+  LogRefusal(std::string(why.message()));
+  calls_.refused();
+  // How many can wait to be closed is bounded by how many descriptors the kernel lets a user have under way.
+  const uid_t of = UidOf(socket.get());
+  if (!shm::EndWithoutDescriptors(socket.get())) calls_.close(of, std::move(socket));
 }
 
 // A flood of refusals is a line a second, not one each.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -37,7 +38,7 @@ class Door {
   struct Calls {
     std::function<void(const std::string& warning)> log;  // at most a line a second
     std::function<void()> refused;                        // for each
-    // Closes the socket of one who doesn't come in; what lies in it may keep whoever does that waiting.
+    // Closes the socket of one who doesn't come in, in which descriptors lie: closing those may keep whoever does it waiting.
     std::function<void(uid_t of, UniqueFd socket)> close;
     // Sends a guest of this user away who isn't served yet, so that it Leaves; false: there is none.
     std::function<bool(uid_t of)> make_room;
@@ -45,6 +46,8 @@ class Door {
   Door(UniqueFd listening, Limits limits, Calls calls);
 
   int fd() const { return listening_.get(); }
+  // Nobody comes in any more; the listening socket, in which those lie who haven't.
+  UniqueFd Shut() { return std::move(listening_); }
 
   // Takes some of those who wait; each that may come in is a guest until it Leaves, and one of its user's until it has Left, too.
   void Open(const std::function<void(Guest guest)>& come_in);
@@ -57,6 +60,7 @@ class Door {
  private:
   uint32_t OfOneUid() const;
   bool RefuseWithSpare();
+  void TurnAway(UniqueFd socket, const absl::Status& why);
   absl::Status Admit(int socket, Peer* peer);
   bool MakeRoom(uid_t newcomer);
   void LogRefusal(const std::string& why);

@@ -24,7 +24,7 @@ constexpr uint32_t kKeysPerWork = 32;
 constexpr uint32_t kPagesPerWork = 16;
 
 // Page ids that kvistd keeps for a session's operations until they end: 8 MiB. Four of the largest requests, or 256 of 128,000 tokens each in pages
-// of 16.
+// of 16; in pages of one token 16, and more are refused until some have ended: a store is then left out, a load computed.
 constexpr uint64_t kPagesInFlight = 4 * uint64_t{shm::kPagesMax};
 
 // A stream may keep a copy waiting for so long at most, whatever the deadline.

@@ -10,8 +10,10 @@
 
 #include <google/protobuf/stubs/logging.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <deque>
+#include <iterator>
 #include <optional>
 #include <thread>
 #include <unordered_map>
@@ -87,14 +89,13 @@ struct Listener::State {
   Options options;
   Reactor* reactor = nullptr;
   std::optional<Door> door;
-  Closer closer;
   UniqueFd epoll;
   UniqueFd inbox_event;
   UniqueFd own_pidfd;
   std::thread thread;
 
   absl::Mutex mutex;
-  std::vector<std::function<void()>> inbox ABSL_GUARDED_BY(mutex);  // from the reactor: bounded by sessions
+  std::vector<std::function<void()>> inbox ABSL_GUARDED_BY(mutex);  // from the reactor and the closer: bounded by sessions
   bool stopped ABSL_GUARDED_BY(mutex) = false;
 
   // The thread's own.
@@ -102,6 +103,8 @@ struct Listener::State {
   std::deque<uint64_t> checks;  // of connections, in turns; some may be gone
   uint64_t next_number = 1;
   bool stopping = false;
+
+  Closer closer;  // last: it calls Post until it goes
 
   void Log(bool warning, const std::string& text) const {
     if (options.log) options.log(warning, text);
@@ -176,16 +179,20 @@ struct Listener::State {
     if (found == connections.end()) return;
     Connection& connection = found->second;
     if (connection.over.has_value() || connection.stage == Connection::Stage::kDraining) return;  // heard beside its end
-    absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get(), &connection.sent);
+    std::vector<UniqueFd> refused;
+    absl::StatusOr<shm::Frame> frame = shm::ReceiveFrame(connection.socket.get(), &refused);
+    std::vector<UniqueFd>& came = frame.ok() ? frame->fds : refused;
+    const bool with_fds = !came.empty();
+    // Nothing that came is closed here, only with the connection, which ends after any packet but a Hello that has some.
+    std::move(came.begin(), came.end(), std::back_inserter(connection.sent));
     if (absl::IsNotFound(frame.status())) return;
     if (absl::IsUnavailable(frame.status())) return HungUp(number, Ending::kHungUp, "it hung up");
     if (!frame.ok()) return Reject(&connection, frame.status());
-    // After a packet with more descriptors the connection ends, so they are those of one.
-    connection.sent = std::move(frame->fds);
     v1::ClientFrame message;
     if (!message.ParseFromString(frame->bytes))
       return Reject(&connection, absl::InvalidArgumentError("a packet of the handshake is no ClientFrame"));
     if (connection.stage == Connection::Stage::kHello && message.has_hello()) return Hello(&connection, message.hello());
+    if (with_fds) return Reject(&connection, absl::InvalidArgumentError("descriptors came with a packet that has none"));
     if (connection.stage == Connection::Stage::kProbing && !connection.check.has_value() && message.has_probe_written()) {
       connection.check.emplace(connection.registration.memory, connection.probing, connection.nonce);
       checks.push_back(number);
@@ -348,9 +355,13 @@ struct Listener::State {
     Connection& connection = found->second;
     const uid_t uid = connection.peer.uid;
     door->Leaves();
-    // Its user has had it until all of it is closed: so who keeps that waiting has ever fewer.
-    connection.sent.push_back(std::move(connection.socket));
-    closer.Close(uid, std::move(connection.sent), [this, uid] { Post([this, uid] { door->Left(uid); }); });
+    if (shm::EndWithoutDescriptors(connection.socket.get()) && connection.sent.empty()) {
+      door->Left(uid);
+    } else {
+      // Its user has had it until all of it is closed: so who keeps that waiting has ever fewer.
+      connection.sent.push_back(std::move(connection.socket));
+      closer.Close(uid, std::move(connection.sent), [this, uid] { Post([this, uid] { door->Left(uid); }); });
+    }
     connections.erase(found);
   }
 
@@ -388,6 +399,10 @@ struct Listener::State {
   void StopServing() {
     stopping = true;
     ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, door->fd(), nullptr);
+    // Whoever stands before the door may have sent something already.
+    std::vector<UniqueFd> listening;
+    listening.push_back(door->Shut());
+    closer.Close(static_cast<uid_t>(-1), std::move(listening));
     std::vector<uint64_t> all;
     for (const auto& [number, connection] : connections) all.push_back(number);
     for (const uint64_t number : all) HungUp(number, Ending::kHungUp, "kvistd stops");

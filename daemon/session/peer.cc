@@ -14,19 +14,27 @@ namespace {
 
 constexpr int kSoPeerPidfd = 77;  // SO_PEERPIDFD, Linux 6.5; not in Debian 12's headers
 
+bool Credentials(int socket, ucred* credentials) {
+  socklen_t size = sizeof *credentials;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, credentials, &size) == 0;
+}
+
 }  // namespace
+
+uid_t UidOf(int socket) {
+  ucred credentials{};
+  return Credentials(socket, &credentials) ? credentials.uid : static_cast<uid_t>(-1);
+}
 
 absl::StatusOr<Peer> IdentifyPeer(int socket) {
   ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
-    return ErrnoStatus("SO_PEERCRED of an engine's connection", errno);
+  if (!Credentials(socket, &credentials)) return ErrnoStatus("SO_PEERCRED of an engine's connection", errno);
   Peer peer;
   peer.pid = credentials.pid;
   peer.uid = credentials.uid;
   peer.gid = credentials.gid;
   int pidfd = -1;
-  size = sizeof pidfd;
+  socklen_t size = sizeof pidfd;
   if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &pidfd, &size) != 0) {
     // Older kernels: by number. The peer may have ended and its pid be taken by another; then the socket has hung up, too,
     // and the session ends by that.

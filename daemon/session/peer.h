@@ -22,6 +22,9 @@ struct Peer {
 // Errors: those of SO_PEERCRED and pidfd_open; NotFound  the peer has ended already.
 absl::StatusOr<Peer> IdentifyPeer(int socket);
 
+// Whose it is; nobody's (uid_t(-1)) when the kernel doesn't say. Also of a peer that has ended.
+uid_t UidOf(int socket);
+
 // The tenant of a uid: what the configuration says, or the uid itself, so that strangers never share.
 std::string TenantOf(uid_t uid, const std::map<std::string, std::string>& tenants);
 

@@ -37,8 +37,10 @@ PingPong::PingPong(int cpu, Wait wait, Slices slices) : wait_(wait) {
 
 PingPong::~PingPong() {
   shared_->stop.store(true);
-  Round();  // its answer is the last
-  ::waitpid(pid_, nullptr, 0);
+  if (::waitpid(pid_, nullptr, WNOHANG) == 0) {
+    Round();  // its answer is the last
+    ::waitpid(pid_, nullptr, 0);
+  }
   ::munmap(shared_, sizeof(Shared));
 }
 

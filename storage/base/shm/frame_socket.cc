@@ -59,9 +59,10 @@ absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused) {
       frame.fds.emplace_back(fd);
     }
   }
-  if (received == 0) return absl::UnavailableError("closed");
   const size_t came = frame.fds.size();
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 && refused != nullptr) *refused = std::move(frame.fds);
+  const bool wrong = received == 0 || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  if (wrong && refused != nullptr) *refused = std::move(frame.fds);
+  if (received == 0) return absl::UnavailableError("closed");
   if ((message.msg_flags & MSG_CTRUNC) != 0 && came < kFrameFdsMax)
     return absl::ResourceExhaustedError("no descriptors are left to take those of a packet: raise LimitNOFILE (ulimit -n)");
   if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
@@ -70,6 +71,29 @@ absl::StatusOr<Frame> ReceiveFrame(int socket, std::vector<UniqueFd>* refused) {
   }
   frame.bytes.resize(static_cast<size_t>(received));
   return frame;
+}
+
+bool EndWithoutDescriptors(int socket) {
+  ::shutdown(socket, SHUT_RDWR);  // nothing more comes in
+  // With every packet comes who sent it, also with an empty one, which looks like the end otherwise.
+  const int on = 1;
+  if (::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0) return false;
+  while (true) {
+    char byte;
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char sender[CMSG_SPACE(sizeof(ucred))];
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = sender;
+    message.msg_controllen = sizeof sender;
+    // Without room for descriptors they stay where they are while one only looks, and the flag says that there are some.
+    const ssize_t seen = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_PEEK);
+    if (seen < 0 && errno == EINTR) continue;
+    if (seen >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) return false;
+    if (seen < 0 || message.msg_controllen == 0) return true;
+    (void)::recv(socket, &byte, 1, MSG_DONTWAIT);
+  }
 }
 
 }  // namespace kvist::shm

@@ -123,8 +123,9 @@ TEST_CASE("A store and a load end with no more chunks than were asked for, whate
   struct Case {
     Answer says, means;  // of two chunks
   };
-  const auto [says, means] = GENERATE(Case{{1000, 1000, 1000}, {2, 0, 0}}, Case{{1, 1000, 1000}, {1, 1, 0}},
-                                      Case{{0, 1, UINT32_MAX}, {0, 1, 1}}, Case{{1, 0, 1}, {1, 0, 1}});
+  const Case c = GENERATE(Case{{1000, 1000, 1000}, {2, 0, 0}}, Case{{1, 1000, 1000}, {1, 1, 0}},
+                          Case{{0, 1, UINT32_MAX}, {0, 1, 1}}, Case{{1, 0, 1}, {1, 0, 1}});
+  const Answer &says = c.says, &means = c.means;
   CAPTURE(says.copied, says.skipped, says.refused);
   constexpr uint32_t kPages = 4, kBytes = 256;
   const kvist::test::TempDir dir;

@@ -13,6 +13,7 @@
 #include "daemon/session/listening_socket.h"
 #include "proto/session.pb.h"
 #include "storage/base/shm/frame_socket.h"
+#include "tests/support/any_packet.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::session {
@@ -39,8 +40,9 @@ TEST_CASE("Door counts who leaves as its user's until all of it is closed") {
              .refused = [&] { ++refused; },
              .close = [&](uid_t of, UniqueFd) { closed += of == ::getuid(); },
              .make_room = [](uid_t) { return false; }});
-  const auto knock = [&] {
+  const auto knock = [&](bool with_fd = false) {
     const UniqueFd outside = Knock(path);
+    if (with_fd) test::SendAny(outside.get(), "", 2);
     bool in = false;
     door.Open([&](Door::Guest) { in = true; });
     return in;
@@ -50,6 +52,8 @@ TEST_CASE("Door counts who leaves as its user's until all of it is closed") {
   door.Leaves();
   CHECK(!knock());
   CHECK(refused == 1);
+  CHECK(closed == 0);  // by the door itself: nothing lies in it
+  CHECK(!knock(/*with_fd=*/true));
   CHECK(closed == 1);
   door.Left(::getuid());
   CHECK(knock());

@@ -6,8 +6,14 @@
 #include <catch2/catch.hpp>
 
 #include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/support/any_packet.h"
 
 namespace shm = kvist::shm;
+using kvist::UniqueFd;
+using kvist::test::SendAny;
 
 namespace {
 
@@ -44,6 +50,35 @@ TEST_CASE("Frames keep their boundaries and carry descriptors") {
   pair.a.reset();
   CHECK(shm::ReceiveFrame(pair.b.get()).status().code() == absl::StatusCode::kUnavailable);
   CHECK(shm::SendFrame(pair.b.get(), "x").code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("A frame's descriptors are handed over when it is refused, also an empty one's") {
+  Pair pair;
+  for (const size_t size : {size_t{0}, shm::kFrameBytesMax + 1}) {
+    SendAny(pair.a.get(), std::string(size, 'x'), pair.a.get());
+    std::vector<UniqueFd> refused;
+    CHECK_FALSE(shm::ReceiveFrame(pair.b.get(), &refused).ok());
+    CHECK(refused.size() == 1);
+  }
+}
+
+TEST_CASE("EndWithoutDescriptors says whether some lie in a connection, behind whatever") {
+  const size_t behind = GENERATE(size_t{0}, size_t{1}, size_t{50});
+  const size_t size = GENERATE(size_t{0}, size_t{1}, size_t{5000});
+  const bool some = GENERATE(false, true), peer_gone = GENERATE(false, true);
+  Pair pair;
+  for (size_t i = 0; i < behind; ++i) SendAny(pair.a.get(), std::string(i % 3, 'x'), -1);
+  const UniqueFd sent(::dup(2));
+  if (some) SendAny(pair.a.get(), std::string(size, 'x'), sent.get());
+  if (peer_gone) pair.a.reset();
+  const size_t before = OpenFds();
+  CHECK(shm::EndWithoutDescriptors(pair.b.get()) == !some);
+  CHECK(OpenFds() == before);
+  if (!peer_gone) {
+    CHECK(::send(pair.a.get(), "x", 1, MSG_NOSIGNAL) < 0);
+    char byte;
+    CHECK(::recv(pair.a.get(), &byte, 1, 0) == 0);  // it is told at once
+  }
 }
 
 TEST_CASE("A frame that is too long is refused, and its descriptors are closed") {
