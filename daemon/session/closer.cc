@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/synchronization/mutex.h"
+#include "storage/base/clock.h"
 
 namespace kvist::session {
 
@@ -21,6 +22,8 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
   };
 
   absl::Mutex mutex;
+  absl::CondVar work;                                      // there is some for a thread that waits, or no more will be
+  absl::CondVar rest;                                      // a thread has closed something
   std::deque<Item> items ABSL_GUARDED_BY(mutex);           // that nobody is closing
   absl::flat_hash_set<uid_t> busy ABSL_GUARDED_BY(mutex);  // whose a thread is closing
   int threads ABSL_GUARDED_BY(mutex) = 0;
@@ -33,7 +36,6 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
     while (next != items.end() && busy.contains(next->of)) ++next;
     return next;
   }
-  bool AnyOrStopping() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stopping || Next() != items.end(); }
   bool AllClosed() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return items.empty() && busy.empty(); }
 
   // One thread more where there is something to do and nobody waits for it.
@@ -53,7 +55,7 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
     absl::MutexLock lock(&mutex);
     while (true) {
       ++idle;
-      mutex.Await(absl::Condition(this, &State::AnyOrStopping));
+      while (!stopping && Next() == items.end()) work.Wait(&mutex);
       --idle;
       const auto next = Next();
       if (next == items.end()) break;
@@ -65,6 +67,7 @@ struct Closer::State : std::enable_shared_from_this<Closer::State> {
       item.fds.clear();
       mutex.Lock();
       busy.erase(item.of);
+      rest.Signal();
       if (item.closed != nullptr && !stopping)
         item.closed();  // under the lock, so that none is called once the destructor has begun
     }
@@ -77,13 +80,17 @@ Closer::Closer() : state_(std::make_shared<State>()) {}
 Closer::~Closer() {
   absl::MutexLock lock(&state_->mutex);
   state_->stopping = true;
-  state_->mutex.AwaitWithTimeout(absl::Condition(state_.get(), &State::AllClosed), kPatience);
+  state_->work.SignalAll();
+  const absl::Time until = MonotonicNow() + kPatience;
+  while (!state_->AllClosed() && MonotonicNow() < until)
+    state_->rest.WaitWithTimeout(&state_->mutex, until - MonotonicNow());
 }
 
 void Closer::Close(uid_t of, std::vector<UniqueFd> fds, std::function<void()> closed) {
   absl::MutexLock lock(&state_->mutex);
   state_->items.push_back({of, std::move(fds), std::move(closed)});
   state_->StartThread();
+  state_->work.Signal();
 }
 
 }  // namespace kvist::session
