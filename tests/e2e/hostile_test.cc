@@ -54,8 +54,8 @@ uint32_t Other(uint64_t v, uint32_t right) {
   return static_cast<uint32_t>(v) == right ? right + 1 : static_cast<uint32_t>(v);
 }
 
-// AddressSanitizer keeps freed memory for a while, so there resident memory says nothing.
-#ifdef __SANITIZE_ADDRESS__
+// AddressSanitizer keeps freed memory for a while, and ThreadSanitizer megabytes for each thread, so there resident memory says nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
