@@ -1,5 +1,6 @@
 #include "cuda/engine_process.h"
 
+#include <numaif.h>
 #include <poll.h>
 
 #include <cerrno>
@@ -46,6 +47,12 @@ absl::Status EngineProcess::Read(std::span<iovec> theirs, std::span<iovec> ours)
 absl::Status EngineProcess::Write(std::span<iovec> theirs, std::span<iovec> ours) const {
   KVIST_RETURN_IF_ERROR(StillRuns());
   return TransferAll<::process_vm_writev>("process_vm_writev", theirs, ours);
+}
+
+int EngineProcess::NumaNode(std::byte* address) const {
+  void* page = address;
+  int node = -1;  // or an errno below 0, of a page that isn't there
+  return ::move_pages(pid_, 1, &page, nullptr, &node, 0) == 0 && node >= 0 ? node : -1;
 }
 
 }  // namespace kvist::cuda

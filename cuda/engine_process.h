@@ -4,6 +4,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <span>
 #include <utility>
 
@@ -31,6 +32,9 @@ class EngineProcess {
   //   kernel doesn't let this daemon.  Unimplemented  the kernel can't. In any case a part may have been copied.
   absl::Status Read(std::span<iovec> theirs, std::span<iovec> ours) const;
   absl::Status Write(std::span<iovec> theirs, std::span<iovec> ours) const;
+
+  // The NUMA node on which the page at `address` there lies; -1 where there is none, or the kernel doesn't say.
+  int NumaNode(std::byte* address) const;
 
  private:
   template <auto transfer>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <numaif.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
@@ -32,6 +33,18 @@ absl::Status ReadFrom(const ProcessRegion& region, ByteOffset at, iovec out) {
 absl::Status ReadFrom(const DeviceRegion& region, ByteOffset at, iovec out) {
   return region.gpu->Read(region.address + at.value, static_cast<std::byte*>(out.iov_base), Bytes{out.iov_len});
 }
+
+int NodeOf(const MappedRegion& region, ByteOffset at) {
+  // Through this mapping, whether or not the page has been touched through it.
+  int node = -1;
+  return ::get_mempolicy(&node, nullptr, 0, region.mapping.data() + at.value, MPOL_F_NODE | MPOL_F_ADDR) == 0 ? node : -1;
+}
+
+int NodeOf(const FileRegion&, ByteOffset) { return -1; }
+
+int NodeOf(const ProcessRegion& region, ByteOffset at) { return region.process->NumaNode(region.At(at)); }
+
+int NodeOf(const DeviceRegion& region, ByteOffset) { return region.gpu->numa_node(); }
 
 }  // namespace
 
@@ -89,6 +102,10 @@ Gpu* EngineRegion::gpu() const {
 
 absl::Status EngineRegion::Read(ByteOffset at, std::byte* out, Bytes length) const {
   return std::visit([&](const auto& way) { return ReadFrom(way, at, {out, length.value}); }, way_);
+}
+
+int EngineRegion::NumaNode(ByteOffset at) const {
+  return std::visit([&](const auto& way) { return NodeOf(way, at); }, way_);
 }
 
 }  // namespace kvist::cuda

@@ -71,6 +71,10 @@ class EngineRegion {
   // Copies [at, at + length) to `out`; for probe pages. Errors: OutOfRange  the file has shrunk. Those of EngineProcess and Gpu::Read.
   absl::Status Read(ByteOffset at, std::byte* out, Bytes length) const;
 
+  // The NUMA node on which the byte at `at` lies, of a GPU the one that is nearest to it; -1: it can't be told, or not from here (a file that
+  // isn't mapped; memory without a page; a kernel that keeps it to itself).
+  int NumaNode(ByteOffset at) const;
+
  private:
   EngineRegion(Way way, Bytes length) : way_(std::move(way)), length_(length) {}
 

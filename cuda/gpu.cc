@@ -43,6 +43,9 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(std::shared_ptr<const driver::Dri
       driver->Check((*driver)->DeviceGetAttribute(&same, driver::kDeviceAttributeHostPointerForRegistered, device),
                     "cuDeviceGetAttribute"));
   gpu->has_host_addresses_ = same != 0;
+  int node = -1;
+  if ((*driver)->DeviceGetAttribute(&node, driver::kDeviceAttributeHostNumaId, device) == driver::Result::kSuccess)
+    gpu->numa_node_ = node;
   gpu->closing_ = std::thread([raw = gpu.get()] { raw->Close(); });
   ::pthread_setname_np(gpu->closing_.native_handle(), "kvist-gpu-close");
   return gpu;

@@ -64,6 +64,8 @@ class Gpu {
   driver::Device device() const { return device_; }
   // Whether pinned host memory has the same addresses there as here.
   bool has_host_addresses() const { return has_host_addresses_; }
+  // The host's NUMA node that is nearest to it; -1: there is but one, or the driver doesn't say.
+  int numa_node() const { return numa_node_; }
   const driver::Uuid& uuid() const { return uuid_; }
   const std::string& name() const { return name_; }  // e.g. "NVIDIA H100 80GB HBM3 GPU-1f..."
   // Of engines' memory that is mapped here now. Waits for nobody, as lost().
@@ -93,6 +95,7 @@ class Gpu {
   std::string name_;
   driver::Context context_ = nullptr;
   bool has_host_addresses_ = false;
+  int numa_node_ = -1;
 
   std::atomic<uint64_t> imported_{0};
   std::atomic<bool> is_lost_{false};

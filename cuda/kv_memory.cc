@@ -118,4 +118,9 @@ absl::Status KvMemory::ReadPage(const KvLayout& layout, LayerIndex layer, PageId
   return absl::OkStatus();
 }
 
+int KvMemory::NumaNode() const {
+  const KvLayout::Layer& first = layouts.front().layers.front();
+  return regions[first.region].NumaNode(first.offset);
+}
+
 }  // namespace kvist::cuda

@@ -57,6 +57,9 @@ struct KvMemory {
 
   // Reads bytes [from, from + out.size()) of one page of one layer, segment after segment; for probe pages. Errors: those of EngineRegion::Read.
   absl::Status ReadPage(const KvLayout& layout, LayerIndex layer, PageId page, Bytes from, std::span<std::byte> out) const;
+
+  // The NUMA node of its first page, for all: engines that care bind a worker's memory to one. -1: unknown (EngineRegion::NumaNode).
+  int NumaNode() const;
 };
 
 }  // namespace kvist::cuda

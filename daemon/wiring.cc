@@ -320,14 +320,15 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
 
   pool::SlotAllocator::Options slots;
   slots.slab_bytes = options.pool.slab_bytes;
+  std::vector<pool::RegionPlan> plans;
   if (parts.pool_without_memory) {
     KVIST_CHECK(parts.copy_engine != nullptr);
     slots.regions.push_back(options.pool.bytes);
   } else {
     KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
     KVIST_RETURN_IF_ERROR(pool::CheckMemoryLimit(options.pool.bytes));
-    const std::vector<pool::RegionPlan> plans = pool::PlanRegions(
-        options.pool.bytes, options.pool.slab_bytes, parts.numa_nodes.empty() ? pool::UsableNumaNodes() : parts.numa_nodes);
+    plans = pool::PlanRegions(options.pool.bytes, options.pool.slab_bytes,
+                              parts.numa_nodes.empty() ? pool::UsableNumaNodes() : parts.numa_nodes);
     for (const pool::RegionPlan& plan : plans) slots.regions.push_back(plan.length);
     if (parts.keeper.has_value()) s.warm = OpenWarmPool(options.pool, slots.regions, *std::move(parts.keeper));
     KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool, plans, s.warm.get()));
@@ -357,6 +358,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   session::Reactor::Options reactor;
   reactor.cpu = options.session.reactor_cpu;
   reactor.tenants = TenantsWithSeries(options);
+  reactor.region_near = [plans = std::move(plans)](int node) { return pool::RegionNear(plans, node); };
   const auto slot_memory = [&s](SlotRef slot) -> std::byte* {
     if (s.regions.empty()) return nullptr;
     const pool::SlotAllocator::Place place = s.slots->PlaceOf(slot);

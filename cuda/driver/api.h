@@ -70,6 +70,7 @@ inline constexpr unsigned kHostRegisterDeviceMap = 2;
 inline constexpr int kPointerAttributeIsLegacyIpcCapable = 10;
 inline constexpr int kPointerAttributeDeviceOrdinal = 9;
 inline constexpr int kDeviceAttributeHostPointerForRegistered = 91;
+inline constexpr int kDeviceAttributeHostNumaId = 134;  // older drivers don't know it
 inline constexpr int kCaptureModeRelaxed = 2;
 inline constexpr int kVersionWanted = 12000;     // of the calls below
 inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync

@@ -82,6 +82,10 @@ void Core::On(const SessionOpened& event, Effects* out) {
     out->push_back(SessionRefused{event.session, session.status()});
     return;
   }
+  if (event.role == Role::kWorker) {
+    const std::span<const uint32_t> near = sessions_.NearOf((*session)->instance);
+    spaces_[*space].near.assign(near.begin(), near.end());
+  }
   out->push_back(SessionAccepted{event.session, *space});
 }
 

@@ -62,6 +62,7 @@ struct SessionOpened {
   Role role = Role::kScheduler;
   Rank rank;  // of a worker
   SpaceSpec space;
+  uint32_t near = 0;  // the region of the pool that is nearest to a worker's memory
 };
 
 // It has died or hung up. Its leases and allocations are of no use to anybody from now on, and what they keep is free after some

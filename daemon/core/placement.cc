@@ -52,13 +52,14 @@ ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
   return chunks_.AddPrivate(space, group);
 }
 
-bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
+bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::Victims victims) {
   Chunk& chunk = chunks_[i];
   const bool ghost = chunk.state == ChunkState::kGhost;
   KVIST_CHECK(ghost || chunk.state == ChunkState::kBelow);
   Space& space = spaces_[chunk.space];
   const std::vector<pool::SlotClass>& classes = space.classes[chunk.group.value];
   const auto count = static_cast<uint32_t>(classes.size());
+  const uint32_t ranks_per_shard = Group(chunk).ranks_per_shard;
   // The chunk itself must outlive the evictions below: they could otherwise collect a ghost. And its parent must stay where it is.
   ++chunk.holds;
   KeepParent(chunk);
@@ -69,7 +70,8 @@ bool Placement::Reserve(ChunkIndex i, Tenants::Victims victims) {
   uint32_t reserved = 0;
   for (uint32_t evicted = 0; reserved < count;) {
     const bool at_quota = tenant.used + bytes > tenant.quota;
-    const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved]);
+    const uint32_t region = near.empty() ? 0 : near[reserved * ranks_per_shard];
+    const std::optional<SlotRef> slot = at_quota ? std::nullopt : slots_.Allocate(classes[reserved], region);
     if (slot.has_value()) {
       chunks_.Charge(1);
       shards[reserved++] = *slot;

@@ -39,8 +39,9 @@ class Placement {
   // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts at most
   // kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused
   // for that makes room for the next one.
+  // `near`: the region of the pool in which each rank would like its shard, [rank]; there while it has room, else in any. Empty: wherever.
   // `victims`: what may go for it.
-  bool Reserve(ChunkIndex chunk, Tenants::Victims victims = Tenants::Victims::kAny);
+  bool Reserve(ChunkIndex chunk, std::span<const uint32_t> near, Tenants::Victims victims = Tenants::Victims::kAny);
   static constexpr uint32_t kEvictionsMax = 64;
 
   // A ghost that an earlier core had in these slots [shard], live ones, whole: sealed from now on.

@@ -78,7 +78,7 @@ void Core::BeginReads(Effects* out) {
 }
 
 bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effects* out) {
-  if (!placement_.Reserve(i, victims)) return false;
+  if (!placement_.Reserve(i, spaces_[chunks_[i].space].near, victims)) return false;
   Chunk& chunk = chunks_[i];
   ++chunk.holds;
   reading_.insert(i);

@@ -18,13 +18,14 @@ absl::StatusOr<Session*> Sessions::Open(const SessionOpened& event, SpaceId spac
   if (instance.open_sessions == 0) {
     instance.id = InstanceId{next_instance_++};
     instance.space = space;
-    names_[instance.id] = name;
+    open_[instance.id] = {name, std::vector<uint32_t>(ranks)};
   } else if (instance.space != space) {
     return absl::FailedPreconditionError(absl::StrCat("instance '", event.instance,
                                                       "' serves another space (model, layout or parallel shape differ "
                                                       "between its processes); give each engine a name of its own"));
   }
   ++instance.open_sessions;
+  if (event.role == Role::kWorker) open_[instance.id].near[event.rank.value] = event.near;
   Session session;
   session.instance = instance.id;
   session.role = event.role;
@@ -44,11 +45,11 @@ void Sessions::Close(SessionId id) {
   Session* session = Find(id);
   KVIST_CHECK(session != nullptr && !session->closed);
   session->closed = true;
-  const auto name = names_.find(session->instance);
-  const auto instance = instances_.find(name->second);
+  const auto open = open_.find(session->instance);
+  const auto instance = instances_.find(open->second.name);
   if (--instance->second.open_sessions == 0) {
     instances_.erase(instance);
-    names_.erase(name);
+    open_.erase(open);
   }
 }
 

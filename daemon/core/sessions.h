@@ -2,8 +2,10 @@
 #define KVIST_DAEMON_CORE_SESSIONS_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
@@ -40,8 +42,10 @@ class Sessions {
   void Close(SessionId id);
   void Remove(SessionId id);
 
-  // What an instance is called, within its tenant.
-  const std::string& NameOf(InstanceId instance) const { return names_.at(instance).second; }
+  // What an open instance is called, within its tenant.
+  const std::string& NameOf(InstanceId instance) const { return open_.at(instance).name.second; }
+  // [rank]: the region of the pool that is nearest to that worker's memory, for an open instance; 0 for ranks that haven't come yet.
+  std::span<const uint32_t> NearOf(InstanceId instance) const { return open_.at(instance).near; }
 
   size_t size() const { return sessions_.size(); }
   size_t instances() const { return instances_.size(); }
@@ -57,8 +61,12 @@ class Sessions {
     uint32_t open_sessions = 0;
   };
   using Name = std::pair<std::string, std::string>;  // tenant, name
+  struct OpenInstance {
+    Name name;
+    std::vector<uint32_t> near;  // [rank]
+  };
   absl::flat_hash_map<Name, Instance> instances_;
-  absl::flat_hash_map<InstanceId, Name> names_;
+  absl::flat_hash_map<InstanceId, OpenInstance> open_;
   absl::flat_hash_map<SessionId, Session> sessions_;
   uint64_t next_instance_ = 1;
 };

@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_CORE_SPACES_H_
 #define KVIST_DAEMON_CORE_SPACES_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,8 @@ struct Space {
   SpaceSpec spec;
   TenantId tenant;
   std::vector<std::vector<pool::SlotClass>> classes;  // [group][shard]
-  uint32_t epoch = 0;    // rises with every clear (NewEpoch): chunks of older epochs are invisible
+  std::vector<uint32_t> near;  // [rank]: Sessions::NearOf of the engine whose worker came last; empty before the first
+  uint32_t epoch = 0;          // rises with every clear (NewEpoch): chunks of older epochs are invisible
   bool cleared = false;  // since the core began: what the disk tells of from before then is gone, though it was on its way
   SpaceRow* row = nullptr;
   uint64_t sealed = 0;          // chunks, over all groups

@@ -95,7 +95,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
       }
       i = placement_.Add(session.space, group, key, parent);
     }
-    if (!placement_.Reserve(i)) {
+    if (!placement_.Reserve(i, sessions_.NearOf(session.instance))) {
       placement_.Collect(i);
       return Claim::kRefuse;
     }

@@ -71,6 +71,7 @@ struct Listener::State {
     UniqueFd doorbell_fd;
     SpaceDigest digest;
     std::string memory_proof;
+    int numa_node = -1;          // of a worker's memory, where it is known
     std::optional<Ending> over;  // how it ended while it was being opened
     std::vector<UniqueFd> sent;  // with packets, and not wanted
 
@@ -260,6 +261,8 @@ struct Listener::State {
     connection->digest = connection->registration.space.digest;
     connection->memory_proof = connection->registration.memory_proof;
     connection->stage = Connection::Stage::kOpening;
+    if (Registration& registration = connection->registration; registration.memory != nullptr)
+      connection->numa_node = registration.numa_node = registration.memory->NumaNode();
     const SessionId id{connection->number};
     auto session = std::make_unique<EngineSession>(
         EngineSession::Identity{id, connection->peer.pid, connection->peer.uid, MonotonicNow()},
@@ -288,7 +291,9 @@ struct Listener::State {
     connection.doorbell_fd.reset();
     if (!sent.ok()) return Drain(&connection, Ending::kHungUp, "it can't be welcomed");
     const LogSubject about(connection.Subject());
-    Log(false, absl::StrCat(connection.Describe(), " is served in space ", connection.SpaceName()));
+    const std::string where =
+        connection.numa_node < 0 ? "" : absl::StrCat(", its memory near NUMA node ", connection.numa_node);
+    Log(false, absl::StrCat(connection.Describe(), " is served in space ", connection.SpaceName(), where));
   }
 
   // Ends a connection that did something wrong, telling it what.

@@ -156,8 +156,10 @@ void Reactor::Open(std::unique_ptr<EngineSession> session, std::function<void(ab
     ++tenants_[registration.space.tenant];
     sessions_.emplace(id, std::move(*session));
     opening_.emplace(id, opened);
-    core_.Handle(core::SessionOpened{id, registration.instance, registration.role, registration.rank, registration.space},
-                 &effects_);
+    const uint32_t near = options_.region_near ? options_.region_near(registration.numa_node) : 0;
+    core_.Handle(
+        core::SessionOpened{id, registration.instance, registration.role, registration.rank, registration.space, near},
+        &effects_);
     CarryOut();
   });
 }

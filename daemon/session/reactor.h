@@ -43,6 +43,8 @@ class Reactor : public LowerTier::Ear {
     int cpu = -1;                         // pins the thread; -1: anywhere
     size_t words = shm::FutexWordsMax();  // that it waits for at once, its inbox's among them
     std::vector<std::string> tenants;     // whose traffic is counted apart
+    // The region of the pool that is nearest to a NUMA node (-1: unknown). Without it there is but one.
+    std::function<uint32_t(int numa_node)> region_near = {};
   };
   // Where a slot's bytes are; null when the pool has no memory (benchmarks of the index).
   using SlotMemory = std::function<std::byte*(SlotRef)>;

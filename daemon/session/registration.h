@@ -27,6 +27,7 @@ struct Registration {
   Rank rank;
   core::SpaceSpec space;
   std::shared_ptr<const cuda::KvMemory> memory;  // of a worker
+  int numa_node = -1;                            // on which it lies, once it is probed (KvMemory::NumaNode)
   uint32_t chunk_tokens = 1;
   bool probed = false;
   std::string memory_proof;  // for a Welcome: that this process has proven its GPU memory; empty: the memory is no GPU's

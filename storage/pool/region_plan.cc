@@ -1,5 +1,6 @@
 #include "storage/pool/region_plan.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "storage/base/check.h"
@@ -16,6 +17,11 @@ std::vector<RegionPlan> PlanRegions(Bytes pool_bytes, Bytes slab_bytes, const st
   }
   regions.back().length = regions.back().length + (pool_bytes - slab_bytes * slabs);
   return regions;
+}
+
+uint32_t RegionNear(std::span<const RegionPlan> regions, int numa_node) {
+  const auto found = std::ranges::find(regions, numa_node, &RegionPlan::numa_node);
+  return found == regions.end() ? 0 : static_cast<uint32_t>(found - regions.begin());
 }
 
 }  // namespace kvist::pool

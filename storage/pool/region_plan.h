@@ -1,6 +1,8 @@
 #ifndef KVIST_STORAGE_POOL_REGION_PLAN_H_
 #define KVIST_STORAGE_POOL_REGION_PLAN_H_
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "storage/base/units.h"
@@ -16,6 +18,9 @@ struct RegionPlan {
 };
 // `nodes` isn't empty, and slab_bytes positive and at most pool_bytes; then there is a region at least, and their lengths are pool_bytes in all.
 std::vector<RegionPlan> PlanRegions(Bytes pool_bytes, Bytes slab_bytes, const std::vector<int>& nodes);
+
+// Which of them is for what lies on that node; the first one where none is its node's, or that is unknown (-1).
+uint32_t RegionNear(std::span<const RegionPlan> regions, int numa_node);
 
 }  // namespace kvist::pool
 

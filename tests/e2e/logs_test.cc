@@ -12,6 +12,7 @@
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/numa_nodes.h"
 #include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 
@@ -63,7 +64,7 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
   }
   std::ifstream lines(log);
   std::string line;
-  size_t records = 0, served = 0;
+  size_t records = 0, served = 0, near_a_node = 0;
   for (; std::getline(lines, line); ++records) {
     INFO(line);
     const auto record = nlohmann::json::parse(line, nullptr, false);
@@ -87,10 +88,12 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
       ++served;
       CHECK(record["space"].get<std::string>().size() == 16);
       CHECK(message.find(" is served in space " + record["space"].get<std::string>()) != std::string::npos);
+      near_a_node += message.find(", its memory near NUMA node ") != std::string::npos ? 1 : 0;
     }
     CHECK(LongestHex(line) <= 16);  // the beginning of a space's digest; a key has 64 digits
     for (const char c : line) CHECK(static_cast<unsigned char>(c) >= 0x20);
   }
   CHECK(served >= 2);
-  CHECK(records >= 6);  // it served two sessions, refused two, and stopped
+  CHECK(near_a_node == (kvist::test::TellsNumaNodes() ? 1 : 0));  // the worker's
+  CHECK(records >= 6);                                            // it served two sessions, refused two, and stopped
 }

@@ -164,7 +164,7 @@ Result DeviceGetUuid(Uuid* uuid, Device device) {
 }
 Result DeviceGetAttribute(int* value, int attribute, Device device) {
   if (!Valid(device)) return Result::kInvalidDevice;
-  *value = attribute == kDeviceAttributeHostPointerForRegistered ? 1 : 0;
+  *value = attribute == kDeviceAttributeHostPointerForRegistered ? 1 : attribute == kDeviceAttributeHostNumaId ? device : 0;
   return Result::kSuccess;
 }
 Result DevicePrimaryCtxRetain(Context* context, Device device) {

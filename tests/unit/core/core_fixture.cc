@@ -35,24 +35,24 @@ void CoreFixture::Restart(const Options& options, pool::Sections* sections) {
   core.reset();
   pool::SlotAllocator::Options pool;
   pool.slab_bytes = options.slab_bytes;
-  pool.regions = {options.slab_bytes * options.slabs};
+  pool.regions.assign(options.regions, options.slab_bytes * options.slabs);
   slots = std::make_unique<pool::SlotAllocator>(pool::SlotAllocator::Create(pool).value());
   core = std::make_unique<Core>(options.core, slots.get(), sections);
   watched = false;
 }
 
-absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank,
-                               const SpaceSpec& space) {
-  const Effects effects = Do(SessionOpened{SessionId{session}, std::string(instance), role, Rank{rank}, space});
+absl::Status CoreFixture::Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space,
+                               uint32_t near) {
+  const Effects effects = Do(SessionOpened{SessionId{session}, std::string(instance), role, Rank{rank}, space, near});
   KVIST_CHECK(!effects.empty());  // its answer comes first
   if (const auto* refused = std::get_if<SessionRefused>(&effects[0])) return refused->why;
   KVIST_CHECK(std::holds_alternative<SessionAccepted>(effects[0]));
   return absl::OkStatus();
 }
 
-SessionId CoreFixture::Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank) {
+SessionId CoreFixture::Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank, uint32_t near) {
   const SessionId session{next_session++};
-  KVIST_CHECK(Open(session.value, instance, Role::kWorker, rank, space).ok());
+  KVIST_CHECK(Open(session.value, instance, Role::kWorker, rank, space, near).ok());
   return session;
 }
 

@@ -29,7 +29,8 @@ class CoreFixture {
   struct Options {
     CoreOptions core;
     Bytes slab_bytes = KiB(64);
-    uint32_t slabs = 1;
+    uint32_t slabs = 1;  // in each region
+    uint32_t regions = 1;
   };
   // `sections`: where its index lies, as the core takes it.
   explicit CoreFixture(Options options, pool::Sections* sections = nullptr);
@@ -51,9 +52,10 @@ class CoreFixture {
     return effects;
   }
 
-  absl::Status Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space);
-  // A worker of rank `rank` that must be accepted.
-  SessionId Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank = 0);
+  absl::Status Open(uint64_t session, std::string_view instance, Role role, uint16_t rank, const SpaceSpec& space,
+                    uint32_t near = 0);
+  // A worker of rank `rank` that must be accepted, with memory near region `near` of the pool.
+  SessionId Worker(std::string_view instance, const SpaceSpec& space, uint16_t rank = 0, uint32_t near = 0);
   LookupAnswered Lookup(SessionId session, const std::vector<ChunkKey>& keys, absl::Duration lease = absl::ZeroDuration());
   // The copy that a request starts, or nothing; what it answered at once is in `ended` then.
   std::optional<CopyStarted> Store(SessionId session, const std::vector<ChunkKey>& keys, std::optional<ChunkKey> parent = {},

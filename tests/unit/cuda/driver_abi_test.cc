@@ -43,6 +43,7 @@ static_assert(kWaitValueGeq == CU_STREAM_WAIT_VALUE_GEQ);
 static_assert(kIpcMemLazyEnablePeerAccess == CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 static_assert(kHostRegisterPortable == CU_MEMHOSTREGISTER_PORTABLE &&
               kHostRegisterDeviceMap == CU_MEMHOSTREGISTER_DEVICEMAP);
+static_assert(kDeviceAttributeHostNumaId == CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
 static_assert(kDeviceAttributeHostPointerForRegistered == CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
 static_assert(kPointerAttributeIsLegacyIpcCapable == CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
               kPointerAttributeDeviceOrdinal == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL);

@@ -16,6 +16,7 @@
 #include "cuda/shared_memory_engine.h"
 #include "storage/base/mapping.h"
 #include "tests/support/child_process.h"
+#include "tests/support/numa_nodes.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -109,6 +110,18 @@ TEST_CASE("EngineProcess counts no copy for a process that has ended, though its
   there = {theirs.data(), 100}, here = {ours.data(), 100};
   REQUIRE(living.Read({&there, 1}, {&here, 1}) == absl::OkStatus());
   CHECK(ours == std::vector<std::byte>(100));
+}
+
+TEST_CASE("EngineProcess tells the NUMA node of a page that is there") {
+  const HoleyPages pages;
+  const EngineProcess self(::getpid(), PidfdOf(::getpid()));
+  CHECK((self.NumaNode(pages.data() + 17) >= 0) == test::TellsNumaNodes());
+  CHECK(self.NumaNode(pages.data() + HoleyPages::kPage) == -1);
+  Sleeper sleeper;
+  const EngineProcess other(sleeper.pid(), PidfdOf(sleeper.pid()));
+  CHECK(other.NumaNode(pages.data()) == self.NumaNode(pages.data()));
+  sleeper.Kill();
+  CHECK(other.NumaNode(pages.data()) == -1);
 }
 
 TEST_CASE("EngineRegion of a process asks the kernel at both ends, and refuses what are no addresses") {

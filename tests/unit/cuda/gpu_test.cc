@@ -77,6 +77,17 @@ std::byte ByteAt(const Gpu& gpu, driver::Address address) {
   return byte;
 }
 
+TEST_CASE("A GPU is near a NUMA node, and so is all its memory") {
+  for (const int ordinal : {0, 1}) {
+    Exporter engine(std::byte{7}, ordinal);
+    const std::unique_ptr<Gpu> gpu = FakeDriver::Get().OpenGpu(ordinal);
+    CHECK(gpu->numa_node() == ordinal);
+    const auto memory = gpu->Import(engine.allocation, engine.pidfd.get()).value();
+    const EngineRegion region = EngineRegion::OfDevice({gpu.get(), memory->address, memory}, memory->length);
+    CHECK(region.NumaNode({}) == ordinal);
+  }
+}
+
 TEST_CASE("An engine's allocation is mapped once for all who import it, and closed when the last has let go") {
   Exporter engine(std::byte{7});
   const std::unique_ptr<Gpu> gpu = FakeDriver::Get().OpenGpu();

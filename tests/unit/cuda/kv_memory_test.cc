@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "tests/support/numa_nodes.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -166,6 +167,16 @@ TEST_CASE("EngineRegion maps a memfd only when it is sealed against shrinking") 
   REQUIRE(unmapped.ok());
   CHECK(!unmapped->mapped());
   CHECK(unmapped->length() == Bytes{4096});
+}
+
+TEST_CASE("EngineRegion tells the NUMA node of memory that it maps, whoever has touched it") {
+  UniqueFd sealed = Memfd(3 * 4096);
+  REQUIRE(::fcntl(sealed.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+  REQUIRE(::pwrite(sealed.get(), "x", 1, 4096) == 1);
+  const EngineRegion mapped = EngineRegion::OfFile(std::move(sealed)).value();
+  for (const uint64_t at : {0, 4095, 4096, 3 * 4096 - 1})
+    CHECK((mapped.NumaNode(ByteOffset{at}) >= 0) == test::TellsNumaNodes());
+  CHECK(EngineRegion::OfFile(Memfd(4096))->NumaNode({}) == -1);
 }
 
 TEST_CASE("EngineRegion refuses what it could not serve safely") {

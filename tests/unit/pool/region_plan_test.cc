@@ -28,6 +28,15 @@ TEST_CASE("PlanRegions leaves nodes out for which there is no slab") {
   CHECK(PlanRegions(MiB(5), MiB(2), {4, 5, 6}) == std::vector<RegionPlan>{{4, MiB(2)}, {5, MiB(3)}});
 }
 
+TEST_CASE("RegionNear is the node's region, or the first one") {
+  const std::vector<RegionPlan> regions = PlanRegions(MiB(128), MiB(64), {0, 2});
+  CHECK(RegionNear(regions, 0) == 0);
+  CHECK(RegionNear(regions, 2) == 1);
+  for (const int node : {1, 3, -1}) CHECK(RegionNear(regions, node) == 0);
+  CHECK(RegionNear(PlanRegions(MiB(128), MiB(64), {1}), 1) == 0);  // which it doesn't name
+  CHECK(RegionNear({}, 0) == 0);
+}
+
 TEST_CASE("PlanRegions loses no slab, whatever the pool and the nodes") {
   for (uint64_t slabs = 1; slabs < 20; ++slabs) {
     for (size_t count = 1; count <= 8; ++count) {

@@ -30,6 +30,16 @@ TEST_CASE("Reactor hears every session, with more of them than it can wait for a
   }
 }
 
+TEST_CASE("Reactor tells the core which region of the pool is near a worker") {
+  std::vector<int> asked;
+  Served served({.region_near = [&](int node) {
+    asked.push_back(node);
+    return 0U;
+  }});
+  const ClientEnd worker(served, 1, std::make_shared<const cuda::KvMemory>()), scheduler(served, 2);
+  CHECK(asked == std::vector<int>{ClientEnd::kNumaNode, -1});
+}
+
 TEST_CASE("Reactor gets short slices from a kernel that has them, so that it runs as soon as it is woken") {
   bool has_them = false;
   std::thread([&] { has_them = AskForShortSlices(); }).join();

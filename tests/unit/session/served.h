@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -49,11 +50,13 @@ class Served {
   struct Options {
     size_t words = shm::FutexWordsMax();
     Bytes pool = KiB(64);  // in slabs of 64 KiB
+    std::function<uint32_t(int)> region_near = {};
   };
   explicit Served(Options options, cuda::CopyEngine* copies = nullptr)
       : slots_(*pool::SlotAllocator::Create({.regions = {options.pool}, .slab_bytes = KiB(64)})) {
     Reactor::Options of_reactor;
     of_reactor.words = options.words;
+    of_reactor.region_near = options.region_near;
     reactor = *Reactor::Create(of_reactor, &core_, [](SlotRef) { return nullptr; });
     reactor->SetCopyEngine(copies != nullptr ? copies : &no_copies_);
     reactor->Start();
@@ -70,6 +73,8 @@ class Served {
 
 // The shared memory and the doorbell of a session that the reactor serves, as its client has them.
 struct ClientEnd {
+  static constexpr int kNumaNode = 3;  // of a worker's memory, as it is said
+
   // A scheduler's session; a worker's when there is `memory`.
   ClientEnd(Served& served, uint64_t id, std::shared_ptr<const cuda::KvMemory> kv = nullptr, std::string tenant = {}) {
     auto created = *shm::SessionMemory::Create();
@@ -81,6 +86,7 @@ struct ClientEnd {
     registration.role = kv == nullptr ? core::Role::kScheduler : core::Role::kWorker;
     registration.space.groups.push_back({.slot_bytes = {KiB(4)}});
     registration.space.tenant = std::move(tenant);
+    if (kv != nullptr) registration.numa_node = kNumaNode;
     registration.memory = std::move(kv);
     auto session = std::make_unique<EngineSession>(EngineSession::Identity{SessionId{id}, 0, 0, {}}, std::move(registration),
                                                    std::move(created.memory), std::move(daemons_bell));
