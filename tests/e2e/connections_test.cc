@@ -29,6 +29,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/slow_to_close.h"
 #include "tests/support/temp_dir.h"
 
@@ -233,14 +234,8 @@ TEST_CASE("Row 31: 10,000 connections of one user are held to the limit, and an 
   CHECK(daemon.Terminate() == 0);
 }
 
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-
 TEST_CASE("Row 31: a kvistd without descriptors refuses connections with the reason, and rests") {
-  if (kSanitized) {
+  if (kvist::test::kAddressSanitizer) {
     WARN(
         "skipped: UndefinedBehaviorSanitizer looks at memory through a pipe; without descriptors it takes no object for "
         "one");

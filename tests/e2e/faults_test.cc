@@ -33,6 +33,7 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
 #include "tests/support/http_get.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/schedulers_lateness.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/working_engine.h"
@@ -48,6 +49,7 @@ using kvist::test::FakeEngine;
 using kvist::test::FdsFallTo;
 using kvist::test::FreePort;
 using kvist::test::HttpGet;
+using kvist::test::kSanitized;
 using kvist::test::SchedulersLateness;
 using kvist::test::StallMost;
 using kvist::test::StatusOf;
@@ -84,12 +86,6 @@ class Shared {
  private:
   void* memory_;
 };
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr uint32_t kPrompts = 40, kChunksMost = 64, kAtOnceMost = 4;  // together all pages of a large engine
 
@@ -401,10 +397,8 @@ TEST_CASE("Rows 1 and 2: engines killed at random moments of store and load leav
       deaths, reclaim_ms[reclaim_ms.size() / 2], p99, reclaim_ms.back(), leaked, wrong_bytes, hits, storing, loading,
       outlived);
   if (!kSanitized) CHECK(reclaim_ms.back() <= 1000);
-#ifndef __SANITIZE_THREAD__  // under which the kvistctl that asks takes half a second itself
-  CHECK(p99 <= 1000);
-#endif
-  if (deaths >= 200) {  // fewer may all come in between
+  if (!kvist::test::kThreadSanitizer) CHECK(p99 <= 1000);  // under which the kvistctl that asks takes half a second itself
+  if (deaths >= 200) {                                     // fewer may all come in between
     CHECK(hits > 0);
     // Sanitizers slow the engine down, and kvistd: then most die while they fill pages for their first stores.
     const uint32_t enough = kSanitized ? 1 : static_cast<uint32_t>(deaths / 20);

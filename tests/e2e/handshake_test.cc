@@ -16,6 +16,7 @@
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/raw_client.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 
 namespace session = kvist::session::v1;
@@ -27,12 +28,6 @@ using kvist::test::RawClient;
 using kvist::test::TempDir;
 
 namespace {
-
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 // The most resident memory that the process ever had, in KiB.
 uint64_t PeakKiB(const DaemonProcess& daemon) {
@@ -64,7 +59,7 @@ TEST_CASE("Row 30: a second Hello while the first is being answered ends that se
 }
 
 TEST_CASE("Row 30: whoever shakes hands while kvistd runs out of descriptors is told so") {
-  if (kSanitized) {
+  if (kvist::test::kAddressSanitizer) {
     WARN("skipped: UndefinedBehaviorSanitizer needs descriptors itself");
     return;
   }
@@ -94,7 +89,7 @@ TEST_CASE("Row 30: whoever shakes hands while kvistd runs out of descriptors is 
 }
 
 TEST_CASE("Row 30: probe pages of 1 GiB take no memory of kvistd's") {
-  if (kSanitized) {
+  if (kvist::test::kAddressSanitizer) {
     WARN("skipped: AddressSanitizer keeps freed memory for a while");
     return;
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/shared_memory_engine.h"
+#include "tests/support/sanitizers.h"
 #include "tests/unit/cuda/kv_world.h"
 
 namespace kvist::cuda {
@@ -82,11 +83,7 @@ TEST_CASE("SharedMemoryEngine is quiet after the end, cancelled at any moment") 
   KvWorld world(SeveralUnits(), Seal::kShrink, 6, 3);
   Ends ends;
   const auto engine = MakeSharedMemoryEngine({.threads = 3, .cpus = {}}, ends.Listener());
-#ifdef __SANITIZE_THREAD__
-  constexpr uint32_t kRounds = 18;  // each compares all the engine's memory: minutes, under ThreadSanitizer
-#else
-  constexpr uint32_t kRounds = 120;
-#endif
+  constexpr uint32_t kRounds = test::kThreadSanitizer ? 18 : 120;  // each compares all the engine's memory: minutes there
   for (uint32_t op = 1; op <= kRounds; ++op) {
     Copy copy = world.MakeCopy({op, 1}, rng() % 2 == 0 ? Direction::kLoad : Direction::kStore, {0, 1, 2, 3, 4, 5}, rng);
     const Copy same = copy;
