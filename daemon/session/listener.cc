@@ -203,8 +203,11 @@ struct Listener::State {
   }
 
   void Hello(Connection* connection, const v1::Hello& hello) {
+    const auto keep = [this, uid = connection->peer.uid](std::shared_ptr<cuda::KvMemory> memory) {
+      return closer.FreedApart(uid, std::move(memory));
+    };
     absl::StatusOr<Registration> registration =
-        CheckHello(hello, connection->sent, connection->tenant, connection->peer, options.gpu_service);
+        CheckHello(hello, connection->sent, connection->tenant, connection->peer, options.gpu_service, keep);
     if (!registration.ok()) return Reject(connection, registration.status());
     connection->registration = *std::move(registration);
     if (connection->registration.memory == nullptr || connection->registration.probed) return OpenSession(connection);

@@ -284,8 +284,8 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
 }
 
 absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMemory& described, const v1::Space& space,
-                                                                 std::span<UniqueFd> fds, const Peer& peer,
-                                                                 cuda::Gpus* gpus) {
+                                                                 std::span<UniqueFd> fds, const Peer& peer, cuda::Gpus* gpus,
+                                                                 const KeepMemory& keep) {
   if (fds.empty() && described.process_regions().empty() && described.device_regions().empty())
     return absl::InvalidArgumentError("a worker sends the memfds of its KV memory with its Hello; none came");
   uint32_t layers = 0;
@@ -299,6 +299,7 @@ absl::StatusOr<std::shared_ptr<const cuda::KvMemory>> OpenMemory(const v1::KvMem
         absl::StrCat("the memory has ", described.groups_size(), " cache groups, the space ", space.groups_size()));
   }
   auto memory = std::make_shared<cuda::KvMemory>();
+  if (keep) memory = keep(std::move(memory));
   KVIST_RETURN_IF_ERROR(AddFiles(described, fds, &memory->regions));
   KVIST_RETURN_IF_ERROR(AddProcessRegions(described, peer, &memory->regions));
   KVIST_RETURN_IF_ERROR(AddDeviceRegions(described, peer, gpus, memory.get()));
@@ -387,7 +388,7 @@ absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description) {
 }
 
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer, GpuService service) {
+                                        const Peer& peer, GpuService service, const KeepMemory& keep) {
   if (hello.protocol_version() != shm::kVersion) {
     return absl::FailedPreconditionError(absl::StrCat("the connector speaks protocol version ", hello.protocol_version(),
                                                       ", this kvistd ", shm::kVersion,
@@ -412,7 +413,7 @@ absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<Unique
       break;
     case v1::Hello::ROLE_WORKER: {
       registration.role = core::Role::kWorker;
-      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, fds, peer, service.gpus));
+      KVIST_ASSIGN_OR_RETURN(registration.memory, OpenMemory(hello.memory(), space, fds, peer, service.gpus, keep));
       break;
     }
     default:

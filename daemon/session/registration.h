@@ -1,6 +1,7 @@
 #ifndef KVIST_DAEMON_SESSION_REGISTRATION_H_
 #define KVIST_DAEMON_SESSION_REGISTRATION_H_
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,9 +46,11 @@ struct GpuService {
   cuda::Gpus* gpus = nullptr;            // null: none is served
   const MemoryProofs* proofs = nullptr;  // beside `gpus`
 };
+// What an engine's memory is kept in, made from what keeps it; for whoever wants it freed elsewhere.
+using KeepMemory = std::function<std::shared_ptr<cuda::KvMemory>(std::shared_ptr<cuda::KvMemory>)>;
 // Of `fds`, which came with it, what is no KV memory stays there (EngineRegion::OfFile says why).
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<UniqueFd> fds, const std::string& tenant,
-                                        const Peer& peer, GpuService service = {});
+                                        const Peer& peer, GpuService service = {}, const KeepMemory& keep = nullptr);
 
 // The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
 // Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.

@@ -5,8 +5,11 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <condition_variable>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -72,6 +75,38 @@ TEST_CASE("Closer goes on with a user's others when what hung is closed") {
   closer.Close(1, One(Quick()), closed.Note(10));
   CHECK(closed.Await(10, std::chrono::seconds(20)));
   CHECK(closed.Await(1, std::chrono::milliseconds(1)));
+}
+
+// Memory that notes which thread frees it.
+class Noting {
+ public:
+  explicit Noting(std::promise<std::thread::id>* freed_by) : freed_by_(freed_by) {}
+  ~Noting() { freed_by_->set_value(std::this_thread::get_id()); }
+
+ private:
+  std::promise<std::thread::id>* freed_by_;
+};
+
+TEST_CASE("Closer frees memory on a thread of its own, behind no descriptor that hangs, and where it is let go of later") {
+  constexpr int kLinger = 20;
+  std::promise<std::thread::id> first, last;
+  std::shared_ptr<Noting> kept;
+  {
+    test::SlowToClose slow(kLinger);
+    Closer closer;
+    closer.Close(1, One(std::move(slow.socket)));
+    std::shared_ptr<Noting> memory = closer.FreedApart(1, std::make_shared<Noting>(&first));
+    std::future<std::thread::id> freed_by = first.get_future();
+    std::shared_ptr<const Noting> also = memory;
+    memory.reset();
+    CHECK(freed_by.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout);
+    kept = closer.FreedApart(1, std::make_shared<Noting>(&last));
+    also.reset();
+    REQUIRE(freed_by.wait_for(std::chrono::seconds(kLinger / 2)) == std::future_status::ready);
+    CHECK(freed_by.get() != std::this_thread::get_id());
+  }
+  kept.reset();
+  CHECK(last.get_future().get() == std::this_thread::get_id());
 }
 
 }  // namespace
