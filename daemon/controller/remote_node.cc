@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/controller/feed_wire.h"
 #include "daemon/endpoint/credentials.h"
-#include "daemon/rpc/admin_socket.h"
+#include "daemon/rpc/socket_address.h"
 #include "proto/controller.grpc.pb.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"

@@ -7,16 +7,17 @@
 #include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/rpc/admin_socket.h"
 #include "daemon/rpc/node_service.h"
+#include "daemon/rpc/socket_address.h"
 #include "storage/base/check.h"
+#include "storage/base/socket_path.h"
 #include "storage/base/status.h"
 
 namespace kvist::rpc {
@@ -41,6 +42,7 @@ class NarrowUmask {
 
 struct AdminServer::State {
   std::string socket;
+  SocketFile file;
   std::unique_ptr<grpc::Service> node;
   std::vector<std::shared_ptr<grpc::Service>> services;
   std::unique_ptr<grpc::Server> server;
@@ -50,7 +52,8 @@ AdminServer::AdminServer(std::unique_ptr<State> state) : state_(std::move(state)
 
 absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options) {
   KVIST_CHECK(options.node != nullptr || !options.services.empty());
-  KVIST_RETURN_IF_ERROR(FreeSocketPath(options.socket, options.section));
+  const std::string key = options.section + ".socket";
+  KVIST_ASSIGN_OR_RETURN(const UniqueFd alone, FreeSocketPath(options.socket, key, SOCK_STREAM));
   // For all servers of this process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -73,7 +76,8 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options
   if (state->server == nullptr)
     return absl::UnavailableError(absl::StrCat(options.section, ".socket: gRPC can't listen at ", options.socket));
   std::unique_ptr<AdminServer> server(new AdminServer(std::move(state)));
-  KVIST_RETURN_IF_ERROR(OpenSocketTo(options.socket, options.group, options.mode, options.section));
+  server->state_->file = SocketFileAt(options.socket);
+  KVIST_RETURN_IF_ERROR(OpenSocketTo(options.socket, options.group, options.mode, key));
   return server;
 }
 
@@ -81,7 +85,7 @@ AdminServer::~AdminServer() {
   state_->server->Shutdown(std::chrono::system_clock::now() + kGrace);
   state_->server->Wait();
   state_->server.reset();  // removes the socket, too; not in every version of gRPC
-  unlink(state_->socket.c_str());
+  RemoveSocketFile(state_->socket, state_->file);
 }
 
 }  // namespace kvist::rpc

@@ -88,6 +88,7 @@ struct Listener::State {
   };
 
   Options options;
+  SocketFile file;  // of the socket
   Reactor* reactor = nullptr;
   std::optional<Door> door;
   UniqueFd epoll;
@@ -421,10 +422,11 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Create(Options options, Reac
   // What a client sends wrongly is told to it, not written to stderr for each packet.
   google::protobuf::SetLogHandler(nullptr);
   auto state = std::make_unique<State>();
-  KVIST_ASSIGN_OR_RETURN(UniqueFd listening, ListenAt(options.socket, options.mode, options.group));
+  KVIST_ASSIGN_OR_RETURN(ListeningSocket listening, ListenAt(options.socket, options.mode, options.group));
+  state->file = listening.file;
   State* raw = state.get();
   state->door.emplace(
-      std::move(listening), Door::Limits{options.connections_max, options.connections_per_uid},
+      std::move(listening.fd), Door::Limits{options.connections_max, options.connections_per_uid},
       Door::Calls{[raw](const std::string& warning) { raw->Log(true, warning); }, [raw] { raw->Count(Ending::kRefused); },
                   [raw](uid_t of, UniqueFd socket) {
                     std::vector<UniqueFd> all;
@@ -468,7 +470,7 @@ Listener::~Listener() {
   State* raw = state_.get();
   raw->Post([raw] { raw->StopServing(); });
   raw->thread.join();
-  ::unlink(raw->options.socket.c_str());
+  RemoveSocketFile(raw->options.socket, raw->file);
 }
 
 }  // namespace kvist::session

@@ -5,13 +5,19 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "storage/base/socket_path.h"
 #include "storage/base/unique_fd.h"
 
 namespace kvist::session {
 
-// A listening SOCK_SEQPACKET socket at `path` with that mode and group. One that a dead daemon has left is replaced.
-// Errors: AlreadyExists  a live one answers there.  InvalidArgument  path too long, no such group.  Others: of bind, chmod, chown.
-absl::StatusOr<UniqueFd> ListenAt(const std::string& path, uint32_t mode, const std::string& group);
+struct ListeningSocket {
+  UniqueFd fd;
+  SocketFile file;  // for RemoveSocketFile
+};
+
+// A listening SOCK_SEQPACKET socket at `path` with that mode and group. One that a dead daemon has left is replaced; when this fails nothing
+// is left. Errors: those of FreeSocketPath and OpenSocketTo; of bind, listen.
+absl::StatusOr<ListeningSocket> ListenAt(const std::string& path, uint32_t mode, const std::string& group);
 
 }  // namespace kvist::session
 

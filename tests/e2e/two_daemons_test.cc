@@ -77,7 +77,7 @@ TEST_CASE(
   };
   refused(Second(dir.path(), {}), {dir.path() + "/state", "pid " + std::to_string(first.pid()), "daemon.state_dir"});
   refused(Second(dir.path(), {engine, admin}), {dir.path() + "/state", "pid " + std::to_string(first.pid())});
-  refused(Second(dir.path(), {state, admin}), {first.socket(), "another daemon", "session.socket"});
+  refused(Second(dir.path(), {state, admin}), {first.socket(), "another process", "session.socket"});
   refused(Second(dir.path(), {state, engine}), {first.admin_socket(), "another process", "admin.socket"});
   if (stopped) first.Signal(SIGCONT);
   CHECK(Inode(first.socket()) == engine_socket);

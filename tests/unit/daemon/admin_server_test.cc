@@ -21,7 +21,7 @@
 
 #include "absl/strings/match.h"
 #include "daemon/ctl/node_client.h"
-#include "daemon/rpc/admin_socket.h"
+#include "daemon/rpc/socket_address.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"

@@ -19,7 +19,7 @@
 #include "daemon/endpoint/credentials.h"
 #include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/rpc/admin_server.h"
-#include "daemon/rpc/admin_socket.h"
+#include "daemon/rpc/socket_address.h"
 #include "daemon/rpc/tcp_door.h"
 #include "proto/node.grpc.pb.h"
 #include "storage/base/clock.h"

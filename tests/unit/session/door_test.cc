@@ -32,10 +32,10 @@ UniqueFd Knock(const std::string& path) {
 TEST_CASE("Door counts who leaves as its user's until all of it is closed") {
   const test::TempDir dir;
   const std::string path = dir.path() + "/engine.sock";
-  absl::StatusOr<UniqueFd> listening = ListenAt(path, 0600, "");
+  absl::StatusOr<ListeningSocket> listening = ListenAt(path, 0600, "");
   REQUIRE(listening.ok());
   uint32_t refused = 0, closed = 0;
-  Door door(*std::move(listening), {.guests = 8, .of_one_uid = 2},
+  Door door(std::move(listening->fd), {.guests = 8, .of_one_uid = 2},
             {.log = [](const std::string&) {},
              .refused = [&] { ++refused; },
              .close = [&](uid_t of, UniqueFd) { closed += of == ::getuid(); },
@@ -62,9 +62,9 @@ TEST_CASE("Door counts who leaves as its user's until all of it is closed") {
 TEST_CASE("Door lets one user have half of all connections at most, also when there are to be fewer") {
   const test::TempDir dir;
   const std::string path = dir.path() + "/engine.sock";
-  absl::StatusOr<UniqueFd> listening = ListenAt(path, 0600, "");
+  absl::StatusOr<ListeningSocket> listening = ListenAt(path, 0600, "");
   REQUIRE(listening.ok());
-  Door door(*std::move(listening), {.guests = 8, .of_one_uid = 512},
+  Door door(std::move(listening->fd), {.guests = 8, .of_one_uid = 512},
             {.log = [](const std::string&) {},
              .refused = [] {},
              .close = [](uid_t, UniqueFd) {},
