@@ -69,6 +69,15 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return {static_cast<absl::StatusCode>(status.error_code()), status.error_message()};
 }
 
+pid_t ListenerOf(const Target& target) {
+  if (target.address.is_tls()) return 0;
+  const absl::StatusOr<UniqueFd> fd = ConnectTo(target);
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (!fd.ok() || getsockopt(fd->get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return 0;
+  return peer.pid;
+}
+
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Target& target) {
   if (!target.address.is_tls()) {
     KVIST_ASSIGN_OR_RETURN(UniqueFd fd, ConnectTo(target));

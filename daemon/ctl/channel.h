@@ -1,6 +1,8 @@
 #ifndef KVIST_DAEMON_CTL_CHANNEL_H_
 #define KVIST_DAEMON_CTL_CHANNEL_H_
 
+#include <sys/types.h>
+
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -18,6 +20,10 @@ namespace kvist::ctl {
 // Errors: FailedPrecondition  nobody is behind the socket, or there is no right to open it; says what to do.  Those of CheckTlsFiles, with
 //         kvistctl's options that name the files.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Target& target);
+
+// The process that listens at the target's socket; 0 when there is none, or it is in another PID namespace. It answers for a process
+// that is stuck, too, and has its number as it is here, which in a container isn't what that process knows.
+pid_t ListenerOf(const Target& target);
 
 // The one place where gRPC's errors become ours.
 absl::Status FromGrpc(const grpc::Status& status);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "daemon/ctl/arguments.h"
+#include "daemon/ctl/channel.h"
 #include "daemon/ctl/completion.h"
 #include "daemon/ctl/controller_commands.h"
 #include "daemon/ctl/conversation.h"
@@ -71,6 +72,7 @@ class Session : private Conversation {
     patient.state_dir = !arguments_.state_dir.empty()                                                  ? arguments_.state_dir
                         : absl::StartsWith(patient.admin_socket, absl::StrCat(kSystemRuntimeDir, "/")) ? kSystemStateDir
                                                                                                        : DefaultStateDir();
+    patient.pid = ListenerOf(arguments_.target);
     absl::StatusOr<NodeClient> node = NodeClient::Connect(arguments_.target);
     absl::StatusOr<node::v1::StatusReply> status = node.ok() ? node->Status(Timeout(kQuestionTime)) : node.status();
     if (status.ok()) {

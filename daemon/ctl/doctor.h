@@ -1,6 +1,8 @@
 #ifndef KVIST_DAEMON_CTL_DOCTOR_H_
 #define KVIST_DAEMON_CTL_DOCTOR_H_
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +30,7 @@ struct Patient {
   std::string admin_socket;  // where a kvistd would be asked
   std::string engine_socket;
   std::string state_dir;
+  pid_t pid = 0;  // of the kvistd that listens at the admin socket; 0: of none, or it isn't seen from here
   std::optional<node::v1::StatusReply> status;  // of the kvistd that answered there
   std::string why_no_status;                    // else
 };

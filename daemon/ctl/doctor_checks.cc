@@ -19,6 +19,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "daemon/ctl/doctor.h"
+#include "daemon/ctl/doctor_mends.h"
 #include "daemon/ctl/human.h"
 #include "storage/base/state_dir.h"
 
@@ -69,8 +70,7 @@ Finding Memlock(const Patient& patient) {
   if (patient.status.has_value()) {
     if (patient.status->pool().locked()) return Ok("the running kvistd has its pool locked in memory");
     return Warn("the running kvistd could not lock its pool: the kernel may swap it out",
-                absl::StrCat("sudo prlimit --pid ", patient.status->pid(),
-                             " --memlock=unlimited; sudo systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity"));
+                EditUnit(patient, "LimitMEMLOCK=infinity", "after ulimit -l unlimited"));
   }
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
@@ -109,7 +109,7 @@ Finding ReservedHugePages(const Patient& patient) {
       kHugePage * total < Bytes{patient.status->pool().capacity_bytes()}) {
     const uint64_t wanted = total - free + (patient.status->pool().capacity_bytes() + kHugePage.value - 1) / kHugePage.value;
     return Warn(absl::StrCat(text, ", too few for the pool of the running kvistd: they are lost to everybody"),
-                absl::StrCat("sudo sysctl vm.nr_hugepages=", wanted, "; sudo systemctl restart kvistd"));
+                absl::StrCat("sudo sysctl vm.nr_hugepages=", wanted, "; ", Restart(patient)));
   }
   return Ok(absl::StrCat(text, ": a pool that fits takes them"));
 }
@@ -134,9 +134,9 @@ Finding IoUring(const Patient& patient) {
       } else if (!directory.how().empty()) {
         return Warn(
             absl::StrCat("the running kvistd drives ", directory.path(), " by ", directory.how(), ", which is slower"),
-            "sudo sysctl kernel.io_uring_disabled=0; sudo systemctl restart kvistd  # in a container: a seccomp profile "
-            "that "
-            "allows io_uring_setup, _enter and _register");
+            absl::StrCat(
+                "sudo sysctl kernel.io_uring_disabled=0; ",
+                Restart(patient, "in a container: a seccomp profile that allows io_uring_setup, _enter and _register")));
       }
     }
     if (used) return Ok("the running kvistd uses it");
@@ -159,21 +159,19 @@ Finding Daemon(const Patient& patient) {
   }
   struct stat socket {};
   if (::stat(patient.admin_socket.c_str(), &socket) != 0 && errno == ENOENT)
-    return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), "sudo systemctl start kvistd");
-  return Fail(patient.why_no_status,
-              absl::StrCat("sudo systemctl restart kvistd  # or, when you may not: sudo usermod -aG $(stat -c %G ",
-                           Quote(patient.admin_socket), ") $USER"));
+    return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), Start(patient));
+  return Fail(patient.why_no_status, Restart(patient, absl::StrCat("or, when you may not: sudo usermod -aG $(stat -c %G ",
+                                                                   Quote(patient.admin_socket), ") $USER")));
 }
 
-Finding Socket(const std::string& path, bool running, const char* key) {
+Finding Socket(const Patient& patient, const std::string& path, const char* section) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
-    if (!running) return Ok(absl::StrCat(path, " isn't there; kvistd makes it"));
-    return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), "sudo systemctl restart kvistd");
+    if (!patient.status.has_value()) return Ok(absl::StrCat(path, " isn't there; kvistd makes it"));
+    return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), Restart(patient));
   }
   if (!S_ISSOCK(found.st_mode))
-    return Fail(absl::StrCat(path, " is no socket"),
-                absl::StrCat("sudo rm ", Quote(path), "; sudo systemctl restart kvistd"));
+    return Fail(absl::StrCat(path, " is no socket"), absl::StrCat("sudo rm ", Quote(path), "; ", Restart(patient)));
   const std::string who =
       absl::StrFormat("%s, mode %04o, uid %d, gid %d", path, found.st_mode & 07777, found.st_uid, found.st_gid);
   if (::access(path.c_str(), W_OK) != 0)
@@ -181,21 +179,17 @@ Finding Socket(const std::string& path, bool running, const char* key) {
                 absl::StrCat("sudo usermod -aG $(stat -c %G ", Quote(path), ") $USER"));
   if ((found.st_mode & 0002) != 0) {
     return Warn(absl::StrCat(who, ": every user of this machine may connect"),
-                absl::StrCat("sudo chmod o-rwx ", Quote(path), "  # and [", key, "] socket_mode = \"0660\""));
+                absl::StrCat("sudo chmod o-rwx ", Quote(path), "  # and [", section, "] socket_mode = \"0660\""));
   }
   return Ok(who);
 }
 
-Finding AdminSocket(const Patient& patient) { return Socket(patient.admin_socket, patient.status.has_value(), "admin"); }
-Finding EngineSocket(const Patient& patient) { return Socket(patient.engine_socket, patient.status.has_value(), "session"); }
+Finding AdminSocket(const Patient& patient) { return Socket(patient, patient.admin_socket, "admin"); }
+Finding EngineSocket(const Patient& patient) { return Socket(patient, patient.engine_socket, "session"); }
 
-// What has the system's kvistd go on with another value of a key. `what`: which.
-std::string Reconfigure(const std::string& what) {
-  return absl::StrCat("sudoedit /etc/kvistd/kvistd.toml && sudo systemctl restart kvistd  # ", what);
-}
-// What lets the system's kvistd write there: its unit shuts it out of all but its state directory.
-std::string LetWrite(const std::string& path) {
-  return absl::StrCat("sudo systemctl edit kvistd && sudo systemctl restart kvistd  # [Service] ReadWritePaths=", path);
+// What lets kvistd write there: its unit shuts it out of all but its state directory.
+std::string LetWrite(const Patient& patient, const std::string& path) {
+  return EditUnit(patient, absl::StrCat("ReadWritePaths=", path), absl::StrCat("its user has to be able to write ", path));
 }
 
 Finding StateDir(const Patient& patient) {
@@ -204,9 +198,9 @@ Finding StateDir(const Patient& patient) {
   if (::stat(dir.c_str(), &found) != 0) {
     if (errno == EACCES) return Warn(absl::StrCat(dir, ": this user may not look at it"), "sudo kvistctl doctor");
     if (errno != ENOENT)
-      return Fail(absl::StrCat(dir, ": ", std::strerror(errno)), Reconfigure("[daemon] state_dir = another directory"));
-    if (patient.status.has_value())
-      return Fail(absl::StrCat(dir, " isn't there, although kvistd runs"), "sudo systemctl restart kvistd");
+      return Fail(absl::StrCat(dir, ": ", std::strerror(errno)),
+                  Reconfigure(patient, "[daemon] state_dir = another directory"));
+    if (patient.status.has_value()) return Fail(absl::StrCat(dir, " isn't there, although kvistd runs"), Restart(patient));
     const std::string above = NearestExisting(dir);
     if (::access(above.c_str(), W_OK) == 0) return Ok(absl::StrCat(dir, " isn't there; kvistd makes it"));
     if (dir == kSystemStateDir) return Ok(absl::StrCat(dir, " isn't there; kvistd's unit makes it"));
@@ -224,7 +218,7 @@ Finding StateDir(const Patient& patient) {
 
 Finding Disk(const Patient& patient) {
   const std::string place = NearestExisting(patient.state_dir);
-  const std::string mend = Reconfigure("[daemon] state_dir = where there is room, unless it can be made here");
+  const std::string mend = Reconfigure(patient, "[daemon] state_dir = where there is room, unless it can be made here");
   struct statvfs disk {};
   if (::statvfs(place.c_str(), &disk) != 0) return Fail(absl::StrCat(place, ": ", std::strerror(errno)), mend);
   const Bytes free{uint64_t{disk.f_bavail} * disk.f_frsize};
@@ -235,15 +229,16 @@ Finding Disk(const Patient& patient) {
 
 // What an operator of an SSD tier would do about its trouble, of which the message tells the kind: the system's, or that of the tier,
 // which stops before its file system is full.
-std::string MendOf(const node::v1::SsdTier& ssd) {
+std::string MendOf(const Patient& patient, const node::v1::SsdTier& ssd) {
   const std::string path = ssd.directories().empty() ? "" : ssd.directories(0).path();
   if (absl::StrContains(ssd.trouble(), std::strerror(EROFS)) || absl::StrContains(ssd.trouble(), std::strerror(EACCES)))
-    return LetWrite(path);
+    return LetWrite(patient, path);
   if (absl::StrContains(ssd.trouble(), std::strerror(ENOSPC)) || absl::StrContains(ssd.trouble(), "free some space")) {
     return Reconfigure(
+        patient,
         "[ssd] path = where there is room, or a smaller capacity; when there is room here again kvistd goes on by itself");
   }
-  return Reconfigure("[ssd] path = another directory; kvistctl ssd and journalctl -u kvistd tell more");
+  return Reconfigure(patient, "[ssd] path = another directory; kvistctl ssd and kvistd's log tell more");
 }
 
 Finding SsdTier(const Patient& patient) {
@@ -254,7 +249,7 @@ Finding SsdTier(const Patient& patient) {
   if (ssd.state() == "off" && ssd.directories().empty()) return Ok(absl::StrCat("off: ", ssd.trouble()));
   const std::string text = absl::StrCat(ssd.state(), ", in ", paths);
   if (ssd.trouble().empty()) return Ok(text);
-  return Warn(absl::StrCat(text, ": ", ssd.trouble()), MendOf(ssd));
+  return Warn(absl::StrCat(text, ": ", ssd.trouble()), MendOf(patient, ssd));
 }
 
 Finding RemoteStore(const Patient& patient) {
@@ -264,12 +259,13 @@ Finding RemoteStore(const Patient& patient) {
   const std::string text = absl::StrCat(remote.name(), ", ", remote.store());
   if (remote.reachable()) return Ok(absl::StrCat(text, ", answers"));
   constexpr absl::string_view kFile = "file://";
-  const std::string mend = absl::StartsWith(remote.store(), kFile)
-                               ? LetWrite(absl::StrCat(remote.store().substr(kFile.size()),
-                                                       ", when it is mounted and kvistd's user may write it"))
-                               : "sudo systemctl edit kvistd && sudo systemctl restart kvistd  # [Service] "
-                                 "IPAddressAllow=the store's addresses, when "
-                                 "it runs: kvistd's unit lets this machine's through only";
+  const std::string mend =
+      absl::StartsWith(remote.store(), kFile)
+          ? LetWrite(patient, absl::StrCat(remote.store().substr(kFile.size()),
+                                           ", when it is mounted and kvistd's user may write it"))
+          : EditUnit(patient,
+                     "IPAddressAllow=the store's addresses, when it runs: kvistd's unit lets this machine's through only",
+                     "when the store runs and is reached from here");
   return Warn(absl::StrCat(text, ", doesn't answer, and what it has is missed: ", remote.why_not()), mend);
 }
 
@@ -282,13 +278,13 @@ Finding Gpus(const Patient& patient) {
   const auto& pool = patient.status->pool();
   for (const auto& gpu : patient.status->gpus()) {
     if (!gpu.lost().empty())
-      return Fail(absl::StrCat(gpu.name(), " is lost to the running kvistd: ", gpu.lost()), "sudo systemctl restart kvistd");
+      return Fail(absl::StrCat(gpu.name(), " is lost to the running kvistd: ", gpu.lost()), Restart(patient));
   }
   const std::string text = absl::StrFormat("%d served, %s of the pool's %s pinned for them", patient.status->gpus_size(),
                                            HumanBytes({pool.pinned_bytes()}), HumanBytes({pool.capacity_bytes()}));
   if (pool.pinned_bytes() >= pool.capacity_bytes()) return Ok(text);
   return Warn(absl::StrCat(text, ": copies of the rest are slow; it takes some seconds after the first engine"),
-              "sudo systemctl edit kvistd  # [Service] LimitMEMLOCK=infinity, if it stays so");
+              EditUnit(patient, "LimitMEMLOCK=infinity, if it stays so", "after ulimit -l unlimited, if it stays so"));
 }
 
 Finding Versions(const Patient& patient) {
@@ -296,7 +292,7 @@ Finding Versions(const Patient& patient) {
   if (patient.status->version() == KVIST_VERSION) return Ok("kvistd and kvistctl are " KVIST_VERSION);
   return Warn(absl::StrCat("kvistd is ", patient.status->version(),
                            ", kvistctl is " KVIST_VERSION ": one was upgraded without the other"),
-              "sudo systemctl restart kvistd  # runs the kvistd that is installed");
+              Restart(patient, "runs the kvistd that is installed"));
 }
 
 }  // namespace

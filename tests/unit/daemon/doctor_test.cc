@@ -41,6 +41,12 @@ struct Machine {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text << "\n";
   }
+  // A kvistd runs there, in this cgroup.
+  void RunsIn(const std::string& cgroup) {
+    patient.pid = 77;
+    Write("/proc/77/cgroup", cgroup);
+    if (!patient.status.has_value()) patient.status.emplace();
+  }
   Finding Find(const std::string& name) const {
     for (const auto& [check, finding] : Diagnose(patient).findings) {
       if (check == name) return finding;
@@ -72,7 +78,8 @@ TEST_CASE("doctor sees how the machine is set up") {
   CHECK(machine.Find("reserved huge pages").level == Level::kOk);
   machine.Write("/proc/meminfo", "HugePages_Total:      64\nHugePages_Free:       60");
   CHECK(machine.Find("reserved huge pages").text == "60 of 64 are free: a pool that fits takes them");
-  machine.patient.status.emplace().mutable_pool()->set_capacity_bytes(200 << 20);
+  machine.RunsIn("0::/system.slice/kvistd.service");
+  machine.patient.status->mutable_pool()->set_capacity_bytes(200 << 20);
   CHECK(machine.Find("reserved huge pages").mend == "sudo sysctl vm.nr_hugepages=104; sudo systemctl restart kvistd");
 
   CHECK(machine.Find("NUMA").text == "one node");
@@ -112,6 +119,36 @@ TEST_CASE("doctor sees what a running kvistd lacks") {
   CHECK(machine.Find("memlock").level == Level::kOk);
 }
 
+TEST_CASE("doctor's commands name the unit of the kvistd that runs, and none when it is of none") {
+  Machine machine;
+  // Of a machine with a GPU the other unit would end what runs.
+  machine.Write("/etc/systemd/system/multi-user.target.wants/kvistd-gpu.service", "");
+  CHECK(machine.Find("kvistd").mend == "sudo systemctl start kvistd-gpu");
+  const auto mend = [&machine](const std::string& cgroup) {
+    machine.RunsIn(cgroup);
+    machine.patient.status->set_version("9.9.9");
+    return machine.Find("versions").mend;
+  };
+  CHECK_THAT(mend("0::/system.slice/kvistd.service"), Catch::StartsWith("sudo systemctl restart kvistd  #"));
+  CHECK_THAT(mend("0::/system.slice/kvistd-gpu.service"), Catch::StartsWith("sudo systemctl restart kvistd-gpu  #"));
+  CHECK_THAT(mend("4:memory:/docker.service\n1:name=systemd:/system.slice/kvistd-gpu.service"),
+             Catch::StartsWith("sudo systemctl restart kvistd-gpu  #"));
+  CHECK_THAT(mend("0::/user.slice/user-7.slice/user@7.service/app.slice/kvistd.service"),
+             Catch::StartsWith("systemctl --user restart kvistd  #"));
+  for (const char* of_none :
+       {"0::/", "0::/user.slice/user-7.slice/session-3.scope",
+        "0::/user.slice/user-7.slice/user@7.service/app.slice/a.scope", "0::/system.slice/docker-12.scope",
+        "0::/user.slice/user-7.slice/user@7.service", "0::/x;reboot.service"}) {
+    CHECK_THAT(mend(of_none), Catch::StartsWith("sudo kill 77  # then start kvistd again as it was started; runs"));
+  }
+  for (const auto& [name, finding] : Diagnose(machine.patient).findings) {
+    INFO(name);
+    CHECK_THAT(finding.mend, !Contains("systemctl"));
+  }
+  machine.patient.pid = 0;  // it is in another PID namespace
+  CHECK_THAT(machine.Find("versions").mend, Catch::StartsWith("# restart kvistd as it was started"));
+}
+
 TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
   test::TempDir dir;
   std::ostringstream out, err;
@@ -143,7 +180,8 @@ TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does
 TEST_CASE("doctor sees how a running kvistd is with its SSD tier, and what would mend it") {
   Machine machine;
   CHECK(machine.Find("SSD tier").level == Level::kOk);
-  node::v1::SsdTier& ssd = *machine.patient.status.emplace().mutable_ssd();
+  machine.RunsIn("0::/system.slice/kvistd.service");
+  node::v1::SsdTier& ssd = *machine.patient.status->mutable_ssd();
   ssd.set_state("off");
   ssd.set_trouble("ssd.enabled is false");
   CHECK(machine.Find("SSD tier").level == Level::kOk);  // as its operator wants it
@@ -170,7 +208,7 @@ TEST_CASE("doctor sees how a running kvistd is with its SSD tier, and what would
 TEST_CASE("doctor sees a remote store that doesn't answer, and that kvistd's unit may shut it off") {
   Machine machine;
   CHECK(machine.Find("remote store").level == Level::kOk);
-  machine.patient.status.emplace();
+  machine.RunsIn("0::/system.slice/kvistd.service");
   CHECK(machine.Find("remote store").text == "none");
   node::v1::RemoteTier& remote = *machine.patient.status->mutable_remote();
   remote.set_name("remote:shared");
@@ -191,7 +229,8 @@ TEST_CASE("doctor sees a driver, the GPUs that are served, and those that are lo
   CHECK(machine.Find("GPUs").text == "no NVIDIA driver here: engines on CPUs are served");
   machine.Write("/proc/driver/nvidia/version", "NVRM version: ...");
   CHECK_THAT(machine.Find("GPUs").text, Contains("when the first engine on a GPU comes"));
-  node::v1::StatusReply& status = machine.patient.status.emplace();
+  machine.RunsIn("0::/system.slice/kvistd.service");
+  node::v1::StatusReply& status = *machine.patient.status;
   status.mutable_pool()->set_capacity_bytes(4ull << 30);
   CHECK(machine.Find("GPUs").level == Level::kOk);
   status.add_gpus()->set_name("a GPU");
