@@ -24,6 +24,7 @@ absl::Status WhyNot(const Target& target, int error) {
   const std::string& socket = target.address.socket;
   const std::string& program = target.program;
   std::string why;
+  absl::StatusCode code = absl::StatusCode::kFailedPrecondition;
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -36,11 +37,13 @@ absl::Status WhyNot(const Target& target, int error) {
       break;
     case EACCES:
     case EPERM:
+      code = absl::StatusCode::kPermissionDenied;
       why = absl::StrCat("uid ", geteuid(), " may not open ", socket,
                          ": run kvistctl as root or as a member of the socket's group (",
                          program == kNodeProgram ? "admin" : "controller", ".socket_group)");
       break;
     case EAGAIN:
+      code = absl::StatusCode::kResourceExhausted;
       why = absl::StrCat(program, " at ", socket, " takes no connections: it is stuck, or has too many callers. Try again");
       break;
     case EPROTOTYPE:
@@ -48,7 +51,7 @@ absl::Status WhyNot(const Target& target, int error) {
       break;
     default: why = absl::StrCat("can't connect to ", socket, ": ", std::strerror(error));
   }
-  return absl::FailedPreconditionError(why);
+  return {code, why};
 }
 
 absl::StatusOr<UniqueFd> ConnectTo(const Target& target) {

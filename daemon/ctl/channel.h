@@ -17,8 +17,8 @@ namespace kvist::ctl {
 
 // A channel to the target. A socket is connected to at once, a host by TLS with the first call.
 //
-// Errors: FailedPrecondition  nobody is behind the socket, or there is no right to open it; says what to do.  Those of CheckTlsFiles, with
-//         kvistctl's options that name the files.
+// Errors, which say what to do: FailedPrecondition  nobody is behind the socket.  PermissionDenied  there is no right to open it.
+//         ResourceExhausted  somebody is behind it, and takes no connections.  Those of CheckTlsFiles, with kvistctl's options that name the files.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const Target& target);
 
 // The process that listens at the target's socket; 0 when there is none, or it is in another PID namespace. It answers for a process

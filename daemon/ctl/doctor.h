@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/node.pb.h"
 
 namespace kvist::ctl {
@@ -32,7 +33,7 @@ struct Patient {
   std::string state_dir;
   pid_t pid = 0;  // of the kvistd that listens at the admin socket; 0: of none, or it isn't seen from here
   std::optional<node::v1::StatusReply> status;  // of the kvistd that answered there
-  std::string why_no_status;                    // else
+  absl::Status why_no_status;                   // else; as NodeClient says
 };
 
 struct Check {

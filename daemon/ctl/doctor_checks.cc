@@ -160,13 +160,16 @@ Finding Daemon(const Patient& patient) {
   struct stat socket {};
   if (::stat(patient.admin_socket.c_str(), &socket) != 0 && errno == ENOENT)
     return Warn(absl::StrCat("none runs: there is no ", patient.admin_socket), Start(patient));
-  return Fail(patient.why_no_status, Restart(patient, absl::StrCat("or, when you may not: sudo usermod -aG $(stat -c %G ",
-                                                                   Quote(patient.admin_socket), ") $USER")));
+  const std::string why(patient.why_no_status.message());
+  if (absl::IsPermissionDenied(patient.why_no_status)) return Fail(why, LetIn(patient.admin_socket, "admin"));
+  // Nobody is behind the socket, or somebody who is stuck.
+  return Fail(why, absl::IsFailedPrecondition(patient.why_no_status) ? Start(patient) : Restart(patient));
 }
 
 Finding Socket(const Patient& patient, const std::string& path, const char* section) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
+    if (errno == EACCES) return Fail(absl::StrCat(path, ": this user may not look there"), LetIn(path, section));
     if (!patient.status.has_value()) return Ok(absl::StrCat(path, " isn't there; kvistd makes it"));
     return Fail(absl::StrCat(path, ": ", std::strerror(errno), ", although kvistd runs"), Restart(patient));
   }
@@ -174,9 +177,7 @@ Finding Socket(const Patient& patient, const std::string& path, const char* sect
     return Fail(absl::StrCat(path, " is no socket"), absl::StrCat("sudo rm ", Quote(path), "; ", Restart(patient)));
   const std::string who =
       absl::StrFormat("%s, mode %04o, uid %d, gid %d", path, found.st_mode & 07777, found.st_uid, found.st_gid);
-  if (::access(path.c_str(), W_OK) != 0)
-    return Fail(absl::StrCat(who, ": this user may not connect"),
-                absl::StrCat("sudo usermod -aG $(stat -c %G ", Quote(path), ") $USER"));
+  if (::access(path.c_str(), W_OK) != 0) return Fail(absl::StrCat(who, ": this user may not connect"), LetIn(path, section));
   if ((found.st_mode & 0002) != 0) {
     return Warn(absl::StrCat(who, ": every user of this machine may connect"),
                 absl::StrCat("sudo chmod o-rwx ", Quote(path), "  # and [", section, "] socket_mode = \"0660\""));

@@ -1,5 +1,6 @@
 #include "daemon/ctl/doctor_mends.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +25,11 @@ struct Unit {
   std::string systemctl() const { return user ? "systemctl --user" : "sudo systemctl"; }
 };
 
-bool IsRunning(const Patient& patient) { return patient.pid != 0 || patient.status.has_value(); }
+// Whoever doesn't answer, or takes no connections, runs.
+bool IsRunning(const Patient& patient) {
+  return patient.pid != 0 || patient.status.has_value() ||
+         !(patient.why_no_status.ok() || absl::IsFailedPrecondition(patient.why_no_status));
+}
 
 // Whoever made the cgroup has chosen its name, and it is to be copied into a shell.
 bool IsPlain(absl::string_view name) {
@@ -89,6 +94,19 @@ std::string EditUnit(const Patient& patient, absl::string_view setting, absl::st
   if (!unit.has_value()) return RestartByHand(patient, otherwise);
   return absl::StrCat(unit->systemctl(), " edit ", unit->name, " && ",
                       Restart(patient, absl::StrCat("[Service] ", setting)));
+}
+
+std::string LetIn(const std::string& socket, absl::string_view section) {
+  struct stat found {};
+  // It may be in a directory that this user may not look into.
+  if (::stat(socket.c_str(), &found) != 0) return "sudo kvistctl doctor";
+  std::string settings;
+  if (found.st_gid == 0) settings = absl::StrCat(section, ".socket_group to a group of those who may");
+  if ((found.st_mode & S_IWGRP) == 0)
+    absl::StrAppend(&settings, settings.empty() ? "" : ", ", section, ".socket_mode to \"0660\"");
+  if (!settings.empty())
+    return absl::StrCat("sudoedit /etc/kvistd/kvistd.toml  # set ", settings, "; in force when kvistd is started again");
+  return absl::StrCat("sudo usermod -aG $(stat -c %G '", socket, "') $USER  # then log in again");
 }
 
 }  // namespace kvist::ctl

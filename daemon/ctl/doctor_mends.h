@@ -20,6 +20,9 @@ std::string Restart(const Patient& patient, absl::string_view what = "");
 std::string Reconfigure(const Patient& patient, absl::string_view what);
 // Gives its unit a setting of [Service]; `otherwise`: what that is for one of no unit.
 std::string EditUnit(const Patient& patient, absl::string_view setting, absl::string_view otherwise);
+// Has this user join the group of a socket that it may not open. Of a socket whose group is root's, or is let in no more than others, names the
+// settings of its section that make another of it; nothing is restarted, for it serves those whom it lets in.
+std::string LetIn(const std::string& socket, absl::string_view section);
 
 }  // namespace kvist::ctl
 

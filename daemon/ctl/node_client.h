@@ -16,7 +16,8 @@ namespace kvist::ctl {
 // The admin API of the kvistd behind a unix socket, or at a TCP address by TLS.
 //
 // Threads: one at a time. Each call ends within its timeout, a list of several pages within 100 of them.
-// Errors:  FailedPrecondition  nobody can be reached: no socket, no daemon behind it, no right to open it.
+// Errors:  FailedPrecondition  nobody can be reached: no socket, no daemon behind it.  PermissionDenied  there is no right to open it.
+//          ResourceExhausted  the daemon takes no connections.
 //          Unavailable, DeadlineExceeded  the daemon was reached, but went away or didn't answer in time.
 //          Others are the daemon's own words.
 //          By TLS nobody is reached before the first call: Unavailable, with the reason, is what that says then.

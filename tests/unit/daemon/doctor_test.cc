@@ -149,6 +149,32 @@ TEST_CASE("doctor's commands name the unit of the kvistd that runs, and none whe
   CHECK_THAT(machine.Find("versions").mend, Catch::StartsWith("# restart kvistd as it was started"));
 }
 
+TEST_CASE("doctor tells who may not open the admin socket to join its group, and restarts nothing") {
+  Machine machine;
+  machine.patient.why_no_status = absl::PermissionDeniedError("uid 7 may not open it");
+  REQUIRE(::mknod(machine.patient.admin_socket.c_str(), S_IFSOCK | 0660, 0) == 0);
+  const auto mend = [&machine](mode_t mode, gid_t group) {
+    REQUIRE(::chmod(machine.patient.admin_socket.c_str(), mode) == 0);
+    REQUIRE(::chown(machine.patient.admin_socket.c_str(), -1, group) == 0);
+    const Finding finding = machine.Find("kvistd");
+    CHECK(finding.level == Level::kFail);
+    CHECK_THAT(finding.mend, !Contains("systemctl") && !Contains("kill") && !Contains("start kvistd"));
+    return finding.mend;
+  };
+  if (::geteuid() == 0) {
+    CHECK(mend(0660, 4) ==
+          "sudo usermod -aG $(stat -c %G '" + machine.patient.admin_socket + "') $USER  # then log in again");
+    // Whoever is of that group is let in no more than others.
+    CHECK_THAT(mend(0600, 4), Contains("admin.socket_mode") && !Contains("usermod") && !Contains("socket_group"));
+    // Nobody should join root's group.
+    CHECK_THAT(mend(0660, 0), Contains("set admin.socket_group to") && !Contains("usermod") && !Contains("socket_mode"));
+  }
+  machine.patient.why_no_status = absl::FailedPreconditionError("no kvistd behind it");
+  CHECK(machine.Find("kvistd").mend == "sudo systemctl start kvistd");
+  machine.patient.why_no_status = absl::DeadlineExceededError("stuck");
+  CHECK(machine.Find("kvistd").mend == "# restart kvistd as it was started");
+}
+
 TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
   test::TempDir dir;
   std::ostringstream out, err;
