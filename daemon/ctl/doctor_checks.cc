@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <linux/io_uring.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -166,6 +167,9 @@ Finding Daemon(const Patient& patient) {
   return Fail(why, absl::IsFailedPrecondition(patient.why_no_status) ? Start(patient) : Restart(patient));
 }
 
+// As connect() will see it.
+bool MayConnect(const std::string& path) { return ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0; }
+
 Finding Socket(const Patient& patient, const std::string& path, const char* section) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
@@ -177,7 +181,7 @@ Finding Socket(const Patient& patient, const std::string& path, const char* sect
     return Fail(absl::StrCat(path, " is no socket"), absl::StrCat("sudo rm ", Quote(path), "; ", Restart(patient)));
   const std::string who =
       absl::StrFormat("%s, mode %04o, uid %d, gid %d", path, found.st_mode & 07777, found.st_uid, found.st_gid);
-  if (::access(path.c_str(), W_OK) != 0) return Fail(absl::StrCat(who, ": this user may not connect"), LetIn(path, section));
+  if (!MayConnect(path)) return Fail(absl::StrCat(who, ": this user may not connect"), LetIn(path, section));
   if ((found.st_mode & 0002) != 0) {
     return Warn(absl::StrCat(who, ": every user of this machine may connect"),
                 absl::StrCat("sudo chmod o-rwx ", Quote(path), "  # and [", section, "] socket_mode = \"0660\""));
@@ -186,7 +190,13 @@ Finding Socket(const Patient& patient, const std::string& path, const char* sect
 }
 
 Finding AdminSocket(const Patient& patient) { return Socket(patient, patient.admin_socket, "admin"); }
-Finding EngineSocket(const Patient& patient) { return Socket(patient, patient.engine_socket, "session"); }
+Finding EngineSocket(const Patient& patient) {
+  // Operators are none of the engines' users.
+  if (MayConnect(patient.admin_socket) && ::access(patient.engine_socket.c_str(), F_OK) == 0 &&
+      !MayConnect(patient.engine_socket))
+    return Ok(absl::StrCat(patient.engine_socket, ": for engines' users; this one, an operator, needs no right to it"));
+  return Socket(patient, patient.engine_socket, "session");
+}
 
 // What lets kvistd write there: its unit shuts it out of all but its state directory.
 std::string LetWrite(const Patient& patient, const std::string& path) {

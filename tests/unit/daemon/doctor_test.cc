@@ -175,6 +175,26 @@ TEST_CASE("doctor tells who may not open the admin socket to join its group, and
   CHECK(machine.Find("kvistd").mend == "# restart kvistd as it was started");
 }
 
+TEST_CASE("doctor finds nothing wrong when an operator may not use the engines' socket") {
+  if (::geteuid() != 0) return;
+  Machine machine;
+  REQUIRE(::chmod(machine.dir.path().c_str(), 0711) == 0);
+  for (const std::string& socket : {machine.patient.admin_socket, machine.patient.engine_socket})
+    REQUIRE(::mknod(socket.c_str(), S_IFSOCK | 0660, 0) == 0);
+  REQUIRE(::chown(machine.patient.admin_socket.c_str(), 54321, -1) == 0);
+  const auto look = [&machine] {
+    REQUIRE(::seteuid(54321) == 0);
+    const Finding finding = machine.Find("engine socket");
+    REQUIRE(::seteuid(0) == 0);
+    return finding;
+  };
+  CHECK(look().level == Level::kOk);
+  CHECK_THAT(look().text, Contains("an operator"));
+  // Who is no operator is to be an engine's user.
+  REQUIRE(::chown(machine.patient.admin_socket.c_str(), 0, -1) == 0);
+  CHECK(look().level == Level::kFail);
+}
+
 TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
   test::TempDir dir;
   std::ostringstream out, err;
