@@ -80,7 +80,8 @@ class Session : private Conversation {
       if (arguments_.state_dir.empty() && !status->state_dir().empty()) patient.state_dir = status->state_dir();
       patient.status = *std::move(status);
     } else {
-      patient.why_no_status = status.status();
+      patient.why_no_status =
+          absl::IsDeadlineExceeded(status.status()) ? absl::DeadlineExceededError(Late(kQuestionTime)) : status.status();
       const std::string& admin = patient.admin_socket;
       const size_t slash = admin.rfind('/');
       patient.engine_socket =

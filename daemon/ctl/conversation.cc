@@ -40,11 +40,15 @@ absl::StatusOr<node::v1::Prompt> Conversation::ReadPrompt() const {
   return prompt;
 }
 
+std::string Conversation::Late(absl::Duration time) const {
+  return absl::StrCat(arguments_.target.program, " at ", arguments_.target.text(), " didn't answer within ",
+                      HumanDuration(Timeout(time)));
+}
+
 ExitCode Conversation::Fail(const absl::Status& why, absl::Duration time, absl::string_view note_when_late) const {
   const std::string whom = arguments_.target.program + " at " + arguments_.target.text();
   if (absl::IsDeadlineExceeded(why)) {
-    terminal_.err << "kvistctl: " << whom << " didn't answer within " << HumanDuration(Timeout(time)) << note_when_late
-                  << "; --timeout gives it longer\n";
+    terminal_.err << "kvistctl: " << Late(time) << note_when_late << "; --timeout gives it longer\n";
     return kUnavailable;
   }
   if (absl::IsUnavailable(why)) {

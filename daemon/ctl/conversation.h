@@ -35,6 +35,8 @@ class Conversation {
   }
   // Of a call that has failed.
   ExitCode Fail(const absl::Status& why, absl::Duration time, absl::string_view note_when_late = "") const;
+  // That the daemon was late.
+  std::string Late(absl::Duration time) const;
   // Of a target that can't be had.
   ExitCode NotReached(const absl::Status& why) const;
 

@@ -211,6 +211,15 @@ TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does
     CHECK(json["fail"] == 1);
     CHECK(json["findings"].size() == Checks().size());
   }
+  SECTION("with a kvistd that doesn't answer") {
+    FakeNode node;
+    const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
+    node.Hang();
+    CHECK(Run({"--socket", socket, "--timeout", "20ms", "doctor", "--state-dir", dir / "state"}, terminal) == kRefused);
+    CHECK_THAT(out.str(), Contains("kvistd at " + socket + " didn't answer within 20 ms") && !Contains("Deadline") &&
+                              !Contains("usermod"));
+    node.Stop();
+  }
   SECTION("with a kvistd") {
     FakeNode node;
     const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
