@@ -88,8 +88,7 @@ class Session : private Conversation {
           absl::StrCat(slash == std::string::npos ? "." : admin.substr(0, slash), "/", kEngineSocketName);
     }
     const Diagnosis diagnosis = Diagnose(patient);
-    const bool colours = terminal_.size && terminal_.size().has_value();
-    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, colours, Columns()));
+    terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, HasColours(), Columns()));
     return diagnosis.failed() ? kRefused : kOk;
   }
   ExitCode Fsck() {

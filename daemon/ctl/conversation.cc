@@ -1,5 +1,6 @@
 #include "daemon/ctl/conversation.h"
 
+#include <cstdlib>
 #include <ostream>
 
 #include "daemon/ctl/human.h"
@@ -63,6 +64,16 @@ ExitCode Conversation::Fail(const absl::Status& why, absl::Duration time, absl::
 ExitCode Conversation::NotReached(const absl::Status& why) const {
   terminal_.err << "kvistctl: " << why.message() << "\n";
   return absl::IsInvalidArgument(why) ? kUsage : kUnavailable;  // the files for TLS
+}
+
+bool Conversation::HasScreen() const {
+  const char* kind = std::getenv("TERM");
+  return terminal_.size && terminal_.size().has_value() && (kind == nullptr || std::string(kind) != "dumb");
+}
+
+bool Conversation::HasColours() const {
+  const char* none = std::getenv("NO_COLOR");
+  return HasScreen() && (none == nullptr || none[0] == '\0');
 }
 
 size_t Conversation::Columns() const {

@@ -40,6 +40,10 @@ class Conversation {
   // Of a target that can't be had.
   ExitCode NotReached(const absl::Status& why) const;
 
+  // Whether the terminal, if there is one, moves its cursor, and whether its user wants colours: https://no-color.org.
+  bool HasScreen() const;
+  bool HasColours() const;
+
   bool json() const { return arguments_.output == "json"; }
   // How wide a table may be: as the terminal, if there is one.
   size_t Columns() const;

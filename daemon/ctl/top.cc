@@ -40,11 +40,12 @@ class LiveScreen {
   std::ostream& out_;
 };
 
-std::string Draw(const TopView& view, const std::optional<Terminal::Size>& size, bool live, std::string trouble = "") {
+std::string Draw(const TopView& view, const std::optional<Terminal::Size>& size, bool colours, bool live,
+                 std::string trouble = "") {
   TopScreenOptions screen;
   if (size.has_value()) screen.columns = size->columns;
   if (size.has_value() && live) screen.rows = size->rows;
-  screen.colours = size.has_value();
+  screen.colours = colours;
   screen.live = live;
   screen.trouble = std::move(trouble);
   return DrawTop(view, screen);
@@ -67,7 +68,7 @@ ExitCode Top::Run() const {
   if (!first.sample.ok()) return FailedBy(first);
   TopSample before = *first.sample;
   const auto size = [&] { return terminal_.size ? terminal_.size() : std::nullopt; };
-  const bool live = !arguments_.once && !json() && size().has_value();
+  const bool live = !arguments_.once && !json() && HasScreen();
   const absl::Duration interval = arguments_.interval;
   if (!terminal_.wait(live ? std::min(kFirstLook, interval) : interval)) return kOk;
 
@@ -81,10 +82,10 @@ ExitCode Top::Run() const {
       before = *now.sample;
     }
     if (live) {
-      screen->Draw(Draw(view, size(), live, std::string(now.sample.status().message())));
+      screen->Draw(Draw(view, size(), HasColours(), live, std::string(now.sample.status().message())));
     } else {
       if (!now.sample.ok()) return FailedBy(now);
-      terminal_.out << (json() ? ToJson(view) : Draw(view, size(), live)) << std::flush;
+      terminal_.out << (json() ? ToJson(view) : Draw(view, size(), HasColours(), live)) << std::flush;
     }
   } while (!arguments_.once && terminal_.wait(interval));
   return kOk;

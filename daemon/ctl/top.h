@@ -6,7 +6,7 @@
 
 namespace kvist::ctl {
 
-// `kvistctl top`: looks again and again, on a terminal on its alternate screen, else one view after the other, until the terminal's
+// `kvistctl top`: looks again and again, on a terminal on its alternate screen if it has one, else one view after the other, until the terminal's
 // wait says that it is enough, which is kOk. A daemon that goes away is waited for on a terminal, once there has been one; else it ends as
 // any other question does that isn't answered.
 class Top : private Conversation {

@@ -195,6 +195,35 @@ TEST_CASE("doctor finds nothing wrong when an operator may not use the engines' 
   CHECK(look().level == Level::kFail);
 }
 
+TEST_CASE("doctor and top are without colours where they aren't wanted or can't be shown") {
+  test::TempDir dir;
+  FakeNode node;
+  const std::string socket = dir / "admin.sock";
+  const auto server = rpc::AdminServer::Create({.socket = socket, .mode = 0600, .group = "", .node = &node}).value();
+  const auto escapes = [&](const std::string& command) {
+    std::ostringstream out, err;
+    const Terminal terminal{.out = out,
+                            .err = err,
+                            .ask = nullptr,
+                            .size = [] { return Terminal::Size(); },
+                            .wait = [looks = 0](absl::Duration) mutable { return looks++ == 0; }};
+    Run({"--socket", socket, command}, terminal);
+    CHECK(!out.str().empty());
+    return std::pair(Contains("\033[").match(out.str()), Contains("\033[3").match(out.str()));
+  };
+  ::unsetenv("NO_COLOR");
+  ::setenv("TERM", "xterm", 1);
+  CHECK(escapes("doctor") == std::pair(true, true));
+  ::setenv("NO_COLOR", "1", 1);
+  CHECK(escapes("doctor") == std::pair(false, false));
+  CHECK(escapes("top").first);  // its screen is no colour
+  ::unsetenv("NO_COLOR");
+  ::setenv("TERM", "dumb", 1);
+  CHECK(escapes("doctor") == std::pair(false, false));
+  CHECK(escapes("top") == std::pair(false, false));
+  ::setenv("TERM", "xterm", 1);
+}
+
 TEST_CASE("kvistctl doctor works without a kvistd, and fails when something does") {
   test::TempDir dir;
   std::ostringstream out, err;
