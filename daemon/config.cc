@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,29 +81,41 @@ ConfigValue ToValue(const toml::node& node) {
   return {{}, node.is_table() ? "a table" : "a date or time"};
 }
 
+// Where something stands: in words, and what comes before what; the command line behind every file.
+struct Place {
+  std::string words;
+  uint32_t line = UINT32_MAX, column = 0;
+};
+
+Place PlaceIn(absl::string_view file, const toml::source_region& source) {
+  return {absl::StrCat(file, ":", source.begin.line, ":", source.begin.column), source.begin.line, source.begin.column};
+}
+
 // Puts keys into Options, one by one, and remembers where each one stood, and every error.
 class Reader {
  public:
   void TakeFile(const toml::table& file, absl::string_view name) {
     for (auto&& [section, node] : file) {
       const std::string section_name(section.str());
-      const std::string at = Place(name, section.source());
+      const Place at = PlaceIn(name, section.source());
       if (!IsSection(section_name)) {
-        Note(node.is_table() ? UnknownSection(at, section_name)
-                             : Refuse(at, section_name, "a key outside of any section",
-                                      absl::StrCat("keys under one of ", SectionList())));
+        RefuseAll();
+        node.is_table()
+            ? UnknownSection(at, section_name)
+            : Refuse(at, section_name, "a key outside of any section", absl::StrCat("keys under one of ", SectionList()));
         continue;
       }
       const toml::table* keys = node.as_table();
       if (keys == nullptr) {
-        Note(Refuse(at, absl::StrCat("[", section_name, "]"), ToValue(node).found,
-                    absl::StrCat("a section, [", section_name, "]")));
+        refused_.insert(section_name);
+        Refuse(at, absl::StrCat("[", section_name, "]"), ToValue(node).found,
+               absl::StrCat("a section, [", section_name, "]"));
         continue;
       }
       for (auto&& [key, value] : *keys) {
-        const std::string key_at = Place(name, key.source());
-        const std::string value_at = value.source().begin ? Place(name, value.source()) : key_at;
-        Note(Take(section_name, std::string(key.str()), ToValue(value), {.key = key_at, .value = value_at}));
+        const Place key_at = PlaceIn(name, key.source());
+        const Place value_at = value.source().begin ? PlaceIn(name, value.source()) : key_at;
+        Take(section_name, std::string(key.str()), ToValue(value), {.key = key_at, .value = value_at});
       }
     }
   }
@@ -109,47 +124,74 @@ class Reader {
     const size_t equals = text.find('=');
     const size_t dot = text.substr(0, equals).find('.');
     if (equals == absl::string_view::npos || dot == absl::string_view::npos) {
-      Note(absl::InvalidArgumentError(absl::StrCat(kOverride, ": ", Quoted(text), "; allowed: section.key=value")));
+      Note({kOverride}, absl::StrCat(Quoted(text), "; allowed: section.key=value"));
       return;
     }
     const std::string section(text.substr(0, dot));
     const std::string key(text.substr(dot + 1, equals - dot - 1));
     const std::string raw(text.substr(equals + 1));
-    Note(Take(section, key, OverrideValue(section, key, raw), {.key = kOverride, .value = kOverride}));
+    Take(section, key, OverrideValue(section, key, raw), {.key = {kOverride}, .value = {kOverride}});
   }
 
-  void Note(const absl::Status& error) {
-    if (!error.ok()) errors_.push_back(absl::StrReplaceAll(error.message(), {{"\n", " "}}));
+  // Nothing can be said of a file that isn't TOML but where.
+  void IsNotToml(const Place& at, absl::string_view why) {
+    is_toml_ = false;
+    Note(at, why);
   }
 
-  absl::StatusOr<Options> Finish(const std::optional<Machine>& machine) {
-    if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
-    if (const std::optional<ConfigProblem> problem = FindContradiction(options_))
-      return absl::InvalidArgumentError(Placed(*problem));
-    KVIST_RETURN_IF_ERROR(options_.Validate());
-    if (machine.has_value()) {
-      for (const ConfigProblem& lack : FindLacks(options_, *machine)) errors_.push_back(Placed(lack));
+  absl::StatusOr<LoadedConfig> Finish(const ConfigUse& use) {
+    LoadedConfig loaded{options_, options_};
+    if (errors_.empty() && use.fill) NoteWhole(use.fill(&loaded.options));
+    if (is_toml_) {
+      // A key that couldn't be read is as if it were left out: what others say about it is no error of theirs.
+      for (const ConfigProblem& problem : FindContradictions(loaded.options)) {
+        if (std::none_of(problem.others.begin(), problem.others.end(), [this](auto other) { return IsRefused(other); }))
+          NoteProblem(problem);
+      }
+      if (use.machine.has_value()) {
+        for (const ConfigProblem& lack : FindLacks(loaded.options, *use.machine)) NoteProblem(lack);
+      }
     }
-    if (!errors_.empty()) return absl::InvalidArgumentError(absl::StrJoin(errors_, "\n"));
-    return std::move(options_);
-  }
-
-  static std::string Place(absl::string_view name, const toml::source_region& source) {
-    return absl::StrCat(name, ":", source.begin.line, ":", source.begin.column);
+    if (errors_.empty()) NoteWhole(loaded.options.Validate());
+    if (errors_.empty()) return loaded;
+    std::stable_sort(errors_.begin(), errors_.end(), [](const Error& a, const Error& b) {
+      return std::pair(a.line, a.column) < std::pair(b.line, b.column);
+    });
+    return absl::InvalidArgumentError(
+        absl::StrJoin(errors_, "\n", [](std::string* out, const Error& error) { absl::StrAppend(out, error.text); }));
   }
 
  private:
   static constexpr char kOverride[] = "--set";
 
   struct Places {
-    std::string key;
-    std::string value;
+    Place key;
+    Place value;
+  };
+  struct Error {
+    uint32_t line, column;
+    std::string text;  // one line
   };
 
-  std::string Placed(const ConfigProblem& problem) const {
-    const auto place = places_.find({std::string(problem.section), std::string(problem.name)});
-    return absl::StrCat(place == places_.end() ? "" : place->second + ": ", problem.section, ".", problem.name, ": ",
-                        problem.text);
+  void Note(const Place& at, absl::string_view text) {
+    const std::string whole = at.words.empty() ? std::string(text) : absl::StrCat(at.words, ": ", text);
+    errors_.push_back({at.line, at.column, absl::StrReplaceAll(whole, {{"\n", " "}})});
+  }
+  void NoteWhole(const absl::Status& error) {
+    if (!error.ok()) Note({}, error.message());
+  }
+  // At its key, or at the first of the others where that is left out.
+  void NoteProblem(const ConfigProblem& problem) {
+    auto place = places_.find(absl::StrCat(problem.section, ".", problem.name));
+    for (const absl::string_view other : problem.others) {
+      if (place == places_.end()) place = places_.find(std::string(other));
+    }
+    Note(place == places_.end() ? Place{} : place->second,
+         absl::StrCat(problem.section, ".", problem.name, ": ", problem.text));
+  }
+  // Whether something of a key, or of its section, couldn't be read.
+  bool IsRefused(absl::string_view key) const {
+    return refused_.contains(key) || refused_.contains(key.substr(0, key.find('.')));
   }
 
   static bool IsSection(absl::string_view name) {
@@ -158,40 +200,53 @@ class Reader {
   }
   static std::string SectionList() { return absl::StrJoin(SectionNames(), ", "); }
 
-  static absl::Status Refuse(absl::string_view place, absl::string_view what, absl::string_view found,
-                             absl::string_view allowed) {
-    return absl::InvalidArgumentError(absl::StrCat(place, ": ", what, ": ", found, "; allowed: ", allowed));
+  // Whichever section was meant.
+  void RefuseAll() {
+    for (const absl::string_view section : SectionNames()) refused_.emplace(section);
   }
-  static absl::Status UnknownSection(absl::string_view place, absl::string_view section) {
-    return Refuse(place, absl::StrCat("[", section, "]"),
-                  absl::StrCat("unknown section", DidYouMean(section, SectionNames())), SectionList());
+  void Refuse(const Place& at, absl::string_view what, absl::string_view found, absl::string_view allowed) {
+    Note(at, absl::StrCat(what, ": ", found, "; allowed: ", allowed));
   }
-  static absl::Status UnknownKey(absl::string_view place, absl::string_view section, absl::string_view name) {
+  void UnknownSection(const Place& at, absl::string_view section) {
+    Refuse(at, absl::StrCat("[", section, "]"), absl::StrCat("unknown section", DidYouMean(section, SectionNames())),
+           SectionList());
+  }
+  void UnknownKey(const Place& at, absl::string_view section, absl::string_view name) {
     std::string hint = DidYouMean(name, KeyNames(section));
     for (const ConfigKey& key : ConfigKeys()) {
       if (hint.empty() && key.name == name) hint = absl::StrCat(" (did you mean ", key.section, ".", name, "?)");
     }
-    return Refuse(place, absl::StrCat(section, ".", name), absl::StrCat("unknown key", hint),
-                  absl::StrJoin(KeyNames(section), ", "));
+    Refuse(at, absl::StrCat(section, ".", name), absl::StrCat("unknown key", hint), absl::StrJoin(KeyNames(section), ", "));
   }
 
-  absl::Status Take(const std::string& section, const std::string& name, const ConfigValue& value, const Places& at) {
-    if (!IsSection(section)) return UnknownSection(at.key, section);
-    places_[{section, name}] = at.value;
+  void Take(const std::string& section, const std::string& name, const ConfigValue& value, const Places& at) {
+    if (!IsSection(section)) {
+      RefuseAll();
+      return UnknownSection(at.key, section);
+    }
+    places_[absl::StrCat(section, ".", name)] = at.value;
     if (const ConfigMap* map = FindMap(section)) return TakeEntry(*map, name, value, at);
     const ConfigKey* key = FindKey(section, name);
-    if (key == nullptr) return UnknownKey(at.key, section, name);
-    if (!key->assign(value, &options_) || !key->holds(options_)) {
-      return Refuse(at.value, absl::StrCat(section, ".", name), value.found, key->allowed);
+    if (key == nullptr) {
+      refused_.insert(section);  // whichever was meant
+      return UnknownKey(at.key, section, name);
     }
-    return absl::OkStatus();
+    Options next = options_;
+    if (key->assign(value, &next) && key->holds(next)) {
+      options_ = std::move(next);
+      return;
+    }
+    refused_.insert(FullName(*key));
+    Refuse(at.value, FullName(*key), value.found, key->allowed);
   }
 
-  absl::Status TakeEntry(const ConfigMap& map, const std::string& key, const ConfigValue& value, const Places& at) {
+  void TakeEntry(const ConfigMap& map, const std::string& key, const ConfigValue& value, const Places& at) {
     const std::string what = absl::StrCat(map.section, ".", key);
-    if (!map.key_holds(key)) return Refuse(at.key, what, absl::StrCat("the key ", Quoted(key)), map.key_allowed);
-    if (!map.assign(key, value, &options_)) return Refuse(at.value, what, value.found, map.value_allowed);
-    return absl::OkStatus();
+    const bool key_holds = map.key_holds(key);
+    if (key_holds && map.assign(key, value, &options_)) return;
+    refused_.insert(std::string(map.section));
+    if (key_holds) return Refuse(at.value, what, value.found, map.value_allowed);
+    Refuse(at.key, what, absl::StrCat("the key ", Quoted(key)), map.key_allowed);
   }
 
   // What stands behind the = of an override: TOML, or else the characters as they are; so, too, where a string is wanted and no
@@ -210,8 +265,10 @@ class Reader {
   }
 
   Options options_;
-  std::vector<std::string> errors_;
-  std::map<std::pair<std::string, std::string>, std::string> places_;
+  bool is_toml_ = true;
+  std::vector<Error> errors_;
+  std::map<std::string, Place> places_;         // by full names
+  std::set<std::string, std::less<>> refused_;  // keys, and sections, of which something couldn't be read
 };
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -231,25 +288,30 @@ void TakeText(absl::string_view text, const std::string& name, Reader* reader) {
   try {
     reader->TakeFile(toml::parse(std::string(text), name), name);
   } catch (const toml::parse_error& error) {
-    reader->Note(absl::InvalidArgumentError(
-        absl::StrCat(Reader::Place(name, error.source()), ": ", std::string(error.description()))));
-  } catch (const std::exception& error) { reader->Note(absl::InvalidArgumentError(absl::StrCat(name, ": ", error.what()))); }
+    reader->IsNotToml(PlaceIn(name, error.source()), std::string(error.description()));
+  } catch (const std::exception& error) { reader->IsNotToml({name, 0, 0}, error.what()); }
+}
+
+absl::StatusOr<LoadedConfig> Read(absl::string_view text, absl::string_view name, const std::vector<std::string>& overrides,
+                                  const ConfigUse& use) {
+  Reader reader;
+  TakeText(text, FileName(name), &reader);
+  for (const std::string& override : overrides) reader.TakeOverride(override);
+  return reader.Finish(use);
 }
 
 }  // namespace
 
 absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
                                     const std::vector<std::string>& overrides, const std::optional<Machine>& machine) {
-  Reader reader;
-  TakeText(text, FileName(name), &reader);
-  for (const std::string& override : overrides) reader.TakeOverride(override);
-  return reader.Finish(machine);
+  KVIST_ASSIGN_OR_RETURN(LoadedConfig loaded, Read(text, name, overrides, {.machine = machine, .fill = nullptr}));
+  return std::move(loaded.written);
 }
 
-absl::StatusOr<Options> LoadConfig(const ConfigSources& sources, const std::optional<Machine>& machine) {
+absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources, const ConfigUse& use) {
   std::string text;
   if (!sources.file.empty()) { KVIST_ASSIGN_OR_RETURN(text, ReadFile(sources.file)); }
-  return ParseConfig(text, sources.file, sources.overrides, machine);
+  return Read(text, sources.file, sources.overrides, use);
 }
 
 std::vector<std::string> ErrorLines(const absl::Status& error) { return absl::StrSplit(error.message(), '\n'); }

@@ -1,10 +1,12 @@
 #ifndef KVIST_DAEMON_CONFIG_H_
 #define KVIST_DAEMON_CONFIG_H_
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "daemon/config_machine.h"
@@ -20,18 +22,28 @@ namespace kvist::daemon {
 //   --set: lease.max: the string "2 days"; allowed: ...
 //
 // Sizes are integers (bytes) or strings ("4GiB", "512 MiB"), durations strings ("60s", "500ms"), modes octal strings ("0660").
-// The result has passed Validate() and is right for `machine` (config_machine.h), without one for some machine; paths and sizes that
-// were left out are still empty: see FillDefaults.
+// The result has passed Validate() and is right for the machine (config_machine.h).
 //
-// Errors: InvalidArgument  as above, every one, a line each.  NotFound, PermissionDenied, ...  the file can't be read.
+// Errors: InvalidArgument  as above, every one, a line each: the file's in its order, then those of --set. Where a value can't be read nothing is
+//                          filled in, and its key counts as left out.
+//         NotFound, PermissionDenied, ...  the file can't be read.
 struct ConfigSources {
   std::string file;                    // "" for none
   std::vector<std::string> overrides;  // "section.key=value" each; a later one wins over an earlier one and over the file.
                                        // The value is TOML; whatever isn't (4GiB, 0660, /run/a.sock) is taken as a string.
 };
-absl::StatusOr<Options> LoadConfig(const ConfigSources& sources, const std::optional<Machine>& machine);
+// What it is to be right for.
+struct ConfigUse {
+  std::optional<Machine> machine;              // none: some machine
+  std::function<absl::Status(Options*)> fill;  // fills in what is left out, as FillDefaults does; without it that is right
+};
+struct LoadedConfig {
+  Options written;  // what is left out is as in Options()
+  Options options;  // filled in
+};
+absl::StatusOr<LoadedConfig> LoadConfig(const ConfigSources& sources, const ConfigUse& use);
 
-// The same for a text at hand; `name` stands for the file in messages.
+// The same for a text at hand, as it is written; `name` stands for the file in messages.
 absl::StatusOr<Options> ParseConfig(absl::string_view text, absl::string_view name,
                                     const std::vector<std::string>& overrides = {},
                                     const std::optional<Machine>& machine = std::nullopt);

@@ -11,28 +11,23 @@
 namespace kvist::daemon {
 
 absl::StatusOr<ConfigInForce> ConfigInForce::Load(ConfigSources sources, Machines machines) {
-  std::optional<Machine> machine;
-  if (machines == Machines::kThis) machine = ThisMachine();
-  KVIST_ASSIGN_OR_RETURN(Options written, LoadConfig(sources, machine));
-  Options options = written;
-  KVIST_RETURN_IF_ERROR(FillDefaults(&options));
-  KVIST_RETURN_IF_ERROR(options.Validate());
-  if (machine.has_value()) KVIST_RETURN_IF_ERROR(CheckMachine(options, *machine));
-  return ConfigInForce(std::move(sources), std::move(written), std::move(options));
+  ConfigUse use{.machine = std::nullopt, .fill = FillDefaults};
+  if (machines == Machines::kThis) use.machine = ThisMachine();
+  KVIST_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(sources, use));
+  return ConfigInForce(std::move(sources), std::move(loaded.written), std::move(loaded.options));
 }
 
 absl::StatusOr<ConfigInForce::Next> ConfigInForce::Reread() const {
-  const Machine machine = ThisMachine();
-  KVIST_ASSIGN_OR_RETURN(const Options next, LoadConfig(sources_, machine));
   // Whether a restart would take it. What stays as it was keeps the default that was found then: the memory that is available now
   // is less by this daemon's own pool.
-  Options restarted = next;
-  for (const ConfigKey& key : ConfigKeys()) {
-    if (key.print(next) == key.print(written_)) key.copy(options_, &restarted);
-  }
-  KVIST_RETURN_IF_ERROR(FillDefaults(&restarted));
-  KVIST_RETURN_IF_ERROR(restarted.Validate());
-  KVIST_RETURN_IF_ERROR(CheckMachine(restarted, machine));
+  const auto fill = [this](Options* restarted) {
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.print(*restarted) == key.print(written_)) key.copy(options_, restarted);
+    }
+    return FillDefaults(restarted);
+  };
+  KVIST_ASSIGN_OR_RETURN(const LoadedConfig loaded, LoadConfig(sources_, {.machine = ThisMachine(), .fill = fill}));
+  const Options& next = loaded.written;
 
   Next all{{}, written_, options_};
   for (const ConfigDifference& difference : Differences(next, written_))

@@ -23,7 +23,7 @@ class ConfigInForce {
 
   // For this machine, or only to look at it, for any.
   enum class Machines { kThis, kAny };
-  // Errors: those of LoadConfig, FillDefaults and CheckMachine.
+  // Errors: those of LoadConfig.
   static absl::StatusOr<ConfigInForce> Load(ConfigSources sources, Machines machines = Machines::kThis);
 
   // As the sources say it: what they leave out is as in Options().

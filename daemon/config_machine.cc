@@ -14,7 +14,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "daemon/config_keys.h"
 #include "storage/base/byte_text.h"
@@ -127,14 +126,6 @@ std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& mach
   }
   for (const int cpu : options.copy.cpus) lacks.AskCpu("copy", "cpus", cpu);
   return std::move(lacks).Take();
-}
-
-absl::Status CheckMachine(const Options& options, const Machine& machine) {
-  const std::vector<ConfigProblem> lacks = FindLacks(options, machine);
-  if (lacks.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrJoin(lacks, "\n", [](std::string* out, const ConfigProblem& lack) {
-    absl::StrAppend(out, lack.section, ".", lack.name, ": ", lack.text);
-  }));
 }
 
 }  // namespace kvist::daemon

@@ -3,7 +3,6 @@
 
 #include <vector>
 
-#include "absl/status/status.h"
 #include "daemon/config_rules.h"
 #include "daemon/options.h"
 #include "storage/pool/memory_limit.h"
@@ -21,8 +20,6 @@ Machine ThisMachine();
 // tier where those are in use. Only what a start would fail of in any case: what may come by itself (a disk, a store) isn't asked for. Makes
 // nothing. What is left out in `options` is right.
 std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& machine);
-// The same of options whose defaults are filled in. Errors: InvalidArgument  each, a line each.
-absl::Status CheckMachine(const Options& options, const Machine& machine);
 
 }  // namespace kvist::daemon
 

@@ -1,5 +1,7 @@
 #include "daemon/config_rules.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "daemon/config_keys.h"
@@ -13,38 +15,47 @@ endpoint::TlsFiles TlsFilesOf(const Options& options) {
   return {options.tls.certificate_file, options.tls.key_file, options.tls.ca_file};
 }
 
-std::optional<ConfigProblem> FindContradiction(const Options& options) {
+std::vector<ConfigProblem> FindContradictions(const Options& options) {
+  std::vector<ConfigProblem> problems;
   const Options::Pool& pool = options.pool;
   if (pool.bytes != Bytes{} && pool.slab_bytes > pool.bytes) {
-    return ConfigProblem{
-        "pool", "slab_bytes",
-        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most pool.bytes, ", PrintBytes(pool.bytes))};
+    problems.push_back({"pool",
+                        "slab_bytes",
+                        absl::StrCat(PrintBytes(pool.slab_bytes), "; allowed: at most pool.bytes, ", PrintBytes(pool.bytes)),
+                        {"pool.bytes"}});
   }
   if (!options.admin.socket.empty() && options.admin.socket == options.session.socket) {
-    return ConfigProblem{"admin", "socket",
-                         absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket")};
+    problems.push_back({"admin",
+                        "socket",
+                        absl::StrCat(Quoted(options.admin.socket), "; allowed: another path than session.socket"),
+                        {"session.socket"}});
   }
   for (const auto& [tenant, quota] : options.quotas) {
     if (IsTenant(tenant, options.tenants)) continue;
-    return ConfigProblem{"quotas", tenant,
-                         absl::StrCat("no engine can be of this tenant; allowed: one that [tenants] gives to a uid, or "
-                                      "\"uid:N\" in quotes for a uid that it doesn't name")};
+    problems.push_back({"quotas",
+                        tenant,
+                        absl::StrCat("no engine can be of this tenant; allowed: one that [tenants] gives to a uid, or "
+                                     "\"uid:N\" in quotes for a uid that it doesn't name"),
+                        {"tenants"}});
   }
   if (const endpoint::TlsFiles files = TlsFilesOf(options); !options.admin.listen.empty() && !files.complete()) {
-    return ConfigProblem{
-        "admin", "listen",
-        absl::StrCat(Quoted(options.admin.listen), "; allowed: \"\", as long as ", endpoint::Missing(files),
-                     " aren't there: over TCP kvistd serves by TLS only, to other machines and to its own")};
+    problems.push_back({"admin",
+                        "listen",
+                        absl::StrCat(Quoted(options.admin.listen), "; allowed: \"\", as long as ", endpoint::Missing(files),
+                                     " aren't there: over TCP kvistd serves by TLS only, to other machines and to its own"),
+                        {"tls.certificate_file", "tls.key_file", "tls.ca_file"}});
   }
   const std::optional<ListenAddress> metrics = ParseListenAddress(options.metrics.listen);
   if (metrics.has_value() && !metrics->loopback && !options.metrics.allow_remote) {
-    return ConfigProblem{
-        "metrics", "listen",
-        absl::StrCat(Quoted(options.metrics.listen),
-                     "; allowed: a loopback address, because whoever reaches it may read without a password; "
-                     "metrics.allow_remote = true allows others")};
+    problems.push_back(
+        {"metrics",
+         "listen",
+         absl::StrCat(Quoted(options.metrics.listen),
+                      "; allowed: a loopback address, because whoever reaches it may read without a password; "
+                      "metrics.allow_remote = true allows others"),
+         {"metrics.allow_remote"}});
   }
-  return std::nullopt;
+  return problems;
 }
 
 std::vector<std::string> ConfigWarnings(const Options& options) {

@@ -1,7 +1,6 @@
 #ifndef KVIST_DAEMON_CONFIG_RULES_H_
 #define KVIST_DAEMON_CONFIG_RULES_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +17,11 @@ endpoint::TlsFiles TlsFilesOf(const Options& options);
 struct ConfigProblem {
   absl::string_view section;
   absl::string_view name;
-  std::string text;  // what was found, and what is allowed
+  std::string text;                         // what was found, and what is allowed
+  std::vector<absl::string_view> others{};  // keys (section.name), or sections, without whose values it would be none
 };
-std::optional<ConfigProblem> FindContradiction(const Options& options);
+// `section` and `name` may be in `options`.
+std::vector<ConfigProblem> FindContradictions(const Options& options);
 // What may stand there, but does not what its author seems to want, a line each. `options` have their defaults filled in.
 std::vector<std::string> ConfigWarnings(const Options& options);
 

@@ -21,9 +21,8 @@ absl::Status Options::Validate() const {
         return absl::InvalidArgumentError(absl::StrCat(FullName(map, key), ": ", value, "; allowed: ", map.value_allowed));
     }
   }
-  if (const std::optional<ConfigProblem> problem = FindContradiction(*this)) {
-    return absl::InvalidArgumentError(absl::StrCat(problem->section, ".", problem->name, ": ", problem->text));
-  }
+  for (const ConfigProblem& problem : FindContradictions(*this))
+    return absl::InvalidArgumentError(absl::StrCat(problem.section, ".", problem.name, ": ", problem.text));
   return absl::OkStatus();
 }
 

@@ -19,18 +19,18 @@ int RunKvistd(const char* program, std::span<char* const> arguments, daemon::Par
     if (i + 1 == arguments.size() || std::string_view(arguments[i]) != "--set") return 2;
     sources.overrides.emplace_back(arguments[i + 1]);
   }
-  absl::StatusOr<daemon::Options> options = daemon::LoadConfig(sources, daemon::ThisMachine());
-  absl::Status status = options.status();
-  if (status.ok()) status = daemon::FillDefaults(&*options);
-  if (status.ok()) daemon::SetUpLogging(options->log);
-  if (status.ok()) status = daemon::MakeSocketDir("session.socket", options->session.socket);
+  const absl::StatusOr<daemon::LoadedConfig> config =
+      daemon::LoadConfig(sources, {.machine = daemon::ThisMachine(), .fill = daemon::FillDefaults});
+  absl::Status status = config.status();
+  if (status.ok()) daemon::SetUpLogging(config->options.log);
+  if (status.ok()) status = daemon::MakeSocketDir("session.socket", config->options.session.socket);
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);
   sigprocmask(SIG_BLOCK, &ends, nullptr);  // also of the daemon's threads
   absl::StatusOr<std::unique_ptr<daemon::Daemon>> started;
   if (status.ok()) {
-    started = daemon::Daemon::Start(*options, std::move(parts));
+    started = daemon::Daemon::Start(config->options, std::move(parts));
     status = started.status();
   }
   if (!status.ok()) {

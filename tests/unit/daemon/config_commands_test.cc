@@ -1,5 +1,7 @@
 #include "daemon/config_commands.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -93,6 +95,14 @@ TEST_CASE("config check sees what a start would refuse after the defaults are fi
   const Outcome wrong = Config(ConfigCommand::kCheck, sources.sources);
   CHECK_FALSE(wrong.right);
   CHECK_THAT(wrong.err, Contains("pool.slab_bytes: 2GiB; allowed: at most pool.bytes, 1GiB"));
+
+  // The other one is the default's; the place is that of the one which can be changed.
+  Sources same("[session]\nsocket = \"/run/kvist/admin.sock\"\n");
+  same.sources.overrides = {"pool.bytes=1GiB"};
+  if (::geteuid() == 0) {
+    CHECK_THAT(Config(ConfigCommand::kDiff, same.sources).err,
+               StartsWith("kvistd: " + same.sources.file + ":2:10: admin.socket: "));
+  }
 }
 
 TEST_CASE("config check and a reload ask this machine; config dump and diff take what is meant for another") {

@@ -476,27 +476,45 @@ TEST_CASE("ParseConfig refuses sockets in directories that can't be made, and fi
   }
 }
 
-TEST_CASE("CheckMachine names the key of a default that this machine hasn't room for") {
+TEST_CASE("FindLacks names the key of a default that this machine hasn't room for") {
   const test::TempDir dir;
   Options options;
   options.session.socket = dir / "none/none/engine.sock";
   options.pool.bytes = GiB(16384);
-  const std::vector<std::string> lines = ErrorLines(CheckMachine(options, ThisMachine()));
-  REQUIRE(lines.size() == 2);
-  CHECK_THAT(lines[0], Catch::StartsWith("session.socket: "));
-  CHECK_THAT(lines[1], Catch::StartsWith("pool.bytes: 16TiB; allowed: at most "));
+  const std::vector<ConfigProblem> lacks = FindLacks(options, ThisMachine());
+  REQUIRE(lacks.size() == 2);
+  CHECK(lacks[0].name == "socket");
+  CHECK(lacks[1].name == "bytes");
+  CHECK_THAT(lacks[1].text, Catch::StartsWith("16TiB; allowed: at most "));
 }
 
-TEST_CASE("ParseConfig tells every error, a line each, from the file and from --set") {
+TEST_CASE("ParseConfig tells every error, a line each, in the order of the file, then those of --set") {
   const absl::StatusOr<Options> options = ParseConfig("x = 1\n[pool]\nbyte = 1\nlock = 1\n[pol]\n[log]\nlevel = \"a\\nb\"\n",
                                                       "f", {"copy.threads=0", "nonsense"});
   const std::vector<std::string> lines = ErrorLines(options.status());
-  const char* begins[] = {"f:7:9: log.level: ", "f:5:2: [pol]: ",        "f:3:1: pool.byte: ",   "f:4:8: pool.lock: ",
-                          "f:1:1: x: ",         "--set: copy.threads: ", "--set: \"nonsense\"; "};
-  CHECK(lines.size() == std::size(begins));
-  for (const char* begin : begins) {
-    INFO(begin << " in " << options.status().message());
-    CHECK(std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return absl::StartsWith(line, begin); }) == 1);
+  const char* begins[] = {"f:1:1: x: ",         "f:3:1: pool.byte: ",    "f:4:8: pool.lock: ",   "f:5:2: [pol]: ",
+                          "f:7:9: log.level: ", "--set: copy.threads: ", "--set: \"nonsense\"; "};
+  REQUIRE(lines.size() == std::size(begins));
+  for (size_t i = 0; i < lines.size(); ++i) CHECK_THAT(lines[i], Catch::StartsWith(begins[i]));
+}
+
+TEST_CASE(
+    "ParseConfig tells what contradicts itself and what the machine lacks beside what it can't read, but nothing of that") {
+  const Machine machine{.cpus = {0}, .memory = {.bytes = GiB(1), .source = "a cgroup"}};
+  const auto lines = [&](const std::string& text) { return ErrorLines(ParseConfig(text, "f", {}, machine).status()); };
+  const std::vector<std::string> all = lines(
+      "[metrics]\nlisten = \"0.0.0.0:1\"\n[copy]\ncpus = [9]\nthreads = 0\n[pool]\nslab_bytes = \"64MiB\"\nbytes = "
+      "\"32MiB\"\n[quotas]\nblue = \"8GiB\"\nred = \"8GiB\"\n");
+  const char* begins[] = {"f:2:10: metrics.listen: ",  "f:4:8: copy.cpus: CPU 9", "f:5:11: copy.threads: ",
+                          "f:7:14: pool.slab_bytes: ", "f:10:8: quotas.blue: ",   "f:11:7: quotas.red: "};
+  REQUIRE(all.size() == std::size(begins));
+  for (size_t i = 0; i < all.size(); ++i) CHECK_THAT(all[i], Catch::StartsWith(begins[i]));
+  for (const std::string text :
+       {"[metrics]\nlisten = \"0.0.0.0:1\"\nallow_remote = 1\n", "[pool]\nslab_bytes = \"64MiB\"\nbytes = \"32GB\"\n",
+        "[quotas]\nblue = \"8GiB\"\n[tenants]\n1 = \"a b\"\n", "[quotas]\nblue = \"8GiB\"\n[tenant]\n1 = \"blue\"\n",
+        "[admin]\nlisten = \"127.0.0.1:1\"\n[tls]\nkey = \"/k\"\n"}) {
+    INFO(text);
+    CHECK(lines(text).size() == 1);
   }
 }
 
@@ -523,21 +541,20 @@ TEST_CASE("Options::Validate names the key, what it is and what it may be") {
 TEST_CASE("LoadConfig reads files, and says which one it can't read") {
   const std::string path = absl::StrCat("/tmp/kvist-config-test-", getpid(), ".toml");
   std::ofstream(path) << "[copy]\nthreads = 9\nthread = 1\n";
-  absl::StatusOr<Options> options = LoadConfig({.file = path, .overrides = {}}, std::nullopt);
+  absl::StatusOr<LoadedConfig> options = LoadConfig({.file = path, .overrides = {}}, {});
   CHECK(absl::StartsWith(options.status().message(), path + ":3:1: copy.thread: unknown key (did you mean threads?)"));
   std::ofstream(path) << "[copy]\nthreads = 9\n";
-  options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}}, std::nullopt);
+  options = LoadConfig({.file = path, .overrides = {"copy.cpus=[2]"}}, {});
   REQUIRE(options.ok());
-  CHECK(options->copy.threads == 9);
-  CHECK(options->copy.cpus == std::vector<int>{2});
+  CHECK(options->written.copy.threads == 9);
+  CHECK(options->written.copy.cpus == std::vector<int>{2});
   std::remove(path.c_str());
-  options = LoadConfig({.file = path, .overrides = {}}, std::nullopt);
+  options = LoadConfig({.file = path, .overrides = {}}, {});
   CHECK(options.status().code() == absl::StatusCode::kNotFound);
   CHECK(absl::StrContains(options.status().message(), path));
-  CHECK_FALSE(LoadConfig({.file = "/tmp", .overrides = {}}, std::nullopt).ok());
-  CHECK(
-      absl::StrContains(LoadConfig({.file = "/dev/zero", .overrides = {}}, std::nullopt).status().message(), "longer than"));
-  CHECK(LoadConfig({}, std::nullopt).ok());
+  CHECK_FALSE(LoadConfig({.file = "/tmp", .overrides = {}}, {}).ok());
+  CHECK(absl::StrContains(LoadConfig({.file = "/dev/zero", .overrides = {}}, {}).status().message(), "longer than"));
+  CHECK(LoadConfig({}, {}).ok());
 }
 
 }  // namespace
