@@ -19,7 +19,7 @@ bool RunConfigCommand(ConfigCommand command, const ConfigSources& sources, Confi
     return true;
   }
   const absl::StatusOr<ConfigInForce> config = ConfigInForce::Load(
-      sources, command == ConfigCommand::kCheck ? ConfigInForce::Machines::kThis : ConfigInForce::Machines::kAny);
+      sources, command == ConfigCommand::kCheck ? ConfigInForce::Machines::kThisAsItIs : ConfigInForce::Machines::kAny);
   if (command == ConfigCommand::kCheck && json) {
     const nlohmann::ordered_json verdict = {
         {"file", sources.file},

@@ -9,7 +9,8 @@ namespace kvist::daemon {
 
 // `kvistd config ...`: what a configuration is, without starting anything.
 //
-//   check     "FILE: ok", or every error, a line each with its place; also what this machine hasn't got (config_machine.h)
+//   check     "FILE: ok", or every error, a line each with its place; also what this machine hasn't got, disks and a certificate
+//             in time too (config_machine.h)
 //   default   every key with its default and what it is for, as a file to start from; reads no sources
 //   dump      the configuration as kvistd would run with it: file, --set, defaults filled in
 //   diff      only what file and --set make different from the defaults

@@ -12,7 +12,8 @@ namespace kvist::daemon {
 
 absl::StatusOr<ConfigInForce> ConfigInForce::Load(ConfigSources sources, Machines machines) {
   ConfigUse use{.machine = std::nullopt, .fill = FillDefaults};
-  if (machines == Machines::kThis) use.machine = ThisMachine();
+  if (machines != Machines::kAny) use.machine = ThisMachine();
+  if (use.machine.has_value()) use.machine->asks_all = machines == Machines::kThisAsItIs;
   KVIST_ASSIGN_OR_RETURN(LoadedConfig loaded, LoadConfig(sources, use));
   return ConfigInForce(std::move(sources), std::move(loaded.written), std::move(loaded.options));
 }

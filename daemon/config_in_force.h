@@ -21,8 +21,8 @@ class ConfigInForce {
     std::vector<std::string> restart;  // wait for a restart, as they do after every reload until it comes
   };
 
-  // For this machine, or only to look at it, for any.
-  enum class Machines { kThis, kAny };
+  // For this machine, also for what it may get later (Machine::asks_all), or only to look at it, for any.
+  enum class Machines { kThis, kThisAsItIs, kAny };
   // Errors: those of LoadConfig.
   static absl::StatusOr<ConfigInForce> Load(ConfigSources sources, Machines machines = Machines::kThis);
 

@@ -13,12 +13,14 @@ namespace kvist::daemon {
 struct Machine {
   std::vector<int> cpus;     // that this process may use, ascending
   pool::MemoryLimit memory;  // that it may ever have
+  bool asks_all =
+      false;  // also for what may come by itself: a start does without a disk, and with a certificate that has run out
 };
 Machine ThisMachine();
 
-// What `options` name that isn't here, or is more than there is: CPUs, memory, groups, directories of sockets, files of TLS and of the remote
-// tier where those are in use. Only what a start would fail of in any case: what may come by itself (a disk, a store) isn't asked for. Makes
-// nothing. What is left out in `options` is right.
+// What `options` name that isn't here, or is more than there is: CPUs, memory, groups, addresses, directories that this user can't make or
+// write to, files of TLS and of the remote tier where those are in use. Only what a start would fail of in any case, but for `asks_all`.
+// Makes nothing. What is left out in `options` is right.
 std::vector<ConfigProblem> FindLacks(const Options& options, const Machine& machine);
 
 }  // namespace kvist::daemon

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "daemon/writable_dir.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
@@ -62,6 +63,13 @@ std::string Owner(int lock) {
 }
 
 }  // namespace
+
+absl::Status CheckStateDir(const std::string& path) {
+  const std::string why = WhyNoDirectory(path);
+  if (!why.empty()) return absl::FailedPreconditionError(absl::StrCat("daemon.state_dir: ", path, ": ", why));
+  struct stat found {};
+  return stat(path.c_str(), &found) == 0 ? CheckOwner(path) : absl::OkStatus();
+}
 
 absl::StatusOr<StateDir> StateDir::Lock(const std::string& path) {
   KVIST_ASSIGN_OR_RETURN(const bool is_new, MakeDirs(path));

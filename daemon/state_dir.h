@@ -9,6 +9,10 @@
 
 namespace kvist::daemon {
 
+// Whether Lock could make the directory, or use the one that is there; makes nothing. Doesn't ask who has it now.
+// Errors: as those of Lock, with the setting's name.
+absl::Status CheckStateDir(const std::string& path);
+
 // The directory that keeps what outlives the daemon, held by one daemon at a time.
 //
 // Lifecycle: Lock makes the directory (and those above it; 0700) when it isn't there, and locks its file `lock`, which holds the

@@ -49,7 +49,8 @@ absl::StatusOr<ConfigInForce::Changes> Reload(ConfigInForce* config) {
 struct Sources {
   test::TempDir dir;
   ConfigSources sources{.file = dir / "kvistd.toml",
-                        .overrides = {"daemon.state_dir=/s", "session.socket=/e", "admin.socket=/a", "pool.bytes=1GiB"}};
+                        .overrides = {"daemon.state_dir=" + dir / "s", "session.socket=" + dir / "e",
+                                      "admin.socket=" + dir / "a", "pool.bytes=1GiB"}};
   explicit Sources(const std::string& text) { Write(text); }
   void Write(const std::string& text) const { std::ofstream(sources.file) << text; }
 };
@@ -156,7 +157,7 @@ TEST_CASE("config dump is what kvistd would run with, and reads back") {
   CHECK(read.pool.slab_bytes == MiB(64));  // filled in
   CHECK(read.tenants.at("7") == "blue");
   const auto json = nlohmann::json::parse(Config(ConfigCommand::kDump, sources.sources, ConfigFormat::kJson).out);
-  CHECK(json["session"]["socket"] == "/e");
+  CHECK(json["session"]["socket"] == sources.dir / "e");
   CHECK(json["session"]["connections_max"] == 1024);
   CHECK(json["pool"]["lock"] == true);
   CHECK(json["pool"]["bytes"] == "1GiB");
@@ -184,14 +185,18 @@ TEST_CASE("config dump and diff write names whole, however long, and as TOML rea
 
 TEST_CASE("config diff prints only what is not as by default") {
   const Sources sources("[lease]\nmax = \"90s\"\nshare = 0.5\n[copy]\ncpus = [1, 2]\n[tenants]\n7 = \"blue\"\n");
-  CHECK(Config(ConfigCommand::kDiff, sources.sources).out ==
-        "daemon.state_dir = \"/s\"  # default: \"\"\n"
-        "session.socket = \"/e\"  # default: \"\"\n"
-        "admin.socket = \"/a\"  # default: \"\"\n"
-        "pool.bytes = \"1GiB\"  # default: 0\n"
-        "copy.cpus = [1, 2]  # default: []\n"
-        "lease.max = \"1m30s\"  # default: \"1m\"\n"
-        "tenants.7 = \"blue\"  # default: none\n");
+  CHECK(Config(ConfigCommand::kDiff, sources.sources).out == "daemon.state_dir = \"" + sources.dir / "s" +
+                                                                 "\"  # default: \"\"\n"
+                                                                 "session.socket = \"" +
+                                                                 sources.dir / "e" +
+                                                                 "\"  # default: \"\"\n"
+                                                                 "admin.socket = \"" +
+                                                                 sources.dir / "a" +
+                                                                 "\"  # default: \"\"\n"
+                                                                 "pool.bytes = \"1GiB\"  # default: 0\n"
+                                                                 "copy.cpus = [1, 2]  # default: []\n"
+                                                                 "lease.max = \"1m30s\"  # default: \"1m\"\n"
+                                                                 "tenants.7 = \"blue\"  # default: none\n");
   const auto json = nlohmann::json::parse(Config(ConfigCommand::kDiff, sources.sources, ConfigFormat::kJson).out);
   CHECK(json[5] == nlohmann::json{{"key", "lease.max"}, {"value", "1m30s"}, {"default", "1m"}});
   CHECK(json[6]["default"].is_null());
@@ -262,9 +267,10 @@ TEST_CASE("ConfigInForce changes nothing when anything is wrong") {
 TEST_CASE("ConfigInForce keeps a default that was found at the start") {
   // pool.bytes and the paths are left out: what they were filled with then must not count as a change now.
   test::TempDir dir;
-  ConfigInForce config =
-      ConfigInForce::Load({.file = "", .overrides = {"session.socket=/e", "admin.socket=/a", "daemon.state_dir=/s"}})
-          .value();
+  ConfigInForce config = ConfigInForce::Load({.file = "",
+                                              .overrides = {"session.socket=" + dir / "e", "admin.socket=" + dir / "a",
+                                                            "daemon.state_dir=" + dir / "s"}})
+                             .value();
   const Bytes pool = config.options().pool.bytes;
   const ConfigInForce::Changes changes = Reload(&config).value();
   CHECK(changes.live.empty());

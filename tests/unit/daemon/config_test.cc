@@ -1,10 +1,13 @@
 #include "daemon/config.h"
 
+#include <grp.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <limits>
@@ -18,6 +21,7 @@
 #include "daemon/config_keys.h"
 #include "daemon/config_rules.h"
 #include "daemon/config_text.h"
+#include "tests/support/certificates.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {
@@ -453,7 +457,7 @@ TEST_CASE("ParseConfig refuses sockets in directories that can't be made, and fi
   const test::TempDir dir;
   const std::string file = dir / "file", none = dir / "none";
   std::ofstream(file) << "x";
-  CHECK(Lacking("", {"session.socket=" + dir / "made/engine.sock", "admin.socket=/admin.sock"}) == "");
+  CHECK(Lacking("", {"session.socket=" + dir / "made/engine.sock", "admin.socket=" + dir / "admin.sock"}) == "");
   CHECK(Lacking("[admin]\nsocket = \"" + none + "/none/admin.sock\"\n") ==
         "f:2:10: admin.socket: \"" + none + "/none/admin.sock\", where there is neither " + none + "/none nor " + none +
             " to make it in; allowed: a path in a directory that is there, or that lacks only its last part");
@@ -474,6 +478,107 @@ TEST_CASE("ParseConfig refuses sockets in directories that can't be made, and fi
     CHECK_THAT(Lacking(remote, {"remote.store=rediss://127.0.0.1:1"}),
                Catch::StartsWith(absl::StrCat("f:2:", key.size() + 4, ": remote.", key, ": \"", none)));
   }
+}
+
+TEST_CASE("ParseConfig refuses directories, sockets and addresses that a start couldn't have") {
+  const test::TempDir dir;
+  const auto begins = [](const std::string& text, const std::string& begin) {
+    INFO(text);
+    CHECK_THAT(Lacking(text), Catch::StartsWith(begin));
+  };
+  CHECK(Lacking("[daemon]\nstate_dir = \"" + dir / "not/yet/there" + "\"\n") == "");
+  CHECK_FALSE(std::filesystem::exists(dir / "not"));
+  begins("[daemon]\nstate_dir = \"/dev/null/x\"\n", "f:2:13: daemon.state_dir: /dev/null/x: /dev/null is no directory");
+  begins("[daemon]\nstate_dir = \"/proc/abc\"\n", "f:2:13: daemon.state_dir: /proc/abc: ");
+  std::filesystem::create_directory(dir / "open");
+  std::filesystem::permissions(dir / "open", std::filesystem::perms::all);
+  begins("[daemon]\nstate_dir = \"" + dir / "open" + "\"\n",
+         "f:2:13: daemon.state_dir: " + dir / "open" + " belongs to uid ");
+
+  begins("[session]\nsocket = \"" + dir / "open" + "\"\n",
+         "f:2:10: session.socket: \"" + dir / "open" + "\", which is there and is no socket");
+  begins("[admin]\nsocket = \"/proc/admin.sock\"\n", "f:2:10: admin.socket: \"/proc/admin.sock\": ");
+  std::filesystem::create_directory_symlink(dir / "open", dir / "link");
+  for (const std::string other : {"/open/./a.sock", "/link/a.sock", "/open/../open/a.sock"})
+    begins("[session]\nsocket = \"" + dir.path() + "/open/a.sock\"\n[admin]\nsocket = \"" + dir.path() + other + "\"\n",
+           "f:4:10: admin.socket: \"" + dir.path() + other + "\", which is session.socket, ");
+
+  // TEST-NET-1: no machine's (RFC 5737).
+  begins("[metrics]\nlisten = \"192.0.2.1:9415\"\nallow_remote = true\n",
+         "f:2:10: metrics.listen: \"192.0.2.1:9415\": this machine hasn't that address; allowed: ");
+  CHECK(Lacking("[metrics]\nlisten = \"127.0.0.1:9415\"\n") == "");
+  CHECK(Lacking("[metrics]\nlisten = \"0.0.0.0:9415\"\nallow_remote = true\n") == "");
+}
+
+TEST_CASE("FindLacks goes by what this user may do") {
+  if (::geteuid() != 0) {
+    WARN("skipped: takes root, to be another user");
+    return;
+  }
+  const pid_t other = ::fork();
+  REQUIRE(other >= 0);
+  if (other == 0) {
+    const Machine machine{.cpus = {0}, .memory = {.bytes = GiB(1), .source = "a cgroup"}};
+    const bool changed = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    const auto refused = [&](const char* text, const char* key) {
+      const absl::StatusOr<Options> options = ParseConfig(text, "f", {}, machine);
+      return absl::StrContains(options.status().message(), key);
+    };
+    const bool right =
+        refused("[daemon]\nstate_dir = \"/root/abc\"\n", "f:2:13: daemon.state_dir: /root/abc: Permission denied") &&
+        refused("[session]\nsocket = \"/etc/a.sock\"\n", "f:2:10: session.socket: ") &&
+        refused("[session]\nsocket = \"/etc/new/a.sock\"\n", "f:2:10: session.socket: ") &&
+        refused("[admin]\nsocket_group = \"root\"\n",
+                "f:2:16: admin.socket_group: \"root\", of which this process is no member") &&
+        !refused("[admin]\nsocket_group = \"nogroup\"\n", "admin.socket_group");
+    ::_exit(changed && right ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(other, &status, 0) == other);
+  CHECK(status == 0);
+}
+
+TEST_CASE("FindLacks asks for TLS files that fit, and where it asks for all, for a certificate in time") {
+  const test::CertificateAuthority certificates;
+  certificates.Sign("node", "DNS:node");
+  certificates.Sign("other", "DNS:other");
+  certificates.Sign("old", "DNS:old", -1);
+  Machine machine = ThisMachine();
+  const auto said = [&](const std::string& certificate, const std::string& key) {
+    const std::string text =
+        absl::StrCat("[admin]\nlisten = \"127.0.0.1:9416\"\n[tls]\ncertificate_file = \"", certificates.file(certificate),
+                     "\"\nkey_file = \"", certificates.file(key), "\"\nca_file = \"", certificates.file("ca.crt"), "\"\n");
+    return std::string(ParseConfig(text, "f", {}, machine).status().message());
+  };
+  CHECK(said("node.crt", "node.key") == "");
+  CHECK_THAT(said("node.crt", "other.key"),
+             Catch::StartsWith("f:5:12: tls.key_file: ") && Catch::Contains("isn't the key of"));
+  CHECK_THAT(said("node.key", "node.key"),
+             Catch::StartsWith("f:4:20: tls.certificate_file: ") && Catch::Contains("no certificate"));
+  CHECK(said("old.crt", "old.key") == "");  // a start waits for the next one
+  machine.asks_all = true;
+  CHECK(said("node.crt", "node.key") == "");
+  CHECK_THAT(said("old.crt", "old.key"),
+             Catch::StartsWith("f:4:20: tls.certificate_file: ") && Catch::Contains("whose time is over"));
+}
+
+TEST_CASE("FindLacks asks for disks where it asks for all") {
+  const test::TempDir dir;
+  Machine machine = ThisMachine();
+  const auto said = [&](const std::string& ssd) {
+    return std::string(ParseConfig("[ssd]\n" + ssd, "f", {}, machine).status().message());
+  };
+  const std::string missing = "path = \"" + dir / "no/ssd" + "\"\n", both = dir / "a" + ":" + dir / "b";
+  const std::string large = "capacity = \"1024TiB\"\npath = \"" + both + "\"\n";
+  CHECK(said(missing + large.substr(0, large.find('\n') + 1)) == "");  // a start serves from DRAM
+  machine.asks_all = true;
+  CHECK(said("path = \"" + dir / "ssd" + "\"\n") == "");
+  CHECK_THAT(said(missing),
+             Catch::StartsWith("f:2:8: ssd.path: ") && Catch::Contains("there is no directory " + dir / "no"));
+  CHECK_THAT(said("path = \"/dev/null/x\"\n"), Catch::StartsWith("f:2:8: ssd.path: \"/dev/null/x\": "));
+  CHECK_THAT(said(large),
+             Catch::StartsWith("f:2:12: ssd.capacity: 1024TiB, of which 1024TiB in ssd.path \"" + both + "\"; allowed: "));
+  CHECK(said("enabled = false\n" + large) == "");
 }
 
 TEST_CASE("FindLacks names the key of a default that this machine hasn't room for") {
