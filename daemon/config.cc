@@ -208,15 +208,16 @@ class Reader {
     Note(at, absl::StrCat(what, ": ", found, "; allowed: ", allowed));
   }
   void UnknownSection(const Place& at, absl::string_view section) {
-    Refuse(at, absl::StrCat("[", section, "]"), absl::StrCat("unknown section", DidYouMean(section, SectionNames())),
-           SectionList());
+    Refuse(at, absl::StrCat("[", WithoutSecrets(section), "]"),
+           absl::StrCat("unknown section", DidYouMean(section, SectionNames())), SectionList());
   }
   void UnknownKey(const Place& at, absl::string_view section, absl::string_view name) {
     std::string hint = DidYouMean(name, KeyNames(section));
     for (const ConfigKey& key : ConfigKeys()) {
       if (hint.empty() && key.name == name) hint = absl::StrCat(" (did you mean ", key.section, ".", name, "?)");
     }
-    Refuse(at, absl::StrCat(section, ".", name), absl::StrCat("unknown key", hint), absl::StrJoin(KeyNames(section), ", "));
+    Refuse(at, WithoutSecrets(absl::StrCat(section, ".", name)), absl::StrCat("unknown key", hint),
+           absl::StrJoin(KeyNames(section), ", "));
   }
 
   void Take(const std::string& section, const std::string& name, const ConfigValue& value, const Places& at) {

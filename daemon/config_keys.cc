@@ -292,8 +292,24 @@ bool IsTenantName(absl::string_view text) {
   });
 }
 
-std::string Quoted(absl::string_view text) {
+std::string WithoutSecrets(absl::string_view text) {
+  const size_t colon = text.find(":/");
+  if (colon == absl::string_view::npos) return std::string(text);
+  const size_t begin = std::min(text.find_first_not_of('/', colon + 1), text.size());
+  absl::string_view rest = text.substr(begin);
+  std::string shown(text.substr(0, begin));
+  if (const size_t at = rest.rfind('@'); at != absl::string_view::npos) {
+    shown += "***";
+    rest = rest.substr(at);
+  }
+  const size_t query = rest.find('?');
+  return absl::StrCat(shown, rest.substr(0, query), query == absl::string_view::npos ? "" : "?***");
+}
+
+std::string Quoted(absl::string_view whole) {
   constexpr size_t kShown = 80;
+  const std::string without = WithoutSecrets(whole);  // before it is cut: an '@' may be behind that
+  const absl::string_view text = without;
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, kShown)), "\"") + (text.size() > kShown ? "..." : "");
 }
 

@@ -82,7 +82,10 @@ bool IsTenant(absl::string_view name, const std::map<std::string, std::string>& 
 // "" when a tenant's quota may be so large, else what is allowed.
 std::string CheckQuota(Bytes bytes);
 
-// `text` in quotes, control characters escaped, cut after 80 characters.
+// `text` with *** for what may be secret where it is a URL, even a wrong one: all before its last '@', and after its first '?'.
+std::string WithoutSecrets(absl::string_view text);
+
+// `text` without secrets, in quotes, control characters escaped, cut after 80 characters.
 std::string Quoted(absl::string_view text);
 
 }  // namespace kvist::daemon

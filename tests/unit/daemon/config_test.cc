@@ -297,6 +297,26 @@ TEST_CASE("ParseConfig refuses impossible values of every kind") {
   }
 }
 
+TEST_CASE("ParseConfig shows no password of a URL that it refuses") {
+  const std::string far(100, 'x');
+  for (const std::string url : {"redis://me:hunter2@h:1", "redis:/me:hunter2@h:1", "redis://me:hun@ter2@h:1/?a=hunter2",
+                                "redis://h:1/x?password=hunter2", "s3://hunter2@b", "https://hunter2@h/"}) {
+    INFO(url);
+    for (const std::string key : {"store", "s3_endpoint", "lookup_wait"}) {
+      if (key == "s3_endpoint" || url[0] != 's') {
+        const absl::StatusOr<Options> file = ParseConfig(absl::StrCat("[remote]\n", key, " = \"", url, "/ \"\n"), "f");
+        CHECK_FALSE(file.ok());
+        CHECK_FALSE(absl::StrContains(file.status().message(), "hunter2"));
+        CHECK_FALSE(absl::StrContains(file.status().message(), "ter2"));
+      }
+      CHECK_FALSE(absl::StrContains(Refusal("", {absl::StrCat("remote.", key, "=", url, "/ ")}), "ter2"));
+    }
+    CHECK_FALSE(absl::StrContains(Refusal("", {absl::StrCat("remote.store ", url)}), "ter2"));
+  }
+  CHECK_FALSE(absl::StrContains(Refusal("", {"remote.store=redis://me:hunter2" + far + "@h"}), "hunter2"));
+  CHECK_THAT(Refusal("", {"remote.store=redis://me:hunter2@h:1"}), Catch::Contains("\"redis://***@h:1\""));
+}
+
 TEST_CASE("ParseConfig names the key that was meant") {
   CHECK(
       Refusal("[pool]\nbyte = 1") ==
