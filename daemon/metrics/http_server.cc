@@ -1,44 +1,20 @@
 #include "daemon/metrics/http_server.h"
 
-#include <httplib.h>
 #include <prometheus/text_serializer.h>
-#include <pthread.h>
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <semaphore>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/metrics/http_port.h"
 #include "storage/base/check.h"
 
 namespace kvist::metrics {
 namespace {
 
-constexpr size_t kThreads = 4;         // a scraper, a prober, and two people
-constexpr ptrdiff_t kWaitingMax = 64;  // accepted, not yet answered; more wait in the kernel's backlog
-constexpr auto kPatience = std::chrono::seconds(2);
 constexpr size_t kBodyMax = 1 << 10;  // nobody has anything to send
-
-// A pool of threads whose queue is bounded: the accepting thread waits when it is full.
-class BoundedPool : public httplib::TaskQueue {
- public:
-  void enqueue(std::function<void()> task) override {
-    room_.acquire();
-    pool_.enqueue([this, task = std::move(task)] {
-      task();
-      room_.release();
-    });
-  }
-  void shutdown() override { pool_.shutdown(); }
-
- private:
-  std::counting_semaphore<kWaitingMax> room_{kWaitingMax};
-  httplib::ThreadPool pool_{kThreads};
-};
 
 void Say(httplib::Response& response, bool good, const std::string& text) {
   response.status = good ? 200 : 503;
@@ -69,8 +45,7 @@ std::string Failing(const std::vector<Health::Row>& rows) {
 
 struct HttpServer::State {
   Options options;
-  httplib::Server server;
-  std::thread thread;
+  HttpPort server;
   int port = 0;
 
   void Route() {
@@ -105,12 +80,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) 
   KVIST_CHECK(options.metrics != nullptr && options.health != nullptr && options.live != nullptr);
   auto state = std::make_unique<State>();
   state->options = std::move(options);
-  httplib::Server& server = state->server;
-  server.new_task_queue = [] { return new BoundedPool; };
-  server.set_read_timeout(kPatience);
-  server.set_write_timeout(kPatience);
-  server.set_keep_alive_max_count(1);  // no caller keeps a thread
-  server.set_keep_alive_timeout(2);    // for the first request, too; kPatience
+  HttpPort& server = state->server;
   server.set_payload_max_length(kBodyMax);
   // Not httplib's own choice, SO_REUSEPORT: by that two kvistds would share a port, and each answer half the scrapes.
   server.set_socket_options([](socket_t fd) {
@@ -133,17 +103,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Create(Options options) 
     return absl::UnavailableError(
         absl::StrCat("can't listen on ", where, ": ", error == 0 ? "no such address" : std::strerror(error)));
   }
-  State* raw = state.get();
-  state->thread = std::thread([raw] { raw->server.listen_after_bind(); });
-  ::pthread_setname_np(state->thread.native_handle(), "kvist-metrics");
-  while (!server.is_running()) std::this_thread::yield();  // else the stop of a server that never ran would be lost
+  server.Start();
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 
-HttpServer::~HttpServer() {
-  state_->server.stop();
-  state_->thread.join();
-}
+HttpServer::~HttpServer() = default;
 
 uint16_t HttpServer::port() const { return static_cast<uint16_t>(state_->port); }
 

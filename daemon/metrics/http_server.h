@@ -21,8 +21,8 @@ namespace kvist::metrics {
 //   /readyz?verbose   the same status with a line for each part: "[+] pool ok", "[-] reactor: why", "[!] SSD tier: why" for what can be
 //                     done without
 //
-// It answers a few callers at a time and gives each 2 s to send its request; others wait in the kernel. There is no authentication:
-// what it tells are counts and the names of tenants, and it changes nothing.
+// A caller has 2 s to send its request and 2 s to take the answer, and keeps nobody waiting (http_port.h). There is no authentication: what
+// it tells are counts and the names of tenants, and it changes nothing.
 // Lifecycle: Create serves when it returns -> the destructor answers those that are being answered, and closes the port.
 // Threads: Create and destroy on one. What is given here is called on the server's threads, several at once.
 class HttpServer {

@@ -19,6 +19,7 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/free_port.h"
 #include "tests/support/recovery.h"
+#include "tests/support/slow_callers.h"
 #include "tests/support/temp_dir.h"
 
 using Catch::Contains;
@@ -425,4 +426,21 @@ TEST_CASE("A daemon whose metrics port is taken serves engines all the same") {
   REQUIRE(engine.status.message == "");
   CHECK(engine.StoreAll(engine.Keys(1, 2)).status == KVIST_OK);
   CHECK(At(first.Scrape(), "kvist_store_chunks_total") == 0);
+}
+
+TEST_CASE("A prober is answered while others hold connections to the port, say nothing, or a byte a second") {
+  const Observed observed;
+  const kvist::test::SlowCallers silent(observed.port, 64, "");
+  const kvist::test::SlowCallers slow(observed.port, 64, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  // Until all had their time: some have been closed then, and others are there.
+  CHECK(Eventually([&] {
+    for (const char* path : {"/livez", "/readyz", "/metrics"}) {
+      httplib::Client client("127.0.0.1", observed.port);
+      client.set_read_timeout(3);
+      const auto answer = client.Get(path);
+      REQUIRE(answer);
+      CHECK(answer->status == 200);
+    }
+    return silent.made_again() >= 64 && slow.made_again() >= 64;
+  }));
 }

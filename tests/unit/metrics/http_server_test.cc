@@ -1,29 +1,38 @@
 #include "daemon/metrics/http_server.h"
 
 #include <httplib.h>
+#include <poll.h>
 #include <prometheus/metric_family.h>
 #include <sys/socket.h>
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "storage/base/clock.h"
 #include "storage/base/unique_fd.h"
+#include "tests/support/slow_callers.h"
 
 namespace kvist::metrics {
 namespace {
 
 using Catch::Contains;
+using Catch::EndsWith;
 
 class OneGauge : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
-    prometheus::MetricFamily family{"kvist_test", "A test.", prometheus::MetricType::Gauge, {}};
+    prometheus::MetricFamily family{
+        "kvist_test" + std::string(name_bytes, 'x'), "A test.", prometheus::MetricType::Gauge, {}};
     family.metric.emplace_back().gauge.value = 7;
     return {family};
   }
+
+  size_t name_bytes = 0;  // more than usual
 };
 
 struct Served {
@@ -102,23 +111,61 @@ TEST_CASE("HttpServer says that a port is taken, and leaves it when it ends") {
   CHECK(served.Get("/livez")->status == 200);
 }
 
-TEST_CASE("HttpServer serves while others hold connections on which they say nothing") {
-  Served served;
-  std::vector<UniqueFd> silent;
-  for (int i = 0; i < 8; ++i) {
-    UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(served.server->port());
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    REQUIRE(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    silent.push_back(std::move(fd));
+TEST_CASE("HttpServer answers whoever asks while others hold connections, say nothing, or a byte a second") {
+  const Served served;
+  const uint16_t port = served.server->port();
+  const test::SlowCallers silent(port, 64, "");
+  const test::SlowCallers slow(port, 64, "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  // Until all had their time: some have been closed then, and others are there.
+  const absl::Time end = MonotonicNow() + absl::Seconds(30);
+  while ((silent.made_again() < 64 || slow.made_again() < 64) && MonotonicNow() < end) {
+    httplib::Client client("127.0.0.1", port);
+    client.set_read_timeout(3);
+    const auto answer = client.Get("/livez");
+    REQUIRE(answer);
+    CHECK(answer->status == 200);
   }
-  httplib::Client client("127.0.0.1", served.server->port());
-  client.set_read_timeout(60);
-  const auto answer = client.Get("/livez");
-  REQUIRE(answer);
-  CHECK(answer->status == 200);
+  CHECK(silent.made_again() >= 64);
+  CHECK(slow.made_again() >= 64);
+}
+
+TEST_CASE("HttpServer answers whoever asks while more hold connections than it takes") {
+  const Served served;
+  const test::SlowCallers silent(served.server->port(), 400, "");
+  const absl::Time end = MonotonicNow() + absl::Seconds(30);
+  while (silent.made_again() < 400 && MonotonicNow() < end) CHECK(served.Get("/livez")->status == 200);
+  CHECK(silent.made_again() >= 400);
+}
+
+TEST_CASE("HttpServer closes a connection whose answer isn't taken") {
+  Served served;
+  served.metrics.name_bytes = size_t{64} << 20;  // more than the kernel keeps for a socket
+  const UniqueFd socket = test::ConnectTo(served.server->port());
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  REQUIRE(::send(socket.get(), request.data(), request.size(), 0) == static_cast<ssize_t>(request.size()));
+  pollfd hang_up{socket.get(), POLLRDHUP, 0};
+  REQUIRE(::poll(&hang_up, 1, 20'000) == 1);
+  std::string part(size_t{1} << 20, '\0');
+  size_t taken = 0;
+  for (ssize_t n = 0; (n = ::recv(socket.get(), part.data(), part.size(), 0)) > 0;) taken += static_cast<size_t>(n);
+  CHECK(taken < served.metrics.name_bytes);
+  CHECK(served.Get("/livez")->status == 200);
+}
+
+TEST_CASE("HttpServer takes a request in parts, and answers one whose sender has said all") {
+  const Served served;
+  const UniqueFd socket = test::ConnectTo(served.server->port());
+  for (const std::string part : {"GET /li", "vez HTTP/1.1\r\nHost: local", "host\r\n\r", "\n"}) {
+    REQUIRE(::send(socket.get(), part.data(), part.size(), 0) == static_cast<ssize_t>(part.size()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // else the kernel makes them one
+  }
+  REQUIRE(::shutdown(socket.get(), SHUT_WR) == 0);
+  std::string answer(4096, '\0');
+  size_t size = 0;
+  for (ssize_t n = 0; (n = ::recv(socket.get(), answer.data() + size, answer.size() - size, 0)) > 0;)
+    size += static_cast<size_t>(n);
+  answer.resize(size);
+  CHECK_THAT(answer, Contains("200 OK") && Contains("Connection: close") && EndsWith("\r\n\r\nok\n"));
 }
 
 }  // namespace
