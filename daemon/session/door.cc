@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kAtOnce = 64;  // then it is the guests' turn
 constexpr size_t kReasonBytesMax = 4096;
-constexpr absl::Duration kLogPace = absl::Seconds(1);
 
 UniqueFd Spare() { return UniqueFd(::eventfd(0, EFD_CLOEXEC)); }
 
@@ -112,13 +111,10 @@ void Door::TurnAway(UniqueFd socket, const absl::Status& why) {
   if (!shm::EndWithoutDescriptors(socket.get())) calls_.close(of, std::move(socket));
 }
 
-// A flood of refusals is a line a second, not one each.
+// A flood of refusals is a line a second, not one each; whoever's they are.
 void Door::LogRefusal(const std::string& why) {
-  ++unlogged_;
-  if (MonotonicNow() - logged_ < kLogPace) return;
-  calls_.log(absl::StrCat("connections are refused: ", why, " (", unlogged_, " since the last such line)"));
-  logged_ = MonotonicNow();
-  unlogged_ = 0;
+  if (const uint64_t lines = pace_.Take(0, MonotonicNow()); lines > 0)
+    calls_.log(absl::StrCat("connections are refused: ", why, Unwritten(lines)));
 }
 
 }  // namespace kvist::session

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
+#include "daemon/session/line_pace.h"
 #include "daemon/session/peer.h"
 #include "storage/base/unique_fd.h"
 
@@ -71,8 +71,7 @@ class Door {
   Calls calls_;
   uint32_t guests_ = 0;
   std::unordered_map<uid_t, uint32_t> guests_of_;  // uid -> how many of them
-  uint64_t unlogged_ = 0;                          // refusals since the last line
-  absl::Time logged_ = absl::InfinitePast();
+  LinePace pace_{1};
 };
 
 }  // namespace kvist::session

@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/session/closer.h"
 #include "daemon/session/door.h"
+#include "daemon/session/line_pace.h"
 #include "daemon/session/listening_socket.h"
 #include "daemon/session/probe_check.h"
 #include "proto/session.pb.h"
@@ -37,6 +38,8 @@ namespace kvist::session {
 namespace {
 
 constexpr absl::Duration kHandshake = absl::Seconds(10);
+constexpr uint32_t kRefusalsAtOnce = 8;  // lines of a user; as many as the workers of one engine, which are refused together
+constexpr uint32_t kSessionsAtOnce = 128;  // lines of a user about its sessions: several engines come and go
 constexpr Bytes kCheckedAtOnce = MiB(16);  // of probe pages: some milliseconds, which others wait
 
 // What an epoll event is about, in its data word: kind in the low two bits, the connection's number above.
@@ -104,12 +107,20 @@ struct Listener::State {
   std::unordered_map<uint64_t, Connection> connections;
   std::deque<uint64_t> checks;  // of connections, in turns; some may be gone
   uint64_t next_number = 1;
+  LinePace refusals{kRefusalsAtOnce}, comings{kSessionsAtOnce}, goings{kSessionsAtOnce};
   bool stopping = false;
 
   Closer closer;  // last: it calls Post until it goes
 
   void Log(bool warning, const std::string& text) const {
     if (options.log) options.log(warning, text);
+  }
+
+  void Log(bool warning, const Connection& connection, LinePace* pace, const std::string& what) {
+    const uint64_t lines = pace->Take(connection.peer.uid, MonotonicNow());
+    if (lines == 0) return;
+    const LogSubject about(connection.Subject());
+    Log(warning, absl::StrCat(connection.Describe(), what, Unwritten(lines)));
   }
 
   void Count(Ending ending) const {
@@ -294,10 +305,9 @@ struct Listener::State {
     connection.memory_fd.reset();
     connection.doorbell_fd.reset();
     if (!sent.ok()) return Drain(&connection, Ending::kHungUp, "it can't be welcomed");
-    const LogSubject about(connection.Subject());
     const std::string where =
         connection.numa_node < 0 ? "" : absl::StrCat(", its memory near NUMA node ", connection.numa_node);
-    Log(false, absl::StrCat(connection.Describe(), " is served in space ", connection.SpaceName(), where));
+    Log(false, connection, &comings, absl::StrCat(" is served in space ", connection.SpaceName(), where));
   }
 
   // Ends a connection that did something wrong, telling it what.
@@ -323,9 +333,8 @@ struct Listener::State {
     Erase(connection->number);
   }
 
-  void Tell(const Connection& connection, const absl::Status& why) const {
-    const LogSubject about(connection.Subject());
-    Log(true, absl::StrCat(connection.Describe(), " is refused: ", why.message()));
+  void Tell(const Connection& connection, const absl::Status& why) {
+    Log(true, connection, &refusals, absl::StrCat(" is refused: ", why.message()));
     Refuse(connection.socket.get(), why);
   }
 
@@ -344,8 +353,7 @@ struct Listener::State {
 
   void Drain(Connection* connection, Ending ending, std::string_view why) {
     Count(ending);
-    const LogSubject about(connection->Subject());
-    Log(false, absl::StrCat(connection->Describe(), " ends: ", absl::string_view(why.data(), why.size())));
+    Log(false, *connection, &goings, absl::StrCat(" ends: ", absl::string_view(why.data(), why.size())));
     connection->stage = Connection::Stage::kDraining;
     Unwatch(*connection);
     const uint64_t number = connection->number;

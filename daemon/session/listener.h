@@ -13,7 +13,7 @@
 
 namespace kvist::session {
 
-// What happened to an engine's connection, for the log: one line each, no tokens, no keys.
+// What happened to an engine's connection, for the log: one line each while a user has few, no tokens, no keys.
 using LogLine = std::function<void(bool warning, const std::string& text)>;
 
 // How a connection ended, for whoever counts.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -13,11 +14,13 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/numa_nodes.h"
+#include "tests/support/raw_client.h"
 #include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
+using kvist::test::RawClient;
 using kvist::test::StderrTo;
 using kvist::test::TempDir;
 
@@ -96,4 +99,44 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
   CHECK(served >= 2);
   CHECK(near_a_node == (kvist::test::TellsNumaNodes() ? 1 : 0));  // the worker's
   CHECK(records >= 6);                                            // it served two sessions, refused two, and stopped
+}
+
+TEST_CASE(
+    "A client that is refused in a loop, or comes and goes in one, writes some lines into the log, not one each time") {
+  TempDir dir;
+  const std::string log = dir.path() + "/log";
+  constexpr int kTimes = 2000;
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const StderrTo file(log);
+    const DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "pool.touch_threads=0", "log.level=info"});
+    // Until a second is over, too: then there is a line that tells of the others.
+    for (int i = 0; i < kTimes || std::chrono::steady_clock::now() - begin < std::chrono::seconds(3); ++i) {
+      RawClient client(daemon);
+      if (i % 2 == 0) {
+        client.SendBytes("no ClientFrame", {});
+        CHECK(client.Receive()->has_refused());
+      } else {
+        client.Open();
+      }
+    }
+  }
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - begin).count() + 1;
+  std::ifstream lines(log);
+  std::string line;
+  int refused = 0, served = 0, ended = 0, told = 0;
+  while (std::getline(lines, line)) {
+    refused += line.find(" is refused: ") != std::string::npos ? 1 : 0;
+    served += line.find(" is served in ") != std::string::npos ? 1 : 0;
+    ended += line.find(" ends: ") != std::string::npos ? 1 : 0;
+    told += line.find(" since the last such line)") != std::string::npos ? 1 : 0;
+  }
+  INFO(seconds << " s: " << refused << " refused, " << served << " served, " << ended << " ended, " << told << " told");
+  for (const int count : {refused, served, ended}) {
+    CHECK(count >= 8);
+    CHECK(count <= 128 + seconds);
+  }
+  CHECK(refused <= 8 + seconds);
+  CHECK(told > 0);
 }
