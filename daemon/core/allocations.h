@@ -44,6 +44,7 @@ class Swaps {
 
   bool Written(const SwapRange& range) const;
   uint32_t layers() const { return layers_; }
+  bool quiet() const { return running_.empty(); }
 
  private:
   struct Running {
@@ -63,6 +64,9 @@ class Swaps {
 };
 
 // A private allocation: slots of chunks without keys, which the instance's engine fills and reads as it likes.
+//
+// Lifecycle: alive -> freed, or its session is closed: its chunks go, but for those that copies hold -> its last copy is quiet. Till then
+//   all its bytes count for its instance and tenant: else a client that frees under copies, again and again, would hold any number.
 struct Allocation {
   InstanceId instance;
   SessionId session;  // ends with it

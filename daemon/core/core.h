@@ -144,7 +144,7 @@ struct CoreStatus {
   uint64_t leases = 0;
   uint64_t pins = 0;
   uint64_t allocations = 0;
-  Bytes private_bytes{};  // of slots
+  Bytes private_bytes{};  // of slots, also of allocations that were freed under copies
   uint64_t ops = 0;
   uint64_t sessions = 0;
   uint64_t instances = 0;
@@ -576,6 +576,7 @@ class Core {
   void Abandon(ChunkIndex chunk);
   void EndLease(LeaseId lease);
   void EndAllocation(AllocationId allocation);
+  void CountNoLonger(AllocationId allocation);
   void SwapEnded(const Op& op, OpId id, bool ok);
   Bytes PinBudget(TenantId tenant) const;
   // A use of the chunk has ended (a lease, a copy, a store that passed it): it was used last now, or goes if it was only waiting.

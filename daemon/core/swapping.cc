@@ -77,15 +77,22 @@ void Core::On(const FreeAsked& event, Effects*) {
 }
 
 void Core::EndAllocation(AllocationId id) {
+  Allocation& allocation = allocations_[id];
+  KeepNoLonger(std::exchange(allocation.chunks, {}));  // those that a copy holds go with it
+  if (!allocation.swaps.quiet()) return allocations_.Retire(id);
+  CountNoLonger(id);
+}
+
+void Core::CountNoLonger(AllocationId id) {
   const Allocation allocation = allocations_.Take(id);
   private_bytes_ -= allocation.bytes;
   tenants_[allocation.tenant].private_bytes -= allocation.bytes;
-  KeepNoLonger(allocation.chunks);  // those that a copy holds go with it
 }
 
 void Core::SwapEnded(const Op& op, OpId id, bool ok) {
-  Allocation* allocation = allocations_.Find(op.allocation, sessions_.Find(op.session)->instance);
-  if (allocation != nullptr) allocation->swaps.End(id, ok);  // else it was freed meanwhile
+  Swaps& swaps = allocations_[op.allocation].swaps;  // it counts as long as a copy of it runs
+  swaps.End(id, ok);
+  if (swaps.quiet() && allocations_.Retired(op.allocation)) CountNoLonger(op.allocation);
 }
 
 void Core::On(const SwapAsked& event, Effects* out) {

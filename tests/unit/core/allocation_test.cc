@@ -112,12 +112,46 @@ TEST_CASE("An allocation ends with its session, but not under a copy") {
   f.Do(SessionClosed{scheduler});
   CHECK(absl::IsAborted(Swap(f, rank0, kOut, id, 0, 1).ended.status));  // at once
   f.PassTime(absl::ZeroDuration());
+  CHECK_FALSE(f.core->has_work());
   CHECK(f.core->status().allocations == 0);
   CHECK(f.slots->live_slots() == 4);  // a copy writes there
+  CHECK(f.core->status().private_bytes == KiB(16));
   const Effects effects = f.Finish(out.copy->op);
   CHECK(std::get<OpEnded>(effects[0]).status.ok());
   CHECK(f.slots->live_slots() == 0);
+  CHECK(f.core->status().private_bytes == Bytes{0});
   CHECK(f.core->status().chunks == 0);
+}
+
+TEST_CASE("What copies still hold of a freed allocation counts: freeing under them gets nobody more than its share") {
+  CoreFixture::Options options;
+  options.core.private_share = 0.5;  // 8 of 16 slots: 4 chunks of two ranks
+  CoreFixture f(options);
+  const SessionId first = f.Worker("engine", Space(), 0), second = f.Worker("engine", Space(), 0);
+  const AllocationId id = Allocate(f, first, 3).allocation;
+  const Swapped out = Swap(f, first, kOut, id, 0, 1), beside = Swap(f, second, kOut, id, 1, 2);
+  REQUIRE(out.copy.has_value());
+  REQUIRE(beside.copy.has_value());
+  SECTION("freed") { f.Do(FreeAsked{first, id}); }
+  SECTION("its session is gone") {
+    f.Do(SessionClosed{first});
+    f.PassTime(absl::ZeroDuration());
+  }
+  SECTION("its instance is gone, and another of its name there") {
+    f.Do(FreeAsked{first, id});
+    f.Do(SessionClosed{first});
+    f.Do(SessionClosed{second});
+  }
+  const SessionId third = f.Worker("engine", Space(), 0), other = f.Worker("other", Space(), 0);
+  CHECK(absl::IsAborted(Swap(f, third, kOut, id, 0, 1).ended.status));
+  f.Do(FreeAsked{third, id});  // again: ignored
+  for (const SessionId session : {third, other}) CHECK(absl::IsResourceExhausted(Allocate(f, session, 2).status));
+  f.Finish(out.copy->op);
+  CHECK(absl::IsResourceExhausted(Allocate(f, third, 2).status));  // all of it, till the last is quiet
+  f.Finish(beside.copy->op);
+  CHECK(f.core->status().private_bytes == Bytes{0});
+  CHECK(f.slots->live_slots() == 0);
+  CHECK(Allocate(f, third, 4).status.ok());
 }
 
 TEST_CASE("A tenant has its share of private allocations, under however many names its engines come") {
