@@ -220,9 +220,12 @@ const std::vector<ConfigKey>& ConfigKeys() {
               "that were used longest ago.",
               Choice(KVIST_FIELD(eviction, policy), {"lhd", "lru"})),
 
-      Live("What the pins of one tenant may keep, as a share of its quota (without one: of the pool).",
+      Live("What the pins of one tenant may keep, as a share of its quota (without one: of what all quotas leave of the "
+           "pool).",
            Share(KVIST_FIELD(pin, share))),
-      Live("What the private allocations of one engine may take (KV that it swaps out), as a share of the pool.",
+      Live("What the private allocations of one engine may take (KV that it swaps out), as a share of the pool; and those "
+           "of a "
+           "tenant, as a share of its quota (without one: of what all quotas leave of the pool).",
            Share(KVIST_FIELD(swap, share))),
 
       AtStart("Prometheus and health checks read here, without a password: /metrics, /livez, /readyz. \"\" switches it off.",

@@ -56,10 +56,10 @@ struct CoreOptions {
   absl::Duration doubt = absl::Seconds(60);
   // What one instance's leases may keep, as a share of the pool. Larger: one engine can keep others from storing.
   double lease_share = 0.5;
-  // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of its quota. Larger: a
-  // preempting engine can empty others' caches more.
+  // What one instance's private allocations may take, as a share of the pool, and a tenant's as a share of what it is entitled
+  // to (Tenants::EntitledTo). Larger: a preempting engine can empty others' caches more.
   double private_share = 0.25;
-  // What one tenant's pins may keep, as a share of its quota. Larger: less room for what isn't pinned.
+  // What one tenant's pins may keep, as a share of what it is entitled to. Larger: less room for what isn't pinned.
   double pin_share = 0.5;
   // What one Tick does of long work (Core::work): clearing, reaping, ending what dead sessions held. Larger: that is faster,
   // requests behind it wait longer (10 to 100 ns each).

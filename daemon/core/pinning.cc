@@ -9,7 +9,7 @@
 
 namespace kvist::core {
 
-Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_[tenant].quota, options_.pin_share); }
+Bytes Core::PinBudget(TenantId tenant) const { return ShareOf(tenants_.EntitledTo(tenant), options_.pin_share); }
 
 absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std::span<const ChunkKey> keys, PinWish wish) {
   KVIST_CHECK(keys.size() <= kKeysMax);

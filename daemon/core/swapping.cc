@@ -33,7 +33,7 @@ void Core::On(const AllocateAsked& event, Effects* out) {
   }
   // Names of instances are the client's: the tenant's bound is what keeps others' part of the pool theirs.
   const Tenant& tenant = tenants_[space.tenant];
-  const Bytes tenant_most = ShareOf(tenant.quota, options_.private_share);
+  const Bytes tenant_most = ShareOf(tenants_.EntitledTo(space.tenant), options_.private_share);
   if (tenant.private_bytes + bytes > tenant_most) {
     return refuse(
         absl::ResourceExhaustedError(absl::StrCat(bytes.value, " bytes; the tenant has ", tenant.private_bytes.value,

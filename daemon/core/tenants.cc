@@ -60,6 +60,11 @@ ChunkIndex Tenants::NextVictimOf(TenantId id, Victims which) {
   return tenant.clean != nullptr ? tenant.clean->NextOnDisk() : kNoChunk;
 }
 
+Bytes Tenants::EntitledTo(TenantId id) const {
+  const Tenant& tenant = (*this)[id];
+  return tenant.has_quota || promised_ > capacity_ ? tenant.quota : capacity_ - promised_;
+}
+
 Bytes Tenants::Loose() const {
   Bytes loose{};
   for (const Tenant& tenant : tenants_)

@@ -72,6 +72,11 @@ class Tenants {
   // Those that are set, as they were given, also of tenants that haven't come yet.
   const std::map<std::string, Bytes>& quotas() const { return quotas_; }
 
+  // What is the tenant's, whatever others ask for: its quota or, without one, what all quotas leave, which it shares with others of its kind.
+  // Quotas that don't fit promise nothing: then, without one, the pool. What nobody can evict (pins, leases, private allocations) is bounded by
+  // shares of this, so that no tenant's can take what is promised to others. It changes with others' quotas; what is there then stays.
+  Bytes EntitledTo(TenantId tenant) const;
+
   // Takes a victim of the tenant; kNoChunk when it has none. kOnDisk: only one that is on a disk.
   enum class Victims : uint8_t { kAny, kOnDisk };
   ChunkIndex NextVictimOf(TenantId tenant, Victims which = Victims::kAny);

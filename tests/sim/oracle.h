@@ -179,6 +179,8 @@ class Oracle {
   void JudgePin(const PinWish& wish, const absl::Status& status, uint32_t chunks);
   void EndExpiredPins();
   Bytes Needed(SpaceId space, std::span<const ChunkKey> keys, uint32_t position, std::vector<ShardId>* shards);
+  // What pins and leases of a tenant are bounded by shares of.
+  Bytes EntitledTo(const std::string& tenant) const;
   void EndPin(std::map<PinPlace, Pin>::iterator pin);
   void EndAllocation(std::map<uint64_t, Allocation>::iterator allocation);
   // Whether a copy that runs would tear, or be torn by, one of that direction.

@@ -1,5 +1,6 @@
 // What the oracle knows of pins, hints and private allocations.
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -26,6 +27,14 @@ Bytes Oracle::Needed(SpaceId space, std::span<const ChunkKey> keys, uint32_t pos
     }
   }
   return bytes;
+}
+
+Bytes Oracle::EntitledTo(const std::string& tenant) const {
+  Bytes promised{};
+  for (const auto& [name, quota] : options_.quotas) promised += quota;
+  const auto quota = options_.quotas.find(tenant);
+  if (quota != options_.quotas.end()) return std::min(quota->second, slots_.capacity());
+  return promised <= slots_.capacity() ? slots_.capacity() - promised : slots_.capacity();
 }
 
 void Oracle::EndPin(std::map<PinPlace, Pin>::iterator at) {
@@ -76,10 +85,8 @@ void Oracle::JudgePin(const PinWish& wish, const absl::Status& status, uint32_t 
   if (known != pins_.end()) EndPin(known);
   const std::string& tenant = specs_.at(wish.space.value).tenant;
   pinned_[tenant] += pin.bytes;
-  const auto quota = options_.quotas.find(tenant);
-  const Bytes whole = quota == options_.quotas.end() ? slots_.capacity() : quota->second;
-  Expect(static_cast<double>(pinned_[tenant].value) <= static_cast<double>(whole.value) * options_.pin_share, kBudgetsHold,
-         "a tenant's pins keep more than their share");
+  Expect(static_cast<double>(pinned_[tenant].value) <= static_cast<double>(EntitledTo(tenant).value) * options_.pin_share,
+         kBudgetsHold, "a tenant's pins keep more than their share");
   pins_.emplace(name, std::move(pin));
 }
 

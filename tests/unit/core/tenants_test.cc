@@ -257,6 +257,40 @@ TEST_CASE("Who has no quota gets what all quotas leave, and nothing of a full po
   CHECK(Kept(f, a, 100, 16) == 16);
 }
 
+absl::Status PinOf(CoreFixture& f, SessionId session, uint64_t n) {
+  const ChunkKey key = KeyOf(n);
+  return std::get<Answered>(f.Do(PinAsked{session, RequestTag{f.next_tag++}, {&key, 1}}).at(0)).status;
+}
+
+absl::Status AllocateFor(CoreFixture& f, SessionId session, uint32_t chunks) {
+  return std::get<Answered>(f.Do(AllocateAsked{session, RequestTag{f.next_tag++}, GroupId{0}, chunks}).at(0)).status;
+}
+
+TEST_CASE("What nobody can evict of a tenant without a quota is bounded by a share of what all quotas leave") {
+  CoreFixture::Options options = Quotas({{"a", 24}});
+  options.core.pin_share = options.core.private_share = 0.5;
+  CoreFixture f(options);
+  const SessionId a = WorkerOf(f, "a"), c = WorkerOf(f, "c");
+  REQUIRE(Fill(f, c, 100, 8) == 8);
+  for (uint64_t n = 100; n < 104; ++n) CHECK(PinOf(f, c, n).ok());
+  CHECK(absl::IsResourceExhausted(PinOf(f, c, 104)));
+  CHECK(absl::IsResourceExhausted(AllocateFor(f, c, 5)));
+  CHECK(AllocateFor(f, c, 4).ok());
+  CHECK(Fill(f, a, 0, 24) == 24);
+  CHECK(Kept(f, a, 0, 24) == 24);
+
+  // Pins stay when others' quotas leave less; none come.
+  f.Do(QuotaSet{"b", KiB(4 * 8)});
+  CHECK(f.core->pins().size() == 4);
+  CHECK(PinOf(f, c, 100).ok());  // again
+  const std::vector<ChunkKey> last = KeysOf({103});
+  f.Do(UnpinAsked{c, RequestTag{1}, last});
+  CHECK(absl::IsResourceExhausted(PinOf(f, c, 103)));
+  // Quotas that don't fit promise nothing.
+  f.Do(QuotaSet{"b", KiB(4 * 16)});
+  CHECK(PinOf(f, c, 103).ok());
+}
+
 TEST_CASE("Those without a quota keep the rest of the pool, also where slabs end in bytes that no slot fits into") {
   CoreFixture::Options options;
   options.slabs = 16;
