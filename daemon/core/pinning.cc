@@ -15,11 +15,16 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
   KVIST_CHECK(keys.size() <= kKeysMax);
   const TenantId tenant = spaces_[space].tenant;
   const uint32_t position = usable_.Find(space, spaces_[space].epoch, spaces_[space].spec.groups, keys);
-  if (position == 0) return 0;
+  if (keys.empty()) return 0;
   const PinName name{std::move(owner), keys.back(), static_cast<uint32_t>(keys.size()), wish.by_operator};
 
   Pin* known = pins_.Find(space, name);
   const bool over = known != nullptr && known->until <= now_;  // though no Tick has ended it yet: then this is another one
+  if (position == 0) {
+    // Its unpin will come, too, and is not to end what an earlier one has asked for.
+    if (known != nullptr && !over) known->count += wish.by_operator ? 0 : 1;
+    return 0;
+  }
   Lease needed = LeaseOn(space, position, 0);
   if (known != nullptr && !over && known->chunks == position && known->kept == needed.kept && known->until == wish.until) {
     known->count += wish.by_operator ? 0 : 1;

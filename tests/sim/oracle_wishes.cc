@@ -70,11 +70,15 @@ void Oracle::JudgePin(const PinWish& wish, const absl::Status& status, uint32_t 
            "a pin is refused for its budget only");
     return;
   }
-  if (chunks == 0) return;
-  ++coverage_.pins;
+  if (wish.keys.empty()) return;
   const PinPlace name{wish.space.value,
                       {wish.owner, wish.keys.back(), static_cast<uint32_t>(wish.keys.size()), wish.counts == 0}};
   const auto known = pins_.find(name);
+  if (chunks == 0) {
+    if (known != pins_.end()) known->second.count += wish.counts;
+    return;
+  }
+  ++coverage_.pins;
   Pin pin;
   pin.chunks = chunks;
   pin.count = known == pins_.end() ? 1 : known->second.count + wish.counts;

@@ -63,6 +63,26 @@ TEST_CASE("A pin takes what is there, and more of it when it is pinned again") {
   CHECK(f.core->pins()[0].name.asked == 3);
 }
 
+TEST_CASE("Pinning again counts when nothing can be found just then, so that its unpin ends nobody else's") {
+  CoreFixture f;
+  const SessionId session = f.Worker("engine", kSpace);
+  REQUIRE(f.Keep(session, KeysOf({1})) == 1);
+  REQUIRE(Pin(f, session, KeysOf({1})).chunks == 1);
+  const LookupAnswered hit = f.Lookup(session, KeysOf({1}), absl::Seconds(10));
+  const auto load = f.Load(session, hit.lease, 0, 1);
+  REQUIRE(load.has_value());
+  CopyFinished corrupt{load->op, absl::DataLossError("a checksum doesn't match")};
+  corrupt.corrupt = {0};
+  f.Do(corrupt);
+  CHECK(Pin(f, session, KeysOf({1})).chunks == 0);
+  REQUIRE(f.core->pins().size() == 1);
+  CHECK(f.core->pins()[0].count == 2);
+  Unpin(f, session, KeysOf({1}));
+  CHECK(f.core->pins().size() == 1);
+  Unpin(f, session, KeysOf({1}));
+  CHECK(f.core->pins().empty());
+}
+
 TEST_CASE("Pins of a tenant keep at most their share of its quota") {
   CoreFixture::Options options;
   options.core.pin_share = 0.25;  // 4 of 16 slots
