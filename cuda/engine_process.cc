@@ -21,6 +21,8 @@ absl::Status EngineProcess::StillRuns() const {
 template <auto transfer>
 absl::Status EngineProcess::TransferAll(const char* name, std::span<iovec> theirs, std::span<iovec> ours) const {
   while (!theirs.empty()) {
+    if constexpr (transfer == ::process_vm_writev)
+      KVIST_RETURN_IF_ERROR(StillRuns());  // before each: it can't be taken back
     const ssize_t count = transfer(pid_, ours.data(), ours.size(), theirs.data(), theirs.size(), 0);
     if (count > 0) {  // perhaps up to a page that isn't there: the next call says so
       theirs = AfterTransfer(theirs, static_cast<size_t>(count));
@@ -45,7 +47,6 @@ absl::Status EngineProcess::Read(std::span<iovec> theirs, std::span<iovec> ours)
 }
 
 absl::Status EngineProcess::Write(std::span<iovec> theirs, std::span<iovec> ours) const {
-  KVIST_RETURN_IF_ERROR(StillRuns());
   return TransferAll<::process_vm_writev>("process_vm_writev", theirs, ours);
 }
 

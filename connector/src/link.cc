@@ -36,6 +36,8 @@ const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) {
   return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress);
 }
 
+constexpr int64_t kDoorNanos = 300'000'000;  // then it is as good as away, and tried again later
+
 absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -45,7 +47,15 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& path) {
   std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
   UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return ErrnoStatus("socket", errno);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+  const auto connect = [&] { return ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address); };
+  int connected = connect();
+  // Others stand before the door, more than the kernel lets wait: each that is let in makes room for one.
+  const int64_t until = MonotonicNanos() + kDoorNanos;
+  while (connected != 0 && errno == EAGAIN && MonotonicNanos() < until) {
+    ::usleep(1000);
+    connected = connect();
+  }
+  if (connected != 0) {
     if (errno == EACCES || errno == EPERM) {
       return absl::PermissionDeniedError(
           absl::StrCat("this user may not connect to ", path, ": add it to the group of session.socket_group"));

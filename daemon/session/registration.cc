@@ -211,6 +211,12 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
         "KV memory that is in no memfd is copied for processes of kvistd's own uid only: kvistd has uid ", ::geteuid(),
         ", this process ", peer.uid, "; put the KV memory into a memfd (kvist_memory.memfds), or run both as one user"));
   }
+  if (peer.pid == 0) {
+    return absl::PermissionDeniedError(
+        "KV memory that is in no memfd is reached by the process's number, and kvistd can't see this process: it is in "
+        "another "
+        "pid namespace (container). Put the KV memory into a memfd (kvist_memory.memfds), or let both share one");
+  }
   UniqueFd pidfd(::fcntl(peer.pidfd.get(), F_DUPFD_CLOEXEC, 3));
   if (!pidfd) return ErrnoStatus("another descriptor of the engine's process", errno);
   const auto process = std::make_shared<const cuda::EngineProcess>(peer.pid, std::move(pidfd));

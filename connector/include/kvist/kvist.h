@@ -170,7 +170,7 @@ typedef int (*kvist_write_page)(void* context, uint32_t layer, uint32_t page, co
 typedef struct kvist_memory {
   size_t struct_size;
   /* Regions 0 and up, with a layer in each. Sealed with F_SEAL_SHRINK they are mapped, else copied with preadv and pwritev. The client
-   * duplicates them. */
+   * duplicates them. Touch all of them before: a page that kvistd is the first to touch counts as its own in its memory limits. */
   const int* memfds;
   size_t memfd_count;
   const kvist_layer* layers; /* kvist_space.layers of them, or those of its groups, group by group */
@@ -242,7 +242,8 @@ typedef struct kvist_hit {
 /* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the
  * longest prefix that the daemon holds. With `lease_us` > 0 the hit is leased for so long (the daemon caps it); 0 only asks. The first
  * `have` chunks are the engine's own already: they aren't leased, nor fetched from a slower tier, and a load begins behind them; so a hit that
- * is longer than the lease budget can be loaded in parts, too. `hit` is always set: on any error it says 0 chunks, which is a miss. */
+ * is longer than the lease budget can be loaded in parts, too. Only the first 4,096 keys are looked at, 262,144 tokens in chunks of 64:
+ * for longer prompts choose larger chunks. `hit` is always set: on any error it says 0 chunks, which is a miss. */
 KVIST_API kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have,
                                     int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
 
@@ -391,7 +392,8 @@ typedef struct kvist_hint_args {
 } kvist_hint_args;
 
 /* What the engine knows of these chunks (not the whole chain: what other prompts share should not be called ended). Kept with them until
- * they are hit again. Chunks that are ended or never needed again are evicted before all others. */
+ * they are hit again. Chunks that are ended or never needed again are evicted before all others. Nothing waits for a hint: one that finds
+ * kvistd away or its ring full is lost, and the answer is OK. */
 KVIST_API kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args);
 
 /* Computing the KV of tokens [first_token, first_token + token_count) of one prompt took so long (at most an hour), and nothing else was computed
