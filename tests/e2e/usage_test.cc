@@ -1,11 +1,16 @@
 // Programs that are called wrongly: what was wrong, what would be right, and the exit status that their help promises.
 #include <catch2/catch.hpp>
 
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "storage/base/unique_fd.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/temp_dir.h"
 
@@ -63,15 +68,21 @@ TEST_CASE("kvistd names the word that is no command of its, and ends with 2") {
   refused({"config"}, "kvistd config: a command is missing; there are: check, default, dump, diff");
 }
 
-TEST_CASE("A kvistd that can't make the directory of a socket leaves no state directory that wasn't there") {
-  const kvist::test::TempDir dir;
-  // Where a right configuration meets a directory that can't be made, by root neither.
-  const Words start{"--set", "daemon.state_dir=" + dir.path() + "/state", "--set", "session.socket=/proc/kvist/engine.sock",
-                    "--set", "admin.socket=" + dir.path() + "/admin.sock"};
+TEST_CASE("A kvistd whose socket is taken leaves no state directory that wasn't there") {
+  const kvist::test::TempDir dir, others;
+  const std::string taken = others.path() + "/engine.sock";
+  const kvist::UniqueFd living(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, taken.c_str());
+  REQUIRE(::bind(living.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(living.get(), 1) == 0);
+  const Words start{"--set", "daemon.state_dir=" + dir.path() + "/state", "--set", "session.socket=" + taken, "--set",
+                    "admin.socket=" + dir.path() + "/admin.sock"};
   const auto [status, said] = Call("kvistd", start);
   INFO(said);
   CHECK(status == 1);
-  CHECK_THAT(said, Catch::Contains("session.socket: can't make /proc/kvist"));
+  CHECK_THAT(said, Catch::Contains("session.socket: another process answers at " + taken));
   CHECK(std::filesystem::is_empty(dir.path()));
   std::filesystem::create_directory(dir.path() + "/state");
   std::filesystem::permissions(dir.path() + "/state", std::filesystem::perms::owner_all);
