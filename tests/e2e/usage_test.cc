@@ -77,8 +77,8 @@ TEST_CASE("A kvistd whose socket is taken leaves no state directory that wasn't 
   std::strcpy(address.sun_path, taken.c_str());
   REQUIRE(::bind(living.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   REQUIRE(::listen(living.get(), 1) == 0);
-  const Words start{"--set", "daemon.state_dir=" + dir.path() + "/state", "--set", "session.socket=" + taken, "--set",
-                    "admin.socket=" + dir.path() + "/admin.sock"};
+  const Words start{"--set", "daemon.state_dir=" + dir.path() + "/state", "--set", "session.socket=" + taken,
+                    "--set", "admin.socket=" + dir.path() + "/admin.sock"};
   const auto [status, said] = Call("kvistd", start);
   INFO(said);
   CHECK(status == 1);

@@ -1,9 +1,11 @@
 #include "daemon/session/registration.h"
 
-#include <catch2/catch.hpp>
+#include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <functional>
 #include <set>
+#include <string>
 
 #include "proto/session.pb.h"
 #include "storage/base/shm/layout.h"
@@ -74,6 +76,22 @@ TEST_CASE("CheckHello leaves the instance and the rank out of the space") {
   other.set_rank(1);
   CHECK(session::CheckHello(Scheduler(), {}, "t", session::Peer{})->space.digest ==
         session::CheckHello(other, {}, "t", session::Peer{})->space.digest);
+}
+
+TEST_CASE("CheckHello refuses memory of a process that kvistd can't see, with that reason") {
+  v1::Hello worker = Scheduler();
+  worker.set_role(v1::Hello::ROLE_WORKER);
+  v1::KvMemory& memory = *worker.mutable_memory();
+  for (int i = 0; i < 4; ++i) memory.add_layers();
+  memory.add_groups()->set_pages(16);
+  v1::KvMemory::ProcessRegion& region = *memory.add_process_regions();
+  region.set_address(4096);
+  region.set_length(1 << 20);
+  session::Peer peer;  // its number is 0, as the kernel has it of a process in another pid namespace
+  peer.uid = ::geteuid();
+  const absl::Status status = session::CheckHello(worker, {}, "t", peer).status();
+  CHECK(absl::IsPermissionDenied(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("pid namespace") && Catch::Contains("memfds"));
 }
 
 TEST_CASE("CheckHello derives what a chunk takes in a slot on each rank") {
