@@ -185,7 +185,7 @@ TEST_CASE("row 8: a tier that may be larger than its disk works with what fits t
   std::string wrong;
   uint32_t served = 0, asked = 0;
   uint64_t written = 0;
-  for (uint32_t p = 0; p < 4000 && written < uint64_t{768} << 20; ++p) {
+  for (uint32_t p = 0; p < 20000 && written < uint64_t{768} << 20; ++p) {
     REQUIRE(engine.StoreAll(Prompt(engine, 10 + p)).status == KVIST_OK);
     if (p % 8 == 0) {
       const std::vector<kvist_key> again = Prompt(engine, p / 8 % 8);
