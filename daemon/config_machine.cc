@@ -109,6 +109,8 @@ class Lacks {
   }
 
   void AskAddress(absl::string_view section, absl::string_view name, const std::string& listen) {
+    if (!machine_.asks_all)
+      return;  // a network may be late: then the start fails in a way that is tried again, or does without
     const std::optional<ListenAddress> address = ParseListenAddress(listen);
     const std::string why = address.has_value() ? WhyNoAddress(address->host) : "";
     if (!why.empty())

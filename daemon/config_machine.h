@@ -14,7 +14,7 @@ struct Machine {
   std::vector<int> cpus;     // that this process may use, ascending
   pool::MemoryLimit memory;  // that it may ever have
   bool asks_all =
-      false;  // also for what may come by itself: a start does without a disk, and with a certificate that has run out
+      false;  // also for what may come by itself, a disk, an address, a new certificate: a start does without, or is tried again
 };
 Machine ThisMachine();
 

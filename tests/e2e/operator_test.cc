@@ -310,12 +310,10 @@ TEST_CASE("Row 38: configurations with any one thing wrong are refused with its 
                                            remote + "secret_file = \"/nowhere/secret\"\n",
                                            remote + "credentials_file = \"/nowhere/credentials\"\n"};
   // The same of keys that the running kvistd below has from its command line, so that a reload takes them from there.
-  const std::vector<std::string> at_start{"[pool]\nbytes = \"16TiB\"\n",
-                                          "[session]\nsocket = \"/nowhere/at/all/engine.sock\"\n",
-                                          "[admin]\nsocket = \"/nowhere/at/all/admin.sock\"\n",
-                                          "[metrics]\nlisten = \"192.0.2.1:9415\"\nallow_remote = true\n",
-                                          "[session]\nsocket = \"/tmp\"\n",
-                                          "[session]\nsocket = \"/tmp/a.sock\"\n[admin]\nsocket = \"/tmp/./a.sock\"\n"};
+  const std::vector<std::string> at_start{
+      "[pool]\nbytes = \"16TiB\"\n", "[session]\nsocket = \"/nowhere/at/all/engine.sock\"\n",
+      "[admin]\nsocket = \"/nowhere/at/all/admin.sock\"\n", "[session]\nsocket = \"/tmp\"\n",
+      "[session]\nsocket = \"/tmp/a.sock\"\n[admin]\nsocket = \"/tmp/./a.sock\"\n"};
   TempDir dir;
   const std::string file = dir.path() + "/kvistd.toml";
   std::ofstream(file) << "[lease]\nmax = \"1h\"\n";
