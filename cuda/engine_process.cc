@@ -18,11 +18,10 @@ absl::Status EngineProcess::StillRuns() const {
   return absl::UnavailableError(absl::StrCat("the engine's process ", pid_, " has ended"));
 }
 
-template <auto transfer>
+template <auto transfer, bool writes>
 absl::Status EngineProcess::TransferAll(const char* name, std::span<iovec> theirs, std::span<iovec> ours) const {
   while (!theirs.empty()) {
-    if constexpr (transfer == ::process_vm_writev)
-      KVIST_RETURN_IF_ERROR(StillRuns());  // before each: it can't be taken back
+    if constexpr (writes) KVIST_RETURN_IF_ERROR(StillRuns());  // before each: it can't be taken back
     const ssize_t count = transfer(pid_, ours.data(), ours.size(), theirs.data(), theirs.size(), 0);
     if (count > 0) {  // perhaps up to a page that isn't there: the next call says so
       theirs = AfterTransfer(theirs, static_cast<size_t>(count));
@@ -43,11 +42,11 @@ absl::Status EngineProcess::TransferAll(const char* name, std::span<iovec> their
 }
 
 absl::Status EngineProcess::Read(std::span<iovec> theirs, std::span<iovec> ours) const {
-  return TransferAll<::process_vm_readv>("process_vm_readv", theirs, ours);
+  return TransferAll<::process_vm_readv, false>("process_vm_readv", theirs, ours);
 }
 
 absl::Status EngineProcess::Write(std::span<iovec> theirs, std::span<iovec> ours) const {
-  return TransferAll<::process_vm_writev>("process_vm_writev", theirs, ours);
+  return TransferAll<::process_vm_writev, true>("process_vm_writev", theirs, ours);
 }
 
 int EngineProcess::NumaNode(std::byte* address) const {

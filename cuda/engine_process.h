@@ -37,7 +37,7 @@ class EngineProcess {
   int NumaNode(std::byte* address) const;
 
  private:
-  template <auto transfer>
+  template <auto transfer, bool writes>
   absl::Status TransferAll(const char* name, std::span<iovec> theirs, std::span<iovec> ours) const;
   absl::Status StillRuns() const;
 
