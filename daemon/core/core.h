@@ -467,7 +467,8 @@ class Core {
   static absl::Status SessionWasClosed() { return absl::CancelledError("the session was closed"); }
   // Tells what has been forgotten, begins reads, and writes what shall be below.
   void ServeBelow(Effects* out);
-  // Keeps the reserve of clean slots.
+  // Keeps the reserve of clean slots: when some are missing a few more than that are written, for a burst of writes costs about as many
+  // wakeups, syncs and commits as one.
   void ServeDisk(Effects* out);
   // What a tenant shall have at hand in slots that are free or on disk, too; and what it has.
   Bytes ReserveOf(const Tenant& tenant) const;

@@ -22,9 +22,15 @@ void Core::ServeDisk(Effects* out) {
   for (uint32_t t = 0; t < tenants_.size(); ++t) {
     Tenant& tenant = tenants_[TenantId{t}];
     const Bytes wanted = std::max(ReserveOf(tenant), tenant.read_waits);
-    while (AtHand(tenant) + tenant.writing < wanted && MayWrite() && !placement_.spent()) {
-      const ChunkIndex victim = tenant.clean->NextUnwritten();
-      if (victim == kNoChunk) break;
+    const Bytes enough = wanted + std::min(wanted / 2, options_.disk->writing / 8);
+    const auto will_be = [&] { return AtHand(tenant) + tenant.writing; };
+    tenant.refills |= will_be() < wanted;
+    while (tenant.refills && MayWrite() && !placement_.spent()) {
+      const ChunkIndex victim = will_be() < enough ? tenant.clean->NextUnwritten() : kNoChunk;
+      if (victim == kNoChunk) {
+        tenant.refills = false;
+        break;
+      }
       chunks_.Charge(1);
       if (chunks_[victim].epoch != spaces_[chunks_[victim].space].epoch) {
         Detach(victim);  // cleared: were it written now, a restart would find it

@@ -33,6 +33,7 @@ struct Tenant {
   Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
   Bytes writing{};                         // of `used`: being written to disk
   Bytes read_waits{};                      // a chunk of so many bytes waits for slots whose chunk is on disk
+  bool refills = false;                    // its reserve was used up, and isn't whole again
   uint64_t evictions = 0;                  // of its chunks
   uint64_t ghosts = 0;                     // chunks without bytes
   std::unique_ptr<EvictionPolicy> policy;  // orders its chunks only

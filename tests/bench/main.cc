@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,7 @@ struct Subcommand {
   const char* name;
   const char* what;
   absl::Status (*run)(const Settings& settings, Report* report);
+  double seconds = 20;  // of measuring, by default; with what comes before it is less than 45
 };
 constexpr Subcommand kSubcommands[] = {
     {"lookup", "A lookup of 512 chunks in an index of a million, and of ten; the key chain beside plain SHA-256", RunLookup},
@@ -36,7 +38,7 @@ constexpr Subcommand kSubcommands[] = {
     {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
     {"remote", "Shards to and from a Redis server beside a bare hiredis loop with the same server", RunRemote},
     {"restart", "A killed kvistd with a million chunks on disk: until the first is loaded, until all are found", RunRestart},
-    {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead},
+    {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead, 30},
     {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",
      RunPolicy},
     {"granularity", "Chunks of 64 to 512 tokens: what of real conversations they lose, and what they cost", RunGranularity},
@@ -45,7 +47,7 @@ constexpr Subcommand kSubcommands[] = {
 int Main(int argc, char** argv) {
   Settings settings;
   bool json = false;
-  double seconds = absl::ToDoubleSeconds(settings.time);
+  std::optional<double> seconds;
   CLI::App app("Measures kvist beside its limits.", "kvist-bench");
   app.require_subcommand(1);
   app.failure_message(&ctl::WrongUsage);
@@ -64,7 +66,9 @@ int Main(int argc, char** argv) {
       sub->add_option("--dir", settings.directory,
                       absl::StrCat("A directory on the disk; needs ", name == "ssd" ? "4" : "13", " GiB there"))
           ->check(CLI::ExistingDirectory);
-    sub->add_option("--seconds", seconds, "Time for measuring")->capture_default_str()->check(CLI::Range(0.1, 3600.0));
+    sub->add_option("--seconds", seconds, "Time for measuring")
+        ->default_str(absl::StrCat(subcommand.seconds))
+        ->check(CLI::Range(0.1, 3600.0));
     if (name == "codec") {
       CLI::Option* kv =
           sub->add_option("--kv", settings.kv.path, "A file of bf16 values, [layer][K or V][token][head][head_dim]")
@@ -84,13 +88,13 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) { return app.exit(error) == 0 ? kMeasured : kWrongUsage; }
-  settings.time = settings.quick ? absl::Milliseconds(100) : absl::Seconds(seconds);
   spdlog::set_default_logger(
       spdlog::stderr_logger_mt("kvistd"));  // the log of a daemon in this process; stdout is for the figures
   spdlog::set_level(spdlog::level::err);
 
   for (const Subcommand& subcommand : kSubcommands) {
     if (!app.got_subcommand(subcommand.name)) continue;
+    settings.time = settings.quick ? absl::Milliseconds(100) : absl::Seconds(seconds.value_or(subcommand.seconds));
     Report report{subcommand.name, {}};
     const absl::Status status = subcommand.run(settings, &report);
     std::printf("%s\n", json ? report.Json().c_str() : report.Table().c_str());

@@ -1,6 +1,7 @@
 // What a core with a disk below its slots asks of it and says of it, case by case; disk_test.cc tries all of it at random.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -291,7 +292,40 @@ TEST_CASE("What nears eviction is written, also where the pool is full because n
     carry(f.Finish(copies.back()));
   }
   CHECK(f.slots->free_bytes() == Bytes{});
-  CHECK(writes == 1);
+  CHECK(writes == 2);  // the reserve, and ahead of it
+}
+
+TEST_CASE("The reserve is refilled in bursts: a bit more than is missing, then nothing until some of it is missing again") {
+  CoreFixture::Options options;  // 16 slots of 4 KiB
+  options.core.disk = CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(64)};
+  CoreFixture fixture(options);
+  const SessionId worker = fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  fixture.Do(DiskWritable{true});
+  std::vector<int> writes;  // that each store began
+  for (uint64_t n = 0; n < 24; ++n) {
+    writes.push_back(0);
+    Effects effects = fixture.Do(StoreAsked{worker, RequestTag{n}, GroupId{}, std::nullopt, KeysOf({n})});
+    while (!effects.empty()) {
+      Effects next;
+      for (const Effect& effect : effects) {
+        const Effects more = [&]() -> Effects {
+          if (const auto* copy = std::get_if<CopyStarted>(&effect)) return fixture.Finish(copy->op);
+          const auto* write = std::get_if<WriteStarted>(&effect);
+          if (write == nullptr) return {};
+          ++writes.back();
+          return fixture.Do(WriteFinished{write->chunk, absl::OkStatus(), {{1, 1 + write->chunk.index}}});
+        }();
+        next.insert(next.end(), more.begin(), more.end());
+      }
+      effects = std::move(next);
+    }
+  }
+  // 12 of 16 slots fill without a write. Each store from then on takes one of the reserve; a burst makes it 2 more than it has to be.
+  CHECK(std::accumulate(writes.begin(), writes.begin() + 12, 0) == 0);
+  const auto bursts = std::count_if(writes.begin(), writes.end(), [](int n) { return n > 0; });
+  CHECK(std::accumulate(writes.begin(), writes.end(), 0) >= 12);
+  CHECK(bursts <= 5);
+  CHECK(std::ranges::max(writes) == 3);
 }
 
 TEST_CASE("A load of what went back to its disk waits for its next read, whatever an earlier one had begun") {
