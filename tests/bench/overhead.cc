@@ -108,7 +108,7 @@ absl::Status RunOverhead(const Settings& settings, Report* report) {
   }
   const uint64_t stored_before = cache.stats().chunks_stored;
   KVIST_ASSIGN_OR_RETURN(const uint64_t written_before, written());
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.75 * settings.time, product, limit));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> pairs, Alternate(0.85 * settings.time, product, limit));
   KVIST_ASSIGN_OR_RETURN(const uint64_t written_after, written());
   const Pair throughput = MedianByRatio(pairs);
   report->cases.push_back(
@@ -143,7 +143,7 @@ absl::Status RunOverhead(const Settings& settings, Report* report) {
     BareGemm::Rest();
     return gemm.flop() * batches / seconds * 1e-9;
   };
-  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> gemm_pairs, Alternate(0.2 * settings.time, engine_rate, gemm_rate));
+  KVIST_ASSIGN_OR_RETURN(const std::vector<Pair> gemm_pairs, Alternate(0.1 * settings.time, engine_rate, gemm_rate));
   const Pair rates = MedianByRatio(gemm_pairs);
   report->cases.push_back({"prefill vs bare GEMM", rates.product, "GFLOP/s", rates.limit, Better::kHigher, kGemmGoal});
   return absl::OkStatus();
