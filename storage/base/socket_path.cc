@@ -47,9 +47,13 @@ absl::Status RemoveDead(const std::string& path, const sockaddr_un& address, con
   }
   const UniqueFd probe(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!probe) return ErrnoStatus(absl::StrCat(key, ": can't make a socket"), errno);
+  // One of ours that is closed to ourselves, too, is from between its bind and OpenSocketTo, which its owner may not have survived.
+  const mode_t mode = found.st_mode & 07777;
+  const bool closed = found.st_uid == ::geteuid() && (mode & S_IWUSR) == 0 && ::chmod(path.c_str(), mode | S_IWUSR) == 0;
   // Only "refused" says that nobody is behind it: a full backlog, another kind of socket, and one that we may not use are signs of life.
   if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 || errno != ECONNREFUSED) {
     const std::string why = errno == EACCES ? " (this user may not connect to it)" : "";
+    if (closed) ::chmod(path.c_str(), mode);
     return absl::AlreadyExistsError(
         absl::StrCat(key, ": another process answers at ", path, why, ": stop it, or give this one another path"));
   }

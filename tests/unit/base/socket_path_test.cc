@@ -23,6 +23,7 @@ namespace kvist {
 namespace {
 
 constexpr int kType = SOCK_SEQPACKET;
+constexpr uid_t kOther = 65534;
 
 UniqueFd Bound(const std::string& path) {
   UniqueFd fd(::socket(AF_UNIX, kType | SOCK_CLOEXEC, 0));
@@ -60,27 +61,45 @@ TEST_CASE("FreeSocketPath removes a dead socket, and nothing that may be alive")
   CHECK_THAT(std::string(missing.message()), Catch::StartsWith("x.socket: can't make a socket in " + dir / "none/"));
 }
 
-TEST_CASE("FreeSocketPath takes a socket that it may not connect to for a living one") {
+// What FreeSocketPath says to a user who isn't root.
+absl::StatusCode AsAnother(const std::string& path) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::setresgid(kOther, kOther, kOther) != 0 || ::setresuid(kOther, kOther, kOther) != 0) ::_exit(127);
+    ::_exit(static_cast<int>(FreeSocketPath(path, "x.socket", kType).status().code()));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  return static_cast<absl::StatusCode>(WEXITSTATUS(status));
+}
+
+TEST_CASE("FreeSocketPath takes a socket that it may not connect to for a living one, but for its own") {
   if (::geteuid() != 0) {
     WARN("skipped: needs root, to be another user");
     return;
   }
   const test::TempDir dir;
   const std::string path = dir / "a.sock";
-  constexpr uid_t kOther = 65534;
   REQUIRE(::chown(dir.path().c_str(), kOther, kOther) == 0);  // so that it may unlink what is there
-  const UniqueFd living = Bound(path);
+  UniqueFd living = Bound(path);
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
   REQUIRE(::listen(living.get(), 1) == 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setresgid(kOther, kOther, kOther) != 0 || ::setresuid(kOther, kOther, kOther) != 0) ::_exit(2);
-    const absl::Status status = FreeSocketPath(path, "x.socket", kType).status();
-    ::_exit(absl::IsAlreadyExists(status) && SocketFileAt(path) != SocketFile{} ? 0 : 1);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  CHECK(AsAnother(path) == absl::StatusCode::kAlreadyExists);
+  const SocketFile file = SocketFileAt(path);
+  CHECK(file != SocketFile{});
+
+  // The same user's, from before OpenSocketTo: it is asked, too, and stays as closed as it was.
+  REQUIRE(::chown(path.c_str(), kOther, kOther) == 0);
+  REQUIRE(::chmod(path.c_str(), 0) == 0);
+  CHECK(AsAnother(path) == absl::StatusCode::kAlreadyExists);
+  struct stat found {};
+  REQUIRE(::lstat(path.c_str(), &found) == 0);
+  CHECK((found.st_mode & 07777) == 0);
+  CHECK(SocketFileAt(path) == file);
+  living.reset();  // as a kvistd does that is killed then
+  CHECK(AsAnother(path) == absl::StatusCode::kOk);
+  CHECK(SocketFileAt(path) == SocketFile{});
 }
 
 TEST_CASE("FreeSocketPath lets one of many have the place of a dead socket, however long it takes to listen") {
