@@ -35,6 +35,7 @@
 #include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
 #include "daemon/state_dir.h"
+#include "daemon/thread_limit.h"
 #include "daemon/wiring.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
@@ -43,6 +44,7 @@ namespace kvist::daemon {
 namespace {
 
 constexpr size_t kHelpColumns = 80;
+constexpr int kThreads = 64;  // twice what it starts with: more come with engines that die, operators, and scrapers
 
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
@@ -124,6 +126,10 @@ int Fail(const absl::Status& why) {
 
 int RunDaemon(ConfigInForce config) {
   const Options options = config.options();
+  if (const absl::Status enough = ThreadsLeft(kThreads); !enough.ok()) {  // before logging, which has one
+    std::fprintf(stderr, "kvistd: can't start: %s\n", std::string(enough.message()).c_str());
+    return kFailed;
+  }
   SetUpLogging(options.log);
   LogWarnings(options);
   LeaveNoCore();
