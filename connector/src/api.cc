@@ -10,7 +10,7 @@
 #include "connector/src/error.h"
 #include "storage/base/chunk_key.h"
 
-// The C ABI over connector::Client and KeyChain: checks pointers, reports errors, and nothing else.
+// The C ABI over connector::Client and KeyChain: checks pointers, reports errors and what is thrown (no memory), and nothing else.
 
 struct kvist_client {
   std::unique_ptr<kvist::connector::Client> impl;
@@ -25,6 +25,7 @@ static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key)
 namespace {
 
 using kvist::connector::Report;
+using kvist::connector::ReportThrown;
 
 kvist_status Missing(const char* what) {
   return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
@@ -64,7 +65,7 @@ const char* kvist_status_name(kvist_status status) {
   return "UNKNOWN";
 }
 
-kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain** chain) {
+kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain** chain) try {
   if (options == nullptr || options->struct_size < sizeof *options) return Missing("kvist_chain_options");
   if (chain == nullptr) return Missing("chain");
   if (options->chunk_tokens == 0) return Report(absl::InvalidArgumentError("chunk_tokens is 0"));
@@ -72,34 +73,34 @@ kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain*
   *chain =
       new kvist_chain{kvist::KeyChain(kvist::Tokens{options->chunk_tokens}, {text(options->lora), text(options->salt)})};
   return KVIST_OK;
-}
+} catch (...) { return ReportThrown(); }
 
 void kvist_chain_destroy(kvist_chain* chain) { delete chain; }
 
-kvist_status kvist_chain_append(kvist_chain* chain, const uint32_t* tokens, size_t count) {
+kvist_status kvist_chain_append(kvist_chain* chain, const uint32_t* tokens, size_t count) try {
   if (chain == nullptr || (tokens == nullptr && count > 0)) return Missing("chain or tokens");
   chain->impl.Append({tokens, count});
   return KVIST_OK;
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_chain_bind(kvist_chain* chain, const void* extra, size_t size) {
+kvist_status kvist_chain_bind(kvist_chain* chain, const void* extra, size_t size) try {
   if (chain == nullptr || (extra == nullptr && size > 0) || size > UINT32_MAX) return Missing("chain or extra");
   chain->impl.Bind({static_cast<const char*>(extra), size});
   return KVIST_OK;
-}
+} catch (...) { return ReportThrown(); }
 
 const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count) {
   if (count != nullptr) *count = chain == nullptr ? 0 : chain->impl.keys().size();
   return chain == nullptr ? nullptr : reinterpret_cast<const kvist_key*>(chain->impl.keys().data());
 }
 
-kvist_status kvist_connect(const kvist_options* options, kvist_client** client) {
+kvist_status kvist_connect(const kvist_options* options, kvist_client** client) try {
   if (options == nullptr || client == nullptr) return Missing("options or client");
   auto impl = kvist::connector::Client::Create(*options);
   if (!impl.ok()) return Report(impl.status());
   *client = new kvist_client{*std::move(impl)};
   return KVIST_OK;
-}
+} catch (...) { return ReportThrown(); }
 
 void kvist_disconnect(kvist_client* client) { delete client; }
 
@@ -107,93 +108,94 @@ kvist_connection kvist_connection_state(const kvist_client* client, uint8_t spac
   return client == nullptr ? KVIST_RECONNECTING : client->impl->connection(space_digest);
 }
 
-kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us) {
+kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->WaitConnected(timeout_us));
-}
+} catch (...) { return ReportThrown(); }
 
 kvist_status kvist_lookup(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have, int64_t lease_us,
-                          int64_t deadline_us, kvist_hit* hit) {
+                          int64_t deadline_us, kvist_hit* hit) try {
   if (hit == nullptr) return Missing("hit");
   *hit = kvist_hit{};
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
   return Report(client->impl->Lookup({Keys(keys), count}, have, lease_us, deadline_us, hit));
-}
+} catch (...) { return ReportThrown(); }
 
 kvist_status kvist_lookup_start(kvist_client* client, const kvist_key* keys, size_t count, uint32_t have, int64_t lease_us,
-                                int64_t deadline_us, kvist_op* op) {
+                                int64_t deadline_us, kvist_op* op) try {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
   return Started(client->impl->LookupStart({Keys(keys), count}, have, lease_us, deadline_us), op);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit) {
+kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit) try {
   if (hit == nullptr) return Missing("hit");
   *hit = kvist_hit{};
   if (client == nullptr) return Missing("client");
   const std::optional<absl::Status> answer = client->impl->LookupResult(op, timeout_us, hit);
   return answer.has_value() ? Report(*answer) : KVIST_PENDING;
-}
+} catch (...) { return ReportThrown(); }
 
 uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks) {
   return client == nullptr ? 0 : client->impl->FirstNeeded(group, chunks);
 }
 
-kvist_status kvist_release(kvist_client* client, kvist_lease lease) {
+kvist_status kvist_release(kvist_client* client, kvist_lease lease) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Release(lease));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op) {
+kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op) try {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_load_args");
   return Started(client->impl->Load(*args), op);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) {
+kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) try {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_store_args");
   return Started(client->impl->Store(*args), op);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us, uint32_t* chunks) {
+kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,
+                       uint32_t* chunks) try {
   uint32_t pinned = 0;
   if (chunks == nullptr) chunks = &pinned;
   *chunks = 0;
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
   return Report(client->impl->Pin(kvist::shm::Opcode::kPin, {Keys(keys), count}, deadline_us, chunks));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_unpin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us) {
+kvist_status kvist_unpin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us) try {
   if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
   uint32_t chunks = 0;
   return Report(client->impl->Pin(kvist::shm::Opcode::kUnpin, {Keys(keys), count}, deadline_us, &chunks));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, uint32_t* chunks) {
+kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, uint32_t* chunks) try {
   uint32_t durable = 0;
   if (chunks == nullptr) chunks = &durable;
   *chunks = 0;
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Flush(deadline_us, chunks));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args) {
+kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args) try {
   if (client == nullptr || (keys == nullptr && count > 0) || args == nullptr || args->struct_size < sizeof *args)
     return Missing("client, keys or kvist_hint_args");
   return Report(client->impl->Hint({Keys(keys), count}, *args));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count, int64_t took_us) {
+kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count, int64_t took_us) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->ReportPrefill(first_token, token_count, took_us));
-}
+} catch (...) { return ReportThrown(); }
 
 kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_count, int64_t deadline_us,
-                         kvist_allocation* allocation) {
+                         kvist_allocation* allocation) try {
   if (allocation == nullptr) return Missing("allocation");
   *allocation = 0;
   if (client == nullptr) return Missing("client");
@@ -201,55 +203,55 @@ kvist_status kvist_alloc(kvist_client* client, uint32_t group, uint32_t chunk_co
   if (!allocated.ok()) return Report(allocated.status());
   *allocation = *allocated;
   return KVIST_OK;
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_free(kvist_client* client, kvist_allocation allocation) {
+kvist_status kvist_free(kvist_client* client, kvist_allocation allocation) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Free(allocation));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
+kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) try {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
   return Started(client->impl->SwapOut(*args), op);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op) {
+kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op) try {
   if (op == nullptr) return Missing("op");
   *op = 0;
   if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
   return Started(client->impl->SwapIn(*args), op);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) {
+kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) try {
   if (client == nullptr || result == nullptr || result->struct_size < sizeof *result)
     return Missing("client or kvist_result");
   return Report(client->impl->Wait(op, layers, timeout_us, result));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) {
+kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) try {
   return kvist_wait(client, op, KVIST_ALL_LAYERS, 0, result);
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_wait_on_stream(kvist_client* client, kvist_op op, uint32_t layers, void* stream) {
+kvist_status kvist_wait_on_stream(kvist_client* client, kvist_op op, uint32_t layers, void* stream) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->WaitOnStream(op, layers, stream));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layers, void* stream) {
+kvist_status kvist_pages_ready(kvist_client* client, kvist_op op, uint32_t layers, void* stream) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->PagesReady(op, layers, stream));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_bus_busy(kvist_client* client, int64_t for_us) {
+kvist_status kvist_bus_busy(kvist_client* client, int64_t for_us) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->BusBusy(for_us));
-}
+} catch (...) { return ReportThrown(); }
 
-kvist_status kvist_cancel(kvist_client* client, kvist_op op) {
+kvist_status kvist_cancel(kvist_client* client, kvist_op op) try {
   if (client == nullptr) return Missing("client");
   return Report(client->impl->Cancel(op));
-}
+} catch (...) { return ReportThrown(); }
 
 }  // extern "C"

@@ -188,7 +188,7 @@ kvist_connection Client::connection(uint8_t* space_digest) const {
 }
 
 absl::Status Client::WaitConnected(int64_t timeout_us) const {
-  const int64_t deadline = DeadlineNanos(timeout_us);
+  const int64_t deadline = timeout_us > 0 ? DeadlineNanos(timeout_us) : 0;
   while (true) {
     const uint32_t changes = state_changes_.load(std::memory_order_acquire);
     {

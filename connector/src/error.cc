@@ -1,5 +1,9 @@
 #include "connector/src/error.h"
 
+#include <exception>
+#include <new>
+#include <stdexcept>
+
 namespace kvist::connector {
 namespace {
 
@@ -31,6 +35,20 @@ kvist_status CodeOf(absl::StatusCode code) {
 kvist_status Report(const absl::Status& status) {
   if (!status.ok()) last_error.assign(status.message().data(), status.message().size());
   return CodeOf(status.code());
+}
+
+kvist_status ReportThrown() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+  } catch (const std::length_error&) {
+  } catch (const std::exception& error) {
+    try {
+      return Report(absl::InternalError(error.what()));
+    } catch (...) {}
+  } catch (...) { return CodeOf(absl::StatusCode::kInternal); }
+  last_error = "out of memory";  // short enough to need none
+  return KVIST_RESOURCE_EXHAUSTED;
 }
 
 const char* LastError() { return last_error.c_str(); }

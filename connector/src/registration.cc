@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/session.pb.h"
 #include "storage/base/runtime_dir.h"
+#include "storage/base/shm/description_limits.h"
 #include "storage/base/shm/frame_socket.h"
 #include "storage/base/shm/layout.h"
 #include "storage/base/shm/probe_pattern.h"
@@ -20,22 +21,19 @@
 namespace kvist::connector {
 namespace {
 
-constexpr size_t kNameMax = 255;
-constexpr size_t kCudaRegionsMax = 512;
-constexpr size_t kOtherRegionsMax = 1024;  // a Hello with more doesn't fit into its packet
-
 absl::Status Text(const char* field, const char* value, bool required, std::string* out) {
   if (value == nullptr || *value == '\0') {
     return required ? absl::InvalidArgumentError(absl::StrCat(field, " is missing")) : absl::OkStatus();
   }
   *out = value;
-  if (out->size() > kNameMax)
-    return absl::InvalidArgumentError(absl::StrCat(field, " has ", out->size(), " bytes, allowed are ", kNameMax));
+  if (out->size() > shm::kNameBytesMax)
+    return absl::InvalidArgumentError(absl::StrCat(field, " has ", out->size(), " bytes, allowed are ", shm::kNameBytesMax));
   return absl::OkStatus();
 }
 
-absl::Status Positive(const char* field, uint64_t value) {
-  return value > 0 ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrCat(field, " is 0"));
+absl::Status InRange(const std::string& field, uint64_t value, uint64_t most) {
+  if (value >= 1 && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", allowed are 1 to ", most));
 }
 
 // The daemon of this user where it has one, else the system's.
@@ -64,8 +62,8 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
   KVIST_RETURN_IF_ERROR(Text("space.revision", space.revision, false, &r.revision_));
   KVIST_RETURN_IF_ERROR(Text("space.kv_dtype", space.kv_dtype, true, &r.kv_dtype_));
   KVIST_RETURN_IF_ERROR(Text("space.layout", space.layout, false, &r.layout_));
-  KVIST_RETURN_IF_ERROR(Positive("space.page_tokens", space.page_tokens));
-  KVIST_RETURN_IF_ERROR(Positive("space.chunk_tokens", space.chunk_tokens));
+  KVIST_RETURN_IF_ERROR(InRange("space.page_tokens", space.page_tokens, shm::kTokensMax));
+  KVIST_RETURN_IF_ERROR(InRange("space.chunk_tokens", space.chunk_tokens, shm::kTokensMax));
   if (space.slot_order != KVIST_LAYER_MAJOR) return absl::InvalidArgumentError("space.slot_order is not KVIST_LAYER_MAJOR");
   r.role_ = options.role;
   r.rank_ = options.rank;
@@ -116,9 +114,9 @@ absl::Status Registration::FitsIntoHello() const {
 absl::Status Registration::TakeGroup(const std::string& name, const kvist_group& from) {
   const auto field = [&](const char* f) { return name + f; };
   KVIST_RETURN_IF_ERROR(Size("kvist_group", from.struct_size, sizeof(kvist_group)));
-  KVIST_RETURN_IF_ERROR(Positive(field("layers").c_str(), from.layers));
-  KVIST_RETURN_IF_ERROR(Positive(field("segments").c_str(), from.segments));
-  KVIST_RETURN_IF_ERROR(Positive(field("segment_bytes").c_str(), from.segment_bytes));
+  KVIST_RETURN_IF_ERROR(InRange(field("layers"), from.layers, shm::kLayersMax));
+  KVIST_RETURN_IF_ERROR(InRange(field("segments"), from.segments, shm::kSegmentsMax));
+  KVIST_RETURN_IF_ERROR(InRange(field("segment_bytes"), from.segment_bytes, shm::kSegmentBytesMax));
   Group group;
   group.layers = from.layers;
   group.first_layer = layers_;
@@ -129,7 +127,7 @@ absl::Status Registration::TakeGroup(const std::string& name, const kvist_group&
   switch (from.kind) {
     case KVIST_FULL: break;
     case KVIST_WINDOW:
-      KVIST_RETURN_IF_ERROR(Positive(field("window_tokens").c_str(), from.window_tokens));
+      KVIST_RETURN_IF_ERROR(InRange(field("window_tokens"), from.window_tokens, shm::kWindowTokensMax));
       group.window_tokens = from.window_tokens;
       group.reuse = ReuseRule::Window(from.window_tokens, chunk_tokens_);
       break;
@@ -144,7 +142,12 @@ absl::Status Registration::TakeGroup(const std::string& name, const kvist_group&
   } else {
     group.pages_per_chunk = chunk_tokens_ / group.page_tokens;
   }
-  layers_ += group.layers;
+  KVIST_RETURN_IF_ERROR(
+      InRange("the pages of a chunk, by " + name + "page_tokens,", group.pages_per_chunk, shm::kPagesPerChunkMax));
+  KVIST_RETURN_IF_ERROR(InRange(field("segments * segment_bytes"), group.page_bytes(), shm::kPageBytesMax));
+  KVIST_RETURN_IF_ERROR(InRange(field("layers * segments * segment_bytes, by the pages of a chunk,"),
+                                group.page_bytes() * group.layers * group.pages_per_chunk, shm::kShardBytesMax));
+  layers_ += group.layers;  // KVIST_GROUPS_MAX times shm::kLayersMax at most
   groups_.push_back(std::move(group));
   return absl::OkStatus();
 }
@@ -157,9 +160,9 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
   }
   if ((memory.process_regions == nullptr) != (memory.process_region_count == 0))
     return absl::InvalidArgumentError("memory.process_region_count says something else than process_regions");
-  if (memory.process_region_count > kOtherRegionsMax)
-    return absl::InvalidArgumentError(
-        absl::StrCat("memory.process_region_count is ", memory.process_region_count, ", allowed are ", kOtherRegionsMax));
+  if (memory.process_region_count > shm::kOtherRegionsMax)
+    return absl::InvalidArgumentError(absl::StrCat("memory.process_region_count is ", memory.process_region_count,
+                                                   ", allowed are ", shm::kOtherRegionsMax));
   if (memory.memfd_count + memory.process_region_count + memory.cuda_region_count == 0)
     return absl::InvalidArgumentError("memory has no regions: neither memfds nor process_regions nor cuda_regions");
   if (memory.layers == nullptr || memory.layer_count != layers_) {
@@ -205,9 +208,11 @@ absl::Status Registration::TakeMemory(const kvist_memory& memory) {
 }
 
 absl::Status Registration::TakeCudaRegions(const kvist_memory& memory) {
-  if ((memory.cuda_regions == nullptr) != (memory.cuda_region_count == 0) || memory.cuda_region_count > kCudaRegionsMax) {
+  if ((memory.cuda_regions == nullptr) != (memory.cuda_region_count == 0) ||
+      memory.cuda_region_count > shm::kDeviceRegionsMax) {
     return absl::InvalidArgumentError(absl::StrCat("memory.cuda_region_count is ", memory.cuda_region_count,
-                                                   ", allowed are 1 to ", kCudaRegionsMax, " with cuda_regions, 0 without"));
+                                                   ", allowed are 1 to ", shm::kDeviceRegionsMax,
+                                                   " with cuda_regions, 0 without"));
   }
   if (memory.cuda_region_count == 0) return absl::OkStatus();
   if (memory.memfd_count + memory.process_region_count > 0)
@@ -223,7 +228,7 @@ absl::Status Registration::TakeCudaRegions(const kvist_memory& memory) {
 }
 
 absl::Status Registration::TakePages(const kvist_group_pages& pages, Group* group) {
-  KVIST_RETURN_IF_ERROR(Positive("memory.pages", pages.pages));
+  KVIST_RETURN_IF_ERROR(InRange("memory.pages", pages.pages, UINT32_MAX));
   if (pages.dim_count > 4 || (pages.dim_count > 0 && pages.dims == nullptr))
     return absl::InvalidArgumentError("memory.dim_count is above 4, or dims is missing");
   if (pages.dim_count > 0) group->dims.assign(pages.dims, pages.dims + pages.dim_count);

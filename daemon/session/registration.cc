@@ -13,23 +13,14 @@
 #include "daemon/core/spaces.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
-#include "storage/base/shm/layout.h"
+#include "storage/base/shm/description_limits.h"
 #include "storage/base/status.h"
 
 namespace kvist::session {
 namespace {
 
-// Limits that keep a description small; far above any engine's. The product of the numbers below can't overflow 64 bits.
-constexpr uint64_t kNameBytesMax = 255;
-constexpr uint64_t kLayersMax = cuda::KvLayout::kLayersMax;
-constexpr uint64_t kSegmentsMax = cuda::KvLayout::kSegmentsMax;
-constexpr uint64_t kSegmentBytesMax = uint64_t{1} << 30;
-constexpr uint64_t kTokensMax = 1 << 16;  // of a page or a chunk
-constexpr uint64_t kPagesPerChunkMax = shm::kPagesMax / shm::kKeysMax;
-constexpr uint64_t kShardBytesMax = uint64_t{1} << 34;
-constexpr uint64_t kDeviceRegionsMax = 512;
+static_assert(shm::kLayersMax == cuda::KvLayout::kLayersMax && shm::kSegmentsMax == cuda::KvLayout::kSegmentsMax);
 constexpr Bytes kDeviceSegmentMin{256};
-constexpr uint64_t kOtherRegionsMax = 1024;  // that are no memfds
 constexpr uint64_t kUuidBytes = sizeof(cuda::driver::Uuid::bytes);
 constexpr uint64_t kHandleBytes = sizeof(cuda::driver::IpcMemHandle::bytes);
 
@@ -41,7 +32,7 @@ absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint6
 
 absl::Status Name(std::string_view field, const std::string& value, bool required) {
   KVIST_RETURN_IF_ERROR(InRange(absl::StrCat("the length of ", absl::string_view(field.data(), field.size())), value.size(),
-                                required ? 1 : 0, kNameBytesMax));
+                                required ? 1 : 0, shm::kNameBytesMax));
   for (const char c : value) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
       return absl::InvalidArgumentError(
@@ -64,25 +55,25 @@ absl::Status CheckGroup(const v1::Space& space, const v1::Space::Group& group) {
     case v1::Space::Group::KIND_FULL:
     case v1::Space::Group::KIND_STATE: break;
     case v1::Space::Group::KIND_WINDOW:
-      KVIST_RETURN_IF_ERROR(InRange("window_tokens", group.window_tokens(), 1, uint64_t{1} << 30));
+      KVIST_RETURN_IF_ERROR(InRange("window_tokens", group.window_tokens(), 1, shm::kWindowTokensMax));
       break;
     default:
       return absl::InvalidArgumentError(
           absl::StrCat("the kind of a cache group is ", static_cast<int>(group.kind()), ": neither full, window nor state"));
   }
-  KVIST_RETURN_IF_ERROR(InRange("page_tokens", PageTokens(space, group), 1, kTokensMax));
+  KVIST_RETURN_IF_ERROR(InRange("page_tokens", PageTokens(space, group), 1, shm::kTokensMax));
   if (group.kind() != v1::Space::Group::KIND_STATE && space.chunk_tokens() % PageTokens(space, group) != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("chunk_tokens ", space.chunk_tokens(), " is not a multiple of page_tokens ", PageTokens(space, group)));
   }
   const uint64_t pages = PagesPerChunk(space, group);
-  KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", pages, 1, kPagesPerChunkMax));
-  KVIST_RETURN_IF_ERROR(InRange("layers", group.layers(), 1, kLayersMax));
-  KVIST_RETURN_IF_ERROR(InRange("segments", group.segments(), 1, kSegmentsMax));
-  KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, kSegmentBytesMax));
+  KVIST_RETURN_IF_ERROR(InRange("pages of a chunk", pages, 1, shm::kPagesPerChunkMax));
+  KVIST_RETURN_IF_ERROR(InRange("layers", group.layers(), 1, shm::kLayersMax));
+  KVIST_RETURN_IF_ERROR(InRange("segments", group.segments(), 1, shm::kSegmentsMax));
+  KVIST_RETURN_IF_ERROR(InRange("segment_bytes", group.segment_bytes(), 1, shm::kSegmentBytesMax));
   const uint64_t page_bytes = group.segments() * group.segment_bytes();
-  KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, kSegmentBytesMax));
-  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * pages, 1, kShardBytesMax);
+  KVIST_RETURN_IF_ERROR(InRange("bytes of a page in one layer", page_bytes, 1, shm::kPageBytesMax));
+  return InRange("bytes of a chunk on one rank", page_bytes * group.layers() * pages, 1, shm::kShardBytesMax);
 }
 
 absl::Status CheckSpace(const v1::Space& space) {
@@ -90,8 +81,8 @@ absl::Status CheckSpace(const v1::Space& space) {
   KVIST_RETURN_IF_ERROR(Name("revision", space.revision(), false));
   KVIST_RETURN_IF_ERROR(Name("kv_dtype", space.kv_dtype(), true));
   KVIST_RETURN_IF_ERROR(Name("layout", space.layout(), false));
-  KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, kTokensMax));
-  KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, kTokensMax));
+  KVIST_RETURN_IF_ERROR(InRange("page_tokens", space.page_tokens(), 1, shm::kTokensMax));
+  KVIST_RETURN_IF_ERROR(InRange("chunk_tokens", space.chunk_tokens(), 1, shm::kTokensMax));
   KVIST_RETURN_IF_ERROR(InRange("tensor_parallel", space.tensor_parallel(), 1, 64));
   KVIST_RETURN_IF_ERROR(InRange("pipeline_parallel", space.pipeline_parallel(), 1, 64));
   KVIST_RETURN_IF_ERROR(
@@ -156,10 +147,10 @@ absl::StatusOr<std::vector<Bytes>> SegmentOffsets(const v1::KvMemory::Group& mem
     return absl::InvalidArgumentError(absl::StrCat("a page has ", memory.dims_size(), " dimensions, allowed are 4"));
   std::vector<Bytes> offsets{Bytes{0}};
   for (const v1::KvMemory::Dim& dim : memory.dims()) {
-    KVIST_RETURN_IF_ERROR(InRange("the count of a dimension", dim.count(), 1, kSegmentsMax));
+    KVIST_RETURN_IF_ERROR(InRange("the count of a dimension", dim.count(), 1, shm::kSegmentsMax));
     KVIST_RETURN_IF_ERROR(InRange("the stride of a dimension", dim.stride(), 0, uint64_t{1} << 40));
-    if (offsets.size() * dim.count() > kSegmentsMax)
-      return absl::InvalidArgumentError(absl::StrCat("a page has more than ", kSegmentsMax, " segments"));
+    if (offsets.size() * dim.count() > shm::kSegmentsMax)
+      return absl::InvalidArgumentError(absl::StrCat("a page has more than ", shm::kSegmentsMax, " segments"));
     std::vector<Bytes> next;
     next.reserve(offsets.size() * dim.count());
     for (const Bytes base : offsets) {
@@ -205,7 +196,7 @@ absl::Status AddFiles(const v1::KvMemory& described, std::span<UniqueFd> fds, st
 absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, std::vector<cuda::EngineRegion>* regions) {
   if (described.process_regions().empty()) return absl::OkStatus();
   KVIST_RETURN_IF_ERROR(InRange("the number of process_regions", static_cast<uint64_t>(described.process_regions_size()), 1,
-                                kOtherRegionsMax));
+                                shm::kOtherRegionsMax));
   if (peer.uid != ::geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "KV memory that is in no memfd is copied for processes of kvistd's own uid only: kvistd has uid ", ::geteuid(),
@@ -239,8 +230,8 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
 
 // What can be told of them without a GPU.
 absl::Status CheckDeviceRegions(const v1::KvMemory& described) {
-  KVIST_RETURN_IF_ERROR(
-      InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1, kDeviceRegionsMax));
+  KVIST_RETURN_IF_ERROR(InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1,
+                                shm::kDeviceRegionsMax));
   for (int i = 0; i < described.device_regions_size(); ++i) {
     const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     const auto field = [&](const char* name) { return absl::StrCat("device_regions[", i, "].", name); };

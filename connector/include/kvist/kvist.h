@@ -205,7 +205,9 @@ typedef struct kvist_options {
   kvist_space space;
   const kvist_memory* memory; /* workers only */
   int64_t deadline_us;        /* of calls that give none; 0 is 1,000,000 */
-  int64_t connect_timeout_us; /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. */
+  int64_t
+      connect_timeout_us; /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. (With GPU memory one
+                               * that has answered is waited for longer, at most 20 s: it opens that memory.) */
   /* 1: a daemon that refuses (another version, another user's) is like one that is away: kvist_connect succeeds once the description of the
    * memory has proved right, kvist_connection_state says REFUSED, kvist_wait_connected why, and the client asks again every second. */
   int32_t ask_again;
@@ -224,7 +226,7 @@ KVIST_API void kvist_disconnect(kvist_client* client);
 typedef enum kvist_connection { KVIST_CONNECTED = 0, KVIST_RECONNECTING = 1, KVIST_REFUSED = 2 } kvist_connection;
 /* Whether a daemon serves this client now; `space_digest` (may be NULL) gets the 32 bytes of the last Welcome. */
 KVIST_API kvist_connection kvist_connection_state(const kvist_client* client, uint8_t space_digest[32]);
-/* Blocks until the client is connected or refused, at most timeout_us. */
+/* Blocks until the client is connected or refused, at most timeout_us; 0 only asks. */
 KVIST_API kvist_status kvist_wait_connected(kvist_client* client, int64_t timeout_us);
 
 /* ---- The hooks ------------------------------------------------------------------------------------------------------------ */

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 
 namespace {
@@ -26,7 +28,9 @@ struct Engine {
   kvist_layer layer{0, 0};
   kvist_memory memory{};
   kvist_options options{};
+  std::vector<kvist_group> groups;
   std::vector<char> wrong_place;
+  int pages_written = 0;
   bool write_wrongly = false;
 
   Engine() {
@@ -41,7 +45,8 @@ struct Engine {
     memory.page_stride = kBytes;
     memory.context = this;
     memory.write_page = [](void* context, uint32_t, uint32_t page, const void* bytes, size_t size) {
-      const auto* e = static_cast<Engine*>(context);
+      auto* e = static_cast<Engine*>(context);
+      ++e->pages_written;
       return ::pwrite(e->fd, bytes, size, e->write_wrongly ? 8 : page * kBytes) == static_cast<ssize_t>(size) ? 0 : 1;
     };
     options.struct_size = sizeof options;
@@ -54,6 +59,23 @@ struct Engine {
     options.connect_timeout_us = 1000;
   }
   ~Engine() { ::close(fd); }
+
+  // What the space says, as a group of it.
+  kvist_group OneGroup() const {
+    kvist_group group{};
+    group.struct_size = sizeof group;
+    group.layers = options.space.layers;
+    group.segments = options.space.segments;
+    group.segment_bytes = options.space.segment_bytes;
+    return group;
+  }
+  void UseGroups(std::vector<kvist_group> use) {
+    groups = std::move(use);
+    options.space.groups = groups.data();
+    options.space.group_count = groups.size();
+    options.space.layers = options.space.segments = 0;
+    options.space.segment_bytes = 0;
+  }
 };
 
 }  // namespace
@@ -78,6 +100,38 @@ TEST_CASE("Client without a daemon misses at once and says so") {
   CHECK(client.Store(keys, 0, pages) == 0);
   CHECK(std::string(kvist_error()).find("away") != std::string::npos);
   CHECK(client.WaitConnected(1000).code == KVIST_DEADLINE_EXCEEDED);
+}
+
+TEST_CASE("kvist_wait_connected waits as long as it is told; 0 only asks") {
+  Engine engine;
+  kvist_client* client = nullptr;
+  REQUIRE(kvist_connect(&engine.options, &client) == KVIST_OK);
+  const auto start = std::chrono::steady_clock::now();
+  CHECK(kvist_wait_connected(client, 0) == KVIST_DEADLINE_EXCEEDED);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::milliseconds(500));  // the default deadline is 1 s
+  kvist_disconnect(client);
+}
+
+TEST_CASE("What is thrown behind the C ABI is a status there") {
+  kvist_chain_options options{};
+  options.struct_size = sizeof options;
+  options.chunk_tokens = 1;
+  kvist_chain* chain = nullptr;
+  REQUIRE(kvist_chain_create(&options, &chain) == KVIST_OK);
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_AS, &before) == 0);
+  const std::vector<uint32_t> tokens(1 << 20);
+  if (!kvist::test::kSanitized) {  // which reserve addresses, and end a process that gets no memory
+    rlimit little = before;
+    little.rlim_cur = 1;  // nothing more
+    REQUIRE(::setrlimit(RLIMIT_AS, &little) == 0);
+    kvist_status status = KVIST_OK;
+    for (int i = 0; i < 64 && status == KVIST_OK; ++i) status = kvist_chain_append(chain, tokens.data(), tokens.size());
+    REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK(status == KVIST_RESOURCE_EXHAUSTED);
+    CHECK(std::string(kvist_error()) == "out of memory");
+  }
+  kvist_chain_destroy(chain);
 }
 
 TEST_CASE("kvist_connect says so when there is no thread to be had") {
@@ -171,7 +225,9 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
              Contains("multiply to more than 1024"));
   std::vector<kvist_layer> many(8000, {0, uint64_t{1} << 40});  // more than a Hello has room for
   CHECK_THAT(refusal([&](Engine& e) {
-               e.options.space.layers = static_cast<uint32_t>(many.size());
+               std::vector<kvist_group> groups(20, e.OneGroup());
+               for (kvist_group& group : groups) group.layers = 400;
+               e.UseGroups(std::move(groups));
                e.memory.layers = many.data();
                e.memory.layer_count = many.size();
              }),
@@ -179,6 +235,58 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));
   CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }),
              Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
+}
+
+TEST_CASE("kvist_connect refuses sizes that nothing could hold, also while there is no kvistd to refuse them") {
+  int pages_written = 0;
+  const auto refusal = [&](auto change) {
+    Engine engine;
+    change(engine);
+    kvist_client* client = nullptr;
+    const kvist_status status = kvist_connect(&engine.options, &client);
+    if (status == KVIST_OK) kvist_disconnect(client);
+    pages_written += engine.pages_written;
+    return std::string(kvist_status_name(status)) + ": " + kvist_error();
+  };
+  using Catch::Contains;
+  for (const uint64_t bytes : {(uint64_t{1} << 30) + 1, uint64_t{1} << 40, uint64_t{1} << 62, UINT64_MAX}) {
+    CHECK_THAT(refusal([&](Engine& e) { e.options.space.segment_bytes = bytes; }),
+               Contains("INVALID_ARGUMENT: space.segment_bytes is ") && Contains("allowed are 1 to 1073741824"));
+  }
+  for (const uint32_t many : {449u, UINT32_MAX}) {
+    CHECK_THAT(refusal([&](Engine& e) { e.options.space.layers = many; }),
+               Contains("space.layers is ") && Contains("1 to 448"));
+  }
+  for (const uint32_t many : {65537u, UINT32_MAX}) {
+    CHECK_THAT(refusal([&](Engine& e) { e.options.space.page_tokens = many; }), Contains("space.page_tokens is "));
+    CHECK_THAT(refusal([&](Engine& e) { e.options.space.chunk_tokens = many; }), Contains("space.chunk_tokens is "));
+  }
+  CHECK_THAT(refusal([](Engine& e) { e.options.space.segments = UINT32_MAX; }), Contains("space.segments is "));
+  CHECK_THAT(refusal([](Engine& e) {
+               e.options.space.segments = 2;
+               e.options.space.segment_bytes = uint64_t{1} << 30;
+             }),
+             Contains("space.segments * segment_bytes is 2147483648"));
+  CHECK_THAT(refusal([](Engine& e) {
+               e.options.space.segment_bytes = uint64_t{1} << 30;
+               e.options.space.layers = 448;
+             }),
+             Contains("by the pages of a chunk"));
+  CHECK_THAT(refusal([](Engine& e) {  // the sum of 32 bits would be that of the memory
+               std::vector<kvist_group> groups(2, e.OneGroup());
+               groups[0].layers = UINT32_MAX;
+               groups[1].layers = 2;
+               e.UseGroups(std::move(groups));
+             }),
+             Contains("space.groups[0].layers is 4294967295"));
+  CHECK_THAT(refusal([](Engine& e) {
+               std::vector<kvist_group> groups(1, e.OneGroup());
+               groups[0].kind = KVIST_WINDOW;
+               groups[0].window_tokens = UINT32_MAX;
+               e.UseGroups(std::move(groups));
+             }),
+             Contains("space.groups[0].window_tokens is 4294967295"));
+  CHECK(pages_written == 0);
 }
 
 TEST_CASE("kvist_chain gives one key per full chunk, the same for the same prefix") {
