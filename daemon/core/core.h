@@ -666,6 +666,7 @@ class Core {
   std::map<std::pair<SpaceId, ChunkKey>, RemoteWrites> remote_writes_;
   std::map<std::pair<SpaceId, ChunkKey>, std::vector<Doomed>> remote_doomed_;
   std::deque<Flush> flushes_;
+  uint32_t written_last_ = 0;  // the tenant whose reserve was refilled last
   Jobs jobs_;
   std::map<JobId, PromptJob> prompt_jobs_;          // that run
   bool job_waits_ = false;                          // the current one does, for an event

@@ -19,8 +19,10 @@ void Core::ServeBelow(Effects* out) {
 
 void Core::ServeDisk(Effects* out) {
   if (!MayWrite()) return;
-  for (uint32_t t = 0; t < tenants_.size(); ++t) {
-    Tenant& tenant = tenants_[TenantId{t}];
+  const uint32_t first = written_last_ + 1;  // where all want more than is written at a time, each has its turn
+  for (uint32_t n = 0; n < tenants_.size(); ++n) {
+    const TenantId id{(first + n) % tenants_.size()};
+    Tenant& tenant = tenants_[id];
     const Bytes wanted = std::max(ReserveOf(tenant), tenant.read_waits);
     const Bytes enough = wanted + std::min(wanted / 2, options_.disk->writing / 8);
     const auto will_be = [&] { return AtHand(tenant) + tenant.writing; };
@@ -38,6 +40,7 @@ void Core::ServeDisk(Effects* out) {
         tenant.clean->Add(victim);  // or waiting wouldn't help
       } else {
         BeginWrite(victim, out);
+        written_last_ = id.value;
       }
     }
   }

@@ -38,7 +38,7 @@ constexpr Subcommand kSubcommands[] = {
     {"ssd", "Writing and reading the SSD tier beside bare io_uring loops on the same files", RunSsd},
     {"remote", "Shards to and from a Redis server beside a bare hiredis loop with the same server", RunRemote},
     {"restart", "A killed kvistd with a million chunks on disk: until the first is loaded, until all are found", RunRestart},
-    {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead, 36},
+    {"overhead", "An engine that never finds anything, with kvist and without", RunOverhead, 33},
     {"policy", "Hits of eviction policies on traces of real requests beside the best possible; the core's time a block",
      RunPolicy},
     {"granularity", "Chunks of 64 to 512 tokens: what of real conversations they lose, and what they cost", RunGranularity},

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -326,6 +327,28 @@ TEST_CASE("The reserve is refilled in bursts: a bit more than is missing, then n
   CHECK(std::accumulate(writes.begin(), writes.end(), 0) >= 12);
   CHECK(bursts <= 5);
   CHECK(std::ranges::max(writes) == 3);
+}
+
+TEST_CASE("Tenants whose reserves are used up are written for in turns") {
+  CoreFixture::Options options;  // 16 slots of 4 KiB
+  options.core.disk = CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(4)};
+  CoreFixture fixture(options);
+  for (const uint64_t t : {0, 1}) {
+    const std::string tenant = "tenant" + std::to_string(t);
+    const SessionId worker = fixture.Worker("engine" + std::to_string(t), SpaceNamed("model", {KiB(4)}, tenant));
+    for (uint64_t n = 0; n < 8; ++n) REQUIRE(fixture.Keep(worker, KeysOf({t * 100 + n})) == 1);
+  }
+  std::vector<uint32_t> spaces;
+  Effects effects = fixture.Do(DiskWritable{true});
+  while (spaces.size() < 6) {
+    const auto write =
+        std::ranges::find_if(effects, [](const Effect& e) { return std::holds_alternative<WriteStarted>(e); });
+    REQUIRE(write != effects.end());
+    const auto& started = std::get<WriteStarted>(*write);
+    spaces.push_back(started.space.value);
+    effects = fixture.Do(WriteFinished{started.chunk, absl::OkStatus(), {{1, 1 + started.chunk.index}}});
+  }
+  for (size_t n = 1; n < spaces.size(); ++n) CHECK(spaces[n] != spaces[n - 1]);
 }
 
 TEST_CASE("A load of what went back to its disk waits for its next read, whatever an earlier one had begun") {
