@@ -40,8 +40,8 @@ class UniqueWork {
  public:
   UniqueWork(std::unique_ptr<tinyllm::Engine> engine, uint64_t seed) : engine_(std::move(engine)), random_(seed) {}
 
-  // Tokens a second, of prompts and answers; ends when the last store has ended. (A chunk or two that it made kvistd write fall into the
-  // other's time.)
+  // Tokens a second, of prompts and answers; ends when the last store has ended. (What it made kvistd write may end in the other's time: at
+  // most a burst of the reserve, and mostly none of it, for answers are computed after it.)
   absl::StatusOr<double> Run(const Workload& work) {
     const double start = Now();
     for (int i = 0; i < work.requests; ++i) {

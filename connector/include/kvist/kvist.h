@@ -205,9 +205,9 @@ typedef struct kvist_options {
   kvist_space space;
   const kvist_memory* memory; /* workers only */
   int64_t deadline_us;        /* of calls that give none; 0 is 1,000,000 */
-  int64_t
-      connect_timeout_us; /* how long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. (With GPU memory one
-                               * that has answered is waited for longer, at most 20 s: it opens that memory.) */
+  /* How long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. With GPU memory one that has answered is waited
+   * for longer, at most 20 s: it opens that memory. */
+  int64_t connect_timeout_us;
   /* 1: a daemon that refuses (another version, another user's) is like one that is away: kvist_connect succeeds once the description of the
    * memory has proved right, kvist_connection_state says REFUSED, kvist_wait_connected why, and the client asks again every second. */
   int32_t ask_again;
