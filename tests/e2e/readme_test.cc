@@ -57,8 +57,22 @@ bool Prompt::Prefill() {
   computing = this;
   computed_from = SIZE_MAX;
   engine.Poison(0, pages);
-  return ::Prefill(engine.scheduler(), engine.worker(0), kChunk, kPages, tokens, pages, &load);
+  return ::Prefill(kChunk, kPages, tokens, pages, &load);
 }
+
+// The example's own two sessions, over the fake engine's pages; they end before it.
+struct Started {
+  explicit Started(FakeEngine& engine) : asks(engine.SchedulerOptions()), moves(engine.WorkerOptions(0)) {
+    asks.instance = moves.instance = "readme";
+    well = ::Start(asks, moves);
+  }
+  ~Started() {
+    scheduler = {};
+    worker = {};
+  }
+  kvist_options asks, moves;
+  bool well = false;
+};
 
 }  // namespace
 
@@ -78,6 +92,8 @@ TEST_CASE("The README's engine loads what there is and computes at least the las
   const auto [chunks, more, warm_from] = GENERATE(std::tuple{5u, 0u, 4 * kChunk},  // the last token ends the last chunk
                                                   std::tuple{5u, 1u, 5 * kChunk},  // and is behind it
                                                   std::tuple{0u, 9u, 0u});         // no chunk at all
+  const Started started(engine);
+  REQUIRE(started.well);
   Prompt prompt(engine, 1000 + more, chunks, more);
   REQUIRE(prompt.Prefill());
   CHECK(prompt.computed_from == 0);
@@ -95,6 +111,8 @@ TEST_CASE("The README's engine computes all without a kvistd, and with one that 
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   FakeEngine engine(FakeEngine::On(daemon.socket()));
   REQUIRE(engine.status.message == "");
+  const Started started(engine);
+  REQUIRE(started.well);
   Prompt prompt(engine, 1000, 5);
   REQUIRE(prompt.Prefill());
 

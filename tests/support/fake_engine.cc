@@ -78,14 +78,11 @@ FakeEngine::FakeEngine(Options options) : options_(std::move(options)), salt_(Mo
     if (memory.data == MAP_FAILED) std::abort();
   }
   if (options_.scheduler) {
-    kvist_options scheduler = CommonOptions();
-    scheduler.role = KVIST_SCHEDULER;
-    status = Client::Connect(scheduler, &scheduler_);
+    status = Client::Connect(SchedulerOptions(), &scheduler_);
     if (!status.ok()) return;
   }
   for (uint32_t rank = options_.first_rank; rank < end_rank(); ++rank) {
-    const kvist_options worker = WorkerOptions(rank);
-    status = Client::Connect(worker, &workers_[rank]);
+    status = Client::Connect(WorkerOptions(rank), &workers_[rank]);
     if (!status.ok()) return;
   }
 }
@@ -121,6 +118,12 @@ kvist_options FakeEngine::CommonOptions() const {
   o.space.segment_bytes = options_.segment_bytes;
   o.space.segments = 2;
   o.space.tensor_parallel = options_.ranks;
+  return o;
+}
+
+kvist_options FakeEngine::SchedulerOptions() const {
+  kvist_options o = CommonOptions();
+  o.role = KVIST_SCHEDULER;
   return o;
 }
 

@@ -81,6 +81,7 @@ class FakeEngine {
   // Between that memory and the host.
   void Put(std::byte* to, const void* from, size_t size);
   void Get(void* to, const std::byte* from, size_t size) const;
+  kvist_options SchedulerOptions() const;
   kvist_options WorkerOptions(uint32_t rank);
   // Page ids [first, first + chunks * kPagesPerChunk), scattered over the memory in a fixed way.
   std::vector<uint32_t> Pages(uint32_t first_chunk, uint32_t chunks) const;
