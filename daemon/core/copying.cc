@@ -47,6 +47,7 @@ void Core::BeginCopy(OpId id, Op* op, Effects* out) {
       copy.coming.push_back(state == ChunkState::kReading ? RefOf(chunk) : ChunkRef{});
     }
   }
+  if (op->direction == Direction::kLoad) op->era = placement_.LoadBegan();
   out->push_back(std::move(copy));
 }
 
@@ -124,6 +125,7 @@ void Core::On(const CopyFinished& event, Effects* out) {
   Session* session = sessions_.Find(op.session);
   const uint32_t dropped = DropCorrupt(op, event.corrupt);
   if (op.allocation) SwapEnded(op, event.op, ok);
+  if (op.era.has_value()) placement_.LoadEnded(*op.era);
   uint32_t kept = op.copied;
   for (const ChunkIndex chunk : op.chunks) {
     if (op.direction == Direction::kStore && !op.allocation) {

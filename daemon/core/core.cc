@@ -335,6 +335,8 @@ CoreStatus Core::status() const {
   status.instances = sessions_.instances();
   status.evictions = placement_.evictions();
   status.demotions = placement_.demotions();
+  status.slots_moved = placement_.vacating().slots_moved();
+  status.slabs_emptied = placement_.vacating().slabs_emptied();
   status.index_bytes = {chunks_.memory_bytes()};
   for (uint32_t t = 0; t < tenants_.size(); ++t) status.index_bytes += Bytes{tenants_[TenantId{t}].policy->memory_bytes()};
   return status;

@@ -110,10 +110,10 @@ struct CoreOptions {
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
-  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), and the last step. For any event
-  // from an event_work of 2 * kKeysMax on; the default is twice that. Only tests set less (down to 16, where this is 544): there an event that
+  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), the last step, and one of
+  // emptying a slab. For any event from an event_work of 2 * kKeysMax on; the default is twice that. Only tests set less (down to 16): there an event that
   // names more, such as a clear of 4,096 keys with a remote store, exceeds it.
-  uint64_t EventWorkBound() const { return 2 * uint64_t{event_work} + 512; }
+  uint64_t EventWorkBound() const { return 2 * uint64_t{event_work} + 512 + Vacating::kWorkMax; }
 
   absl::Status Validate() const;  // names the field
 };
@@ -148,7 +148,9 @@ struct CoreStatus {
   uint64_t ops = 0;
   uint64_t sessions = 0;
   uint64_t instances = 0;
-  uint64_t evictions = 0;  // since the start, as are the counts below
+  uint64_t evictions = 0;    // since the start, as are the counts below
+  uint64_t slots_moved = 0;  // so that slabs were emptied for slots of another size (Vacating)
+  uint64_t slabs_emptied = 0;
   uint64_t lookups = 0;
   uint64_t lookup_chunks_asked = 0;
   uint64_t lookup_chunks_hit = 0;
@@ -236,10 +238,11 @@ class Core {
   // Handles any event of events.h.
   template <class Event>
   void Handle(const Event& event, Effects* out) {
-    placement_.SpendUntil(chunks_.work() + options_.event_work);
+    placement_.SpendUntil(chunks_.work() + options_.event_work, now_);
     job_waits_ = job_waits_ && std::is_same_v<Event, Tick>;
     On(event, out);
     if (options_.below()) ServeBelow(out);
+    if (placement_.vacates()) GoOnVacating(out);
     if (placement_.HasChanged()) out->push_back(placement_.TakeChanged());
   }
 
@@ -261,12 +264,12 @@ class Core {
   bool has_work() const {
     return JobWork() || !let_go_.empty() || !given_up_.empty() || leases_.OfClosed() || allocations_.OfClosed() ||
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
-           !cleared_pins_.empty() || (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() ||
-           !begun_reads_.empty() || (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) ||
-           (more_reads_ && WaitsForSlots()) || CanFlush() || CanWriteRemote() || cleared_next_ < cleared_end_ ||
-           !unforgotten_.empty() || std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(), [this](const auto& job) {
-             return MayForgetAgain(job.second);
-           });
+           !cleared_pins_.empty() || placement_.vacates() || placement_.MakesRoom() ||
+           (tier_clears_ == 0 && !came_.empty()) || !placement_.rest().empty() || !begun_reads_.empty() ||
+           (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
+           CanFlush() || CanWriteRemote() || cleared_next_ < cleared_end_ || !unforgotten_.empty() ||
+           std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
+                       [this](const auto& job) { return MayForgetAgain(job.second); });
   }
   // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
@@ -305,6 +308,8 @@ class Core {
   uint64_t ReadChunks(uint64_t cursor, uint32_t most, std::vector<ChunkWhere>* chunks) const;
   static constexpr uint64_t kReadAll = UINT64_MAX;
   static constexpr uint32_t kPlacesRead = 4;
+  // Of the slots that SlotsCopyStarted names, those whose chunks have taken the new ones, as of the last SlotsCopied.
+  std::span<const Vacating::Move> slots_moved() const { return placement_.vacating().made(); }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
   void CheckInvariants();
 
@@ -324,6 +329,7 @@ class Core {
     size_t reads_left = 0;
     bool by_layer = false;                // it is waited for so
     std::vector<SlotRef> slots = {};      // given to its copy; absent while it waits
+    std::optional<uint32_t> era = {};     // of a load that has slots (Vacating)
     std::vector<uint32_t> chunk_of = {};  // [slot]
   };
   enum class Claim { kCopy, kSkip, kRefuse, kTooManyGhosts };
@@ -346,6 +352,7 @@ class Core {
   void On(const CopyFinished& event, Effects* out);
   void On(const WriteFinished& event, Effects* out);
   void On(const ReadFinished& event, Effects* out);
+  void On(const SlotsCopied&, Effects*) { placement_.SlotsCopied(); }
   void On(const PrefillReported& event, Effects* out);
   void On(const TierRead& event, Effects* out);
   void On(const RemoteFound& event, Effects* out);
@@ -420,8 +427,9 @@ class Core {
   void WriteRemote(Effects* out);
   void BeginRemoteWrite(ChunkIndex chunk, Effects* out);
   void RemoteWritten(ChunkIndex chunk, const absl::Status& status, Effects* out);
-  // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk.
-  Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, ChunkIndex* chunk);
+  // Finds or makes the chunk of `key` under `parent` and claims the session's shard of it. Sets *chunk. `wanted`: chunks of the store, from this one on.
+  Claim ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t wanted,
+                   ChunkIndex* chunk);
   // The visible or filling chunk of `key`; one that a clear has left behind, or whose parent was dropped, is detached and not found.
   ChunkIndex FindCurrent(SpaceId space, GroupId group, const ChunkKey& key);
   void Detach(ChunkIndex chunk);
@@ -465,6 +473,9 @@ class Core {
   void BeginWaiting(Effects* out);
   void EndWaiting(OpId op, absl::Status status, Effects* out);
   static absl::Status SessionWasClosed() { return absl::CancelledError("the session was closed"); }
+  void GoOnVacating(Effects* out) {
+    if (auto copy = placement_.GoOnVacating()) out->push_back(*std::move(copy));
+  }
   // Tells what has been forgotten, begins reads, and writes what shall be below.
   void ServeBelow(Effects* out);
   // Keeps the reserve of clean slots: when some are missing a few more than that are written, for a burst of writes costs about as many

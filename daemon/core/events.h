@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -243,6 +244,9 @@ struct ReadFinished {
   ChunkRef chunk;
   absl::Status status;
 };
+
+// What SlotsCopyStarted asked for is done.
+struct SlotsCopied {};
 
 // A tier (all disks together) has read so many bytes in a time in which there was always something for it to read; before which there was
 // nothing, when it is from_rest.
@@ -494,6 +498,11 @@ struct WriteStarted {
   std::vector<SlotRef> slots;
   Tier to = Tier::kSsd;
 };
+// Copy the bytes of slots to other ones, each of `bytes`; then SlotsCopied. One at a time. Nobody writes to either meanwhile.
+struct SlotsCopyStarted {
+  Bytes bytes;
+  std::vector<std::pair<SlotRef, SlotRef>> slots;  // from, to
+};
 // Read a chunk's shards, from a disk from their places, into its slots [shard], which are held until ReadFinished. Those with `by_layer` of
 // one event are read layer by layer, the first layer of all of them before anything else.
 struct ReadStarted {
@@ -622,8 +631,8 @@ struct ChunksChanged {
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
                             CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked, RemoteForgotten,
-                            RecodeStarted, RecodeStopped, ChunksChanged>;
+                            SlotsCopyStarted, ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked,
+                            RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

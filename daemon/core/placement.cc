@@ -52,7 +52,17 @@ ChunkIndex Placement::AddPrivate(SpaceId space, GroupId group) {
   return chunks_.AddPrivate(space, group);
 }
 
-bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::Victims victims) {
+void Placement::SetOwners(ChunkIndex i) {
+  for (const SlotRef slot : SlotsOf(i)) slots_.SetOwner(slot, i);
+}
+
+bool Placement::HasClass(ChunkIndex i, pool::SlotClass size) const {
+  const Chunk& chunk = chunks_[i];
+  const std::vector<pool::SlotClass>& classes = spaces_[chunk.space].classes[chunk.group.value];
+  return std::find(classes.begin(), classes.end(), size) != classes.end();
+}
+
+bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::Victims victims, uint32_t wanted) {
   Chunk& chunk = chunks_[i];
   const bool ghost = chunk.state == ChunkState::kGhost;
   KVIST_CHECK(ghost || chunk.state == ChunkState::kBelow);
@@ -83,11 +93,24 @@ bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::V
       CollectRest(0);
       continue;
     }
-    if (!Evict(at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(space.tenant, bytes, victims)))
+    const pool::SlotClass size = classes[reserved];
+    if (!at_quota && vacating_.Claim(size)) continue;
+    const bool comes = !at_quota && vacating_.Comes(size, 0, now_);
+    const ChunkIndex victim =
+        at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(space.tenant, bytes, victims);
+    if (comes && victim != kNoChunk && !HasClass(victim, size)) {
+      PolicyOf(victim).Exposed(victim);  // back to where it was
+      const auto of_its_size = static_cast<uint64_t>(std::count(classes.begin(), classes.end(), size));
+      vacating_.Comes(size, wanted * of_its_size, now_);
+      makes_room_for_ = space.tenant;
+      of_chunks_ = bytes;
       break;
+    }
+    if (!Evict(victim)) break;
   }
   --chunk.holds;
   if (reserved == count) {
+    SetOwners(i);
     chunk.state = ghost ? ChunkState::kFilling : ChunkState::kReading;
     space.bytes += bytes;
     tenant.used += bytes;
@@ -138,6 +161,7 @@ void Placement::Resume(ChunkIndex i, std::span<const SlotRef> slots) {
   KeepParent(chunk);
   if (count > 1) chunk.slot.index = slot_runs_.New(count);
   std::copy(slots.begin(), slots.end(), Shards(chunk));
+  SetOwners(i);
   Space& space = spaces_[chunk.space];
   Tenant& tenant = tenants_[space.tenant];
   const Bytes bytes = space.chunk_bytes(chunk.group);
@@ -169,6 +193,45 @@ void Placement::EndDoubt() {
   resting_.back()->rests = 0;
   resting_.pop_back();
   chunks_.Charge(1);
+}
+
+// ---- Slots that move --------------------------------------------------------------------------------------------------------
+
+// Holds are copies into the slots, writes below out of them, and loads that end here; loads that end further down the chain aren't counted
+// here, and Vacating waits for them.
+SlotRef* Placement::Movable(ChunkIndex i, SlotRef slot) {
+  const Chunk& chunk = chunks_[i];
+  if (chunk.state != ChunkState::kSealed || chunk.holds > 0) return nullptr;
+  const std::span<SlotRef> shards(Shards(chunk), Group(chunk).shards());
+  const auto at = std::find(shards.begin(), shards.end(), slot);
+  return at == shards.end() ? nullptr : &*at;
+}
+
+std::optional<SlotsCopyStarted> Placement::GoOnVacating() {
+  uint32_t looked_at = 0;
+  const std::span<const Vacating::Move> moves =
+      vacating_.Step([this](uint32_t owner, SlotRef slot) { return Movable(owner, slot) != nullptr; }, now_, &looked_at);
+  chunks_.Charge(looked_at + moves.size());
+  if (moves.empty()) return std::nullopt;
+  SlotsCopyStarted copy{slots_.PlaceOf(moves[0].to).length, {}};
+  for (const Vacating::Move& move : moves) copy.slots.emplace_back(move.from, move.to);
+  return copy;
+}
+
+void Placement::MakeRoom() {
+  for (uint32_t evicted = 0; MakesRoom() && evicted < kEvictionsMax && !spent() && !vacating_.GoesOn(now_); ++evicted) {
+    if (!Evict(tenants_.NextVictim(makes_room_for_, of_chunks_))) vacating_.NobodyGives();
+  }
+}
+
+void Placement::SlotsCopied() {
+  chunks_.Charge(Vacating::kMovesMax);
+  vacating_.Copied([this](const Vacating::Move& move) {
+    SlotRef* const at = Movable(move.owner, move.from);
+    if (at == nullptr) return false;
+    *at = move.to;
+    return true;
+  });
 }
 
 // ---- On disk ----------------------------------------------------------------------------------------------------------------
@@ -339,14 +402,15 @@ void Placement::CollectRest(uint64_t until) {
 }
 
 void Placement::CheckInvariants() const {
-  uint64_t live = in_doubt_.size();
+  uint64_t live = in_doubt_.size() + vacating_.slots_apart();
   for (const SlotRef slot : in_doubt_) KVIST_CHECK(slots_.IsLive(slot));
   for (ChunkIndex i = 0; i < chunks_.places(); ++i) {
     const Chunk& chunk = chunks_[i];
     if (!chunk.has_slots()) continue;
     const uint32_t count = Group(chunk).shards();
     const SlotRef* shards = const_cast<Placement*>(this)->Shards(chunk);
-    for (uint32_t shard = 0; shard < count; ++shard) KVIST_CHECK(slots_.IsLive(shards[shard]));
+    for (uint32_t shard = 0; shard < count; ++shard)
+      KVIST_CHECK(slots_.IsLive(shards[shard]) && slots_.OwnerOf(shards[shard]) == i);
     live += count;
   }
   KVIST_CHECK(live == slots_.live_slots());

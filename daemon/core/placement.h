@@ -11,6 +11,7 @@
 #include "daemon/core/eviction_policy.h"
 #include "daemon/core/shard_runs.h"
 #include "daemon/core/spaces.h"
+#include "daemon/core/vacating.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
@@ -29,6 +30,7 @@ class Placement {
         spaces_(*spaces),
         tenants_(*tenants),
         sections_(*sections),
+        vacating_(slots),
         slot_runs_(sections, ImageSection::kSlotRuns),
         place_runs_(sections, ImageSection::kPlaceRuns) {}
 
@@ -36,13 +38,25 @@ class Placement {
   // it is at its quota, else whoever's Tenants chooses. False and nothing reserved when there is none. The chunk is then kFilling or
   // kReading. Its parent is safe meanwhile.
   //
-  // A victim's slots serve at once when they are of the right size; else they help when their slab empties. One call evicts at most
-  // kEvictionsMax chunks for each shard, and but one once the event's work is done, so that it is bounded; a store that is refused
-  // for that makes room for the next one.
+  // A victim's slots serve at once when they are of the right size. Else a slab is emptied as soon as enough of them are free (Vacating), and
+  // until it is, only what serves at once is evicted for this. One call evicts at most kEvictionsMax chunks for each shard, and but one once
+  // the event's work is done, so that it is bounded; a store that is refused for that makes room for the next one.
   // `near`: the region of the pool in which each rank would like its shard, [rank]; there while it has room, else in any. Empty: wherever.
-  // `victims`: what may go for it.
-  bool Reserve(ChunkIndex chunk, std::span<const uint32_t> near, Tenants::Victims victims = Tenants::Victims::kAny);
+  // `victims`: what may go for it. `wanted`: so many chunks like it will be asked for; for those that get none slabs are emptied, and what is
+  // worth least is evicted for that (MakeRoom), for the store that comes next.
+  bool Reserve(ChunkIndex chunk, std::span<const uint32_t> near, Tenants::Victims victims = Tenants::Victims::kAny,
+               uint32_t wanted = 1);
   static constexpr uint32_t kEvictionsMax = 64;
+
+  // Goes on with emptying a slab; the copies that it wants, until SlotsCopied. And evicts for more slabs, where stores found no slots.
+  bool vacates() const { return vacating_.steps(); }
+  bool MakesRoom() const { return vacating_.WantsMore(); }
+  void MakeRoom();
+  std::optional<SlotsCopyStarted> GoOnVacating();
+  void SlotsCopied();
+  const Vacating& vacating() const { return vacating_; }
+  uint32_t LoadBegan() { return vacating_.LoadBegan(); }
+  void LoadEnded(uint32_t era) { vacating_.LoadEnded(era); }
 
   // A ghost that an earlier core had in these slots [shard], live ones, whole: sealed from now on.
   void Resume(ChunkIndex chunk, std::span<const SlotRef> slots);
@@ -109,7 +123,10 @@ class Placement {
   // for CollectRest. Nor does it remove any once the work that the event may do is done.
   void Collect(ChunkIndex chunk) { Collect(chunk, kCollectMax, until_); }
   // That is when ChunkTable::work() has come to `until`.
-  void SpendUntil(uint64_t until) { until_ = until; }
+  void SpendUntil(uint64_t until, absl::Time now) {
+    until_ = until;
+    now_ = now;
+  }
   bool spent() const { return chunks_.work() >= until_; }
   static constexpr uint32_t kGhostsMax = 256;  // of a chain of half stores that failed, at once
   static constexpr uint32_t kCollectMax = 4;   // less than the chains of tests/sim have
@@ -126,7 +143,7 @@ class Placement {
   EvictionPolicy& PolicyOf(ChunkIndex chunk) { return *tenants_[spaces_[chunks_[chunk].space].tenant].policy; }
   uint64_t evictions() const { return evictions_; }
   uint64_t demotions() const { return demotions_; }  // of those: chunks that are on disk since
-  // Stops the process unless every live slot belongs to exactly one chunk, or is in doubt.
+  // Stops the process unless every live slot belongs to exactly one chunk, is in doubt, or is being moved.
   void CheckInvariants() const;
 
  private:
@@ -135,6 +152,10 @@ class Placement {
   // False when there is no victim.
   bool Evict(ChunkIndex victim);
   SlotRef* Shards(const Chunk& chunk);
+  // The chunk's shard that lies there; none if it isn't sealed, or a copy into or out of its slots other than a chained load is under way.
+  SlotRef* Movable(ChunkIndex chunk, SlotRef slot);
+  bool HasClass(ChunkIndex chunk, pool::SlotClass size) const;
+  void SetOwners(ChunkIndex chunk);
   // The chunk's parent, if it is in slots, is or isn't kept there by this child any more.
   void KeepParent(const Chunk& chunk);
   void LetParentGo(const Chunk& chunk);
@@ -148,6 +169,9 @@ class Placement {
   Spaces& spaces_;
   Tenants& tenants_;
   pool::Sections& sections_;
+  Vacating vacating_;
+  TenantId makes_room_for_;
+  Bytes of_chunks_{};  // that it would have liked to store
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
   std::vector<SlotRef> in_doubt_;
@@ -159,6 +183,7 @@ class Placement {
   uint64_t evictions_ = 0;
   uint64_t demotions_ = 0;
   uint64_t until_ = UINT64_MAX;
+  absl::Time now_ = absl::UnixEpoch();
 };
 
 }  // namespace kvist::core

@@ -12,6 +12,7 @@ enum class PlantedBug {
   kSealedAfterOneRank = 5,       // the first of several ranks seals the chunk
   kHalfStoreTakenOver = 6,       // what a core before this one was storing goes on as if it were whole
   kSlotInDoubtReused = 7,        // what it was storing is stored over at once
+  kMovedUnderLoad = 8,           // a slot whose bytes were moved is free while a load still reads it
 };
 
 // The simulator is itself tested: it must find each of these. tests/sim builds the core a second time, with KVIST_PLANTABLE, and plants

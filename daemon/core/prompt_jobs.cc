@@ -33,7 +33,7 @@ void Core::On(const PromptClearAsked& event, Effects* out) {
       cleared_prompts_.emplace(event.space, key);
     }
   }
-  placement_.SpendUntil(0);  // what is hidden now is freed by Ticks
+  placement_.SpendUntil(0, now_);  // what is hidden now is freed by Ticks
   ChunksHidden hidden{event.job, event.space, {}};
   const auto count = static_cast<uint16_t>(groups.size());
   for (uint16_t g = 0; g < count; ++g) {

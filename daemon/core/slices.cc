@@ -93,8 +93,9 @@ void Core::On(const Tick& event, Effects* out) {
   now_ = std::max(now_, event.now);
   if (awaited && !AwaitsRemote()) job_waits_ = false;
   const uint64_t until = chunks_.work() + options_.slice_work;
-  placement_.SpendUntil(until);
+  placement_.SpendUntil(until, now_);
   EndWhatIsOver(until, out);
+  if (placement_.MakesRoom()) placement_.MakeRoom();
   ForgetAgain(until, out);
   Reap(until);
   BeginWaiting(out);

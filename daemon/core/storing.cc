@@ -39,7 +39,7 @@ void Core::On(const StoreAsked& event, Effects* out) {
       policy.Prefetch(std::span(names).first(next.size()));
     }
     ChunkIndex chunk = kNoChunk;
-    claim = ClaimShard(*session, event.group, event.keys[k], parent, &chunk);
+    claim = ClaimShard(*session, event.group, event.keys[k], parent, count - k, &chunk);
     if (claim == Claim::kRefuse || claim == Claim::kTooManyGhosts) break;
     if (chained) parent = chunk;
     if (claim == Claim::kSkip) {
@@ -81,7 +81,7 @@ ChunkIndex Core::FindCurrent(SpaceId space, GroupId group, const ChunkKey& key) 
   return kNoChunk;
 }
 
-Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent,
+Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkKey& key, ChunkIndex parent, uint32_t wanted,
                              ChunkIndex* chunk) {
   ChunkIndex i = FindCurrent(session.space, group, key);
   const GroupSpec& spec = spaces_[session.space].spec.groups[group.value];
@@ -95,7 +95,7 @@ Core::Claim Core::ClaimShard(const Session& session, GroupId group, const ChunkK
       }
       i = placement_.Add(session.space, group, key, parent);
     }
-    if (!placement_.Reserve(i, sessions_.NearOf(session.instance))) {
+    if (!placement_.Reserve(i, sessions_.NearOf(session.instance), Tenants::Victims::kAny, wanted)) {
       placement_.Collect(i);
       return Claim::kRefuse;
     }

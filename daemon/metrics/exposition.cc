@@ -172,6 +172,9 @@ void AddHolding(const Figures& f, Families* out) {
   out->Level("kvist_instances", "Engines that are connected.", f.core.instances);
   out->Level("kvist_spaces", "Spaces that were met since the start.", uint64_t{f.core.spaces.size()});
   out->Count("kvist_evictions_total", "Chunks that went to make room.", f.core.evictions, With(kDram, "reason", "capacity"));
+  out->Count("kvist_slabs_emptied_total", "Slabs of the pool that were emptied for slots of another size.",
+             f.core.slabs_emptied);
+  out->Count("kvist_slots_moved_total", "Slots whose bytes were moved for that.", f.core.slots_moved);
 }
 
 void AddCorruption(const Figures& f, Families* out) {

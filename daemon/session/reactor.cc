@@ -38,6 +38,7 @@ Reactor::~Reactor() { KVIST_CHECK(!thread_.joinable()); }
 
 void Reactor::Start() {
   KVIST_CHECK(engine_ != nullptr);
+  mover_ = std::make_unique<SlotMover>();
   thread_ = std::thread([this] { Loop(); });
   ::pthread_setname_np(thread_.native_handle(), "kvist-reactor");
 }
@@ -459,6 +460,17 @@ void Reactor::Carry(core::WriteStarted& effect) {
   const core::SpaceSpec& space = core_.spec(effect.space);
   LowerTier& tier = TierAt(effect.to);
   tier.Write(space, std::move(effect), std::move(slots));
+}
+
+void Reactor::Carry(core::SlotsCopyStarted& effect) {
+  std::vector<SlotMover::Piece> pieces;
+  for (const auto& [from, to] : effect.slots) pieces.push_back({slots_(from), slots_(to)});
+  mover_->Copy(std::move(pieces), effect.bytes, [this] {
+    Run([this] {
+      core_.Handle(core::SlotsCopied{}, &effects_);
+      CarryOut();
+    });
+  });
 }
 
 void Reactor::Carry(core::ReadStarted& effect) {

@@ -25,6 +25,7 @@
 #include "daemon/session/engine_session.h"
 #include "daemon/session/listed_job.h"
 #include "daemon/session/lower_tier.h"
+#include "daemon/session/slot_mover.h"
 #include "storage/base/shm/futex.h"
 
 namespace kvist::session {
@@ -191,6 +192,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::JobEnded& effect);
   void Carry(core::CorruptionFound& effect);
   void Carry(core::WriteStarted& effect);
+  void Carry(core::SlotsCopyStarted& effect);
   void Carry(core::ReadStarted& effect);
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
   void Carry(core::SpaceCleared& effect);
@@ -256,7 +258,8 @@ class Reactor : public LowerTier::Ear {
   uint64_t turn_work_ = 0;    // of the core, for sessions, in the last turn
   bool stopping_ = false;
 
-  std::unique_ptr<Doorbells> doorbells_;  // last: its thread uses the inbox
+  std::unique_ptr<Doorbells> doorbells_;  // last, as the mover: their threads use the inbox
+  std::unique_ptr<SlotMover> mover_;
 };
 
 }  // namespace kvist::session

@@ -130,7 +130,16 @@ void SlotAllocator::GiveTo(SlotClass slot_class, uint32_t number) {
   slab.slot_class = slot_class.value;
   slab.fresh = 0;
   slab.freed = kNone;
+  CountFree(slot_class.value, c.slots_per_slab);
   PushFront(c.partial[slab.region], number);
+}
+
+void SlotAllocator::CountFree(uint16_t slot_class, uint64_t places) {
+  Class& c = classes_[slot_class];
+  c.free_places += places;
+  if (c.loose || c.free_places < c.slots_per_slab) return;
+  c.loose = true;
+  loose_.push_back(slot_class);
 }
 
 SlotRef SlotAllocator::TakePlace(uint32_t slab_number) {
@@ -149,6 +158,8 @@ SlotRef SlotAllocator::TakePlace(uint32_t slab_number, uint32_t place) {
   Slab& slab = slabs_[slab_number];
   Class& c = classes_[slab.slot_class];
   if (++slab.live == c.slots_per_slab) Unlink(c.partial[slab.region], slab_number);
+  --c.free_places;
+  slab.places[place].owner = kNobody;
   ++live_slots_;
   live_bytes_ += c.slot_bytes;
   const uint32_t generation = ++slab.places[place].generation;
@@ -190,19 +201,97 @@ void SlotAllocator::Free(SlotRef slot) {
 
   const bool was_full = slab.live == c.slots_per_slab;
   --slab.live;
+  if (slab.closed) return;
   if (slab.live == 0) {
     if (!was_full) Unlink(partial, number);
-    slab.slot_class = kNoClass;
-    slab.next = std::exchange(regions_[slab.region].free_slab, number);
-    ++free_slabs_;
-    tail_bytes_ -= c.tail_bytes;
-  } else if (was_full) {
+    c.free_places -= c.slots_per_slab - 1;
+    GiveBack(number);
+    return;
+  }
+  CountFree(slab.slot_class, 1);
+  if (was_full) {
     PushFront(partial, number);
   } else if (slab.live == c.slots_per_slab / 2) {
     // From here on it is used last, so that it can empty out.
     Unlink(partial, number);
     PushBack(partial, number);
   }
+}
+
+// A slab without a live slot that is in no list.
+void SlotAllocator::GiveBack(uint32_t number) {
+  Slab& slab = slabs_[number];
+  tail_bytes_ -= classes_[slab.slot_class].tail_bytes;
+  slab.slot_class = kNoClass;
+  slab.next = std::exchange(regions_[slab.region].free_slab, number);
+  ++free_slabs_;
+}
+
+void SlotAllocator::SetOwner(SlotRef slot, uint32_t owner) {
+  KVIST_CHECK(IsLive(slot));
+  slabs_[SlabOf(slot)].places[PlaceInSlab(slot)].owner = owner;
+}
+
+uint32_t SlotAllocator::OwnerOf(SlotRef slot) const {
+  KVIST_CHECK(IsLive(slot));
+  return slabs_[SlabOf(slot)].places[PlaceInSlab(slot)].owner;
+}
+
+// ---- Emptying a slab --------------------------------------------------------------------------------------------------------
+
+std::optional<uint32_t> SlotAllocator::Vacatable() {
+  while (!loose_.empty() && classes_[loose_.back()].free_places < classes_[loose_.back()].slots_per_slab) {
+    classes_[loose_.back()].loose = false;
+    loose_.pop_back();
+  }
+  if (loose_.empty()) return std::nullopt;
+  // Those that have had a free place for longest come last; the emptiest isn't far from there.
+  constexpr int kLooks = 8;
+  uint32_t emptiest = kNone;
+  for (const SlabList& list : classes_[loose_.back()].partial) {
+    uint32_t slab = list.back;
+    for (int looks = 0; looks < kLooks && slab != kNone; ++looks, slab = slabs_[slab].prev) {
+      if (emptiest == kNone || slabs_[slab].live < slabs_[emptiest].live) emptiest = slab;
+    }
+  }
+  return emptiest;
+}
+
+void SlotAllocator::Close(uint32_t number) {
+  Slab& slab = slabs_[number];
+  KVIST_CHECK(slab.slot_class != kNoClass && !slab.closed);
+  Class& c = classes_[slab.slot_class];
+  if (slab.live < c.slots_per_slab) Unlink(c.partial[slab.region], number);
+  c.free_places -= c.slots_per_slab - slab.live;
+  slab.closed = true;
+}
+
+void SlotAllocator::Open(uint32_t number, Opened as) {
+  Slab& slab = slabs_[number];
+  KVIST_CHECK(slab.closed);
+  slab.closed = false;
+  if (slab.live == 0) return GiveBack(number);
+  Class& c = classes_[slab.slot_class];
+  if (slab.live == c.slots_per_slab) return;
+  CountFree(slab.slot_class, c.slots_per_slab - slab.live);
+  as == Opened::kFirst ? PushFront(c.partial[slab.region], number) : PushBack(c.partial[slab.region], number);
+}
+
+std::optional<SlotRef> SlotAllocator::LiveAt(uint32_t number, uint32_t place) const {
+  const uint32_t generation = slabs_[number].places[place].generation;
+  if (generation % 2 == 0) return std::nullopt;
+  return SlotRef{.index = static_cast<uint32_t>(uint64_t{number} << place_bits_ | place), .generation = generation};
+}
+
+std::optional<SlotRef> SlotAllocator::AllocateBeside(uint32_t number) {
+  const Slab& slab = slabs_[number];
+  KVIST_CHECK(slab.closed);
+  const std::vector<SlabList>& partial = classes_[slab.slot_class].partial;
+  if (partial[slab.region].front != kNone) return TakePlace(partial[slab.region].front);
+  for (const SlabList& list : partial) {
+    if (list.front != kNone) return TakePlace(list.front);
+  }
+  return std::nullopt;
 }
 
 bool SlotAllocator::IsLive(SlotRef slot) const {
@@ -280,18 +369,21 @@ void SlotAllocator::CheckInvariants() const {
 
   uint64_t live_slots = 0;
   Bytes live_bytes{}, tail_bytes{};
+  std::vector<uint64_t> free_places(classes_.size());
   for (uint32_t s = 0; s < slabs_.size(); ++s) {
     const Slab& slab = slabs_[s];
     uint32_t live = 0;
     for (uint32_t p = 0; p < slab.places_size; ++p) live += slab.places[p].generation % 2;
     KVIST_CHECK(live == slab.live);
+    if (!slab.closed && slab.slot_class != kNoClass)
+      free_places[slab.slot_class] += classes_[slab.slot_class].slots_per_slab - live;
     if (slab.slot_class == kNoClass) {
       KVIST_CHECK(live == 0 && listed[s]);
       continue;
     }
     const Class& c = classes_[slab.slot_class];
     KVIST_CHECK(slab.fresh <= c.slots_per_slab && c.slots_per_slab <= slab.places_size);
-    KVIST_CHECK(listed[s] == (live < c.slots_per_slab));
+    KVIST_CHECK(listed[s] == (live < c.slots_per_slab && !slab.closed));
     // Below `fresh` a place is live or in the list of freed ones; above it none is live.
     uint32_t freed = 0;
     for (uint32_t p = slab.freed; p != kNone; p = slab.places[p].next_free) {
@@ -303,6 +395,11 @@ void SlotAllocator::CheckInvariants() const {
     tail_bytes += c.tail_bytes;
   }
   KVIST_CHECK(live_slots == live_slots_ && live_bytes == live_bytes_ && tail_bytes == tail_bytes_);
+  for (uint32_t k = 0; k < classes_.size(); ++k) {
+    const Class& c = classes_[k];
+    KVIST_CHECK(c.free_places == free_places[k] && (c.loose || c.free_places < c.slots_per_slab));
+    KVIST_CHECK(c.loose == (std::count(loose_.begin(), loose_.end(), k) == 1));
+  }
 }
 
 }  // namespace kvist::pool

@@ -32,6 +32,8 @@ using SlotClass = Id<struct SlotClassTag, uint16_t>;
 //   SlotRef is recognised for ever (until 2^31 reuses of one place).
 // Choice of slab: near region before others; in a region a slab of the class that is in use before a free one, fuller ones first
 //   (roughly: those more than half full), so that the others empty out and can move to another class.
+// Closed slabs: a caller who wants a slab for another class closes one that is Vacatable, copies what is live in it to slots that Allocate
+//   gives in its class's other slabs, frees the old ones, and opens it, free by then. Until then its free places are nobody's.
 // Threads: one (the core's). Movable, not copyable.
 // Cost:    O(1) per call (and per region); 8 bytes per place of a slab that was ever used and 40 per slab. The first use of a
 //   slab, or its first use for smaller slots, also sets up its places: at most 128 KiB for 64 MiB of 4 KiB slots.
@@ -69,12 +71,32 @@ class SlotAllocator {
   // Where a live slot lies.
   Place PlaceOf(SlotRef slot) const;
 
+  uint64_t SlotsPerSlab(SlotClass slot_class) const { return classes_[slot_class.value].slots_per_slab; }
+
+  // A word of the caller's for a live slot: nobody's until it is said.
+  static constexpr uint32_t kNobody = std::numeric_limits<uint32_t>::max();
+  void SetOwner(SlotRef slot, uint32_t owner);
+  uint32_t OwnerOf(SlotRef slot) const;
+
+  // A slab whose live slots fit into free places of its class in other slabs, roughly the emptiest of some class; nothing when no class has a
+  // slab's worth of free places.
+  std::optional<uint32_t> Vacatable();
+  // No slot of it is given away until it is opened. `opened` as what: a slab with live slots is used before others of its class, or after them.
+  enum class Opened : uint8_t { kFirst, kLast };
+  void Close(uint32_t slab);
+  void Open(uint32_t slab, Opened as);
+  bool IsEmpty(uint32_t slab) const { return slabs_[slab].live == 0; }
+  uint32_t places(uint32_t slab) const { return slabs_[slab].fresh; }  // above that none is live
+  std::optional<SlotRef> LiveAt(uint32_t slab, uint32_t place) const;
+  // A free place of the closed slab's class, in a slab that is in use already; in its region while there is one.
+  std::optional<SlotRef> AllocateBeside(uint32_t slab);
+
   Bytes capacity() const { return options_.slab_bytes * slabs_.size(); }
   Bytes slab_bytes() const { return options_.slab_bytes; }
   uint64_t live_slots() const { return live_slots_; }
   Bytes live_bytes() const { return live_bytes_; }     // sum of slot_bytes of live slots
   uint64_t free_slabs() const { return free_slabs_; }  // slabs without a live slot
-  // What slots can still be had of: free slabs, and free places of others. The ends of slabs that no slot fits into aren't.
+  // What slots can still be had of: free slabs, and free places of others, also of closed ones. The ends of slabs that no slot fits into aren't.
   Bytes free_bytes() const { return capacity() - live_bytes_ - tail_bytes_; }
   // Walks everything and stops the process when counts, lists and generations disagree; for tests.
   void CheckInvariants() const;
@@ -85,9 +107,12 @@ class SlotAllocator {
 
   struct PlaceState {
     uint32_t generation;  // odd: live
-    uint32_t next_free;   // while in its slab's list of freed places
+    union {
+      uint32_t next_free;  // while in its slab's list of freed places
+      uint32_t owner;      // while live
+    };
   };
-  // In exactly one of: its region's free list (no class), its class's list of slabs with a free place, or, full, in none.
+  // In exactly one of: its region's free list (no class), its class's list of slabs with a free place, or, full or closed, in none.
   struct Slab {
     std::unique_ptr<PlaceState[]> places;  // kept for ever; grows when a class of smaller slots takes the slab
     uint32_t places_size = 0;
@@ -98,6 +123,7 @@ class SlotAllocator {
     uint32_t freed = kNone;  // list of free places below `fresh`
     uint16_t region = 0;
     uint16_t slot_class = kNoClass;
+    bool closed = false;
   };
   struct Region {
     uint32_t first_slab;
@@ -112,6 +138,8 @@ class SlotAllocator {
     uint32_t slots_per_slab;
     Bytes tail_bytes;               // of a slab: no slot fits there
     std::vector<SlabList> partial;  // per region: slabs of this class with a free place
+    uint64_t free_places = 0;       // in those slabs
+    bool loose = false;             // it is in loose_
   };
 
   SlotAllocator(Options options, uint32_t place_bits);
@@ -122,6 +150,8 @@ class SlotAllocator {
   void GiveTo(SlotClass slot_class, uint32_t slab_number);
   SlotRef TakePlace(uint32_t slab_number, uint32_t place);
   SlotRef TakePlace(uint32_t slab_number);
+  void GiveBack(uint32_t slab_number);
+  void CountFree(uint16_t slot_class, uint64_t places);
   void PushFront(SlabList& list, uint32_t slab_number);
   void PushBack(SlabList& list, uint32_t slab_number);
   void Unlink(SlabList& list, uint32_t slab_number);
@@ -135,7 +165,8 @@ class SlotAllocator {
   uint64_t free_slabs_ = 0;
   uint64_t live_slots_ = 0;
   Bytes live_bytes_{};
-  Bytes tail_bytes_{};  // of slabs that a class has
+  Bytes tail_bytes_{};           // of slabs that a class has
+  std::vector<uint16_t> loose_;  // classes that had a slab's worth of free places
 };
 
 }  // namespace kvist::pool

@@ -344,6 +344,7 @@ class World {
       core::Effects effects;
       effects.swap(effects_);
       for (core::Effect& effect : effects) std::visit([this](auto& e) { Carry(e); }, effect);
+      if (std::exchange(slots_copied_, false)) core_.Handle(core::SlotsCopied{}, &effects_);
       if (at_once_) {
         while (!copies_.empty()) {
           const InFlight copy = std::move(copies_.front());
@@ -393,6 +394,8 @@ class World {
   }
   void Carry(core::JobEnded&) {}
   void Carry(core::CorruptionFound&) {}
+  // Nothing lies in these slots: nobody has to copy it.
+  void Carry(core::SlotsCopyStarted&) { slots_copied_ = true; }
   // There is no disk here.
   void Carry(core::CopyWaits&) { KVIST_CHECK(false); }
   void Carry(core::WriteStarted&) { KVIST_CHECK(false); }
@@ -419,6 +422,7 @@ class World {
   uint64_t next_session_ = 1;
   uint64_t next_job_ = 1;
   bool at_once_ = false;
+  bool slots_copied_ = false;
 };
 
 }  // namespace

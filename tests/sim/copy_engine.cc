@@ -1,5 +1,6 @@
 #include "tests/sim/copy_engine.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -52,7 +53,43 @@ core::CopyFinished CopyEngine::Finish(size_t at, absl::Status status) {
   return {copy.op, std::move(status)};
 }
 
+bool CopyEngine::StepSlots() {
+  for (uint32_t pages = prng_.Between(1, 24); pages > 0 && next_slot_ < slot_copies_.size(); --pages) {
+    const Memory::SlotCopy& copy = slot_copies_[next_slot_];
+    memory_.CopyPage(copy, next_slot_page_);
+    if (++next_slot_page_ < memory_[copy.to].pages) continue;
+    next_slot_page_ = 0;
+    memory_.EndStore(copy.to, true);
+    ++next_slot_;
+  }
+  return copies_slots() && next_slot_ == slot_copies_.size();
+}
+
+void CopyEngine::EndSlots(const std::vector<SlotRef>& taken) {
+  for (const Memory::SlotCopy& slot_copy : slot_copies_) {
+    if (std::find(taken.begin(), taken.end(), memory_[slot_copy.to].slot) == taken.end()) {
+      memory_.EndStore(slot_copy.to, false);
+      continue;
+    }
+    memory_.Take(slot_copy);
+    for (Copy& copy : copies_) {
+      if (copy.direction == core::Direction::kLoad)
+        std::replace(copy.shards.begin(), copy.shards.end(), slot_copy.of, slot_copy.to);
+    }
+  }
+  slot_copies_.clear();
+  next_slot_ = next_slot_page_ = 0;
+}
+
+void CopyEngine::CheckReads() const {
+  for (const Copy& copy : copies_) {
+    if (copy.direction != core::Direction::kLoad) continue;
+    for (const ShardId shard : copy.shards) memory_.CheckRead(shard);
+  }
+}
+
 void CopyEngine::LoseAll() {
+  EndSlots({});
   for (Copy& copy : copies_) {
     if (copy.direction == core::Direction::kLoad) {
       for (const ShardId shard : copy.shards) memory_.EndLoad(shard);

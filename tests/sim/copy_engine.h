@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/events.h"
@@ -22,6 +23,13 @@ class CopyEngine {
   void Start(OpId op, core::Direction direction, std::vector<ShardId> shards);
   void Cancel(OpId op);
 
+  // Copies between slots, one list at a time.
+  void StartSlots(std::vector<Memory::SlotCopy> copies) { slot_copies_ = std::move(copies); }
+  // Does a bit of them; whether that was the last.
+  bool StepSlots();
+  // They are over: of these the new slot was taken, and what reads goes on reading in the old one.
+  void EndSlots(const std::vector<SlotRef>& taken);
+
   // Does a bit of some copy; an event when one became quiet, or when an old completion is said again.
   std::optional<core::CopyFinished> Step();
   // Who asked is gone: nobody hears of these copies any more, and stores may go on writing for as long as EndLate isn't called.
@@ -31,7 +39,10 @@ class CopyEngine {
   // No faults from now on: what is lost is found, and nothing fails.
   void StopFaults() { faults_ = false; }
 
-  size_t running() const { return copies_.size(); }
+  // Breaks a promise where what a load reads is in no live slot any more, though nobody has it yet.
+  void CheckReads() const;
+  bool copies_slots() const { return !slot_copies_.empty(); }
+  size_t running() const { return copies_.size() + slot_copies_.size(); }
 
  private:
   struct Copy {
@@ -51,6 +62,9 @@ class CopyEngine {
   bool faults_ = true;
   std::vector<Copy> copies_;
   std::vector<Copy> late_;
+  std::vector<Memory::SlotCopy> slot_copies_;
+  size_t next_slot_ = 0;
+  uint32_t next_slot_page_ = 0;
   std::vector<OpId> finished_;  // some of the last
 };
 

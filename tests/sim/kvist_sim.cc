@@ -25,6 +25,7 @@ struct Totals {
   uint64_t evictions = 0;
   uint64_t shortages = 0;
   uint64_t rolled_back = 0;
+  uint64_t slots_moved = 0;
 };
 
 void PrintTotals(const Totals& t) {
@@ -44,8 +45,8 @@ void PrintTotals(const Totals& t) {
               c.sealed, t.evictions, c.chunks_refused, c.chunks_skipped, c.too_many_ghosts, c.stores_lost, c.fills_failed,
               c.fills_expired);
   std::printf("shortages: %" PRIu64 "; %" PRIu64
-              " stores gave back slots of some shards of a chunk, for want of the others\n",
-              t.shortages, t.rolled_back);
+              " stores gave back slots of some shards of a chunk, for want of the others; %" PRIu64 " slots moved\n",
+              t.shortages, t.rolled_back, t.slots_moved);
   std::printf("pins: %" PRIu64 " pinned, %" PRIu64 " past the budget, %" PRIu64 " expired, %" PRIu64
               " cleared; allocations: %" PRIu64 " given, %" PRIu64 " refused; swaps: %" PRIu64 " out, %" PRIu64
               " in, %" PRIu64 " refused, %" PRIu64 " freed under a copy\n",
@@ -74,6 +75,7 @@ std::string NameOf(kvist::core::PlantedBug bug) {
     case Bug::kSealedAfterOneRank: return name("sealed after one rank");
     case Bug::kHalfStoreTakenOver: return name("half store taken over");
     case Bug::kSlotInDoubtReused: return name("slot in doubt reused");
+    case Bug::kMovedUnderLoad: return name("slot moved under a load");
   }
   return "";
 }
@@ -93,7 +95,8 @@ bool RunSeed(const World::Options& options, const char* program, Totals* totals)
   World world(options);
   const bool kept = kvist::sim::RunAndTell(&world, options.seed, ReplayOf(program, options));
   if (kept && options.trace) std::printf("digest %016" PRIx64 "\n", world.digest());
-  *totals = {world.coverage(), world.events(), world.evictions(), world.shortages(), world.rolled_back()};
+  *totals = {world.coverage(),  world.events(),      world.evictions(),
+             world.shortages(), world.rolled_back(), world.slots_moved()};
   return kept;
 }
 
@@ -148,7 +151,7 @@ int main(int argc, char** argv) {
   app.add_flag("--trace", options.trace, "print every event and effect");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all effects");
 #ifdef KVIST_PLANTABLE
-  app.add_option("--plant", bug, "plant this bug in the core, and succeed when a seed fails")->check(CLI::Range(1, 7));
+  app.add_option("--plant", bug, "plant this bug in the core, and succeed when a seed fails")->check(CLI::Range(1, 8));
 #endif
   CLI11_PARSE(app, argc, argv);
 #ifdef KVIST_PLANTABLE

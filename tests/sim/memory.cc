@@ -22,6 +22,11 @@ Memory::Memory(const std::vector<Bytes>& regions, const pool::SlotAllocator* slo
   pages_.resize(pages);
 }
 
+uint32_t Memory::FirstPageOf(SlotRef slot) const {
+  const pool::SlotAllocator::Place place = slots_.PlaceOf(slot);
+  return first_page_[place.region] + static_cast<uint32_t>(place.offset.value / kPageOfMemory.value);
+}
+
 ShardId Memory::BeginStore(Shard shard) {
   const auto id = static_cast<ShardId>(shards_.size());
   if (!slots_.IsLive(shard.slot)) {
@@ -29,9 +34,8 @@ ShardId Memory::BeginStore(Shard shard) {
     shards_.push_back(std::move(shard));
     return id;
   }
-  const pool::SlotAllocator::Place place = slots_.PlaceOf(shard.slot);
-  shard.first_page = first_page_[place.region] + static_cast<uint32_t>(place.offset.value / kPageOfMemory.value);
-  shard.pages = static_cast<uint32_t>(place.length / kPageOfMemory);
+  shard.first_page = FirstPageOf(shard.slot);
+  shard.pages = static_cast<uint32_t>(slots_.PlaceOf(shard.slot).length / kPageOfMemory);
   for (uint32_t p = 0; p < shard.pages; ++p) {
     Page& page = pages_[shard.first_page + p];
     const Shard& before = shards_[page.owner];
@@ -56,6 +60,36 @@ void Memory::EndStore(ShardId id, bool complete) {
   shards_[id].state = complete ? Shard::State::kComplete : Shard::State::kGarbage;
 }
 
+Memory::SlotCopy Memory::BeginCopy(SlotRef from, SlotRef to) {
+  const ShardId of = pages_[FirstPageOf(from)].owner;
+  Shard shard = shards_[of];
+  if (!Intact(of) || shard.slot != from)
+    verdict_.Break(kNoWrongBytes, absl::StrCat("what is to be moved is no whole shard: ", Describe(of, shard)));
+  shard.slot = to;
+  shard.state = Shard::State::kWriting;
+  shard.readers = shard.leases = 0;
+  return {of, BeginStore(std::move(shard))};
+}
+
+void Memory::CopyPage(const SlotCopy& copy, uint32_t page) {
+  if (const ShardId found = pages_[shards_[copy.of].first_page + page].content; found != copy.of)
+    verdict_.Break(kNoWrongBytes,
+                   absl::StrCat("overwritten while it is being moved: ", Describe(copy.of, shards_[copy.of])));
+  WritePage(copy.to, page);
+}
+
+void Memory::Take(const SlotCopy& copy) {
+  Shard& shard = shards_[copy.of];
+  Shard& in_old_place = shards_[copy.to];
+  std::swap(shard.slot, in_old_place.slot);
+  std::swap(shard.first_page, in_old_place.first_page);
+  in_old_place.readers = std::exchange(shard.readers, 0);
+  for (const ShardId id : {copy.of, copy.to}) {
+    for (uint32_t p = 0; p < shards_[id].pages; ++p) pages_[shards_[id].first_page + p] = {id, id};
+  }
+  if (!Intact(copy.of)) verdict_.Break(kNoWrongBytes, absl::StrCat("moved to a free slot: ", Describe(copy.of, shard)));
+}
+
 void Memory::NewSlots() {
   for (ShardId id = 1; id < shards_.size(); ++id) {
     Shard& shard = shards_[id];
@@ -72,6 +106,11 @@ void Memory::BeginLoad(ShardId id) {
   if (!Intact(id))
     verdict_.Break(kNoWrongBytes,
                    absl::StrCat("a load starts on ", Describe(id, shard), ", which is torn, freed or overwritten"));
+}
+
+void Memory::CheckRead(ShardId id) const {
+  if (!slots_.IsLive(shards_[id].slot))
+    verdict_.Break(kNoWrongBytes, absl::StrCat("the slot is free of what a load reads: ", Describe(id, shards_[id])));
 }
 
 void Memory::ReadPage(ShardId id, uint32_t page) {

@@ -52,7 +52,17 @@ class Memory {
   // The core is gone, and another has the pool, whose slots are new: a shard that is whole there and live is one of them.
   void NewSlots();
 
+  // A copy of the complete shard in `from` into `to` begins. It is a shard of its own, written page by page, until it is taken: then the shard
+  // lies there, and what is read in the old place, by copies that began before, is the copy.
+  struct SlotCopy {
+    ShardId of, to;
+  };
+  SlotCopy BeginCopy(SlotRef from, SlotRef to);
+  void CopyPage(const SlotCopy& copy, uint32_t page);
+  void Take(const SlotCopy& copy);
+
   void BeginLoad(ShardId id);
+  void CheckRead(ShardId id) const;
   void ReadPage(ShardId id, uint32_t page);
   void EndLoad(ShardId id) { --shards_[id].readers; }
 
@@ -69,6 +79,8 @@ class Memory {
     ShardId owner = 0;    // the shard that was last given this page
     ShardId content = 0;  // whose bytes stand there; 0 is garbage
   };
+  uint32_t FirstPageOf(SlotRef slot) const;
+
   const pool::SlotAllocator& slots_;
   Verdict& verdict_;
   std::vector<uint32_t> first_page_;  // [region]

@@ -48,6 +48,7 @@ class Oracle {
   void Judge(const core::PromptClearAsked& event, const core::Effects& effects);
   void Judge(const core::MoveAsked& event, const core::Effects& effects);
   void Judge(const core::JobCancelAsked& event, const core::Effects& effects);
+  void Judge(const core::SlotsCopied&, const core::Effects&) {}
   void Judge(const core::Tick& event, const core::Effects& effects);
 
   // The core is gone, with all that it had promised but the chunks; another has the pool's memory. Memory::NewSlots comes after.

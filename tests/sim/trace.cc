@@ -48,6 +48,11 @@ struct Printer {
     return absl::StrCat("op ", Show(e.op), " session ", e.session.value, " tag ", e.tag.value, " waits for reads");
   }
   std::string operator()(const core::WriteStarted& e) { return absl::StrCat("write chunk ", Show(e.chunk)); }
+  std::string operator()(const core::SlotsCopyStarted& e) {
+    std::string out = "copy slots";
+    for (const auto& [from, to] : e.slots) absl::StrAppend(&out, " ", Show(from), ">", Show(to));
+    return out;
+  }
   std::string operator()(const core::ReadStarted& e) { return absl::StrCat("read chunk ", Show(e.chunk)); }
   std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
   std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
@@ -149,6 +154,7 @@ std::string Print(const core::MoveAsked& e) {
                       e.to == core::Tier::kDram ? " to DRAM" : " to disk", e.keep_source ? ", keeping the source" : "");
 }
 std::string Print(const core::JobCancelAsked& e) { return absl::StrCat("cancel job ", e.job.value); }
+std::string Print(const core::SlotsCopied&) { return "slots are copied"; }
 std::string Print(const core::Tick& e) { return absl::StrCat("tick ", absl::ToUnixMillis(e.now), " ms"); }
 std::string Print(const core::Effect& e) { return std::visit(Printer{}, e); }
 

@@ -28,6 +28,7 @@ std::string Print(const core::ClearAsked& e);
 std::string Print(const core::PromptClearAsked& e);
 std::string Print(const core::MoveAsked& e);
 std::string Print(const core::JobCancelAsked& e);
+std::string Print(const core::SlotsCopied& e);
 std::string Print(const core::Tick& e);
 std::string Print(const core::Effect& e);
 

@@ -125,6 +125,8 @@ bool World::Run() {
 }
 
 void World::Act() {
+  // While bytes move from slot to slot somebody is to read there.
+  if (copies_->copies_slots() && prng_.Percent(50)) return prng_.Percent(40) ? Lookup() : Load();
   uint32_t sum = 0;
   for (const uint32_t weight : weights_) sum += weight;
   uint32_t at = prng_.Below(sum);
@@ -565,6 +567,10 @@ void World::TellTime(absl::Time told) {
 }
 
 void World::StepCopies() {
+  if (copies_->copies_slots() && prng_.Percent(30)) {
+    if (copies_->StepSlots()) Deliver(core::SlotsCopied{});
+    return;
+  }
   if (const auto finished = copies_->Step()) Deliver(*finished);
 }
 
@@ -597,7 +603,7 @@ bool World::Drain() {
   settle();
   if (!verdict_.kept()) return false;
 
-  // With nobody there, everything can go: each space must find room, at the latest when its evictions have emptied slabs.
+  // With nobody there, everything can go: each space must find room, at the latest when slabs are empty that were emptied for others who didn't come.
   for (const core::SpaceSpec& spec : spaces_) {
     std::vector<Process> ranks;
     for (uint16_t r = 0; r < spec.ranks() && verdict_.kept(); ++r) {
@@ -607,13 +613,16 @@ bool World::Drain() {
     // Of no prompt: one of those may hang elsewhere in the tree, and is refused as long as it isn't evicted.
     const std::vector<ChunkKey> keys{KeyFrom(UINT64_MAX - next_session_)};
     bool hit = false;
-    for (uint32_t attempt = 0; attempt < 64 && verdict_.kept() && !hit; ++attempt) {
+    constexpr int kAttempts = 64;
+    for (int attempt = 0; attempt < kAttempts && verdict_.kept() && !hit; ++attempt) {
       for (uint16_t g = 0; g < spec.groups.size(); ++g) {
         for (Process& rank : ranks) {
           if (verdict_.kept()) Ask(rank, {GroupId{g}, {}, keys});
         }
       }
       while (copies_->running() > 0 && verdict_.kept()) StepCopies();
+      now_ += 2 * core::Vacating::kPatience / kAttempts;
+      TellTime(now_);
       if (!verdict_.kept()) return false;
       const core::Effects& effects =
           Deliver(core::LookupAsked{ranks[0].session, core::RequestTag{next_tag_++}, keys, absl::ZeroDuration()});
@@ -671,9 +680,18 @@ const core::Effects& World::Deliver(const Event& event) {
                   absl::StrCat("an event cost ", core_->work() - work));
   if (const std::string wrong = told_.Hear(&effects_, *core_); !wrong.empty()) verdict_.Break(kToldIsHeld, wrong);
   if (!verdict_.kept()) return effects_;
+  std::optional<core::SlotsCopyStarted> slots_copy;  // any event may begin one
+  if (!effects_.empty()) {
+    if (auto* last = std::get_if<core::SlotsCopyStarted>(&effects_.back())) {
+      slots_copy = std::move(*last);
+      effects_.pop_back();
+    }
+  }
   oracle_->Judge(event, effects_);
+  copies_->CheckReads();
   if (!verdict_.kept()) return effects_;
   for (const core::Effect& effect : effects_) CarryOut(effect);
+  if (slots_copy.has_value()) CopySlots(*slots_copy);
   oracle_->Compare(*core_);
   if (verdict_.kept() && events_ % options_.invariants_every == 0) core_->CheckInvariants();
   return effects_;
@@ -694,6 +712,12 @@ void World::Handle(const Event& event) {
     }
   }
   core_->Handle(event, &effects_);
+  if constexpr (std::is_same_v<Event, core::SlotsCopied>) {
+    std::vector<SlotRef> taken;
+    for (const core::Vacating::Move& move : core_->slots_moved()) taken.push_back(move.to);
+    slots_moved_ += taken.size();
+    copies_->EndSlots(taken);
+  }
 }
 
 void World::CarryOut(const core::Effect& effect) {
@@ -707,6 +731,12 @@ void World::CarryOut(const core::Effect& effect) {
   } else if (const auto* cancel = std::get_if<core::CopyCancelled>(&effect)) {
     copies_->Cancel(cancel->op);
   }
+}
+
+void World::CopySlots(const core::SlotsCopyStarted& copy) {
+  std::vector<Memory::SlotCopy> copies;
+  for (const auto& [from, to] : copy.slots) copies.push_back(memory_->BeginCopy(from, to));
+  copies_->StartSlots(std::move(copies));
 }
 
 void World::Digest(const core::Effects& effects) {

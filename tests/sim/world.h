@@ -45,6 +45,7 @@ class World {
   const Oracle::Coverage& coverage() const { return oracle_->coverage(); }
   uint64_t evictions() const { return core_->status().evictions; }
   uint64_t events() const { return events_; }
+  uint64_t slots_moved() const { return slots_moved_; }
   uint64_t shortages() const { return shortages_; }  // events for which the pool had no room
   uint64_t rolled_back() const {
     return rolled_back_;
@@ -130,6 +131,7 @@ class World {
   template <class Event>
   void Handle(const Event& event);
   void CarryOut(const core::Effect& effect);
+  void CopySlots(const core::SlotsCopyStarted& copy);
   void Digest(const core::Effects& effects);
 
   const Options options_;
@@ -169,6 +171,7 @@ class World {
   uint64_t events_ = 0;
   uint64_t steps_ = 0;
   uint64_t shortages_ = 0;
+  uint64_t slots_moved_ = 0;
   uint64_t rolled_back_ = 0;
   uint64_t deaths_possible_ = 0;
   bool killed_in_flight_ = false;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/core.h"
@@ -38,7 +39,7 @@ class CoreFixture {
   void Restart(const Options& options, pool::Sections* sections = nullptr);
   CoreFixture() : CoreFixture(Options{}) {}
 
-  // The effects of one event, but for what it tells of chunks.
+  // The effects of one event, but for what it tells of chunks, and for copies from slot to slot: they are done at once, unless they are held.
   template <class Event>
   Effects Do(const Event& event) {
     if (!watched) told.Watch(core.get());
@@ -49,6 +50,12 @@ class CoreFixture {
     const std::string wrong = told.Hear(&effects, *core);
     if (!wrong.empty()) std::fprintf(stderr, "%s\n", wrong.c_str());
     KVIST_CHECK(wrong.empty());
+    for (const Effect& effect : effects) slots_copied += std::holds_alternative<SlotsCopyStarted>(effect);
+    std::erase_if(effects, [](const Effect& effect) { return std::holds_alternative<SlotsCopyStarted>(effect); });
+    if (slots_copied > 0 && !hold_slots_copied) {
+      slots_copied = 0;
+      for (Effect& effect : Do(SlotsCopied{})) effects.push_back(std::move(effect));
+    }
     return effects;
   }
 
@@ -70,6 +77,8 @@ class CoreFixture {
   std::unique_ptr<pool::SlotAllocator> slots;
   std::unique_ptr<Core> core;
   test::ToldChunks told;
+  int slots_copied = 0;  // copies that are to be said to have ended
+  bool hold_slots_copied = false;
   bool watched = false;  // from the next event on: what is taken over before is read
   absl::Time now = absl::UnixEpoch();
   std::optional<OpEnded> ended;  // the last request's, when it ended at once

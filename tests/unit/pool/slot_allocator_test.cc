@@ -210,8 +210,10 @@ class Model {
       Allocate();
     } else if (dice < 990) {
       FreeOne(random_() % std::max<size_t>(live_.size(), 1));
-    } else if (dice < 995) {
+    } else if (dice < 993) {
       FreeClass(classes_[random_() % classes_.size()].size);
+    } else if (dice < 995) {
+      Empty();
     } else {
       phase_ = random_() % 200;  // between shrinking and growing
     }
@@ -230,6 +232,7 @@ class Model {
     }));
     REQUIRE(std::none_of(stale_.begin(), stale_.end(), [&](SlotRef slot) { return allocator_.IsLive(slot); }));
   }
+  uint64_t emptied() const { return emptied_; }
   void FreeAll() {
     while (!live_.empty()) FreeOne(live_.size() - 1);
     REQUIRE(allocator_.free_slabs() * options_.slab_bytes == allocator_.capacity());
@@ -273,29 +276,65 @@ class Model {
     const auto slot = allocator_.Allocate(c.id, near);
     REQUIRE(slot.has_value() == room);
     if (!slot) return;
+    if (HasRoom(near, c.size)) REQUIRE(allocator_.PlaceOf(*slot).region == near);
+    Given(*slot, c.size);
+  }
 
-    REQUIRE(slot->generation != 0);
-    const SlotAllocator::Place place = allocator_.PlaceOf(*slot);
-    REQUIRE(place.length == c.size);
-    if (HasRoom(near, c.size)) REQUIRE(place.region == near);
+  // What is live in some slab moves elsewhere.
+  void Empty() {
+    std::map<uint64_t, uint64_t> free_places;  // by size, in slabs that have some live ones
+    for (const auto& [name, slab] : slabs_) free_places[slab.size.value] += options_.slab_bytes / slab.size - slab.live;
+    const bool can = std::any_of(free_places.begin(), free_places.end(),
+                                 [&](const auto& c) { return c.second >= options_.slab_bytes.value / c.first; });
+    const std::optional<uint32_t> slab = allocator_.Vacatable();
+    REQUIRE(slab.has_value() == can);
+    if (!can) return;
+    const uint64_t before = allocator_.free_slabs();
+    allocator_.Close(*slab);
+    for (uint32_t place = 0; place < allocator_.places(*slab); ++place) {
+      const std::optional<SlotRef> from = allocator_.LiveAt(*slab, place);
+      if (!from) continue;
+      const auto live = std::find_if(live_.begin(), live_.end(), [&](const Live& l) { return l.slot == *from; });
+      REQUIRE(live != live_.end());
+      allocator_.SetOwner(*from, place);
+      const std::optional<SlotRef> to = allocator_.AllocateBeside(*slab);
+      REQUIRE(to.has_value());
+      CHECK(allocator_.OwnerOf(*from) == place);
+      CHECK(allocator_.OwnerOf(*to) == SlotAllocator::kNobody);
+      const auto at = static_cast<size_t>(live - live_.begin());
+      Given(*to, live->size);
+      FreeOne(at);
+    }
+    allocator_.CheckInvariants();
+    REQUIRE(allocator_.IsEmpty(*slab));
+    REQUIRE(allocator_.free_slabs() == before);
+    allocator_.Open(*slab, SlotAllocator::Opened::kFirst);
+    REQUIRE(allocator_.free_slabs() == before + 1);
+    ++emptied_;
+  }
+
+  void Given(SlotRef slot, Bytes size) {
+    REQUIRE(slot.generation != 0);
+    const SlotAllocator::Place place = allocator_.PlaceOf(slot);
+    REQUIRE(place.length == size);
     const SlabName name(place.region, place.offset.value / options_.slab_bytes.value);
     const uint64_t in_slab = place.offset.value % options_.slab_bytes.value;
     REQUIRE(name.second < Slabs(place.region));
-    REQUIRE(in_slab + c.size.value <= options_.slab_bytes.value);
+    REQUIRE(in_slab + size.value <= options_.slab_bytes.value);
     // No overlap: neighbours in the order of offsets end before it and start after it.
     auto& extents = extents_[place.region];
     auto next = extents.lower_bound(place.offset.value);
-    if (next != extents.end()) REQUIRE(place.offset.value + c.size.value <= next->first);
+    if (next != extents.end()) REQUIRE(place.offset.value + size.value <= next->first);
     if (next != extents.begin()) REQUIRE(std::prev(next)->second <= place.offset.value);
-    extents.emplace(place.offset.value, place.offset.value + c.size.value);
-    auto [slab, fresh] = slabs_.try_emplace(name, SlabUse{.size = c.size});
-    REQUIRE(slab->second.size == c.size);
+    extents.emplace(place.offset.value, place.offset.value + size.value);
+    auto [slab, fresh] = slabs_.try_emplace(name, SlabUse{.size = size});
+    REQUIRE(slab->second.size == size);
     ++slab->second.live;
-    uint32_t& last = last_generation_[slot->index];
-    REQUIRE(slot->generation > last);
-    last = slot->generation;
-    live_.push_back({*slot, place.region, place.offset.value, c.size});
-    live_bytes_ += c.size;
+    uint32_t& last = last_generation_[slot.index];
+    REQUIRE(slot.generation > last);
+    last = slot.generation;
+    live_.push_back({slot, place.region, place.offset.value, size});
+    live_bytes_ += size;
   }
 
   void FreeOne(size_t at) {
@@ -325,6 +364,7 @@ class Model {
   SlotAllocator allocator_;
   std::mt19937_64 random_;
   uint64_t phase_ = 100;
+  uint64_t emptied_ = 0;
   std::vector<Class> classes_;
   std::vector<Live> live_;
   std::vector<SlotRef> stale_;
@@ -346,6 +386,7 @@ TEST_CASE("SlotAllocator agrees with a model over random operations") {
       model.Step();
       if (step % 500 == 0) model.CheckAll();
     }
+    CHECK(model.emptied() > 0);
     model.FreeAll();
     model.CheckAll();
   }
