@@ -241,8 +241,8 @@ class Core {
     placement_.SpendUntil(chunks_.work() + options_.event_work, now_);
     job_waits_ = job_waits_ && std::is_same_v<Event, Tick>;
     On(event, out);
-    if (options_.below()) ServeBelow(out);
     if (placement_.vacates()) GoOnVacating(out);
+    if (options_.below()) ServeBelow(out);
     if (placement_.HasChanged()) out->push_back(placement_.TakeChanged());
   }
 
@@ -274,8 +274,9 @@ class Core {
   // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
   bool waits_for_clock() const {
     return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires() || AwaitsRemote() ||
-           std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
-                       [this](const auto& job) { return reachable_ && !job.second.again.empty(); });
+           WaitsForSlots() || std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(), [this](const auto& job) {
+             return reachable_ && !job.second.again.empty();
+           });
   }
 
   const CoreOptions& options() const { return options_; }
@@ -475,6 +476,7 @@ class Core {
   static absl::Status SessionWasClosed() { return absl::CancelledError("the session was closed"); }
   void GoOnVacating(Effects* out) {
     if (auto copy = placement_.GoOnVacating()) out->push_back(*std::move(copy));
+    job_waits_ &= placement_.vacating().busy();
   }
   // Tells what has been forgotten, begins reads, and writes what shall be below.
   void ServeBelow(Effects* out);
@@ -648,6 +650,7 @@ class Core {
   absl::btree_map<uint64_t, ChunkIndex> writes_;  // that are being written, in the order in which that began
   absl::flat_hash_map<ChunkIndex, uint64_t> write_of_;
   uint64_t next_write_ = 1;
+  std::vector<ChunkIndex> copied_;  // scratch of ServeDisk
   DiskAges ages_;
   bool reachable_ = false;                                // the remote store
   absl::Time remote_pause_until_ = absl::InfinitePast();  // until then it isn't asked

@@ -27,6 +27,7 @@ void Core::ServeDisk(Effects* out) {
     const Bytes enough = wanted + std::min(wanted / 2, options_.disk->writing / 8);
     const auto will_be = [&] { return AtHand(tenant) + tenant.writing; };
     tenant.refills |= will_be() < wanted;
+    copied_.clear();
     while (tenant.refills && MayWrite() && !placement_.spent()) {
       const ChunkIndex victim = will_be() < enough ? tenant.clean->NextUnwritten() : kNoChunk;
       if (victim == kNoChunk) {
@@ -34,6 +35,10 @@ void Core::ServeDisk(Effects* out) {
         break;
       }
       chunks_.Charge(1);
+      if (placement_.vacating().IsCopied(victim)) {
+        copied_.push_back(victim);
+        continue;
+      }
       if (chunks_[victim].epoch != spaces_[chunks_[victim].space].epoch) {
         Detach(victim);  // cleared: were it written now, a restart would find it
       } else if (chunks_[victim].disk == DiskCopy::kThere || spaces_[chunks_[victim].space].no_disk) {
@@ -43,6 +48,8 @@ void Core::ServeDisk(Effects* out) {
         written_last_ = id.value;
       }
     }
+    // Back to where they were, so that the first is the first again.
+    for (size_t i = copied_.size(); i-- > 0;) tenant.policy->Exposed(copied_[i]);
   }
 }
 
@@ -163,7 +170,7 @@ void Core::On(const FlushAsked& event, Effects* out) {
 }
 
 void Core::GoOnFlushing(uint64_t until, Effects* out) {
-  while (CanFlush() && chunks_.work() < until) {
+  while (CanFlush() && chunks_.work() < until && !placement_.vacating().IsCopied(flushes_.front().next)) {
     Flush& flush = flushes_.front();
     const ChunkIndex i = flush.next++;
     const Chunk& chunk = chunks_[i];

@@ -119,7 +119,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
   const bool crowded = chunk.children > 0 && tenants_[tenant].ghosts >= options_.ghosts_max / 2;
   // Where nothing can be written nothing can be kept.
   if ((ages_.Lately(chunk.disk_use) || crowded) && writable_.value_or(false) && !no_room_) {
-    if (placement_.spent() || !MayWrite()) return;
+    if (placement_.spent() || !MayWrite() || placement_.vacating().IsCopied(i)) return;
     if (chunk.state == ChunkState::kSealed) {
       if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
       return BeginWrite(i, out);
@@ -128,7 +128,8 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
       to_move_.insert(i);
       return;
     }
-    if (tenants_[tenant].writing > Bytes{} || !reading_.empty()) return;  // there will be a slot for it
+    if (tenants_[tenant].writing > Bytes{} || !reading_.empty() || placement_.vacating().busy())
+      return;  // there will be a slot for it
   }
   ++counters_.chunks_reclaimed;
   ForgetCopy(i);

@@ -93,16 +93,16 @@ bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::V
       CollectRest(0);
       continue;
     }
-    const pool::SlotClass size = classes[reserved];
-    if (!at_quota && vacating_.Claim(size)) continue;
-    const bool comes = !at_quota && vacating_.Comes(size, 0, now_);
+    const Vacating::For whom{classes[reserved], space.tenant};
+    if (!at_quota && (vacating_.Claim(whom.size) || vacating_.Expire(now_))) continue;
+    const bool comes = !at_quota && vacating_.Comes(whom, now_);
     const ChunkIndex victim =
-        at_quota ? tenants_.NextVictimOf(space.tenant, victims) : tenants_.NextVictim(space.tenant, bytes, victims);
-    if (comes && victim != kNoChunk && !HasClass(victim, size)) {
+        at_quota ? tenants_.NextVictimOf(space.tenant, victims) : NextVictim(space.tenant, bytes, victims);
+    if (comes && victim != kNoChunk && !HasClass(victim, whom.size)) {
       PolicyOf(victim).Exposed(victim);  // back to where it was
-      const auto of_its_size = static_cast<uint64_t>(std::count(classes.begin(), classes.end(), size));
-      vacating_.Comes(size, wanted * of_its_size, now_);
-      makes_room_for_ = space.tenant;
+      const Bytes left = tenant.quota - std::min(tenant.quota, tenant.used + vacating_.ComingFor(space.tenant));
+      const uint64_t chunks = std::min<uint64_t>(wanted, left / bytes);
+      vacating_.Want(whom, chunks * static_cast<uint64_t>(std::count(classes.begin(), classes.end(), whom.size)), now_);
       of_chunks_ = bytes;
       break;
     }
@@ -218,9 +218,16 @@ std::optional<SlotsCopyStarted> Placement::GoOnVacating() {
   return copy;
 }
 
+ChunkIndex Placement::NextVictim(TenantId whose, Bytes bytes, Tenants::Victims victims) {
+  for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].coming = vacating_.ComingFor(TenantId{t});
+  return tenants_.NextVictim(whose, bytes, victims);
+}
+
 void Placement::MakeRoom() {
-  for (uint32_t evicted = 0; MakesRoom() && evicted < kEvictionsMax && !spent() && !vacating_.GoesOn(now_); ++evicted) {
-    if (!Evict(tenants_.NextVictim(makes_room_for_, of_chunks_))) vacating_.NobodyGives();
+  const Vacating::For whom = vacating_.wanted_for();
+  for (uint32_t evicted = 0; MakesRoom() && evicted < kEvictionsMax && !spent(); ++evicted) {
+    if (vacating_.Comes(whom, now_) || !MakesRoom()) break;
+    if (!Evict(NextVictim(whom.tenant, of_chunks_, Tenants::Victims::kAny))) vacating_.WantNoMore();
   }
 }
 

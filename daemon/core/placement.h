@@ -42,15 +42,15 @@ class Placement {
   // until it is, only what serves at once is evicted for this. One call evicts at most kEvictionsMax chunks for each shard, and but one once
   // the event's work is done, so that it is bounded; a store that is refused for that makes room for the next one.
   // `near`: the region of the pool in which each rank would like its shard, [rank]; there while it has room, else in any. Empty: wherever.
-  // `victims`: what may go for it. `wanted`: so many chunks like it will be asked for; for those that get none slabs are emptied, and what is
-  // worth least is evicted for that (MakeRoom), for the store that comes next.
+  // `victims`: what may go for it. `wanted`: so many chunks like it will be stored; for those that get none slabs are emptied, and what is
+  // worth least is evicted for that (MakeRoom), for the store that comes next, as far as its tenant may have them.
   bool Reserve(ChunkIndex chunk, std::span<const uint32_t> near, Tenants::Victims victims = Tenants::Victims::kAny,
-               uint32_t wanted = 1);
+               uint32_t wanted = 0);
   static constexpr uint32_t kEvictionsMax = 64;
 
   // Goes on with emptying a slab; the copies that it wants, until SlotsCopied. And evicts for more slabs, where stores found no slots.
   bool vacates() const { return vacating_.steps(); }
-  bool MakesRoom() const { return vacating_.WantsMore(); }
+  bool MakesRoom() const { return vacating_.WantsMore(now_); }
   void MakeRoom();
   std::optional<SlotsCopyStarted> GoOnVacating();
   void SlotsCopied();
@@ -154,6 +154,7 @@ class Placement {
   SlotRef* Shards(const Chunk& chunk);
   // The chunk's shard that lies there; none if it isn't sealed, or a copy into or out of its slots other than a chained load is under way.
   SlotRef* Movable(ChunkIndex chunk, SlotRef slot);
+  ChunkIndex NextVictim(TenantId whose, Bytes bytes, Tenants::Victims victims);
   bool HasClass(ChunkIndex chunk, pool::SlotClass size) const;
   void SetOwners(ChunkIndex chunk);
   // The chunk's parent, if it is in slots, is or isn't kept there by this child any more.
@@ -170,8 +171,7 @@ class Placement {
   Tenants& tenants_;
   pool::Sections& sections_;
   Vacating vacating_;
-  TenantId makes_room_for_;
-  Bytes of_chunks_{};  // that it would have liked to store
+  Bytes of_chunks_{};  // that whom it is emptied for would have liked to store
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
   std::vector<SlotRef> in_doubt_;

@@ -356,7 +356,8 @@ Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
   if (WaitsForSlots() || stores_first || enough) return Turn::kWaits;
   if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) return Turn::kDone;
   if (placement_.spent()) return Turn::kMore;
-  if (tenant.writing > Bytes{} || !reading_.empty()) return Turn::kWaits;  // there will be a slot for it
+  if (tenant.writing > Bytes{} || !reading_.empty() || placement_.vacating().busy())
+    return Turn::kWaits;  // there will be a slot for it
   if (BeginRead(i, /*by_layer=*/false, Tenants::Victims::kAny, out)) return Turn::kDone;
   return placement_.spent() ? Turn::kMore : Turn::kDone;
 }

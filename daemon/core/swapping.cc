@@ -48,7 +48,8 @@ void Core::On(const AllocateAsked& event, Effects* out) {
                         Swaps(group.shards(), event.chunks, group.layers)};
   for (uint32_t k = 0; k < event.chunks; ++k) {
     const ChunkIndex i = placement_.AddPrivate(session->space, event.group);
-    if ((k > 0 && placement_.spent()) || !placement_.Reserve(i, sessions_.NearOf(session->instance))) {
+    if ((k > 0 && placement_.spent()) ||
+        !placement_.Reserve(i, sessions_.NearOf(session->instance), Tenants::Victims::kAny, event.chunks - k)) {
       placement_.Collect(i);
       KeepNoLonger(allocation.chunks);
       return refuse(absl::ResourceExhaustedError(

@@ -68,7 +68,7 @@ Bytes Tenants::EntitledTo(TenantId id) const {
 Bytes Tenants::Loose() const {
   Bytes loose{};
   for (const Tenant& tenant : tenants_)
-    loose += tenant.has_quota ? tenant.used - std::min(tenant.used, tenant.quota) : tenant.used;
+    loose += tenant.has_quota ? tenant.held() - std::min(tenant.held(), tenant.quota) : tenant.held();
   return loose;
 }
 
@@ -79,10 +79,9 @@ ChunkIndex Tenants::NextVictim(TenantId whose, Bytes bytes, Victims which) {
   const Bytes rest = capacity_ - promised_;
   const Bytes loose = Loose();
   const bool within = asks.has_quota || loose + bytes <= rest;
-  // Within the rest there is room, and but for the sizes of slots it would have been found: then its own wouldn't help it. And those without a
-  // quota give others only what they have beyond the rest, which is promised to them.
+  // Those without a quota give others only what they have beyond the rest, which is promised to them.
   const auto gives = [&](const Tenant& tenant) {
-    return !Safe(tenant) && (tenant.has_quota || !asks.has_quota || loose > rest) && !(within && &tenant == &asks);
+    return !Safe(tenant) && (tenant.has_quota || !asks.has_quota || loose > rest);
   };
   if (const ChunkIndex victim = NextVictimAmong(which, gives); victim != kNoChunk || !within) return victim;
   // What others have too much comes to the disk soon, unless all of it is in use.
@@ -110,7 +109,7 @@ ChunkIndex Tenants::NextVictimAmong(Victims which, May may) {
       if (!may(tenants_[t]) || tenants_[t].asked_in == round_) continue;
       if (most == UINT32_MAX || tenants_[t].share() > tenants_[most].share()) most = t;
     }
-    if (most == UINT32_MAX || tenants_[most].used == Bytes{0}) return kNoChunk;  // nor have those after it
+    if (most == UINT32_MAX || tenants_[most].held() == Bytes{0}) return kNoChunk;  // nor have those after it
     if (const ChunkIndex victim = NextVictimOf(TenantId{most}, which); victim != kNoChunk) return victim;
     tenants_[most].asked_in = round_;
   }

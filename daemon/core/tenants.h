@@ -30,6 +30,7 @@ struct Tenant {
   Bytes quota{};  // of slots, sealed and filling: at most so much, and never more than the pool: shares are compared
   bool has_quota = false;  // else `quota` is the pool
   Bytes used{};
+  Bytes coming{};                          // slabs that are emptied for it (Vacating)
   Bytes private_bytes{};                   // of `used`: private allocations, which nobody can evict
   Bytes writing{};                         // of `used`: being written to disk
   Bytes read_waits{};                      // a chunk of so many bytes waits for slots whose chunk is on disk
@@ -40,8 +41,10 @@ struct Tenant {
   CleanReserve* clean = nullptr;           // it, where there is a disk
   uint64_t asked_in = 0;                   // the round in which Tenants has asked it for a victim in vain
 
-  // How much of its quota it uses. Who uses most gives way first.
-  double share() const { return static_cast<double>(used.value) / static_cast<double>(quota.value); }
+  // What it has, or will have.
+  Bytes held() const { return used + coming; }
+  // How much of its quota that is. Who uses most gives way first.
+  double share() const { return static_cast<double>(held().value) / static_cast<double>(quota.value); }
 };
 
 // Who shares the pool. A tenant at its quota evicts its own chunks. When the pool is full the tenant that uses most of its quota gives
@@ -92,7 +95,7 @@ class Tenants {
   // What a quota adds to promised_. One above the pool is more than can be promised.
   Bytes Promise(Bytes quota) const { return std::min(quota, capacity_ + Bytes{1}); }
   // Whether it has no more than its quota, and that is promised.
-  bool Safe(const Tenant& tenant) const { return tenant.has_quota && tenant.used <= tenant.quota; }
+  bool Safe(const Tenant& tenant) const { return tenant.has_quota && tenant.held() <= tenant.quota; }
   // What tenants have without a promise to them alone.
   Bytes Loose() const;
   // Of tenants that `may` holds for.

@@ -7,42 +7,69 @@
 
 namespace kvist::core {
 
-bool Vacating::Comes(pool::SlotClass size, uint64_t slots, absl::Time now) {
-  Expire(now);
-  if (phase_ == Phase::kRests && emptied_.empty() && size != for_) {
-    for_ = size;
-    demand_ = 0;
-  }
-  if (size == for_) demand_ = std::min(demand_ + slots, kDemandMax);
-  if (phase_ != Phase::kRests || size != for_) return now < until_;
-  const std::optional<uint32_t> slab = slots_.Vacatable();
+bool Vacating::Comes(For whom, absl::Time now) {
+  if (busy()) return now < until_;
+  if (now < rests_until_) return false;
+  const std::optional<uint32_t> slab = slots_.Vacatable(last_tried_);
   if (!slab.has_value()) return false;
+  if (slots_.ClassOf(*slab) == whom.size) {  // it has room
+    if (wanted_for_.size == whom.size) wanted_ = 0;
+    return false;
+  }
   slots_.Close(*slab);
   slab_ = *slab;
+  for_ = whom;
+  until_ = now + kPatience;
   next_place_ = 0;
   stuck_ = false;
-  until_ = now + kPatience;
   phase_ = Phase::kLooks;
   return true;
 }
 
 bool Vacating::Claim(pool::SlotClass size) {
-  if (emptied_.empty() || size != for_) return false;
-  slots_.Open(emptied_.back(), pool::SlotAllocator::Opened::kFirst);
-  emptied_.pop_back();
-  demand_ -= std::min(demand_, slots_.SlotsPerSlab(size));
+  const auto at = std::find_if(emptied_.begin(), emptied_.end(), [size](const Emptied& e) { return e.whom.size == size; });
+  if (at == emptied_.end()) return false;
+  slots_.Open(at->slab, pool::SlotAllocator::Opened::kFirst);
+  emptied_.erase(at);
+  if (size == wanted_for_.size) wanted_ -= std::min(wanted_, slots_.SlotsPerSlab(size));
   return true;
 }
 
-bool Vacating::WantsMore() const {
-  return phase_ == Phase::kRests && demand_ > 0 && demand_ > emptied_.size() * slots_.SlotsPerSlab(for_);
+bool Vacating::Expire(absl::Time now) {
+  return std::erase_if(emptied_, [&](const Emptied& e) {
+           if (now >= e.until) slots_.Open(e.slab, pool::SlotAllocator::Opened::kFirst);
+           return now >= e.until;
+         }) > 0;
 }
 
-void Vacating::Expire(absl::Time now) {
-  if (now < until_) return;
-  for (const uint32_t slab : emptied_) slots_.Open(slab, pool::SlotAllocator::Opened::kFirst);
-  emptied_.clear();
-  demand_ = 0;
+void Vacating::Want(For whom, uint64_t slots, absl::Time now) {
+  if (slots == 0) return;
+  const bool over = wanted_ == 0 || now >= wanted_until_;
+  if (!over && (whom.size != wanted_for_.size || whom.tenant != wanted_for_.tenant)) return;
+  if (over) {
+    wanted_ = 0;
+    wanted_until_ = now + kPatience;
+  }
+  wanted_for_ = whom;
+  wanted_ = std::max(wanted_, slots);  // all ranks say so, and who tries again
+}
+
+bool Vacating::WantsMore(absl::Time now) const {
+  if (busy() || wanted_ == 0 || now >= wanted_until_ || now < rests_until_) return false;
+  const auto slabs = static_cast<uint64_t>(
+      std::count_if(emptied_.begin(), emptied_.end(), [this](const Emptied& e) { return e.whom.size == wanted_for_.size; }));
+  return wanted_ > slabs * slots_.SlotsPerSlab(wanted_for_.size);
+}
+
+Bytes Vacating::ComingFor(TenantId tenant) const {
+  auto slabs = static_cast<uint64_t>(
+      std::count_if(emptied_.begin(), emptied_.end(), [tenant](const Emptied& e) { return e.whom.tenant == tenant; }));
+  slabs += busy() && for_.tenant == tenant ? 1 : 0;
+  return slots_.slab_bytes() * slabs;
+}
+
+bool Vacating::IsCopied(uint32_t owner) const {
+  return std::any_of(moves_.begin(), moves_.end(), [owner](const Move& move) { return move.owner == owner; });
 }
 
 std::span<const Vacating::Move> Vacating::Step(absl::FunctionRef<bool(uint32_t owner, SlotRef slot)> movable, absl::Time now,
@@ -118,9 +145,14 @@ uint32_t Vacating::Free(absl::Time now) {
   for (; !old_.empty() && freed < kPlacesMax; ++freed, old_.pop_back()) slots_.Free(old_.back());
   if (!old_.empty()) return freed;
   phase_ = Phase::kRests;
+  last_tried_ = stuck_ ? std::optional(slab_) : std::nullopt;
+  tries_ = stuck_ ? tries_ + 1 : 0;
+  if (tries_ == kTries) {
+    tries_ = 0;
+    rests_until_ = now + kPatience;
+  }
   if (slots_.IsEmpty(slab_)) {
-    emptied_.push_back(slab_);
-    until_ = now + kPatience;
+    emptied_.push_back({slab_, for_, now + kPatience});
     ++slabs_emptied_;
   } else {
     slots_.Open(slab_, stuck_ ? pool::SlotAllocator::Opened::kFirst : pool::SlotAllocator::Opened::kLast);

@@ -9,7 +9,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "daemon/core/tenants.h"
 #include "storage/base/ids.h"
+#include "storage/base/units.h"
 #include "storage/pool/slot_allocator.h"
 
 namespace kvist::core {
@@ -23,9 +25,9 @@ namespace kvist::core {
 //   ...      and is read only by loads that began before: once they have ended (LoadEnded) the slab is empty
 //   Claim    by the class that it was emptied for: it is free. Others would have it first, who evict their own today; after kPatience they may
 //
-// What can't be moved now stays (`movable`), and the slab isn't empty then; another is tried the next time. Chunks aren't held meanwhile:
-// they may be used, written below and evicted as ever. What is copied of one that goes is garbage that nobody takes, for a closed slab's
-// slots are given to nobody.
+// What can't be moved now stays (`movable`), and the slab isn't empty then. Another is tried; after kTries in vain none for kPatience, so that
+// whoever needs room evicts as if there were no moving. Chunks aren't held meanwhile: they may be used and evicted as ever, and only writes
+// below wait (IsCopied). What is copied of one that goes is garbage that nobody takes, for a closed slab's slots are given to nobody.
 // One at a time, so that what is copied for it is bounded: for each slab at most as much as was freed before it.
 // Threads: one.
 class Vacating {
@@ -37,28 +39,38 @@ class Vacating {
   static constexpr uint32_t kMovesMax = 32;    // of a step: some 64 MiB at the most, a few milliseconds
   static constexpr uint32_t kPlacesMax = 256;  // that a step looks at
   static constexpr uint32_t kWorkMax = kPlacesMax + 2 * kMovesMax;
-  static constexpr uint64_t kDemandMax = 4096;  // slots: what one store may name
+  static constexpr int kTries = 4;
   // Longer than any copy of kvistd's; a load that waits for its GPU may take any time.
   static constexpr absl::Duration kPatience = absl::Seconds(1);
 
   explicit Vacating(pool::SlotAllocator* slots) : slots_(*slots) {}
 
-  // Somebody finds no slot of this class, and would have liked so many. Whether some will come soon: begins to empty a slab if that can be.
-  // False also when the last one takes too long.
-  bool Comes(pool::SlotClass size, uint64_t slots, absl::Time now);
-  // Opens a slab that was emptied for this class, if there is one.
+  // Whom slots are wanted for.
+  struct For {
+    pool::SlotClass size;
+    TenantId tenant;
+  };
+  // They find no slot. Whether a slab will be empty soon: begins with one if that can be. For others, too, who had better wait than evict
+  // in vain. False also when it takes too long.
+  bool Comes(For whom, absl::Time now);
+  // Opens a slab that was emptied for this class, if there is one; or those that nobody has claimed in time.
   bool Claim(pool::SlotClass size);
-  // More slots were asked for than what is emptied has, and no slab can be emptied before more is evicted. NobodyGives: there is nothing to evict.
-  bool WantsMore() const;
-  bool GoesOn(absl::Time now) { return Comes(for_, 0, now); }
-  void NobodyGives() { demand_ = 0; }
-  // Time has passed.
-  void Expire(absl::Time now);
+  bool Expire(absl::Time now);
+  // So many slots were wanted, for kPatience; while others' are, nothing. And whether more slabs are to be emptied for that.
+  void Want(For whom, uint64_t slots, absl::Time now);
+  void WantNoMore() { wanted_ = 0; }
+  bool WantsMore(absl::Time now) const;
+  For wanted_for() const { return wanted_for_; }
+  // What is being emptied for a tenant, or was and isn't claimed.
+  Bytes ComingFor(TenantId tenant) const;
+  bool busy() const { return phase_ != Phase::kRests; }
   // Whether Step has something to do.
   bool steps() const { return phase_ == Phase::kLooks || phase_ == Phase::kFrees; }
   // The next slots to be copied, all of one size, until Copied; none: call it again while steps(). `looked_at` gets the places looked at, or freed.
   std::span<const Move> Step(absl::FunctionRef<bool(uint32_t owner, SlotRef slot)> movable, absl::Time now,
                              uint32_t* looked_at);
+  // Whether the chunk's bytes are being copied.
+  bool IsCopied(uint32_t owner) const;
   // They are copied. `take`: gives the chunk its new slot if it still is in the old one, and nobody but loads is using that.
   void Copied(absl::FunctionRef<bool(const Move& move)> take);
 
@@ -79,15 +91,26 @@ class Vacating {
   bool unread() const;
   uint32_t Free(absl::Time now);
 
+  struct Emptied {
+    uint32_t slab;  // closed
+    For whom;
+    absl::Time until;
+  };
+
   pool::SlotAllocator& slots_;
   Phase phase_ = Phase::kRests;
   uint32_t slab_ = 0;
+  For for_;
+  absl::Time until_;  // it shall be empty
   uint32_t next_place_ = 0;
   bool stuck_ = false;  // something in it couldn't be moved
-  absl::Time until_;    // the slab shall be empty, and those that are for somebody claimed
-  pool::SlotClass for_;
-  uint64_t demand_ = 0;            // slots
-  std::vector<uint32_t> emptied_;  // closed, for that class
+  int tries_ = 0;       // in vain
+  std::optional<uint32_t> last_tried_;
+  absl::Time rests_until_ = absl::InfinitePast();
+  std::vector<Emptied> emptied_;
+  For wanted_for_;
+  uint64_t wanted_ = 0;  // slots
+  absl::Time wanted_until_ = absl::InfinitePast();
   std::vector<Move> moves_;
   std::vector<Move> made_;
   std::vector<SlotRef> old_;

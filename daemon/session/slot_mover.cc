@@ -15,6 +15,7 @@ SlotMover::~SlotMover() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    work_.Signal();
   }
   thread_.join();
 }
@@ -25,6 +26,7 @@ void SlotMover::Copy(std::vector<Piece> pieces, Bytes bytes, std::function<void(
   pieces_ = std::move(pieces);
   bytes_ = bytes;
   done_ = std::move(done);
+  work_.Signal();
 }
 
 void SlotMover::Loop() {
@@ -34,8 +36,7 @@ void SlotMover::Loop() {
     std::function<void()> done;
     {
       absl::MutexLock lock(&mutex_);
-      const auto awaited = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pieces_.empty(); };
-      mutex_.Await(absl::Condition(&awaited));
+      while (!stopping_ && pieces_.empty()) work_.Wait(&mutex_);
       if (stopping_) return;
       pieces = std::exchange(pieces_, {});
       bytes = bytes_;

@@ -37,6 +37,7 @@ class SlotMover {
   void Loop();
 
   absl::Mutex mutex_;
+  absl::CondVar work_;  // there is some, or no more will be
   std::vector<Piece> pieces_ ABSL_GUARDED_BY(mutex_);
   Bytes bytes_ ABSL_GUARDED_BY(mutex_){};
   std::function<void()> done_ ABSL_GUARDED_BY(mutex_);

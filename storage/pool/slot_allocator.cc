@@ -239,7 +239,7 @@ uint32_t SlotAllocator::OwnerOf(SlotRef slot) const {
 
 // ---- Emptying a slab --------------------------------------------------------------------------------------------------------
 
-std::optional<uint32_t> SlotAllocator::Vacatable() {
+std::optional<uint32_t> SlotAllocator::Vacatable(std::optional<uint32_t> but) {
   while (!loose_.empty() && classes_[loose_.back()].free_places < classes_[loose_.back()].slots_per_slab) {
     classes_[loose_.back()].loose = false;
     loose_.pop_back();
@@ -251,10 +251,10 @@ std::optional<uint32_t> SlotAllocator::Vacatable() {
   for (const SlabList& list : classes_[loose_.back()].partial) {
     uint32_t slab = list.back;
     for (int looks = 0; looks < kLooks && slab != kNone; ++looks, slab = slabs_[slab].prev) {
-      if (emptiest == kNone || slabs_[slab].live < slabs_[emptiest].live) emptiest = slab;
+      if (slab != but && (emptiest == kNone || slabs_[slab].live < slabs_[emptiest].live)) emptiest = slab;
     }
   }
-  return emptiest;
+  return emptiest == kNone ? std::nullopt : std::optional(emptiest);
 }
 
 void SlotAllocator::Close(uint32_t number) {
@@ -310,8 +310,8 @@ void SlotAllocator::Prefetch(SlotRef slot) const {
 }
 
 SlotAllocator::Place SlotAllocator::PlaceOf(SlotRef slot) const {
-  KVIST_CHECK(IsLive(slot));
   const uint32_t number = SlabOf(slot);
+  KVIST_CHECK(IsLive(slot) || slabs_[number].closed);
   const Slab& slab = slabs_[number];
   const Bytes slot_bytes = classes_[slab.slot_class].slot_bytes;
   const uint64_t slab_in_region = number - regions_[slab.region].first_slab;

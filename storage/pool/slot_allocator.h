@@ -68,7 +68,7 @@ class SlotAllocator {
     ByteOffset offset;  // of the slot within the region
     Bytes length;       // the class's slot_bytes
   };
-  // Where a live slot lies.
+  // Where a slot lies that is live, or in a closed slab.
   Place PlaceOf(SlotRef slot) const;
 
   uint64_t SlotsPerSlab(SlotClass slot_class) const { return classes_[slot_class.value].slots_per_slab; }
@@ -78,13 +78,14 @@ class SlotAllocator {
   void SetOwner(SlotRef slot, uint32_t owner);
   uint32_t OwnerOf(SlotRef slot) const;
 
-  // A slab whose live slots fit into free places of its class in other slabs, roughly the emptiest of some class; nothing when no class has a
-  // slab's worth of free places.
-  std::optional<uint32_t> Vacatable();
+  // A slab whose live slots fit into free places of its class in other slabs, roughly the emptiest of some class, but not this one; nothing when
+  // there is none, and when no class has a slab's worth of free places.
+  std::optional<uint32_t> Vacatable(std::optional<uint32_t> but = std::nullopt);
   // No slot of it is given away until it is opened. `opened` as what: a slab with live slots is used before others of its class, or after them.
   enum class Opened : uint8_t { kFirst, kLast };
   void Close(uint32_t slab);
   void Open(uint32_t slab, Opened as);
+  SlotClass ClassOf(uint32_t slab) const { return SlotClass{slabs_[slab].slot_class}; }
   bool IsEmpty(uint32_t slab) const { return slabs_[slab].live == 0; }
   uint32_t places(uint32_t slab) const { return slabs_[slab].fresh; }  // above that none is live
   std::optional<SlotRef> LiveAt(uint32_t slab, uint32_t place) const;

@@ -681,12 +681,11 @@ const core::Effects& World::Deliver(const Event& event) {
   if (const std::string wrong = told_.Hear(&effects_, *core_); !wrong.empty()) verdict_.Break(kToldIsHeld, wrong);
   if (!verdict_.kept()) return effects_;
   std::optional<core::SlotsCopyStarted> slots_copy;  // any event may begin one
-  if (!effects_.empty()) {
-    if (auto* last = std::get_if<core::SlotsCopyStarted>(&effects_.back())) {
-      slots_copy = std::move(*last);
-      effects_.pop_back();
-    }
-  }
+  std::erase_if(effects_, [&](core::Effect& effect) {
+    auto* const copy = std::get_if<core::SlotsCopyStarted>(&effect);
+    if (copy != nullptr) slots_copy = std::move(*copy);
+    return copy != nullptr;
+  });
   oracle_->Judge(event, effects_);
   copies_->CheckReads();
   if (!verdict_.kept()) return effects_;

@@ -181,6 +181,59 @@ TEST_CASE("What can't be evicted is moved together, so that it keeps no more sla
   CHECK(status.tenants[1].used >= KiB(64) * (UsedPool::kSlabs / 2 - 2));
 }
 
+TEST_CASE("Who asks for many slots of another size gets no more for that than its quota, and of its own first") {
+  UsedPool pool;
+  SECTION("a quota of a slab") {
+    pool.f.Do(QuotaSet{"b", KiB(64)});
+    CHECK(pool.KeepLarge(1000) == 0);
+    pool.Rest();
+    CHECK(pool.evictions() == 16);
+  }
+  SECTION("no quota: who has most gives, also to itself") {
+    const SessionId quiet = pool.f.Worker("q", SpaceNamed("quiet", {KiB(4)}, "quiet"));
+    for (uint64_t n = 0; n < 48; ++n) REQUIRE(pool.f.Keep(quiet, {KeyOf(2'000'000 + n)}) == 1);
+    const SessionId more = pool.f.Worker("a2", SpaceNamed("larger", {KiB(20)}, "a"));
+    for (uint64_t round = 0; round < 20; ++round) {
+      std::vector<ChunkKey> keys;
+      for (uint64_t n = 0; n < 30; ++n) keys.push_back(KeyOf(3'000'000 + 100 * round + n));
+      pool.f.Keep(more, keys);
+      pool.Rest();
+    }
+    uint32_t left = 0;
+    for (uint64_t n = 0; n < 48; ++n) left += pool.f.Lookup(quiet, {KeyOf(2'000'000 + n)}).chunks;
+    CHECK(left == 48);
+  }
+}
+
+TEST_CASE("Private slots can't be moved: it isn't tried for ever, and what can go goes as before") {
+  CoreFixture::Options options = UsedPool::Options();
+  options.slabs = 2;
+  options.core.private_share = 1;
+  CoreFixture f(options);
+  const SessionId a = f.Worker("a", SpaceNamed("small", {KiB(4)})), b = f.Worker("b", SpaceNamed("large", {KiB(64)}));
+  const auto allocate = [&](uint32_t chunks) {
+    return std::get<Answered>(f.Do(AllocateAsked{a, RequestTag{1}, GroupId{0}, chunks}).at(0)).allocation;
+  };
+  std::vector<AllocationId> allocations;
+  for (int n = 0; n < 32; ++n) allocations.push_back(allocate(1));
+  REQUIRE(f.slots->live_slots() == 32);
+  for (size_t n = 0; n < allocations.size(); ++n) {
+    if (n % 16 != 3) f.Do(FreeAsked{a, allocations[n]});
+  }
+  f.PassTime(absl::Milliseconds(1));
+  REQUIRE(f.slots->live_slots() == 2);  // one in each slab
+  for (uint64_t n = 0; n < 10; ++n) CHECK(f.Keep(b, {KeyOf(n)}) == 0);
+  int ticks = 0;
+  for (; f.core->has_work() && ticks < 100; ++ticks) f.PassTime(absl::Milliseconds(1));
+  CHECK(ticks < 100);
+  // Where something could go, too, it does, as often as it is asked.
+  for (uint64_t n = 100; n < 130; ++n) REQUIRE(f.Keep(a, {KeyOf(n)}) == 1);
+  f.Do(FreeAsked{a, allocations[3]});
+  uint32_t kept = 0;
+  for (uint64_t n = 200; n < 240; ++n) kept += f.Keep(b, {KeyOf(n)});
+  CHECK(kept > 0);
+}
+
 TEST_CASE("Half a store stays where it is, and the next slab is tried") {
   CoreFixture::Options options = UsedPool::Options();
   options.slabs = 4;

@@ -302,8 +302,11 @@ class Model {
       CHECK(allocator_.OwnerOf(*from) == place);
       CHECK(allocator_.OwnerOf(*to) == SlotAllocator::kNobody);
       const auto at = static_cast<size_t>(live - live_.begin());
+      const SlotAllocator::Place before_free = allocator_.PlaceOf(*from);
       Given(*to, live->size);
       FreeOne(at);
+      // Who copies out of it may look where it was, though it went meanwhile.
+      REQUIRE(allocator_.PlaceOf(*from).offset == before_free.offset);
     }
     allocator_.CheckInvariants();
     REQUIRE(allocator_.IsEmpty(*slab));
