@@ -271,12 +271,13 @@ class Core {
            std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
                        [this](const auto& job) { return MayForgetAgain(job.second); });
   }
-  // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough.
+  // Whether time alone may bring work: leases, half stores or pins that will expire, a job that has waited long enough, slabs that were emptied
+  // for somebody and may be had by who waits for slots.
   bool waits_for_clock() const {
     return leases_.size() > 0 || fills_.size() > 0 || placement_.in_doubt() > 0 || pins_.expires() || AwaitsRemote() ||
-           WaitsForSlots() || std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(), [this](const auto& job) {
-             return reachable_ && !job.second.again.empty();
-           });
+           WaitsForSlots() || placement_.vacating().busy() ||
+           std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
+                       [this](const auto& job) { return reachable_ && !job.second.again.empty(); });
   }
 
   const CoreOptions& options() const { return options_; }
@@ -309,6 +310,8 @@ class Core {
   uint64_t ReadChunks(uint64_t cursor, uint32_t most, std::vector<ChunkWhere>* chunks) const;
   static constexpr uint64_t kReadAll = UINT64_MAX;
   static constexpr uint32_t kPlacesRead = 4;
+  // Whether a slab is being emptied, for which jobs may wait.
+  bool vacates() const { return placement_.vacating().busy(); }
   // Of the slots that SlotsCopyStarted names, those whose chunks have taken the new ones, as of the last SlotsCopied.
   std::span<const Vacating::Move> slots_moved() const { return placement_.vacating().made(); }
   // Recomputes every count and relation from scratch and stops the process when one is wrong. For tests: O(everything).
@@ -424,7 +427,10 @@ class Core {
   }
   // Chunks that shall be in the remote store, too; and what of them is written now.
   void OfferRemote(ChunkIndex chunk);
-  bool CanWriteRemote() const { return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing; }
+  bool CanWriteRemote() const {
+    return reachable_ && !remote_queue_.empty() && remote_writing_ < options_.remote->writing &&
+           !placement_.vacating().IsCopied(Find(remote_queue_.front().chunk));
+  }
   void WriteRemote(Effects* out);
   void BeginRemoteWrite(ChunkIndex chunk, Effects* out);
   void RemoteWritten(ChunkIndex chunk, const absl::Status& status, Effects* out);
@@ -467,7 +473,10 @@ class Core {
   }
   bool WaitsForSlots() const { return !readers_.empty() || !orphan_reads_.empty(); }
   // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
-  bool Starves() const { return WaitsForSlots() && reading_.empty() && writing_ == Bytes{} && remote_writing_ == Bytes{}; }
+  bool Starves() const {
+    return WaitsForSlots() && reading_.empty() && writing_ == Bytes{} && remote_writing_ == Bytes{} &&
+           !placement_.SlabComesSoon();
+  }
   ChunkIndex Find(ChunkRef chunk) const;
   ChunkRef RefOf(ChunkIndex chunk) const { return {chunk, chunks_[chunk].generation}; }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
@@ -509,7 +518,10 @@ class Core {
     uint64_t chunks = 0;           // on disk
     uint64_t failed = 0;
   };
-  bool CanFlush() const { return !flushes_.empty() && flushes_.front().next < flushes_.front().end && MayWrite(); }
+  bool CanFlush() const {
+    return !flushes_.empty() && flushes_.front().next < flushes_.front().end && MayWrite() &&
+           !placement_.vacating().IsCopied(flushes_.front().next);
+  }
   void GoOnFlushing(uint64_t until, Effects* out);
   void EndFlushes(Effects* out);
   // Whether a Tick can go on with the job whose turn it is: the last step of a clear is to wait until it is durable.

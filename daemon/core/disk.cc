@@ -170,7 +170,7 @@ void Core::On(const FlushAsked& event, Effects* out) {
 }
 
 void Core::GoOnFlushing(uint64_t until, Effects* out) {
-  while (CanFlush() && chunks_.work() < until && !placement_.vacating().IsCopied(flushes_.front().next)) {
+  while (CanFlush() && chunks_.work() < until) {
     Flush& flush = flushes_.front();
     const ChunkIndex i = flush.next++;
     const Chunk& chunk = chunks_[i];

@@ -128,7 +128,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
       to_move_.insert(i);
       return;
     }
-    if (tenants_[tenant].writing > Bytes{} || !reading_.empty() || placement_.vacating().busy())
+    if (tenants_[tenant].writing > Bytes{} || !reading_.empty() || placement_.SlabComesSoon())
       return;  // there will be a slot for it
   }
   ++counters_.chunks_reclaimed;

@@ -99,11 +99,10 @@ bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::V
     const ChunkIndex victim =
         at_quota ? tenants_.NextVictimOf(space.tenant, victims) : NextVictim(space.tenant, bytes, victims);
     if (comes && victim != kNoChunk && !HasClass(victim, whom.size)) {
-      PolicyOf(victim).Exposed(victim);  // back to where it was
-      const Bytes left = tenant.quota - std::min(tenant.quota, tenant.used + vacating_.ComingFor(space.tenant));
-      const uint64_t chunks = std::min<uint64_t>(wanted, left / bytes);
-      vacating_.Want(whom, chunks * static_cast<uint64_t>(std::count(classes.begin(), classes.end(), whom.size)), now_);
-      of_chunks_ = bytes;
+      PolicyOf(victim).Exposed(victim);  // it is the next again
+      const uint64_t chunks = std::min<uint64_t>(wanted, (tenant.quota - tenant.used) / bytes);
+      const auto of_its_size = static_cast<uint64_t>(std::count(classes.begin(), classes.end(), whom.size));
+      if (vacating_.Want(whom, chunks * of_its_size, now_)) of_chunks_ = bytes;
       break;
     }
     if (!Evict(victim)) break;
@@ -219,11 +218,15 @@ std::optional<SlotsCopyStarted> Placement::GoOnVacating() {
 }
 
 ChunkIndex Placement::NextVictim(TenantId whose, Bytes bytes, Tenants::Victims victims) {
-  for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].coming = vacating_.ComingFor(TenantId{t});
+  if (counted_ != vacating_.changes()) {
+    for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].coming = vacating_.ComingFor(TenantId{t});
+    counted_ = vacating_.changes();
+  }
   return tenants_.NextVictim(whose, bytes, victims);
 }
 
 void Placement::MakeRoom() {
+  vacating_.Expire(now_);
   const Vacating::For whom = vacating_.wanted_for();
   for (uint32_t evicted = 0; MakesRoom() && evicted < kEvictionsMax && !spent(); ++evicted) {
     if (vacating_.Comes(whom, now_) || !MakesRoom()) break;

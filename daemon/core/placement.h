@@ -55,6 +55,7 @@ class Placement {
   std::optional<SlotsCopyStarted> GoOnVacating();
   void SlotsCopied();
   const Vacating& vacating() const { return vacating_; }
+  bool SlabComesSoon() const { return vacating_.Soon(now_); }
   uint32_t LoadBegan() { return vacating_.LoadBegan(); }
   void LoadEnded(uint32_t era) { vacating_.LoadEnded(era); }
 
@@ -154,6 +155,7 @@ class Placement {
   SlotRef* Shards(const Chunk& chunk);
   // The chunk's shard that lies there; none if it isn't sealed, or a copy into or out of its slots other than a chained load is under way.
   SlotRef* Movable(ChunkIndex chunk, SlotRef slot);
+  // As Tenants::NextVictim, which is told first what is coming for whom.
   ChunkIndex NextVictim(TenantId whose, Bytes bytes, Tenants::Victims victims);
   bool HasClass(ChunkIndex chunk, pool::SlotClass size) const;
   void SetOwners(ChunkIndex chunk);
@@ -171,7 +173,8 @@ class Placement {
   Tenants& tenants_;
   pool::Sections& sections_;
   Vacating vacating_;
-  Bytes of_chunks_{};  // that whom it is emptied for would have liked to store
+  uint64_t counted_ = 0;  // of its changes, in Tenant::coming
+  Bytes of_chunks_{};     // that whom it is emptied for would have liked to store
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
   std::vector<SlotRef> in_doubt_;

@@ -227,7 +227,8 @@ Core::Turn Core::GoOnWriting(Job* job, PromptJob* of, uint64_t until, Effects* o
         }
         // One that isn't ready yet will be.
         const bool waits = options_.disk.has_value() && (!writable_.has_value() || (*writable_ && !MayWrite()));
-        if (chunk.disk == DiskCopy::kNone && waits && !space.no_disk) return Turn::kWaits;
+        if (chunk.disk == DiskCopy::kNone && ((waits && !space.no_disk) || placement_.vacating().IsCopied(i)))
+          return Turn::kWaits;
         item = WriteForMove(i, out) ? PromptJob::Item::kToMove : PromptJob::Item::kLeft;
       }
       if (of->next < items) return Turn::kMore;
@@ -286,7 +287,7 @@ Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effe
         continue;
       }
       if (chunk.state != ChunkState::kSealed || (!there && !reachable_)) continue;
-      if (!there && remote_writing_ >= options_.remote->writing) return Turn::kWaits;
+      if (!there && (remote_writing_ >= options_.remote->writing || placement_.vacating().IsCopied(i))) return Turn::kWaits;
       item = PromptJob::Item::kToMove;
       if (!there) BeginRemoteWrite(i, out);
     }
@@ -356,9 +357,10 @@ Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
   if (WaitsForSlots() || stores_first || enough) return Turn::kWaits;
   if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) return Turn::kDone;
   if (placement_.spent()) return Turn::kMore;
-  if (tenant.writing > Bytes{} || !reading_.empty() || placement_.vacating().busy())
+  if (tenant.writing > Bytes{} || !reading_.empty() || placement_.SlabComesSoon())
     return Turn::kWaits;  // there will be a slot for it
   if (BeginRead(i, /*by_layer=*/false, Tenants::Victims::kAny, out)) return Turn::kDone;
+  if (placement_.SlabComesSoon()) return Turn::kWaits;
   return placement_.spent() ? Turn::kMore : Turn::kDone;
 }
 

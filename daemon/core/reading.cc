@@ -72,7 +72,7 @@ void Core::BeginReads(Effects* out) {
     chunks_.Charge(1);
     reader = chunks.empty() ? readers_.erase(reader) : std::next(reader);
   }
-  // When none could be begun a Tick can't begin any, either: what makes room is an event.
+  // When none could be begun a Tick can't begin any, either: what makes room is an event (or an emptied slab, for which waits_for_clock looks).
   more_reads_ = spent() && reading_.size() > before;
   BeginWaiting(out);
 }

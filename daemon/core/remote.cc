@@ -281,7 +281,6 @@ void Core::WriteRemote(Effects* out) {
   while (CanWriteRemote() && !placement_.spent()) {
     const auto [ref, serial] = remote_queue_.front();
     const ChunkIndex i = Find(ref);
-    if (placement_.vacating().IsCopied(i)) break;
     remote_queue_.pop_front();
     chunks_.Charge(1);
     if (i == kNoChunk || chunks_[i].detached || chunks_[i].epoch != spaces_[chunks_[i].space].epoch)

@@ -132,6 +132,7 @@ Core::Turn Core::GoOnReadingRemote(Job* job, PromptJob* of, uint64_t until, Effe
         if (chunks_[i].state == ChunkState::kReading) return Turn::kWaits;
         const bool cleared = chunks_[i].detached || chunks_[i].epoch != spaces_[chunks_[i].space].epoch;
         if (chunks_[i].state != ChunkState::kSealed || cleared || chunks_[i].disk != DiskCopy::kNone) continue;
+        if (placement_.vacating().IsCopied(i)) return Turn::kWaits;
         if (!writable_.has_value() || (*writable_ && !MayWrite() && !spaces_[*job->space].no_disk)) return Turn::kWaits;
         WriteForMove(i, out);
       }
@@ -276,7 +277,7 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const bool cleared =
             chunk.detached || chunk.epoch != spaces_[chunk.space].epoch || WillForget(chunk.space, chunk.key);
         if (chunk.state != ChunkState::kSealed || cleared || chunk.remote != RemoteCopy::kNone || !reachable_) continue;
-        if (remote_writing_ >= options_.remote->writing) return Turn::kWaits;
+        if (remote_writing_ >= options_.remote->writing || placement_.vacating().IsCopied(i)) return Turn::kWaits;
         BeginRemoteWrite(i, out);
       }
       if (of->next > 0) return Turn::kMore;

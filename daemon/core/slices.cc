@@ -89,11 +89,11 @@ void Core::Detach(ChunkIndex i) {
 // ---- The clock --------------------------------------------------------------------------------------------------------------
 
 void Core::On(const Tick& event, Effects* out) {
-  const bool awaited = AwaitsRemote();
+  const bool awaited = AwaitsRemote(), soon = placement_.SlabComesSoon();
   now_ = std::max(now_, event.now);
-  if (awaited && !AwaitsRemote()) job_waits_ = false;
   const uint64_t until = chunks_.work() + options_.slice_work;
   placement_.SpendUntil(until, now_);
+  if ((awaited && !AwaitsRemote()) || (soon && !placement_.SlabComesSoon())) job_waits_ = false;
   EndWhatIsOver(until, out);
   if (placement_.MakesRoom()) placement_.MakeRoom();
   ForgetAgain(until, out);

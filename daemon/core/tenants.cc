@@ -83,6 +83,10 @@ ChunkIndex Tenants::NextVictim(TenantId whose, Bytes bytes, Victims which) {
   const auto gives = [&](const Tenant& tenant) {
     return !Safe(tenant) && (tenant.has_quota || !asks.has_quota || loose > rest);
   };
+  const bool only_itself = within && std::none_of(tenants_.begin(), tenants_.end(), [&](const Tenant& tenant) {
+                             return &tenant != &asks && tenant.used > Bytes{} && gives(tenant);
+                           });
+  if (only_itself) return NextVictimAmong(which, anybody);
   if (const ChunkIndex victim = NextVictimAmong(which, gives); victim != kNoChunk || !within) return victim;
   // What others have too much comes to the disk soon, unless all of it is in use.
   if (which == Victims::kOnDisk && loose > rest && HasVictimAmong(gives)) return NextVictimOf(whose, which);

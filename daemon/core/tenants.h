@@ -41,8 +41,8 @@ struct Tenant {
   CleanReserve* clean = nullptr;           // it, where there is a disk
   uint64_t asked_in = 0;                   // the round in which Tenants has asked it for a victim in vain
 
-  // What it has, or will have.
-  Bytes held() const { return used + coming; }
+  // What it has, or will have: no more than it may, for what is emptied for it is whole slabs.
+  Bytes held() const { return used + std::min(coming, quota - std::min(used, quota)); }
   // How much of its quota that is. Who uses most gives way first.
   double share() const { return static_cast<double>(held().value) / static_cast<double>(quota.value); }
 };
@@ -85,7 +85,8 @@ class Tenants {
   enum class Victims : uint8_t { kAny, kOnDisk };
   ChunkIndex NextVictimOf(TenantId tenant, Victims which = Victims::kAny);
   // Takes a victim for `whose`, who wants a chunk of `bytes` and isn't at its quota: of those who have what nobody promised, the one
-  // that uses most of its quota and has one; then, within what is promised to `whose`, of all of them. For one that is to
+  // that uses most of its quota and has one, perhaps `whose` own; then, within what is promised to `whose`, of all of them, and at once
+  // where only `whose` itself has such (what it lacks is others' ends of slabs). For one that is to
   // be on a disk it waits rather while theirs may come there, and takes of `whose` own meanwhile. kNoChunk: nobody has one.
   // Cost: a look at each tenant, and at those again that have nothing to give.
   ChunkIndex NextVictim(TenantId whose, Bytes bytes, Victims which = Victims::kAny);

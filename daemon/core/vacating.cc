@@ -8,10 +8,14 @@
 namespace kvist::core {
 
 bool Vacating::Comes(For whom, absl::Time now) {
-  if (busy()) return now < until_;
+  if (busy()) return Soon(now);
   if (now < rests_until_) return false;
   const std::optional<uint32_t> slab = slots_.Vacatable(last_tried_);
-  if (!slab.has_value()) return false;
+  if (!slab.has_value()) {
+    if (last_tried_.has_value()) rests_until_ = now + kPatience;  // then that one once more
+    last_tried_.reset();
+    return false;
+  }
   if (slots_.ClassOf(*slab) == whom.size) {  // it has room
     if (wanted_for_.size == whom.size) wanted_ = 0;
     return false;
@@ -23,6 +27,7 @@ bool Vacating::Comes(For whom, absl::Time now) {
   next_place_ = 0;
   stuck_ = false;
   phase_ = Phase::kLooks;
+  ++changes_;
   return true;
 }
 
@@ -31,34 +36,38 @@ bool Vacating::Claim(pool::SlotClass size) {
   if (at == emptied_.end()) return false;
   slots_.Open(at->slab, pool::SlotAllocator::Opened::kFirst);
   emptied_.erase(at);
+  ++changes_;
   if (size == wanted_for_.size) wanted_ -= std::min(wanted_, slots_.SlotsPerSlab(size));
   return true;
 }
 
 bool Vacating::Expire(absl::Time now) {
-  return std::erase_if(emptied_, [&](const Emptied& e) {
-           if (now >= e.until) slots_.Open(e.slab, pool::SlotAllocator::Opened::kFirst);
-           return now >= e.until;
-         }) > 0;
+  const auto over = std::erase_if(emptied_, [&](const Emptied& e) {
+    if (now >= e.until) slots_.Open(e.slab, pool::SlotAllocator::Opened::kFirst);
+    return now >= e.until;
+  });
+  changes_ += over;
+  return over > 0;
 }
 
-void Vacating::Want(For whom, uint64_t slots, absl::Time now) {
-  if (slots == 0) return;
+bool Vacating::Want(For whom, uint64_t slots, absl::Time now) {
+  if (slots == 0) return false;
   const bool over = wanted_ == 0 || now >= wanted_until_;
-  if (!over && (whom.size != wanted_for_.size || whom.tenant != wanted_for_.tenant)) return;
+  if (!over && (whom.size != wanted_for_.size || whom.tenant != wanted_for_.tenant)) return false;
   if (over) {
     wanted_ = 0;
     wanted_until_ = now + kPatience;
   }
   wanted_for_ = whom;
   wanted_ = std::max(wanted_, slots);  // all ranks say so, and who tries again
+  return true;
 }
 
 bool Vacating::WantsMore(absl::Time now) const {
   if (busy() || wanted_ == 0 || now >= wanted_until_ || now < rests_until_) return false;
   const auto slabs = static_cast<uint64_t>(
       std::count_if(emptied_.begin(), emptied_.end(), [this](const Emptied& e) { return e.whom.size == wanted_for_.size; }));
-  return wanted_ > slabs * slots_.SlotsPerSlab(wanted_for_.size);
+  return wanted_ > (slabs + slots_.free_slabs()) * slots_.SlotsPerSlab(wanted_for_.size);
 }
 
 Bytes Vacating::ComingFor(TenantId tenant) const {
@@ -145,6 +154,7 @@ uint32_t Vacating::Free(absl::Time now) {
   for (; !old_.empty() && freed < kPlacesMax; ++freed, old_.pop_back()) slots_.Free(old_.back());
   if (!old_.empty()) return freed;
   phase_ = Phase::kRests;
+  ++changes_;
   last_tried_ = stuck_ ? std::optional(slab_) : std::nullopt;
   tries_ = stuck_ ? tries_ + 1 : 0;
   if (tries_ == kTries) {

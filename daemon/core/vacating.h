@@ -56,14 +56,18 @@ class Vacating {
   // Opens a slab that was emptied for this class, if there is one; or those that nobody has claimed in time.
   bool Claim(pool::SlotClass size);
   bool Expire(absl::Time now);
-  // So many slots were wanted, for kPatience; while others' are, nothing. And whether more slabs are to be emptied for that.
-  void Want(For whom, uint64_t slots, absl::Time now);
+  // So many slots were wanted, for kPatience; while others' are, nothing: false. And whether more slabs are to be emptied for that.
+  bool Want(For whom, uint64_t slots, absl::Time now);
   void WantNoMore() { wanted_ = 0; }
   bool WantsMore(absl::Time now) const;
   For wanted_for() const { return wanted_for_; }
   // What is being emptied for a tenant, or was and isn't claimed.
   Bytes ComingFor(TenantId tenant) const;
+  // Counts what changes that.
+  uint64_t changes() const { return changes_; }
+  // A slab is being emptied; and will soon be empty, or won't.
   bool busy() const { return phase_ != Phase::kRests; }
+  bool Soon(absl::Time now) const { return busy() && now < until_; }
   // Whether Step has something to do.
   bool steps() const { return phase_ == Phase::kLooks || phase_ == Phase::kFrees; }
   // The next slots to be copied, all of one size, until Copied; none: call it again while steps(). `looked_at` gets the places looked at, or freed.
@@ -108,6 +112,7 @@ class Vacating {
   std::optional<uint32_t> last_tried_;
   absl::Time rests_until_ = absl::InfinitePast();
   std::vector<Emptied> emptied_;
+  uint64_t changes_ = 1;
   For wanted_for_;
   uint64_t wanted_ = 0;  // slots
   absl::Time wanted_until_ = absl::InfinitePast();

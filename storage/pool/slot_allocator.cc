@@ -245,6 +245,9 @@ std::optional<uint32_t> SlotAllocator::Vacatable(std::optional<uint32_t> but) {
     loose_.pop_back();
   }
   if (loose_.empty()) return std::nullopt;
+  // Where one of a class was tried in vain others have their turn.
+  if (but.has_value() && slabs_[*but].slot_class == loose_.back())
+    std::rotate(loose_.begin(), loose_.end() - 1, loose_.end());
   // Those that have had a free place for longest come last; the emptiest isn't far from there.
   constexpr int kLooks = 8;
   uint32_t emptiest = kNone;

@@ -32,8 +32,8 @@ using SlotClass = Id<struct SlotClassTag, uint16_t>;
 //   SlotRef is recognised for ever (until 2^31 reuses of one place).
 // Choice of slab: near region before others; in a region a slab of the class that is in use before a free one, fuller ones first
 //   (roughly: those more than half full), so that the others empty out and can move to another class.
-// Closed slabs: a caller who wants a slab for another class closes one that is Vacatable, copies what is live in it to slots that Allocate
-//   gives in its class's other slabs, frees the old ones, and opens it, free by then. Until then its free places are nobody's.
+// Closed slabs: a caller who wants a slab for another class closes one that is Vacatable, copies what is live in it to slots that
+//   AllocateBeside gives in its class's other slabs, frees the old ones, and opens it, free by then. Until then its free places are nobody's.
 // Threads: one (the core's). Movable, not copyable.
 // Cost:    O(1) per call (and per region); 8 bytes per place of a slab that was ever used and 40 per slab. The first use of a
 //   slab, or its first use for smaller slots, also sets up its places: at most 128 KiB for 64 MiB of 4 KiB slots.

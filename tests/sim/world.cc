@@ -126,7 +126,7 @@ bool World::Run() {
 
 void World::Act() {
   // While bytes move from slot to slot somebody is to read there.
-  if (copies_->copies_slots() && prng_.Percent(50)) return prng_.Percent(40) ? Lookup() : Load();
+  if (copies_->copies_slots() && prng_.Percent(75)) return prng_.Percent(30) ? Lookup() : Load();
   uint32_t sum = 0;
   for (const uint32_t weight : weights_) sum += weight;
   uint32_t at = prng_.Below(sum);

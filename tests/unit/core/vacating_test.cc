@@ -189,6 +189,18 @@ TEST_CASE("Who asks for many slots of another size gets no more for that than it
     pool.Rest();
     CHECK(pool.evictions() == 16);
   }
+  SECTION("and nobody loses what is within its quota for that") {
+    // A slab is more than what b may still have: what comes for it makes it no one who has too much.
+    pool.f.Do(QuotaSet{"b", KiB(60)});
+    pool.f.Do(QuotaSet{"absent", MiB(2)});  // so that a has too much
+    const SessionId other = pool.f.Worker("b2", SpaceNamed("other", {KiB(4)}, "b"));
+    for (uint64_t n = 0; n < 10; ++n) REQUIRE(pool.f.Keep(other, {KeyOf(4'000'000 + n)}) == 1);
+    CHECK(pool.KeepLarge() == 0);
+    for (uint64_t chain = 1000; chain < 1100; ++chain) pool.f.Keep(pool.small, UsedPool::Chain(chain));
+    uint32_t left = 0;
+    for (uint64_t n = 0; n < 10; ++n) left += pool.f.Lookup(other, {KeyOf(4'000'000 + n)}).chunks;
+    CHECK(left == 10);
+  }
   SECTION("no quota: who has most gives, also to itself") {
     const SessionId quiet = pool.f.Worker("q", SpaceNamed("quiet", {KiB(4)}, "quiet"));
     for (uint64_t n = 0; n < 48; ++n) REQUIRE(pool.f.Keep(quiet, {KeyOf(2'000'000 + n)}) == 1);
