@@ -99,7 +99,7 @@ bool Placement::Reserve(ChunkIndex i, std::span<const uint32_t> near, Tenants::V
     const ChunkIndex victim =
         at_quota ? tenants_.NextVictimOf(space.tenant, victims) : NextVictim(space.tenant, bytes, victims);
     if (comes && victim != kNoChunk && !HasClass(victim, whom.size)) {
-      PolicyOf(victim).Exposed(victim);  // it is the next again
+      PolicyOf(victim).Exposed(victim);  // it is the next again, or the next but those that are on disk
       const uint64_t chunks = std::min<uint64_t>(wanted, (tenant.quota - tenant.used) / bytes);
       const auto of_its_size = static_cast<uint64_t>(std::count(classes.begin(), classes.end(), whom.size));
       if (vacating_.Want(whom, chunks * of_its_size, now_)) of_chunks_ = bytes;
@@ -228,6 +228,7 @@ ChunkIndex Placement::NextVictim(TenantId whose, Bytes bytes, Tenants::Victims v
 void Placement::MakeRoom() {
   vacating_.Expire(now_);
   const Vacating::For whom = vacating_.wanted_for();
+  if (const Tenant& tenant = tenants_[whom.tenant]; tenant.used + of_chunks_ > tenant.quota) vacating_.WantNoMore();
   for (uint32_t evicted = 0; MakesRoom() && evicted < kEvictionsMax && !spent(); ++evicted) {
     if (vacating_.Comes(whom, now_) || !MakesRoom()) break;
     if (!Evict(NextVictim(whom.tenant, of_chunks_, Tenants::Victims::kAny))) vacating_.WantNoMore();

@@ -84,7 +84,7 @@ ChunkIndex Tenants::NextVictim(TenantId whose, Bytes bytes, Victims which) {
     return !Safe(tenant) && (tenant.has_quota || !asks.has_quota || loose > rest);
   };
   const bool only_itself = within && std::none_of(tenants_.begin(), tenants_.end(), [&](const Tenant& tenant) {
-                             return &tenant != &asks && tenant.used > Bytes{} && gives(tenant);
+                             return &tenant != &asks && tenant.used > tenant.private_bytes && gives(tenant);
                            });
   if (only_itself) return NextVictimAmong(which, anybody);
   if (const ChunkIndex victim = NextVictimAmong(which, gives); victim != kNoChunk || !within) return victim;

@@ -12,8 +12,10 @@ bool Vacating::Comes(For whom, absl::Time now) {
   if (now < rests_until_) return false;
   const std::optional<uint32_t> slab = slots_.Vacatable(last_tried_);
   if (!slab.has_value()) {
-    if (last_tried_.has_value()) rests_until_ = now + kPatience;  // then that one once more
-    last_tried_.reset();
+    if (last_tried_.has_value() && slots_.Vacatable().has_value()) {  // there is that one only: it is tried once more, but later
+      rests_until_ = now + kPatience;
+      last_tried_.reset();
+    }
     return false;
   }
   if (slots_.ClassOf(*slab) == whom.size) {  // it has room

@@ -240,14 +240,19 @@ uint32_t SlotAllocator::OwnerOf(SlotRef slot) const {
 // ---- Emptying a slab --------------------------------------------------------------------------------------------------------
 
 std::optional<uint32_t> SlotAllocator::Vacatable(std::optional<uint32_t> but) {
-  while (!loose_.empty() && classes_[loose_.back()].free_places < classes_[loose_.back()].slots_per_slab) {
-    classes_[loose_.back()].loose = false;
-    loose_.pop_back();
-  }
+  const auto prune = [this] {
+    while (!loose_.empty() && classes_[loose_.back()].free_places < classes_[loose_.back()].slots_per_slab) {
+      classes_[loose_.back()].loose = false;
+      loose_.pop_back();
+    }
+  };
+  prune();
   if (loose_.empty()) return std::nullopt;
-  // Where one of a class was tried in vain others have their turn.
-  if (but.has_value() && slabs_[*but].slot_class == loose_.back())
+  if (but.has_value() && slabs_[*but].slot_class == loose_.back()) {
+    // Where one of a class was tried in vain others have their turn.
     std::rotate(loose_.begin(), loose_.end() - 1, loose_.end());
+    prune();
+  }
   // Those that have had a free place for longest come last; the emptiest isn't far from there.
   constexpr int kLooks = 8;
   uint32_t emptiest = kNone;

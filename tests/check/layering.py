@@ -62,7 +62,7 @@ CORE_ALLOWED = {
     *("storage/base/" + name for name in ("check.h", "ids.h", "reuse_rule.h", "status.h", "units.h")),
     *("storage/pool/" + name for name in ("sections.h", "slot_allocator.h")),
     *("absl/container/" + name for name in ("btree_map.h", "btree_set.h", "flat_hash_map.h", "flat_hash_set.h", "inlined_vector.h")),
-    *("absl/" + name for name in ("status/status.h", "status/statusor.h", "strings/str_cat.h", "strings/string_view.h", "time/time.h")),
+    *("absl/" + name for name in ("functional/function_ref.h", "status/status.h", "status/statusor.h", "strings/str_cat.h", "strings/string_view.h", "time/time.h")),
     "algorithm", "array", "bit", "cmath", "compare", "cstddef", "cstdint", "cstdlib", "cstring", "deque", "functional", "iterator",
     "limits", "map", "memory", "new", "numeric", "optional", "set", "span", "string", "string_view", "type_traits", "utility",
     "variant", "vector",
