@@ -12,7 +12,8 @@ bool Vacating::Comes(For whom, absl::Time now) {
   if (now < rests_until_) return false;
   const std::optional<uint32_t> slab = slots_.Vacatable(last_tried_);
   if (!slab.has_value()) {
-    if (last_tried_.has_value() && slots_.Vacatable().has_value()) {  // there is that one only: it is tried once more, but later
+    if (last_tried_.has_value() &&
+        slots_.Vacatable().has_value()) {  // there is that one only: it is tried once more, but later
       rests_until_ = now + kPatience;
       last_tried_.reset();
     }
