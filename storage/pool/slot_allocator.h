@@ -81,7 +81,7 @@ class SlotAllocator {
   // A slab whose live slots fit into free places of its class in other slabs, roughly the emptiest of some class, but not this one; nothing when
   // there is none, and when no class has a slab's worth of free places.
   std::optional<uint32_t> Vacatable(std::optional<uint32_t> but = std::nullopt);
-  // No slot of it is given away until it is opened. `opened` as what: a slab with live slots is used before others of its class, or after them.
+  // No slot of it is given away until it is opened. `as`: one with live slots is used before others of its class, or after them.
   enum class Opened : uint8_t { kFirst, kLast };
   void Close(uint32_t slab);
   void Open(uint32_t slab, Opened as);
