@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "daemon/core/events.h"
+#include "daemon/core/effects.h"
 
 namespace kvist::daemon {
 

@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "daemon/core/events.h"
 #include "storage/codec/codec.h"
 #include "storage/remote/sealed_store.h"
 

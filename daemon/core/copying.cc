@@ -24,7 +24,7 @@ OpId Core::Start(Op op, Effects* out) {
   const OpId id = ops_.Insert(std::move(op));
   sessions_.Find(session)->ops.insert(id.Pack());
   Op& started = *ops_.Find(id);
-  for (const ChunkIndex chunk : started.reads) waiting_.emplace(chunk, id.Pack());
+  for (const ChunkIndex chunk : started.reads) waiting_.Add(chunk, id);
   if (started.reads.empty()) {
     BeginCopy(id, &started, out);
   } else {

@@ -70,10 +70,8 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
   chunk.disk = chunk.disk == DiskCopy::kNone ? DiskCopy::kWriting : DiskCopy::kMoving;
   ++chunk.holds;
   const Bytes bytes = BytesOf(i);
-  writing_ += bytes;
+  writes_.Begin(i, bytes);
   tenants_[spaces_[chunk.space].tenant].writing += bytes;
-  write_of_.emplace(i, next_write_);
-  writes_.emplace(next_write_++, i);
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   chunks_.Charge(slots.size());
   WriteStarted write{RefOf(i), chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()}};
@@ -84,15 +82,11 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
 void Core::On(const WriteFinished& event, Effects* out) {
   const ChunkIndex i = Find(event.chunk);
   if (event.to == Tier::kRemote) return RemoteWritten(i, event.status, out);
-  const auto write = i == kNoChunk ? write_of_.end() : write_of_.find(i);
-  if (write == write_of_.end()) return;  // a late duplicate
-  writes_.erase(write->second);
-  write_of_.erase(write);
+  if (i == kNoChunk || !writes_.Has(i)) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   const Bytes bytes = BytesOf(i);
-  Tenant& tenant = tenants_[spaces_[chunk.space].tenant];
-  writing_ -= bytes;
-  tenant.writing -= bytes;
+  writes_.End(i, bytes);
+  tenants_[spaces_[chunk.space].tenant].writing -= bytes;
   --chunk.holds;
   const bool moved = chunk.disk == DiskCopy::kMoving;
   chunk.disk = moved ? DiskCopy::kThere : DiskCopy::kNone;
@@ -114,10 +108,7 @@ void Core::On(const WriteFinished& event, Effects* out) {
       placement_.ForgetPlaces(i);
     }
   }
-  for (Flush& flush : flushes_) {
-    if (i < flush.next && (!flush.space.has_value() || *flush.space == chunk.space))
-      ++(chunk.disk == DiskCopy::kThere ? flush.chunks : flush.failed);
-  }
+  flushes_.WriteEnded(i, chunk.space, chunk.disk == DiskCopy::kThere);
   Settle(i);
   EndFlushes(out);
 }
@@ -162,16 +153,15 @@ void Core::On(const FlushAsked& event, Effects* out) {
   if (!options_.disk.has_value())
     return refuse(
         absl::FailedPreconditionError("this kvistd has no SSD tier: set ssd.enabled and ssd.capacity in its configuration"));
-  if (event.session.has_value() &&
-      std::any_of(flushes_.begin(), flushes_.end(), [&](const Flush& other) { return other.session == event.session; }))
+  if (event.session.has_value() && flushes_.HasOf(*event.session))
     return refuse(absl::ResourceExhaustedError("the session's last flush hasn't ended: wait for it"));
-  flushes_.push_back(flush);
+  flushes_.Add(flush);
   EndFlushes(out);
 }
 
 void Core::GoOnFlushing(uint64_t until, Effects* out) {
   while (CanFlush() && chunks_.work() < until) {
-    Flush& flush = flushes_.front();
+    Flush& flush = flushes_.first();
     const ChunkIndex i = flush.next++;
     const Chunk& chunk = chunks_[i];
     chunks_.Charge(1);
@@ -185,26 +175,24 @@ void Core::GoOnFlushing(uint64_t until, Effects* out) {
         BeginWrite(i, out);  // it keeps its place in the policy's order
     }
     if (meant && chunk.disk == DiskCopy::kThere) ++(places_lost_.contains(i) ? flush.failed : flush.chunks);
-    flush.writes = next_write_;
+    flush.writes = writes_.next();
   }
   EndFlushes(out);
 }
 
 void Core::EndFlushes(Effects* out) {
   while (!flushes_.empty() && writable_.has_value()) {  // one that isn't ready yet will be
-    const Flush& flush = flushes_.front();
-    const bool looked = flush.next == flush.end;
-    const bool written = writes_.empty() || writes_.begin()->first >= flush.writes;
+    const Flush& flush = flushes_.first();
     // Also when the disk takes no more: what of it was taken isn't durable yet.
-    if (looked ? !written : *writable_) return;
+    if (flush.looked() ? !writes_.EndedBelow(flush.writes) : *writable_) return;
     absl::Status status;
-    if (!looked) {
+    if (!flush.looked()) {
       status = absl::UnavailableError("the SSD tier takes no writes now; kvistd's log says why");
     } else if (flush.failed > 0) {
       status = absl::UnavailableError(absl::StrCat(flush.failed, " chunks could not be written; kvistd's log says why"));
     }
     out->push_back(Flushed{flush.session, flush.tag, std::move(status), flush.chunks});
-    flushes_.pop_front();
+    flushes_.TakeFirst();
   }
 }
 

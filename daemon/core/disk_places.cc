@@ -28,11 +28,10 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
                        {found.places.begin(), found.places.end()},
                        placement_.IsOnDisk(id, found.group, found.key, found.position)});
   };
-  if (all_cleared_ || spaces_[id].cleared || cleared_keys_.contains({id, found.key})) return free();
+  if (spaces_[id].cleared || untold_clears_.Takes(id, found.key)) return free();
   // What hung on what was cleared isn't to hang on what has been stored anew under that name. Parents are told first.
-  if (found.parent.has_value() && cleared_prompts_.contains({id, *found.parent})) {
-    cleared_prompts_.emplace(id, found.key);
-    cleared_keys_.emplace(id, found.key);
+  if (found.parent.has_value() && untold_clears_.TakesChildrenOf(id, *found.parent)) {
+    untold_clears_.ClearedPrompt(id, found.key);
     return free();
   }
   ChunkIndex parent = kNoChunk;
@@ -64,8 +63,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
 void Core::On(const DiskTold& event, Effects*) {
   for (uint32_t s = 0; event.rows_left && s < spaces_.size(); ++s) spaces_[SpaceId{s}].rows_left = true;
   disk_told_ = all_told_ = true;
-  cleared_keys_.clear();
-  cleared_prompts_.clear();
+  untold_clears_.AllTold();
 }
 
 void Core::On(const PlacesWanted& event, Effects* out) {
@@ -89,12 +87,7 @@ void Core::On(const PlacesLost& event, Effects* out) {
     const ChunkIndex i = FindAt(record);
     if (i == kNoChunk) continue;
     const Chunk& chunk = chunks_[i];
-    for (Flush& flush : flushes_) {  // that have counted it
-      if (chunk.disk != DiskCopy::kThere || i >= flush.next || flush.chunks == 0) continue;
-      if (flush.space.has_value() && *flush.space != chunk.space) continue;
-      --flush.chunks;
-      ++flush.failed;
-    }
+    if (chunk.disk == DiskCopy::kThere) flushes_.Lost(i, chunk.space);
     const bool waited_for = chunk.state == ChunkState::kBelow && chunk.holds > 0;  // by a load
     if (chunk.disk == DiskCopy::kMoving || chunk.state == ChunkState::kReading || waited_for) {
       places_lost_.insert(i);
@@ -128,7 +121,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
       to_move_.insert(i);
       return;
     }
-    if (tenants_[tenant].writing > Bytes{} || !reading_.empty() || placement_.SlabComesSoon())
+    if (tenants_[tenant].writing > Bytes{} || !reads_.empty() || placement_.SlabComesSoon())
       return;  // there will be a slot for it
   }
   ++counters_.chunks_reclaimed;

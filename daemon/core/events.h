@@ -6,8 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -15,12 +13,12 @@
 #include "absl/time/time.h"
 #include "daemon/core/hint.h"
 #include "daemon/core/jobs.h"
+#include "daemon/core/space_spec.h"
 #include "storage/base/ids.h"
-#include "storage/base/reuse_rule.h"
 #include "storage/base/units.h"
 
-// What the core hears and what it answers. Drivers (session, movers, rpc) translate the world into events and effects into the
-// world; nothing else passes between them.
+// What the core hears. Drivers (session, movers, rpc) translate the world into events, and effects (effects.h) into the world; nothing else
+// passes between them.
 namespace kvist::core {
 
 // The client's name of one of its requests: its place on the session's board. The core only hands it back.
@@ -28,33 +26,6 @@ using RequestTag = Id<struct RequestTagTag, uint64_t>;
 
 enum class Role : uint8_t { kScheduler, kWorker };
 enum class Direction : uint8_t { kLoad, kStore };
-
-// One cache group of a space: its reuse rule, and what one chunk takes in a slot of each shard.
-struct GroupSpec {
-  ReuseRule reuse = {};
-  std::vector<Bytes> slot_bytes = {};  // [shard], each a multiple of 4 KiB
-  // Neighbouring ranks whose bytes are equal (MLA under tensor parallelism): one shard, stored once by whichever comes first.
-  uint32_t ranks_per_shard = 1;
-  uint32_t layers = 1;  // of each shard
-  Bytes layer_bytes{};  // of one layer of a shard, as it lies in a slot; for whoever keeps slots elsewhere
-
-  uint32_t shards() const { return static_cast<uint32_t>(slot_bytes.size()); }
-  uint32_t ranks() const { return shards() * ranks_per_shard; }
-  uint32_t ShardOf(Rank rank) const { return rank.value / ranks_per_shard; }
-};
-
-// What the core has to know of a space. Equal digests mean equal specs.
-struct SpaceSpec {
-  SpaceDigest digest;
-  std::string tenant;
-  std::string model;             // for people
-  std::string description = {};  // for whoever keeps its chunks on disk: enough to make this spec again; nothing to the core
-  std::vector<GroupSpec> groups;  // all of the same ranks
-
-  uint32_t ranks() const { return groups.empty() ? 0 : groups[0].ranks(); }
-};
-
-// ---- Events -----------------------------------------------------------------------------------------------------------------
 
 // A process of `instance` (named within its tenant) wants to be served. Answer: SessionAccepted or SessionRefused.
 struct SessionOpened {
@@ -443,197 +414,6 @@ struct Tick {
 
 // Somebody wants to know which chunks are where: from now on the core says what changes (ChunksChanged). Core::ReadChunks says how it is.
 struct ChunksWatched {};
-
-// ---- Effects ----------------------------------------------------------------------------------------------------------------
-
-struct SessionAccepted {
-  SessionId session;
-  SpaceId space;
-};
-struct SessionRefused {
-  SessionId session;
-  absl::Status why;
-};
-struct SessionDrained {
-  SessionId session;
-};
-struct LookupAnswered {
-  SessionId session;
-  RequestTag tag;
-  uint32_t chunks = 0;  // the position
-  uint32_t coming = 0;  // chunks (of all groups) that it needs and that are being read; a load waits for them
-  LeaseId lease =
-      {};  // none when nothing more was found than it has, no lease was asked for, or the instance's budget is spent
-  bool waited = false;  // a store beyond the node was asked first: this isn't the event that asked
-};
-// Copy between slots[i] and the pages of the chunk_of[i]-th chunk that was asked for. The slots are held until CopyFinished. A load of
-// slots that are still being read takes from each what is there (ReadStarted), and ends when a read fails.
-struct CopyStarted {
-  OpId op;
-  SessionId session;
-  RequestTag tag;
-  Direction direction = Direction::kLoad;
-  std::vector<SlotRef> slots;
-  std::vector<uint32_t> chunk_of;
-  std::vector<ChunkRef> coming = {};  // [slot] the chunk that is being read into it, or none; empty: none is
-  bool by_layer = false;              // as the lookup said
-};
-// The copy waits for chunks whose reads haven't begun, for want of slots: its CopyStarted comes later, or its OpEnded.
-struct CopyWaits {
-  OpId op;
-  SessionId session;
-  RequestTag tag;
-};
-struct CopyCancelled {
-  OpId op;
-};
-// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to a tier below.
-struct WriteStarted {
-  ChunkRef chunk;
-  SpaceId space;
-  GroupId group;
-  ChunkKey key;
-  std::optional<ChunkKey> parent;
-  uint32_t position = 0;  // in its chain
-  std::vector<SlotRef> slots;
-  Tier to = Tier::kSsd;
-};
-// Copy the bytes of slots to other ones, each of `bytes`; then SlotsCopied. One at a time. Nobody writes to either meanwhile.
-struct SlotsCopyStarted {
-  Bytes bytes;
-  std::vector<std::pair<SlotRef, SlotRef>> slots;  // from, to
-};
-// Read a chunk's shards, from a disk from their places, into its slots [shard], which are held until ReadFinished. Those with `by_layer` of
-// one event are read layer by layer, the first layer of all of them before anything else.
-struct ReadStarted {
-  ChunkRef chunk;
-  SpaceId space;
-  GroupId group;
-  ChunkKey key;
-  uint32_t position = 0;  // in its chain
-  bool by_layer = false;
-  std::vector<DiskPlace> places;
-  std::vector<SlotRef> slots;
-  Tier from = Tier::kSsd;
-};
-// Encode what the remote store has of these chunks another way. Answers: Recoded, the last time with `ended`. And stop that.
-struct RecodeStarted {
-  JobId job;
-  SpaceId space;
-  std::vector<ChunkKey> keys;
-  uint8_t method = 0;
-};
-struct RecodeStopped {
-  JobId job;
-};
-// These chunks, of every group, are to be removed from the remote store. Answer: RemoteForgot.
-struct RemoteForgotten {
-  JobId job;
-  SpaceId space;
-  std::vector<ChunkKey> keys;
-};
-// Which of these chunks, of every group, does the remote store have? Answer: RemoteFound.
-struct RemoteAsked {
-  AskId ask;
-  SpaceId space;
-  std::vector<ChunkKey> keys;
-  absl::Time since;      // the lookup has waited from then on
-  bool patient = false;  // nobody waits but a job: it may take as long as a read
-};
-// Nothing leads to these places any more.
-struct PlacesFreed {
-  struct Chunk {
-    SpaceId space;
-    GroupId group;
-    ChunkKey key;
-    uint32_t position = 0;
-    absl::InlinedVector<DiskPlace, 1> places;  // [shard]
-    bool replaced = false;                     // it is on disk elsewhere
-    bool row_stays = false;                    // they couldn't be read now: a later daemon may find them all the same
-  };
-  std::vector<Chunk> chunks;
-};
-// What was written or is being written of the space (of all when absent), to this tier (to any, when absent), must not be found by a later
-// daemon. Answer: ClearKept of each tier.
-struct SpaceCleared {
-  JobId job;
-  std::optional<SpaceId> space;
-  std::optional<Tier> tier = {};
-};
-// No later daemon may find what was written or is being written of these chunks; it may be read all the same until PlacesFreed. Nor may it
-// find those of the space whose rows were to stay. Answer: ClearKept.
-struct ChunksHidden {
-  struct Chunk {
-    GroupId group;
-    ChunkKey key;
-    uint32_t position = 0;
-  };
-  JobId job;
-  SpaceId space;
-  std::vector<Chunk> chunks;
-};
-// To FlushAsked: so many chunks survive the daemon. Unavailable: some don't, for the disk takes no writes, or failed.
-struct Flushed {
-  std::optional<SessionId> session;
-  RequestTag tag;
-  absl::Status status;
-  uint64_t chunks = 0;
-};
-struct OpEnded {
-  SessionId session;
-  RequestTag tag;
-  absl::Status status;
-  uint32_t copied = 0;
-  uint32_t skipped = 0;  // stores: there already, or being stored by another
-  uint32_t refused = 0;  // stores: no room, the parent is gone, or cleared, failed on another rank or too late meanwhile
-};
-// To a request that moves no bytes.
-struct Answered {
-  SessionId session;
-  RequestTag tag;
-  absl::Status status;
-  uint32_t chunks = 0;
-  AllocationId allocation;
-};
-// To an operator's pin, as Answered.
-struct PinAnswered {
-  RequestTag tag;
-  absl::Status status;
-  uint32_t chunks = 0;
-};
-struct JobEnded {
-  JobId job;
-  JobState how = JobState::kDone;
-  uint64_t chunks = 0;
-};
-// So many chunks held other bytes than were stored, where they lay. Nobody finds them any more.
-struct CorruptionFound {
-  SpaceId space;
-  uint32_t chunks = 0;
-  Tier tier = Tier::kDram;
-};
-// Where a chunk is now, as a lookup would find it: whole in each of these tiers, as far as is known here.
-struct ChunkWhere {
-  SpaceId space;
-  GroupId group;
-  ChunkKey key;
-  uint8_t tiers = 0;  // TierBit of each; none: it is gone
-
-  friend bool operator==(const ChunkWhere&, const ChunkWhere&) = default;
-};
-// After ChunksWatched: where those chunks are now that the event has brought to other tiers, each as often as it changed, last the last. All
-// other effects of the event come before.
-struct ChunksChanged {
-  bool again =
-      false;  // what was said before is void: a clear has hidden chunks that aren't named, so all is to be read again
-  std::vector<ChunkWhere> chunks;
-};
-
-using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
-                            CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            SlotsCopyStarted, ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked,
-                            RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
-using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core
 

@@ -63,8 +63,8 @@ void Core::CheckInvariants() {
     if (session->closed && op.reads_left > 0) KVIST_CHECK(std::count(given_up_.begin(), given_up_.end(), id) == 1);
   });
   absl::flat_hash_set<uint64_t> begun;
-  for (const ChunkRef chunk : begun_reads_) begun.insert(chunk.Pack());
-  for (const auto& [chunk, op] : waiting_) {
+  for (const ChunkRef chunk : waiting_.begun()) begun.insert(chunk.Pack());
+  for (const auto& [chunk, op] : waiting_.all()) {
     KVIST_CHECK(ops_.Find(OpId::Unpack(op))->reads_left > 0);
     KVIST_CHECK(chunks_[chunk].state == ChunkState::kBelow || begun.contains(RefOf(chunk).Pack()));
   }
@@ -72,8 +72,8 @@ void Core::CheckInvariants() {
     const Chunk& chunk = chunks_[i];
     if (chunk.state == ChunkState::kFree) continue;
     ++in_use;
-    if (reading_.contains(i)) ++holds[i];
-    KVIST_CHECK((chunk.state == ChunkState::kReading) == reading_.contains(i));
+    if (reads_.Has(i)) ++holds[i];
+    KVIST_CHECK((chunk.state == ChunkState::kReading) == reads_.Has(i));
     if (chunk.state == ChunkState::kLost) KVIST_CHECK(chunk.detached && chunk.holds > 0 && chunk.disk == DiskCopy::kNone);
     if (chunk.state == ChunkState::kLost) KVIST_CHECK(chunk.remote == RemoteCopy::kNone);
     if (chunk.state == ChunkState::kBelow) {
@@ -90,7 +90,7 @@ void Core::CheckInvariants() {
       writing += BytesOf(i);
       ++writes;
       ++holds[i];
-      KVIST_CHECK(chunk.state == ChunkState::kSealed && writes_.at(write_of_.at(i)) == i);
+      KVIST_CHECK(chunk.state == ChunkState::kSealed && writes_.Has(i));
     }
     KVIST_CHECK(chunk.parent == kNoChunk || spaces_[chunk.space].spec.groups[chunk.group.value].reuse.chained());
     if (chunk.parent != kNoChunk) {
@@ -147,14 +147,12 @@ void Core::CheckInvariants() {
     KVIST_CHECK(tenants_[TenantId{t}].clean->bytes() == clean[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
   OfTiers reading{};
-  for (const ChunkIndex i : reading_) reading[static_cast<size_t>(ReadFrom(chunks_[i]))] += BytesOf(i);
-  KVIST_CHECK(reading == reading_bytes_);
-  KVIST_CHECK(writing == writing_ && writes == writes_.size() && writes == write_of_.size());
+  for (const ChunkIndex i : reads_.chunks()) reading[static_cast<size_t>(ReadFrom(chunks_[i]))] += BytesOf(i);
+  KVIST_CHECK(reading == reads_.bytes());
+  KVIST_CHECK(writing == writes_.bytes() && writes == writes_.size());
   KVIST_CHECK(remote_writing == remote_writing_);
-  for (const auto& [name, doomed] : remote_doomed_) {
-    KVIST_CHECK(!doomed.empty());
-    for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && remote_writes_.at(name).count >= by.writes);
-  }
+  writes_.CheckInvariants();
+  remote_names_.CheckInvariants();
   asks_.ForEach(
       [&](AskId, const Ask& ask) { KVIST_CHECK(ask.job != JobId{} || sessions_.Find(ask.lookup.session) != nullptr); });
   fills_.CheckInvariants();

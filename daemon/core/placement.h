@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "daemon/core/chunk_table.h"
+#include "daemon/core/effects.h"
 #include "daemon/core/events.h"
 #include "daemon/core/eviction_policy.h"
 #include "daemon/core/shard_runs.h"
+#include "daemon/core/space_spec.h"
 #include "daemon/core/spaces.h"
 #include "daemon/core/vacating.h"
 #include "storage/pool/slot_allocator.h"

@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/chunk_table.h"
+#include "daemon/core/effects.h"
 #include "daemon/core/events.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"

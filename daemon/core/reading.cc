@@ -1,6 +1,7 @@
 // What the core does when chunks are leased that are in a tier below: they are read when there are slots for them, and loads of them begin
 // when all reads have.
 
+#include <deque>
 #include <iterator>
 #include <utility>
 
@@ -8,11 +9,6 @@
 #include "storage/base/check.h"
 
 namespace kvist::core {
-
-ChunkIndex Core::Find(ChunkRef chunk) const {
-  if (chunk.index >= chunks_.places() || chunks_[chunk.index].generation != chunk.generation) return kNoChunk;
-  return chunks_[chunk.index].state == ChunkState::kFree ? kNoChunk : chunk.index;
-}
 
 uint32_t Core::Fetch(LeaseId id, SpaceId space) {
   Lease& lease = leases_[id];
@@ -29,8 +25,7 @@ uint32_t Core::Fetch(LeaseId id, SpaceId space) {
   }
   chunks_.Charge(lease.to_read.size());
   if (lease.to_read.empty()) return reading;
-  lease.read_turn = next_reader_++;
-  readers_.emplace(lease.read_turn, id);
+  lease.read_turn = read_queue_.Add(id);
   return reading + static_cast<uint32_t>(lease.to_read.size());
 }
 
@@ -38,7 +33,7 @@ void Core::ReadFor(const Lease& lease, std::span<const ChunkIndex> waited_for) {
   const absl::flat_hash_set<ChunkIndex> to_read(lease.to_read.begin(), lease.to_read.end());
   chunks_.Charge(lease.to_read.size());
   for (const ChunkIndex chunk : waited_for) {
-    if (!to_read.contains(chunk)) orphan_reads_.push_back({RefOf(chunk), lease.by_layer});
+    if (!to_read.contains(chunk)) read_queue_.Add({RefOf(chunk), lease.by_layer});
   }
 }
 
@@ -46,7 +41,7 @@ void Core::BeginReads(Effects* out) {
   const uint64_t until = chunks_.work() + options_.slice_work;
   const auto spent = [&] { return chunks_.work() >= until || placement_.spent(); };
   for (uint32_t t = 0; t < tenants_.size(); ++t) tenants_[TenantId{t}].read_waits = {};
-  const size_t before = reading_.size();
+  const size_t before = reads_.size();
   // Whether the chunk needs no read any more, or it was begun; not when its tenant has no room now.
   const auto begin = [&](ChunkIndex chunk, bool by_layer) {
     chunks_.Charge(1);
@@ -59,21 +54,23 @@ void Core::BeginReads(Effects* out) {
     tenant.read_waits = BytesOf(chunk);
     return false;
   };
-  for (size_t left = orphan_reads_.size(); left > 0 && !spent(); --left) {
-    const OrphanRead orphan = orphan_reads_.front();
-    orphan_reads_.pop_front();
+  std::deque<ReadQueue::Orphan>& orphans = read_queue_.orphans();
+  for (size_t left = orphans.size(); left > 0 && !spent(); --left) {
+    const ReadQueue::Orphan orphan = orphans.front();
+    orphans.pop_front();
     const ChunkIndex chunk = Find(orphan.chunk);
-    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, orphan.by_layer)) orphan_reads_.push_back(orphan);
+    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, orphan.by_layer)) orphans.push_back(orphan);
   }
-  for (auto reader = readers_.begin(); reader != readers_.end() && !spent();) {
+  auto& readers = read_queue_.leases();
+  for (auto reader = readers.begin(); reader != readers.end() && !spent();) {
     Lease& lease = leases_[reader->second];
     std::vector<ChunkIndex>& chunks = lease.to_read;
     while (!chunks.empty() && !spent() && begin(chunks.back(), lease.by_layer)) chunks.pop_back();
     chunks_.Charge(1);
-    reader = chunks.empty() ? readers_.erase(reader) : std::next(reader);
+    reader = chunks.empty() ? readers.erase(reader) : std::next(reader);
   }
   // When none could be begun a Tick can't begin any, either: what makes room is an event (or an emptied slab, for which waits_for_clock looks).
-  more_reads_ = spent() && reading_.size() > before;
+  more_reads_ = spent() && reads_.size() > before;
   BeginWaiting(out);
 }
 
@@ -81,10 +78,9 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
   if (!placement_.Reserve(i, spaces_[chunks_[i].space].near, victims)) return false;
   Chunk& chunk = chunks_[i];
   ++chunk.holds;
-  reading_.insert(i);
   const Tier from = ReadFrom(chunk);
-  reading_bytes_[static_cast<size_t>(from)] += BytesOf(i);
-  if (waiting_.lower_bound({i, 0}) != waiting_.lower_bound({i + 1, 0})) begun_reads_.push_back(RefOf(i));
+  reads_.Begin(i, from, BytesOf(i));
+  waiting_.Begun(RefOf(i));
   const std::span<const DiskPlace> places = from == Tier::kSsd ? placement_.PlacesOf(i) : std::span<const DiskPlace>();
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   out->push_back(ReadStarted{RefOf(i),
@@ -100,31 +96,28 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
 }
 
 void Core::BeginWaiting(Effects* out) {
-  while (!begun_reads_.empty()) {
+  std::deque<ChunkRef>& begun = waiting_.begun();
+  for (; !begun.empty(); begun.pop_front()) {
     // Whoever waited may have given up, and the chunk have gone, or gone back below: then whoever waits now is told by its next read.
-    ChunkIndex i = Find(begun_reads_.front());
-    if (i != kNoChunk && chunks_[i].state == ChunkState::kBelow) i = kNoChunk;
-    for (auto waits = waiting_.lower_bound({i, 0}); i != kNoChunk && waits != waiting_.end() && waits->first == i;
-         waits = waiting_.lower_bound({i, 0})) {
+    const ChunkIndex i = Find(begun.front());
+    while (i != kNoChunk && chunks_[i].state != ChunkState::kBelow && waiting_.Has(i)) {
       if (placement_.spent()) return;
       chunks_.Charge(1);
-      const OpId id = OpId::Unpack(waits->second);
-      waiting_.erase(waits);
+      const OpId id = waiting_.Take(i);
       Op* op = ops_.Find(id);
       if (--op->reads_left == 0) BeginCopy(id, op, out);
     }
-    begun_reads_.pop_front();
   }
 }
 
 void Core::On(const ReadFinished& event, Effects* out) {
   const ChunkIndex i = Find(event.chunk);
-  if (i == kNoChunk || reading_.erase(i) == 0) return;  // a late duplicate
+  if (i == kNoChunk || !reads_.Has(i)) return;  // a late duplicate
   Chunk& chunk = chunks_[i];
   chunks_.Charge(1);
   const Tier from = ReadFrom(chunk);
   const bool remote = from == Tier::kRemote;
-  reading_bytes_[static_cast<size_t>(from)] -= BytesOf(i);
+  reads_.End(i, from, BytesOf(i));
   const bool moves = to_move_.erase(i) > 0;
   const bool lost = places_lost_.erase(i) > 0;
   --chunk.holds;
@@ -158,7 +151,7 @@ void Core::On(const ReadFinished& event, Effects* out) {
 void Core::EndWaiting(OpId id, absl::Status status, Effects* out) {
   const Op op = ops_.Take(id);
   chunks_.Charge(op.chunks.size() + op.reads.size());
-  for (const ChunkIndex chunk : op.reads) waiting_.erase({chunk, id.Pack()});
+  for (const ChunkIndex chunk : op.reads) waiting_.Remove(chunk, id);
   for (const ChunkIndex chunk : op.chunks) {
     --chunks_[chunk].holds;
     UseEnded(chunk);

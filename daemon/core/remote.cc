@@ -130,7 +130,7 @@ void Core::TakeRemote(const Ask& ask, std::vector<ChunkRef>* added) {
     }
     for (uint32_t k = 0; k < ask.there[g].size() && chunks_.work() < until; ++k) {
       const ChunkKey& key = ask.keys[ask.from + k];
-      const bool there = ask.there[g][k] && !WillForget(ask.space, key);
+      const bool there = ask.there[g][k] && !remote_names_.WillForget({ask.space, key});
       ChunkIndex i = FindCurrent(ask.space, group, key);
       const bool hangs = i != kNoChunk && chunks_[i].parent == parent;  // keys come from clients
       const bool fits = i == kNoChunk || (hangs && (chunks_[i].whole() || chunks_[i].state == ChunkState::kGhost));
@@ -163,7 +163,7 @@ void Core::EndAsks(SessionId session) {
 
 void Core::ForgetRemotely(RemoteForgotten forgotten, Effects* out) {
   chunks_.Charge(forgotten.keys.size());
-  for (const ChunkKey& key : forgotten.keys) ++remote_forgets_[{forgotten.space, key}];
+  for (const ChunkKey& key : forgotten.keys) remote_names_.ForgetBegan({forgotten.space, key});
   LoseRemotely(forgotten.space);
   out->push_back(std::move(forgotten));
 }
@@ -197,10 +197,7 @@ void Core::On(const RemoteForgot& event, Effects*) {
 
 void Core::ForgottenRemotely(SpaceId space, std::span<const ChunkKey> keys) {
   chunks_.Charge(keys.size());
-  for (const ChunkKey& key : keys) {
-    const auto forgets = remote_forgets_.find({space, key});
-    if (forgets != remote_forgets_.end() && --forgets->second == 0) remote_forgets_.erase(forgets);
-  }
+  for (const ChunkKey& key : keys) remote_names_.ForgetEnded({space, key});
 }
 
 void Core::ForgetAgain(uint64_t until, Effects* out) {
@@ -219,12 +216,7 @@ void Core::ForgetAgain(uint64_t until, Effects* out) {
 }
 
 void Core::DoomRemoteWrites(SpaceId space, const ChunkKey& key, JobId job) {
-  const auto writes = remote_writes_.find({space, key});
-  if (writes == remote_writes_.end()) return;
-  std::vector<Doomed>& doomed = remote_doomed_[{space, key}];
-  if (std::any_of(doomed.begin(), doomed.end(), [job](const Doomed& other) { return other.job == job; })) return;
-  doomed.push_back({job, writes->second.count});
-  prompt_jobs_[job].hiding += writes->second.count;
+  if (const uint32_t writes = remote_names_.Doom({space, key}, job); writes > 0) prompt_jobs_[job].hiding += writes;
 }
 
 void Core::LoseRemotely(SpaceId space) {
@@ -240,19 +232,19 @@ void Core::On(const RemoteCleared& event, Effects*) {
     space.remote_cleared = next_remote_;
     ++space.remote_losses;
   }
-  if (cleared_next_ == cleared_end_) cleared_since_ = next_remote_;
+  if (elsewhere_.next == elsewhere_.end) elsewhere_.since = next_remote_;
   ++next_remote_;
-  cleared_next_ = 0;
-  cleared_end_ = chunks_.places();
+  elsewhere_.next = 0;
+  elsewhere_.end = chunks_.places();
 }
 
 void Core::ForgetCleared(uint64_t until) {
-  for (; chunks_.work() < until && cleared_next_ < cleared_end_; ++cleared_next_) {
-    const Chunk& chunk = chunks_[cleared_next_];
+  for (; chunks_.work() < until && elsewhere_.next < elsewhere_.end; ++elsewhere_.next) {
+    const Chunk& chunk = chunks_[elsewhere_.next];
     chunks_.Charge(1);
     // What is nowhere else is known as long as something needs it: reading it will tell.
     if (chunk.state == ChunkState::kFree || chunk.only_remote() || chunk.remote != RemoteCopy::kThere) continue;
-    if (spaces_[chunk.space].remote_cleared >= cleared_since_) placement_.ForgetRemote(cleared_next_);
+    if (spaces_[chunk.space].remote_cleared >= elsewhere_.since) placement_.ForgetRemote(elsewhere_.next);
   }
 }
 
@@ -288,7 +280,7 @@ void Core::WriteRemote(Effects* out) {
     Chunk& chunk = chunks_[i];
     // Sealed before another node cleared its space there: in the store it is cleared, too.
     if (chunk.remote != RemoteCopy::kNone || serial < spaces_[chunk.space].remote_cleared) continue;
-    if (chunk.state != ChunkState::kSealed || WillForget(chunk.space, chunk.key)) {
+    if (chunk.state != ChunkState::kSealed || remote_names_.WillForget({chunk.space, chunk.key})) {
       ++counters_.remote_chunks_dropped;
       continue;
     }
@@ -303,9 +295,7 @@ void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
   NoteCame(i, Tier::kRemote);
   ++chunk.holds;
   remote_writing_ += BytesOf(i);
-  RemoteWrites& writes = remote_writes_[{chunk.space, chunk.key}];
-  ++writes.count;
-  writes.serial = next_remote_++;
+  remote_names_.WriteBegan({chunk.space, chunk.key}, next_remote_++);
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
   chunks_.Charge(slots.size());
   WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
@@ -320,9 +310,8 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
   chunks_.Charge(1);
   remote_writing_ -= BytesOf(i);
   --chunk.holds;
-  const std::pair<SpaceId, ChunkKey> name(chunk.space, chunk.key);
-  const auto writes = remote_writes_.find(name);
-  const bool cleared = writes->second.serial < spaces_[chunk.space].remote_cleared;
+  const RemoteNames::Ended ended = remote_names_.WriteEnded({chunk.space, chunk.key});
+  const bool cleared = ended.serial < spaces_[chunk.space].remote_cleared || !ended.forget_for.empty();
   chunk.remote = status.ok() && !cleared ? RemoteCopy::kThere : RemoteCopy::kNone;
   ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
   if (absl::IsDataLoss(status) && !chunk.detached) {  // its slots hold other bytes than were stored
@@ -331,17 +320,7 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
     placement_.PolicyOf(i).Withdrawn(i);
     placement_.Detach(i);
   }
-  // A write that failed may be there, too.
-  if (--writes->second.count == 0) remote_writes_.erase(writes);
-  if (const auto doomed = remote_doomed_.find(name); doomed != remote_doomed_.end()) {
-    chunk.remote = RemoteCopy::kNone;
-    for (Doomed& by : doomed->second) {
-      --by.writes;
-      ForgetRemotely({by.job, chunk.space, {chunk.key}}, out);
-    }
-    std::erase_if(doomed->second, [](const Doomed& by) { return by.writes == 0; });
-    if (doomed->second.empty()) remote_doomed_.erase(doomed);
-  }
+  for (const JobId job : ended.forget_for) ForgetRemotely({job, chunk.space, {chunk.key}}, out);
   if (chunk.remote == RemoteCopy::kThere) placement_.Moved(i);
   Settle(i);
 }

@@ -69,7 +69,7 @@ void Core::TakeForMove(const Ask& ask, const absl::Status& status) {
   for (uint32_t k = 0; k < ask.asked; ++k) {
     const ChunkKey& key = ask.keys[ask.from + k];
     for (uint16_t g = 0; g < groups; ++g)
-      KeepForMove(job, &of, GroupId{g}, key, ask.there[g][k] && !WillForget(ask.space, key));
+      KeepForMove(job, &of, GroupId{g}, key, ask.there[g][k] && !remote_names_.WillForget({ask.space, key}));
   }
   CollectUnneeded(added);
 }
@@ -221,6 +221,58 @@ void Core::BelieveForMove(const PromptJob& of, size_t key, ChunkIndex i) {
   if (!there && chunk.remote == RemoteCopy::kThere) placement_.ForgetRemote(i);
 }
 
+Core::Turn Core::GoOnWritingRemote(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  const Space& space = spaces_[*job->space];
+  const size_t groups = space.spec.groups.size();
+  const size_t items = of->keys.size() * groups;
+  const auto find = [&](size_t item) {
+    return chunks_.FindVisible(*job->space, GroupId{static_cast<uint16_t>(item % groups)}, space.epoch,
+                               of->keys[item / groups]);
+  };
+  const bool keep = of->move.keep_source;
+  if (of->step == PromptJob::Step::kKeys) {
+    if (of->items.empty()) of->items.resize(items);
+    for (; chunks_.work() < until && of->next < items; ++of->next, ++job->done) {
+      const ChunkIndex i = find(of->next);
+      PromptJob::Item& item = of->items[of->next];
+      if (i == kNoChunk) continue;
+      const Chunk& chunk = chunks_[i];
+      item = PromptJob::Item::kLeft;
+      const bool forgets = remote_names_.WillForget({*job->space, chunk.key});
+      if (remote_names_.IsBeingCleared({*job->space, chunk.key}) || (forgets && !reachable_)) continue;
+      if (forgets || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
+      BelieveForMove(*of, of->next / groups, i);
+      const bool there = chunk.remote != RemoteCopy::kNone;
+      if (there && (keep || !chunk.has_slots())) {
+        item = PromptJob::Item::kAlready;
+        continue;
+      }
+      if (chunk.state != ChunkState::kSealed || (!there && !reachable_)) continue;
+      if (!there && (remote_writing_ >= options_.remote->writing || placement_.vacating().IsCopied(i))) return Turn::kWaits;
+      item = PromptJob::Item::kToMove;
+      if (!there) BeginRemoteWrite(i, out);
+    }
+    if (of->next < items) return Turn::kMore;
+    of->step = PromptJob::Step::kSettle;
+  }
+  for (; chunks_.work() < until && of->next > 0; --of->next, ++job->done) {
+    const PromptJob::Item item = of->items[of->next - 1];
+    chunks_.Charge(1);
+    const ChunkIndex i = item == PromptJob::Item::kToMove ? find(of->next - 1) : kNoChunk;
+    if (i != kNoChunk && chunks_[i].remote == RemoteCopy::kWriting) return Turn::kWaits;
+    job->already += item == PromptJob::Item::kAlready;
+    job->left += item == PromptJob::Item::kLeft;
+    if (item != PromptJob::Item::kToMove) continue;
+    const bool there = i != kNoChunk && MayFreeFor(*of, i);
+    const bool moved = there && (keep || (chunks_[i].state == ChunkState::kSealed && !chunks_[i].busy()));
+    ++(moved ? job->chunks : job->left);
+    if (!moved) continue;
+    job->bytes += BytesOf(i);
+    if (!keep) FreeSlotsOf(i);
+  }
+  return of->next > 0 ? Turn::kMore : Turn::kDone;
+}
+
 // ---- From disk --------------------------------------------------------------------------------------------------------------
 
 Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* out) {
@@ -236,8 +288,8 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const ChunkIndex i = chunks_.FindVisible(*job->space, group, space.epoch, of->keys[of->next / groups]);
         if (i == kNoChunk || !chunks_[i].on_disk()) continue;
         const Chunk& chunk = chunks_[i];
-        const bool forgets = WillForget(*job->space, chunk.key);
-        const bool cleared = IsBeingCleared(*job->space, chunk.key) || (forgets && !reachable_);
+        const bool forgets = remote_names_.WillForget({*job->space, chunk.key});
+        const bool cleared = remote_names_.IsBeingCleared({*job->space, chunk.key}) || (forgets && !reachable_);
         if (cleared) ++job->left;
         if (cleared) continue;
         if (forgets || !KnowsForMove(*job, of, of->next / groups, out)) return Turn::kWaits;
@@ -275,7 +327,7 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const Chunk& chunk = chunks_[i];
         if (chunk.state == ChunkState::kReading) return Turn::kWaits;
         const bool cleared =
-            chunk.detached || chunk.epoch != spaces_[chunk.space].epoch || WillForget(chunk.space, chunk.key);
+            chunk.detached || chunk.epoch != spaces_[chunk.space].epoch || remote_names_.WillForget({chunk.space, chunk.key});
         if (chunk.state != ChunkState::kSealed || cleared || chunk.remote != RemoteCopy::kNone || !reachable_) continue;
         if (remote_writing_ >= options_.remote->writing || placement_.vacating().IsCopied(i)) return Turn::kWaits;
         BeginRemoteWrite(i, out);

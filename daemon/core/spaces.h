@@ -12,6 +12,7 @@
 #include "daemon/core/events.h"
 #include "daemon/core/index_image.h"
 #include "daemon/core/learned_cost.h"
+#include "daemon/core/space_spec.h"
 #include "daemon/core/tenants.h"
 #include "storage/pool/sections.h"
 #include "storage/pool/slot_allocator.h"

@@ -20,8 +20,7 @@ void Core::On(const TierClearAsked& event, Effects* out) {
   of.keys.assign(event.keys.begin(), event.keys.end());
   of.places = chunks_.places();  // those that are made later hold what was stored later
   of.of_tier = true;
-  of.since = next_came_;
-  ++tier_clears_;
+  of.since = arrivals_.Watch();
   job.total = of_prompt ? of.keys.size() * spaces_[*event.space].spec.groups.size() : of.places;
   StartJob(std::move(job));
   chunks_.Charge(1 + event.keys.size() / 32);
@@ -34,11 +33,11 @@ void Core::On(const TierClearAsked& event, Effects* out) {
   if (event.tier == Tier::kSsd) of.untold = !all_told_;
   if (of_prompt) {
     for (const ChunkKey& key : event.keys) {
-      if (of.untold) cleared_keys_.emplace(*event.space, key);
+      if (of.untold) untold_clears_.Cleared(*event.space, key);
     }
     return;
   }
-  all_cleared_ = all_cleared_ || (event.tier == Tier::kSsd && !event.space.has_value());
+  if (event.tier == Tier::kSsd && !event.space.has_value()) untold_clears_.ClearedAll();
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     if (event.space.has_value() && event.space->value != s) continue;
     Space& space = spaces_[SpaceId{s}];
@@ -87,7 +86,7 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
     const Chunk& chunk = chunks_[i];
     const bool meant = chunk.whole() && !chunk.detached && chunk.epoch == spaces_[chunk.space].epoch &&
                        (!job->space.has_value() || chunk.space == *job->space);
-    if (!meant || CameSince(i, *job->tier, of->since)) continue;
+    if (!meant || arrivals_.CameSince(RefOf(i), *job->tier, of->since)) continue;
     if (chunk.space != hidden.space) HideFromRestarts(std::exchange(hidden, {job->id, chunk.space, {}}), of, out);
     turn = *job->tier == Tier::kDram  ? ClearOfDram(i, job, of)
            : *job->tier == Tier::kSsd ? ClearOfDisk(i, job, &hidden)
@@ -107,14 +106,9 @@ Core::Turn Core::GoOnClearingTier(Job* job, PromptJob* of, uint64_t until, Effec
 }
 
 void Core::NoteCame(ChunkIndex i, Tier tier) {
-  if (tier_clears_ == 0) return;
+  if (!arrivals_.watched()) return;
   chunks_.Charge(1);
-  came_[{i, tier}] = {chunks_[i].generation, next_came_++};
-}
-
-bool Core::CameSince(ChunkIndex i, Tier tier, uint64_t since) const {
-  const auto came = came_.find({i, tier});
-  return came != came_.end() && came->second.generation == chunks_[i].generation && came->second.number >= since;
+  arrivals_.Note(RefOf(i), tier);
 }
 
 ChunkIndex Core::FindOfPrompt(const Job& job, const PromptJob& of, uint64_t item, ChunksHidden* hidden) const {

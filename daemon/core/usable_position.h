@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "daemon/core/chunk_table.h"
-#include "daemon/core/events.h"
+#include "daemon/core/space_spec.h"
 
 namespace kvist::core {
 

@@ -8,6 +8,7 @@
 
 #include "daemon/core/events.h"
 #include "daemon/core/jobs.h"
+#include "daemon/core/space_spec.h"
 #include "storage/base/ids.h"
 
 namespace kvist::session {

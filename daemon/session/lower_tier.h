@@ -8,7 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "daemon/core/effects.h"
 #include "daemon/core/events.h"
+#include "daemon/core/space_spec.h"
 
 namespace kvist::session {
 

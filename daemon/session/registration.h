@@ -11,6 +11,7 @@
 #include "cuda/gpus.h"
 #include "cuda/kv_memory.h"
 #include "daemon/core/events.h"
+#include "daemon/core/space_spec.h"
 #include "daemon/session/memory_proof.h"
 #include "daemon/session/peer.h"
 #include "storage/base/unique_fd.h"

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "daemon/core/events.h"
 #include "storage/base/ids.h"
 #include "storage/pool/slot_allocator.h"
 #include "tests/sim/verdict.h"

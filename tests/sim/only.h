@@ -3,7 +3,7 @@
 
 #include <variant>
 
-#include "daemon/core/events.h"
+#include "daemon/core/effects.h"
 
 namespace kvist::sim {
 

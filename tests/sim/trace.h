@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "daemon/core/effects.h"
 #include "daemon/core/events.h"
 
 namespace kvist::sim {

@@ -11,9 +11,9 @@ constexpr uint32_t kChain = 8;  // chunks on disk
 constexpr uint32_t kInDram = 2;
 
 // A chain of kInDram chunks in DRAM and kChain - kInDram behind them on disk alone.
-class Gate {
+class HalfOnDisk {
  public:
-  explicit Gate(bool gate = true, bool window = false) : fixture_(OptionsOf(gate)), space_(SpaceNamed("model", {KiB(4)})) {
+  explicit HalfOnDisk(bool gate = true, bool window = false) : fixture_(OptionsOf(gate)), space_(SpaceNamed("model", {KiB(4)})) {
     if (window) {
       space_.groups.push_back(space_.groups[0]);
       space_.groups[1].reuse = {GroupKind::kWindow, 1};
@@ -97,20 +97,20 @@ class Gate {
 
 TEST_CASE("A lookup finds all that is on disk until it is known that computing it takes less") {
   const bool reports = GENERATE(true, false);
-  Gate gate;
+  HalfOnDisk gate;
   if (reports) gate.Compute(1e-6);
   if (!reports) gate.Disk(1, 0);
-  const Gate::Said said = gate.Ask();
+  const HalfOnDisk::Said said = gate.Ask();
   CHECK(said.answer.chunks == kChain);
   CHECK(said.answer.coming == kChain - kInDram);
   CHECK(said.reads.size() == kChain - kInDram);
 }
 
 TEST_CASE("A lookup leaves what is on disk to an engine that computes it sooner, and reads some of it for the next one") {
-  Gate gate;
+  HalfOnDisk gate;
   gate.Compute(1e-3);
   gate.Disk(5e-3, 0);
-  const Gate::Said said = gate.Ask();
+  const HalfOnDisk::Said said = gate.Ask();
   CHECK(said.answer.chunks == kInDram);
   CHECK(said.answer.coming == 0);
   CHECK(gate.recomputed() == kChain - kInDram);
@@ -127,7 +127,7 @@ TEST_CASE("A lookup leaves what is on disk to an engine that computes it sooner,
       CHECK(read.key == KeyOf(++there));
       gate.fixture().Do(ReadFinished{read.chunk, absl::OkStatus()});
     }
-    const Gate::Said again = gate.Ask();
+    const HalfOnDisk::Said again = gate.Ask();
     CHECK(again.answer.chunks == there);
     reads = again.reads;
   }
@@ -135,7 +135,7 @@ TEST_CASE("A lookup leaves what is on disk to an engine that computes it sooner,
 }
 
 TEST_CASE("A lookup weighs where in the prompt the chunks are, what the engine has, and what waits for the disk") {
-  Gate gate;
+  HalfOnDisk gate;
   SECTION("deeper chunks cost more to compute") {
     gate.Compute(1e-4, 1e-3);  // 6 chunks from 2 on: 0.6 ms and 30 ms
     gate.Disk(4e-3, 0);
@@ -159,8 +159,8 @@ TEST_CASE("A lookup weighs where in the prompt the chunks are, what the engine h
 }
 
 TEST_CASE("A lookup goes over what is still being read to what is in DRAM behind it") {
-  Gate gate;
-  const Gate::Said first = gate.Ask();
+  HalfOnDisk gate;
+  const HalfOnDisk::Said first = gate.Ask();
   REQUIRE(first.reads.size() == kChain - kInDram);
   constexpr size_t kStillRead = 3;
   uint32_t there = 0;
@@ -183,7 +183,7 @@ TEST_CASE("A lookup goes over what is still being read to what is in DRAM behind
 }
 
 TEST_CASE("Reads for nobody drop nothing that isn't written") {
-  Gate gate;
+  HalfOnDisk gate;
   gate.Compute(1e-3);
   gate.Disk(5e-3, 0);
   gate.FillUnwritten();
@@ -194,7 +194,7 @@ TEST_CASE("Reads for nobody drop nothing that isn't written") {
 }
 
 TEST_CASE("A lookup without the gate finds all") {
-  Gate gate(/*gate=*/false);
+  HalfOnDisk gate(/*gate=*/false);
   gate.Compute(1e-6);
   gate.Disk(1, 1);
   CHECK(gate.Ask().answer.chunks == kChain);
@@ -202,10 +202,10 @@ TEST_CASE("A lookup without the gate finds all") {
 }
 
 TEST_CASE("In a hybrid space what is left can be resumed in all groups") {
-  Gate gate(/*gate=*/true, /*window=*/true);
+  HalfOnDisk gate(/*gate=*/true, /*window=*/true);
   gate.Compute(1e-3);
   gate.Disk(5e-3, 0);
-  const Gate::Said said = gate.Ask();
+  const HalfOnDisk::Said said = gate.Ask();
   CHECK(said.answer.chunks == kInDram);
   CHECK(said.answer.coming == 0);
 }

@@ -1,0 +1,51 @@
+#ifndef KVIST_DAEMON_CORE_OPS_H_
+#define KVIST_DAEMON_CORE_OPS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "daemon/core/chunk_table.h"
+#include "daemon/core/events.h"
+#include "storage/base/ids.h"
+
+namespace kvist::core {
+
+// An operation of an engine between its answer and its request: a copy that runs, or waits for reads to begin.
+struct Op {
+  SessionId session;
+  RequestTag tag;
+  Direction direction = Direction::kLoad;
+  // Store: those being filled; load: each, or the deepest of a chained group when that keeps the others.
+  std::vector<ChunkIndex> chunks;
+  uint32_t copied = 0;  // if it ends well
+  uint32_t skipped = 0;
+  uint32_t refused = 0;
+  AllocationId allocation = {};  // that it swaps, or none
+  // A load: the chunks whose reads hadn't begun when it was asked for, and how many still haven't; then it holds each of its chunks.
+  std::vector<ChunkIndex> reads = {};
+  size_t reads_left = 0;
+  bool by_layer = false;                // it is waited for so
+  std::vector<SlotRef> slots = {};      // given to its copy; absent while it waits
+  std::optional<uint32_t> era = {};     // of a load that has slots (Vacating)
+  std::vector<uint32_t> chunk_of = {};  // [slot]
+};
+
+// A question to the store beyond the node, of a lookup or of a job's: which chunks of `keys` it has from `from` on. It is asked for a few at first.
+struct Ask {
+  LookupAsked lookup;  // but its keys
+  std::vector<ChunkKey> keys;
+  SpaceId space;
+  uint32_t epoch = 0;  // the space's, when it was asked
+  absl::Time began;
+  uint32_t from = 0;                          // the position before it was asked
+  uint32_t asked = 0;                         // keys from there on, so far
+  bool vain = false;                          // what is found may be what was to be forgotten
+  JobId job = {};                             // that asks, instead of a lookup
+  std::vector<std::vector<bool>> there = {};  // [group][key - from]
+};
+
+}  // namespace kvist::core
+
+#endif  // KVIST_DAEMON_CORE_OPS_H_

@@ -1,0 +1,42 @@
+// Encoding a prompt another way in the remote store: somebody else does it, and says how far it has come.
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/core/core.h"
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void Core::On(const RecodeAsked& event, Effects*) {
+  KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && options_.remote.has_value());
+  Job job = JobOf(event, event.kind);
+  job.total = event.keys.size() * spaces_[event.space].spec.groups.size();
+  chunks_.Charge(event.keys.size() / 32);
+  PromptJob& of = prompt_jobs_[event.job];
+  of.keys.assign(event.keys.begin(), event.keys.end());
+  of.method = event.method;
+  StartJob(std::move(job));
+}
+
+Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
+  if (!std::exchange(of->recoding, true)) out->push_back(RecodeStarted{job->id, *job->space, of->keys, of->method});
+  return of->recoded ? Turn::kDone : Turn::kWaits;
+}
+
+void Core::On(const Recoded& event, Effects*) {
+  const auto of = prompt_jobs_.find(event.job);
+  if (of == prompt_jobs_.end()) return;  // it was cancelled
+  Job* job = jobs_.Running(event.job);
+  job->done = event.ended ? job->total : event.done;
+  job->chunks = event.chunks;
+  job->already = event.already;
+  job->left = event.left;
+  job->bytes = event.bytes;
+  job->bytes_after = event.bytes_after;
+  job->relative_error = event.relative_error;
+  job->trouble = std::string(event.status.message());
+  of->second.recoded = event.ended;
+}
+
+}  // namespace kvist::core

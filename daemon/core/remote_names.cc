@@ -1,0 +1,52 @@
+#include "daemon/core/remote_names.h"
+
+#include <algorithm>
+
+#include "storage/base/check.h"
+
+namespace kvist::core {
+
+void RemoteNames::WriteBegan(const Name& name, uint64_t serial) {
+  Writes& writes = writes_[name];
+  ++writes.count;
+  writes.serial = serial;
+}
+
+RemoteNames::Ended RemoteNames::WriteEnded(const Name& name) {
+  const auto writes = writes_.find(name);
+  KVIST_CHECK(writes != writes_.end());
+  Ended ended{writes->second.serial};
+  if (--writes->second.count == 0) writes_.erase(writes);
+  const auto doomed = doomed_.find(name);
+  if (doomed == doomed_.end()) return ended;
+  for (Doomed& by : doomed->second) {
+    --by.writes;
+    ended.forget_for.push_back(by.job);
+  }
+  std::erase_if(doomed->second, [](const Doomed& by) { return by.writes == 0; });
+  if (doomed->second.empty()) doomed_.erase(doomed);
+  return ended;
+}
+
+uint32_t RemoteNames::Doom(const Name& name, JobId job) {
+  const auto writes = writes_.find(name);
+  if (writes == writes_.end()) return 0;
+  std::vector<Doomed>& doomed = doomed_[name];
+  if (std::any_of(doomed.begin(), doomed.end(), [job](const Doomed& other) { return other.job == job; })) return 0;
+  doomed.push_back({job, writes->second.count});
+  return writes->second.count;
+}
+
+void RemoteNames::Less(Counts* counts, const Name& name) {
+  const auto count = counts->find(name);
+  if (count != counts->end() && --count->second == 0) counts->erase(count);
+}
+
+void RemoteNames::CheckInvariants() const {
+  for (const auto& [name, doomed] : doomed_) {
+    KVIST_CHECK(!doomed.empty());
+    for (const Doomed& by : doomed) KVIST_CHECK(by.writes > 0 && writes_.at(name).count >= by.writes);
+  }
+}
+
+}  // namespace kvist::core
