@@ -1,5 +1,6 @@
-// Row 41 of the fault matrix: a kvistd under a low, mixed load of engines that come and go, or are killed, while an operator clears and
-// reloads and strangers connect. At the end of each cycle nobody is there and all is cleared: what is left then must not grow.
+// Row 41 of the fault matrix: a kvistd with an SSD tier under a low, mixed load of engines that load, store, pin, swap, flush, come and go, or
+// are killed, while an operator clears and reloads, strangers connect, and kvistd itself is stopped for a moment now and then. At the end of each
+// cycle nobody is there and all is cleared: what is left then must not grow.
 // KVIST_SOAK_SECONDS says for how long; tests/soak.sh runs it.
 #include <catch2/catch.hpp>
 
@@ -9,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,8 +49,45 @@ namespace {
 // What may be left to grow over the time that is fitted, noise and all: of resident memory what the allocators of threads that come
 // and go may take; of descriptors and slots nothing.
 constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMost = 0;
+constexpr int64_t kLong = 10'000'000;  // us
 constexpr double kWarmUp = 0.25;  // of the time: first uses of everything
 constexpr size_t kEngines = 4;
+
+// A preempted prompt's pages, out and back in. Whether they hold what they held.
+bool SwapsWell(FakeEngine* engine, std::span<const kvist_key> keys) {
+  const auto chunks = static_cast<uint32_t>(keys.size());
+  const std::vector<uint32_t> pages = engine->Pages(0, chunks);
+  const size_t of_chunk = pages.size() / chunks;
+  const auto pages_of = [&](uint32_t chunk) { return std::span(pages).subspan(chunk * of_chunk, of_chunk); };
+  kvist::Client& worker = engine->worker(0);
+  const kvist::Allocation room = worker.Allocate(chunks);
+  if (!room) return true;  // no room, or no kvistd just now
+  for (uint32_t k = 0; k < chunks; ++k) engine->Fill(0, keys[k], pages_of(k));
+  if (worker.Wait(worker.SwapOut(room, 0, chunks, pages), kLong).status != KVIST_OK) return true;
+  engine->Poison(0, pages);
+  if (worker.Wait(worker.SwapIn(room, 0, chunks, pages), kLong).status != KVIST_OK) return true;
+  for (uint32_t k = 0; k < chunks; ++k) {
+    if (!engine->Check(0, keys[k], pages_of(k)).empty()) return false;
+  }
+  return true;
+}
+
+// What engines do beside loads and stores, now and then.
+bool DoesMore(FakeEngine* engine, std::span<const kvist_key> keys, uint32_t what) {
+  switch (what % 12) {
+    case 0: engine->scheduler().Pin(keys); break;  // until a clear ends it
+    case 1:
+      if (engine->scheduler().Pin(keys) > 0) engine->scheduler().Unpin(keys);
+      break;
+    case 2: engine->scheduler().SessionEnded(keys); break;
+    case 3: engine->scheduler().Flush(kLong); break;
+    case 4: engine->scheduler().StartLookup(keys, 0); break;  // and never asks what came of it
+    case 5:
+    case 6: return SwapsWell(engine, keys.first(std::min<size_t>(keys.size(), 4)));
+    default: break;
+  }
+  return true;
+}
 
 // An engine's life, a few requests at a time. Ends by leaving, or is killed by the test before.
 int Live(const std::string& socket, uint32_t seed, milliseconds life) {
@@ -66,6 +106,7 @@ int Live(const std::string& socket, uint32_t seed, milliseconds life) {
       engine.LoadAll(keys, &wrong);
       if (!wrong.empty()) return 4;
       engine.StoreAll(keys);
+      if (!DoesMore(&engine, keys, random())) return 4;
       const kvist::Hit kept = engine.scheduler().Lookup(keys, 60'000'000);
       std::this_thread::sleep_for(milliseconds(random() % 20));  // a low rate is what is asked for
     }
@@ -160,14 +201,17 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const std::string config = dir.path() + "/kvistd.toml";
   const auto configure = [&](uint32_t lease) { std::ofstream(config) << "[lease]\nmax = \"" << lease << "s\"\n"; };
   configure(60);
-  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.level=error"}, config);
+  DaemonProcess daemon(dir.path(),
+                       {"pool.bytes=64MiB", "log.level=error", "ssd.enabled=true", "ssd.capacity=256MiB",
+                        "ssd.path=" + dir.path() + "/ssd"},
+                       config);
   REQUIRE(Eventually([&] {
     const auto pool = StatusOf(daemon)["pool"];
     return pool["touched_bytes"] == pool["capacity_bytes"];
   }));
   Crowd crowd(daemon, random());
   std::vector<Sample> samples;
-  uint64_t clears = 0, reloads = 0, strangers = 0;
+  uint64_t clears = 0, reloads = 0, strangers = 0, stops = 0;
   double rss_most = 0;
   const auto begin = Clock::now();
   const auto end = begin + std::chrono::seconds(seconds);
@@ -178,7 +222,7 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
       crowd.Turn();
       if (Clock::now() >= next_action) {
         next_action = Clock::now() + cycle / 5;
-        switch (random() % 4) {
+        switch (random() % 5) {
           case 0:
             Ctl(daemon, {"clear", "--yes"});
             ++clears;
@@ -194,6 +238,12 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
             configure(1 + random() % 60);
             Ctl(daemon, {"reload"});
             ++reloads;
+            break;
+          case 3:
+            daemon.Signal(SIGSTOP);
+            std::this_thread::sleep_for(milliseconds(1 + random() % 100));
+            daemon.Signal(SIGCONT);
+            ++stops;
             break;
           default: Stranger(daemon.socket()); ++strangers;
         }
@@ -234,12 +284,12 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const bool passed = rss * fitted <= kRssGrowthMost && fd * fitted <= kFdGrowthMost &&
                       pinned * fitted <= kPinnedGrowthMost && leases <= 0 && crowd.wrong() == 0;
   std::printf(
-      "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu lookups; fitted "
+      "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu stops, %lu lookups; fitted "
       "over %zu "
       "rests in %.0f s: RSS slope %.0f KiB/h (%.0f KiB in all, at most %.0f), fd slope %.2f/h, pinned slope %.0f bytes/h, "
       "lease slope "
       "%.0f/h; RSS at rest %.1f MiB, at most %.1f MiB; wrong prompts %lu\n",
-      seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, status["lookups"].get<uint64_t>(), samples.size(),
+      seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, stops, status["lookups"].get<uint64_t>(), samples.size(),
       fitted, rss * 3600 / 1024, rss * fitted / 1024, kRssGrowthMost / 1024, fd * 3600, pinned * 3600, leases * 3600,
       samples.back().rss / (1 << 20), rss_most / (1 << 20), crowd.wrong());
   const nlohmann::json summary{{"row", 41},
