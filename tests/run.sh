@@ -5,7 +5,7 @@
 #   --quick   the release build and the format check only
 #   --full    long campaigns (more seeds, more deaths and kills, an hour of fuzzing) instead of the short ones: hours, not minutes
 #
-# Steps: dependencies; release build and its tests; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
+# Steps: dependencies; release build and its tests; the quickstart, which is what a user tries first; asan (AddressSanitizer and UndefinedBehaviorSanitizer) build and tests of what
 # reads bytes that it didn't write, has threads, or is the core; tsan (ThreadSanitizer) build and tests of what has threads; a minute
 # of fuzzing; clang build with -Werror=thread-safety and clang-tidy; clang-format; the real engines (tests/engines/run.sh, which keeps 7 GB of
 # Python packages in ~/.cache/kvist). The layering test is one of the tests.
@@ -129,7 +129,9 @@ run_engines() {
 if step dependencies deploy/install_dependencies.sh test; then  # not in a group of its own: sudo may ask for a password
   set -m
   for preset in "${presets[@]}"; do
-    if step "$preset build" build "$preset"; then run_tests "$preset"; fi
+    step "$preset build" build "$preset" || continue
+    run_tests "$preset"
+    if [ "$preset" = release ]; then step quickstart deploy/quickstart.sh; fi
   done
   if [ $fuzz_seconds != 0 ]; then step fuzz tests/fuzz/run.sh $fuzz_seconds; fi
   if [ $clang = yes ]; then step "clang and clang-tidy" build clang; fi
