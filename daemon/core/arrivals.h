@@ -13,7 +13,7 @@
 namespace kvist::core {
 
 // Which chunks have come to a tier since a clear of that tier was asked for, for they stay. Noted only while such a clear runs or waits; what
-// was noted goes piece by piece afterwards (Drop). Each operation is O(log n). Threads: one.
+// was noted goes piece by piece afterwards (DropLeftover). Each operation is O(log n). Threads: one.
 class Arrivals {
  public:
   // A clear takes what came before the number that this gives.
@@ -33,9 +33,9 @@ class Arrivals {
     return came != came_.end() && came->second.generation == chunk.generation && came->second.number >= since;
   }
 
-  // Whether there is something that nobody asks for any more; and one of it goes.
-  bool idle() const { return watchers_ == 0 && !came_.empty(); }
-  void Drop() { came_.erase(came_.begin()); }
+  // Whether something was noted that nobody asks for any more; and one of it goes.
+  bool has_leftovers() const { return watchers_ == 0 && !came_.empty(); }
+  void DropLeftover() { came_.erase(came_.begin()); }
 
  private:
   struct Came {

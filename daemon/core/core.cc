@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/core/planted_bug.h"
 #include "storage/base/check.h"
 

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/allocations.h"
 #include "daemon/core/arrivals.h"
+#include "daemon/core/ask.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/core_options.h"
 #include "daemon/core/core_status.h"
@@ -32,7 +33,7 @@
 #include "daemon/core/handle_table.h"
 #include "daemon/core/jobs.h"
 #include "daemon/core/leases.h"
-#include "daemon/core/ops.h"
+#include "daemon/core/op.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
 #include "daemon/core/prompt_jobs.h"
@@ -113,9 +114,9 @@ class Core {
     return JobWork() || !let_go_.empty() || !given_up_.empty() || leases_.OfClosed() || allocations_.OfClosed() ||
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
            !cleared_pins_.empty() || placement_.vacates() || placement_.MakesRoom() ||
-           arrivals_.idle() || !placement_.rest().empty() || !waiting_.begun().empty() ||
+           arrivals_.has_leftovers() || !placement_.rest().empty() || waiting_.has_begun() ||
            (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
-           CanFlush() || CanWriteRemote() || elsewhere_.next < elsewhere_.end || !unforgotten_.empty() ||
+           CanFlush() || CanWriteRemote() || cleared_walk_.next < cleared_walk_.end || !unforgotten_.empty() ||
            std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
                        [this](const auto& job) { return MayForgetAgain(job.second); });
   }
@@ -166,7 +167,7 @@ class Core {
   void CheckInvariants();
 
  private:
-  // Each part below is a file, and ends with the state that is its own.
+  // Each part below is a file, and ends with the state that is its own. What `On` does with an event stands at the event.
 
   // ---- core.cc, the tables
   void On(const SessionOpened& event, Effects* out);
@@ -285,7 +286,7 @@ class Core {
   bool WaitsForSlots() const { return !read_queue_.empty(); }
   // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
   bool Starves() const {
-    return WaitsForSlots() && reads_.empty() && writes_.size() == 0 && remote_writing_ == Bytes{} &&
+    return WaitsForSlots() && reads_.empty() && writes_.empty() && remote_writing_ == Bytes{} &&
            !placement_.SlabComesSoon();
   }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
@@ -305,13 +306,13 @@ class Core {
   // How far it is worth loading what usable_ has found, which it has found then: to `position`, or less where the engine computes the rest
   // sooner. Notes in left_ what lies below behind that.
   uint32_t WorthLoading(const Session& session, uint32_t position, uint32_t have);
-  // What of a position has to be waited for, from below, chunk by chunk: waits_ and left_.
+  // What of a position has to be waited for, from below, chunk by chunk: gated_ and left_.
   void FindWaits(const Session& session, uint32_t position, uint32_t have);
   // Reads some of what a lookup has left, for nobody, while the tiers below have nothing else to do.
   void ReadLeft(Effects* out);
 
   Gate gate_;
-  Gate::Waits waits_;                                  // of the lookup that is being answered
+  Gate::Waits gated_;                                  // of the lookup that is being answered
   std::vector<std::pair<uint32_t, ChunkIndex>> left_;  // and what of it lies below behind the answer, by position
   uint32_t trials_ = 0;                                // of reading what was left
 
@@ -363,7 +364,7 @@ class Core {
   void ForgetCopy(ChunkIndex chunk);
 
   bool all_told_ = false;  // what lies on the disk is known
-  bool disk_told_ = true;  // as far as it matters for writing
+  bool disk_told_ = true;  // or was never taken over from another core: then nothing is written twice
   UntoldClears untold_clears_;
   DiskAges ages_;
   // Of those that are read, waited for, or written elsewhere: their places count no more, and are forgotten when that has ended.
@@ -406,7 +407,7 @@ class Core {
   void BeginRemoteWrite(ChunkIndex chunk, Effects* out);
   void RemoteWritten(ChunkIndex chunk, const absl::Status& status, Effects* out);
 
-  bool reachable_ = false;
+  bool reachable_ = false;                                // the store
   absl::Time remote_pause_until_ = absl::InfinitePast();  // until then it isn't asked
   HandleTable<AskId, Ask> asks_;
   RemoteNames remote_names_;
@@ -417,12 +418,12 @@ class Core {
   std::deque<ToWrite> remote_queue_;
   Bytes remote_writing_{};    // of slots that are being written to it
   uint64_t next_remote_ = 1;  // numbers what is offered, written and cleared there, in that order
-  // Places that are still to be looked through for chunks of spaces that other nodes have cleared from `since` on.
-  struct Elsewhere {
+  // What of spaces that other nodes have cleared from `since` (next_remote_) on is known to be there is forgotten, place by place.
+  struct ClearedWalk {
     ChunkIndex next = 0, end = 0;
     uint64_t since = 0;
   };
-  Elsewhere elsewhere_;
+  ClearedWalk cleared_walk_;
   std::deque<std::pair<SpaceId, std::vector<ChunkKey>>> unforgotten_;  // PromptJob::again of cancelled ones
 
   // ---- running_jobs.cc: clears of spaces, and the turns of all jobs
@@ -518,7 +519,7 @@ class Core {
   }
 
   std::optional<absl::Time> doubt_until_;  // of slots that rest, from the first Tick on
-  std::deque<Pins::OfSpace> cleared_pins_;
+  std::deque<Pins::OfSpace> cleared_pins_;  // to be ended
   struct DeadWriter {
     InstanceId instance;
     uint64_t serial = 0;  // of its half stores those that are older: what the dead rank hasn't stored of them it never will

@@ -22,14 +22,12 @@ class DiskWrites {
     chunks_.emplace(next_++, chunk);
     bytes_ += bytes;
   }
-  // Whether the chunk was being written; it is no more.
-  bool End(ChunkIndex chunk, Bytes bytes) {
+  void End(ChunkIndex chunk, Bytes bytes) {
     const auto write = numbers_.find(chunk);
-    if (write == numbers_.end()) return false;
+    KVIST_CHECK(write != numbers_.end());
     chunks_.erase(write->second);
     numbers_.erase(write);
     bytes_ -= bytes;
-    return true;
   }
   bool Has(ChunkIndex chunk) const { return numbers_.contains(chunk); }
 
@@ -37,6 +35,7 @@ class DiskWrites {
   bool EndedBelow(uint64_t number) const { return chunks_.empty() || chunks_.begin()->first >= number; }
   Bytes bytes() const { return bytes_; }
   size_t size() const { return numbers_.size(); }
+  bool empty() const { return numbers_.empty(); }
   void CheckInvariants() const {
     KVIST_CHECK(chunks_.size() == numbers_.size());
     for (const auto& [number, chunk] : chunks_) KVIST_CHECK(numbers_.at(chunk) == number && number < next_);

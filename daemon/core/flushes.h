@@ -48,7 +48,7 @@ class Flushes {
       if (flush.Counts(chunk, space)) ++(there ? flush.chunks : flush.failed);
     }
   }
-  // A chunk that was on disk isn't, or won't be for long.
+  // A chunk that was on disk (those that have passed it have counted it) isn't, or won't be for long.
   void Lost(ChunkIndex chunk, SpaceId space) {
     for (Flush& flush : flushes_) {
       if (!flush.Counts(chunk, space) || flush.chunks == 0) continue;

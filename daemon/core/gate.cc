@@ -7,8 +7,6 @@
 
 #include "daemon/core/core.h"
 
-// What is left alone where the engine computes it sooner is read by and by, for nobody: so prompts that come again find it in DRAM, and a tier
-// that has become faster is noticed.
 namespace kvist::core {
 namespace {
 
@@ -60,9 +58,9 @@ void Core::On(const PrefillReported& event, Effects*) {
 void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
   const Space& space = spaces_[session.space];
   const auto groups = static_cast<uint16_t>(space.spec.groups.size());
-  waits_.to_read.assign(position, {});
+  gated_.to_read.assign(position, {});
   left_.clear();
-  waits_.from = position;
+  gated_.from = position;
   uint64_t looks = 0;
   for (uint16_t g = 0; g < groups; ++g) {
     const std::span<const ChunkIndex> needed = usable_.needed(GroupId{g});
@@ -72,9 +70,9 @@ void Core::FindWaits(const Session& session, uint32_t position, uint32_t have) {
       const ChunkIndex i = needed[at - first];
       const ChunkState state = chunks_[i].state;
       if (state != ChunkState::kBelow && state != ChunkState::kReading) continue;
-      waits_.from = std::min(waits_.from, at);
+      gated_.from = std::min(gated_.from, at);
       if (state == ChunkState::kReading) continue;
-      waits_.to_read[at][static_cast<size_t>(ReadFrom(chunks_[i]))] += space.chunk_bytes(GroupId{g});
+      gated_.to_read[at][static_cast<size_t>(ReadFrom(chunks_[i]))] += space.chunk_bytes(GroupId{g});
       left_.emplace_back(at, i);
     }
   }
@@ -92,8 +90,8 @@ uint32_t Core::WorthLoading(const Session& session, uint32_t position, uint32_t 
   for (int tries = 0; tries < kTries && worth > have && !placement_.spent(); ++tries) {
     FindWaits(session, worth, have);
     if (tries == 0) all = left_;
-    if (waits_.from == worth) break;
-    const uint32_t best = gate_.Best(space.computing, waits_, reads_.bytes());
+    if (gated_.from == worth) break;
+    const uint32_t best = gate_.Best(space.computing, gated_, reads_.bytes());
     if (best == worth) break;
     const std::optional<uint32_t> shorter = usable_.Shorten(best);
     if (!shorter.has_value()) break;  // it would cost too much to find: then this is loaded
@@ -107,6 +105,7 @@ uint32_t Core::WorthLoading(const Session& session, uint32_t position, uint32_t 
   return worth;
 }
 
+// So prompts that come again find in DRAM what was left alone, and a tier that has become faster is noticed.
 void Core::ReadLeft(Effects* out) {
   if (left_.empty() || !reads_.empty() || WaitsForSlots()) return;
   Tenant& tenant = tenants_[spaces_[chunks_[left_.front().second].space].tenant];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/core/events.h"
+#include "daemon/core/jobs.h"
 #include "daemon/core/learned_cost.h"
 #include "daemon/core/reads.h"
 

@@ -26,7 +26,6 @@ void Core::FreeSlotsOf(ChunkIndex i) {
   if (chunks_[i].state == ChunkState::kGhost || chunks_[i].only_remote()) placement_.Collect(i);
 }
 
-// Whether the chunk, which is in slots, will be on disk, or is being written.
 bool Core::WriteForMove(ChunkIndex i, Effects* out) {
   const Chunk& chunk = chunks_[i];
   if (chunk.disk != DiskCopy::kNone) return true;
@@ -35,7 +34,6 @@ bool Core::WriteForMove(ChunkIndex i, Effects* out) {
   return true;
 }
 
-// kDone: it is being read, or can't be.
 Core::Turn Core::ReadForMove(ChunkIndex i, Effects* out) {
   if (chunks_[i].state != ChunkState::kBelow || chunks_[i].detached) return Turn::kDone;
   const Tenant& tenant = tenants_[spaces_[chunks_[i].space].tenant];

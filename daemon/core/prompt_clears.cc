@@ -1,7 +1,9 @@
 // Clears of single prompts: what is hidden at once, and what goes with it.
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/core/core.h"
 #include "storage/base/check.h"

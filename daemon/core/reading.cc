@@ -1,8 +1,6 @@
 // What the core does when chunks are leased that are in a tier below: they are read when there are slots for them, and loads of them begin
 // when all reads have.
 
-#include <deque>
-#include <iterator>
 #include <utility>
 
 #include "daemon/core/core.h"
@@ -54,20 +52,17 @@ void Core::BeginReads(Effects* out) {
     tenant.read_waits = BytesOf(chunk);
     return false;
   };
-  std::deque<ReadQueue::Orphan>& orphans = read_queue_.orphans();
-  for (size_t left = orphans.size(); left > 0 && !spent(); --left) {
-    const ReadQueue::Orphan orphan = orphans.front();
-    orphans.pop_front();
+  for (size_t left = read_queue_.orphans(); left > 0 && !spent(); --left) {
+    const ReadQueue::Orphan orphan = read_queue_.TakeOrphan();
     const ChunkIndex chunk = Find(orphan.chunk);
-    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, orphan.by_layer)) orphans.push_back(orphan);
+    if (chunk != kNoChunk && chunks_[chunk].holds > 0 && !begin(chunk, orphan.by_layer)) read_queue_.Add(orphan);
   }
-  auto& readers = read_queue_.leases();
-  for (auto reader = readers.begin(); reader != readers.end() && !spent();) {
-    Lease& lease = leases_[reader->second];
+  for (uint64_t turn = read_queue_.After(0); turn != 0 && !spent(); turn = read_queue_.After(turn)) {
+    Lease& lease = leases_[read_queue_.LeaseOf(turn)];
     std::vector<ChunkIndex>& chunks = lease.to_read;
     while (!chunks.empty() && !spent() && begin(chunks.back(), lease.by_layer)) chunks.pop_back();
     chunks_.Charge(1);
-    reader = chunks.empty() ? readers.erase(reader) : std::next(reader);
+    if (chunks.empty()) read_queue_.Leave(turn);
   }
   // When none could be begun a Tick can't begin any, either: what makes room is an event (or an emptied slab, for which waits_for_clock looks).
   more_reads_ = spent() && reads_.size() > before;
@@ -96,10 +91,9 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
 }
 
 void Core::BeginWaiting(Effects* out) {
-  std::deque<ChunkRef>& begun = waiting_.begun();
-  for (; !begun.empty(); begun.pop_front()) {
+  for (; waiting_.has_begun(); waiting_.DropFirstBegun()) {
     // Whoever waited may have given up, and the chunk have gone, or gone back below: then whoever waits now is told by its next read.
-    const ChunkIndex i = Find(begun.front());
+    const ChunkIndex i = Find(waiting_.first_begun());
     while (i != kNoChunk && chunks_[i].state != ChunkState::kBelow && waiting_.Has(i)) {
       if (placement_.spent()) return;
       chunks_.Charge(1);

@@ -23,8 +23,9 @@ namespace kvist::core {
 
 using OfTiers = std::array<Bytes, kTiers>;  // [tier]
 
-// Who waits for slots to read into: leases some of whose chunks are below (Lease::to_read), in the order in which they came; and single chunks
-// whose lease has ended, but not the load that waits for them. Each operation is O(log n).
+// Who waits for slots to read into: leases some of whose chunks are below (Lease::to_read, the deepest last, which is read first, so that each
+// is kept by the one below it), in the order in which they came; and single chunks whose lease has ended, but not the load that waits for them.
+// Each operation is O(log n).
 class ReadQueue {
  public:
   struct Orphan {
@@ -32,20 +33,31 @@ class ReadQueue {
     bool by_layer;  // it is waited for so
   };
 
-  // Its turn, by which it leaves.
+  // Its turn, by which it leaves; no turn is 0.
   uint64_t Add(LeaseId lease) {
     leases_.emplace(next_, lease);
     return next_++;
   }
   void Leave(uint64_t turn) { leases_.erase(turn); }
+  // The turn that comes next after `turn`; 0: there is none.
+  uint64_t After(uint64_t turn) const {
+    const auto next = leases_.upper_bound(turn);
+    return next == leases_.end() ? 0 : next->first;
+  }
+  LeaseId LeaseOf(uint64_t turn) const { return leases_.at(turn); }
+
   void Add(Orphan orphan) { orphans_.push_back(orphan); }
+  size_t orphans() const { return orphans_.size(); }
+  Orphan TakeOrphan() {
+    const Orphan first = orphans_.front();
+    orphans_.pop_front();
+    return first;
+  }
+
   bool empty() const { return leases_.empty() && orphans_.empty(); }
 
-  std::deque<Orphan>& orphans() { return orphans_; }
-  absl::btree_map<uint64_t, LeaseId>& leases() { return leases_; }  // [turn]
-
  private:
-  absl::btree_map<uint64_t, LeaseId> leases_;
+  absl::btree_map<uint64_t, LeaseId> leases_;  // [turn]
   uint64_t next_ = 1;
   std::deque<Orphan> orphans_;
 };
@@ -66,7 +78,7 @@ class Reads {
   size_t size() const { return chunks_.size(); }
   const OfTiers& bytes() const { return bytes_; }  // of their slots
   Bytes bytes(Tier from) const { return bytes_[static_cast<size_t>(from)]; }
-  const absl::flat_hash_set<ChunkIndex>& chunks() const { return chunks_; }
+  const absl::flat_hash_set<ChunkIndex>& chunks() const { return chunks_; }  // for invariants
 
  private:
   absl::flat_hash_set<ChunkIndex> chunks_;
@@ -96,7 +108,11 @@ class WaitingOps {
   void Begun(ChunkRef chunk) {
     if (Has(chunk.index)) begun_.push_back(chunk);
   }
-  std::deque<ChunkRef>& begun() { return begun_; }
+  bool has_begun() const { return !begun_.empty(); }
+  ChunkRef first_begun() const { return begun_.front(); }
+  void DropFirstBegun() { begun_.pop_front(); }
+
+  // For invariants.
   const std::deque<ChunkRef>& begun() const { return begun_; }
   const absl::btree_set<std::pair<ChunkIndex, uint64_t>>& all() const { return waiting_; }  // (chunk, OpId::Pack)
 

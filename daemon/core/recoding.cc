@@ -1,6 +1,6 @@
 // Encoding a prompt another way in the remote store: somebody else does it, and says how far it has come.
 
-#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "daemon/core/core.h"

@@ -232,19 +232,19 @@ void Core::On(const RemoteCleared& event, Effects*) {
     space.remote_cleared = next_remote_;
     ++space.remote_losses;
   }
-  if (elsewhere_.next == elsewhere_.end) elsewhere_.since = next_remote_;
+  if (cleared_walk_.next == cleared_walk_.end) cleared_walk_.since = next_remote_;
   ++next_remote_;
-  elsewhere_.next = 0;
-  elsewhere_.end = chunks_.places();
+  cleared_walk_.next = 0;
+  cleared_walk_.end = chunks_.places();
 }
 
 void Core::ForgetCleared(uint64_t until) {
-  for (; chunks_.work() < until && elsewhere_.next < elsewhere_.end; ++elsewhere_.next) {
-    const Chunk& chunk = chunks_[elsewhere_.next];
+  for (; chunks_.work() < until && cleared_walk_.next < cleared_walk_.end; ++cleared_walk_.next) {
+    const Chunk& chunk = chunks_[cleared_walk_.next];
     chunks_.Charge(1);
     // What is nowhere else is known as long as something needs it: reading it will tell.
     if (chunk.state == ChunkState::kFree || chunk.only_remote() || chunk.remote != RemoteCopy::kThere) continue;
-    if (spaces_[chunk.space].remote_cleared >= elsewhere_.since) placement_.ForgetRemote(elsewhere_.next);
+    if (spaces_[chunk.space].remote_cleared >= cleared_walk_.since) placement_.ForgetRemote(cleared_walk_.next);
   }
 }
 

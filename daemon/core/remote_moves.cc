@@ -1,5 +1,6 @@
-// Moves through slots, from and to a store beyond the node. From there: it is asked what it has of the prompt, a part after the other, for that
-// isn't known here. What is there is kept, read, and for a move to disk written. From disk to there: what is on disk is kept, read, and written.
+// Moves from and to a store beyond the node. From there, into slots or through them to disk: it is asked what it has of the prompt, a part after
+// the other, for that isn't known here; what is there is kept, read, and for a move to disk written. To there: it is asked, too, for others remove
+// from it; what it hasn't is written from slots, and from disk kept and read first.
 
 #include <algorithm>
 #include <set>

@@ -7,6 +7,7 @@
 namespace kvist::core {
 
 void RemoteNames::WriteBegan(const Name& name, uint64_t serial) {
+  KVIST_CHECK(!WillForget(name));
   Writes& writes = writes_[name];
   ++writes.count;
   writes.serial = serial;
@@ -37,9 +38,15 @@ uint32_t RemoteNames::Doom(const Name& name, JobId job) {
   return writes->second.count;
 }
 
-void RemoteNames::Less(Counts* counts, const Name& name) {
-  const auto count = counts->find(name);
-  if (count != counts->end() && --count->second == 0) counts->erase(count);
+void RemoteNames::ForgetEnded(const Name& name) {
+  const auto forgets = forgets_.find(name);
+  if (forgets != forgets_.end() && --forgets->second == 0) forgets_.erase(forgets);
+}
+
+void RemoteNames::ClearEnded(const Name& name) {
+  const auto clears = clears_.find(name);
+  KVIST_CHECK(clears != clears_.end());
+  if (--clears->second == 0) clears_.erase(clears);
 }
 
 void RemoteNames::CheckInvariants() const {

@@ -19,7 +19,7 @@ class RemoteNames {
   using Name = std::pair<SpaceId, ChunkKey>;
 
   // ---- Writes
-  // `serial` tells the write from what was cleared before or after it.
+  // Of a name that it will not forget. `serial` tells the write from what was cleared before or after it.
   void WriteBegan(const Name& name, uint64_t serial);
   // One of the name's writes has ended, well or not: what failed may be there, too.
   struct Ended {
@@ -27,18 +27,18 @@ class RemoteNames {
     std::vector<JobId> forget_for = {};  // the store is to forget it now, once for each
   };
   Ended WriteEnded(const Name& name);
-  // What is being written of this name now is to be forgotten when it has been, for this job. How many forgettings the job will wait for: none
-  // when nothing is being written, or when it has said so before.
+  // All that is being written of this name is to be forgotten when it has been, for this job. How many forgettings the job will wait for: none when
+  // nothing is being written, or when it has said so before.
   uint32_t Doom(const Name& name, JobId job);
 
   // ---- Forgetting
-  // Each counts, and ends once.
+  // It is told to forget the name, and has, or never will: each such pair counts. One that a core before began may end here, too.
   void ForgetBegan(const Name& name) { ++forgets_[name]; }
-  void ForgetEnded(const Name& name) { Less(&forgets_, name); }
+  void ForgetEnded(const Name& name);
   // A clear of a prompt has this name: what hangs on the prompt's first chunk, which is hidden at once, is hidden only later. Were it written
   // meanwhile, and evicted here, nobody would know that it has to be forgotten.
   void ClearBegan(const Name& name) { ++clears_[name]; }
-  void ClearEnded(const Name& name) { Less(&clears_, name); }
+  void ClearEnded(const Name& name);
 
   bool IsBeingCleared(const Name& name) const { return clears_.contains(name); }
   // Now or soon: what is written meanwhile may be forgotten, too.
@@ -48,9 +48,6 @@ class RemoteNames {
   void CheckInvariants() const;
 
  private:
-  using Counts = std::map<Name, uint32_t>;
-  static void Less(Counts* counts, const Name& name);
-
   struct Writes {
     uint32_t count = 0;
     uint64_t serial = 0;  // of the last
@@ -61,8 +58,8 @@ class RemoteNames {
   };
   std::map<Name, Writes> writes_;
   std::map<Name, std::vector<Doomed>> doomed_;  // of those that are being written
-  Counts forgets_;
-  Counts clears_;
+  std::map<Name, uint32_t> forgets_;
+  std::map<Name, uint32_t> clears_;
 };
 
 }  // namespace kvist::core

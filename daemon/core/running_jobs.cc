@@ -1,7 +1,6 @@
 // Jobs have their turns, one after the other: clears of whole spaces, which are hidden at once and freed in slices, and jobs in steps
 // (prompt_jobs.h).
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 // What the core does a slice at a time, by the clock: jobs, and the end of what is over.
 
 #include <algorithm>
-#include <utility>
 
 #include "daemon/core/core.h"
 
@@ -65,7 +64,7 @@ void Core::EndWhatIsOver(uint64_t until, Effects* out) {
     KeepNoLonger(ended.mapped().kept);
     if (pins.empty()) cleared_pins_.pop_front();
   }
-  for (; more() && arrivals_.idle(); arrivals_.Drop()) chunks_.Charge(1);
+  for (; more() && arrivals_.has_leftovers(); arrivals_.DropLeftover()) chunks_.Charge(1);
   ForgetCleared(until);
 }
 

@@ -21,8 +21,8 @@ class UntoldClears {
     prompts_.emplace(space, key);
   }
 
-  // Parents are told of before what hangs on them.
   bool Takes(SpaceId space, const ChunkKey& key) const { return all_ || keys_.contains({space, key}); }
+  // Parents are told of before what hangs on them: a child that is taken for its parent's sake is noted as a prompt, too, for its own children.
   bool TakesChildrenOf(SpaceId space, const ChunkKey& key) const { return prompts_.contains({space, key}); }
 
   // The disk has told of all; what comes of a space that was cleared whole stays gone.
@@ -34,7 +34,7 @@ class UntoldClears {
  private:
   bool all_ = false;
   std::set<std::pair<SpaceId, ChunkKey>> keys_;
-  std::set<std::pair<SpaceId, ChunkKey>> prompts_;  // of them
+  std::set<std::pair<SpaceId, ChunkKey>> prompts_;  // of keys_, those that take what hangs on them along
 };
 
 }  // namespace kvist::core

@@ -29,11 +29,12 @@ TEST_CASE("DiskWrites says when all that were begun before have ended, whatever 
     const ChunkIndex chunk = random() % 64;
     const Bytes size = KiB(4) * (1 + chunk % 3);
     if (model.contains(chunk)) {
-      CHECK(writes.End(chunk, size));
+      CHECK(writes.Has(chunk));
+      writes.End(chunk, size);
       model.erase(chunk);
       bytes -= size;
     } else {
-      CHECK_FALSE(writes.End(chunk, size));
+      CHECK_FALSE(writes.Has(chunk));
       model[chunk] = writes.next();
       writes.Begin(chunk, size);
       bytes += size;
@@ -44,6 +45,7 @@ TEST_CASE("DiskWrites says when all that were begun before have ended, whatever 
     CHECK(writes.EndedBelow(number) == ended);
     CHECK(writes.bytes() == bytes);
     CHECK(writes.size() == model.size());
+    CHECK(writes.empty() == model.empty());
     writes.CheckInvariants();
   }
 }
@@ -80,9 +82,12 @@ TEST_CASE("operations wait for their chunks' reads, each of them once") {
   waiting.Add(7, b);
   waiting.Add(8, a);
   waiting.Begun({9, 1});  // nobody waits for it
-  CHECK(waiting.begun().empty());
+  CHECK(!waiting.has_begun());
   waiting.Begun({7, 1});
-  REQUIRE(waiting.begun().size() == 1);
+  REQUIRE(waiting.has_begun());
+  CHECK(waiting.first_begun() == ChunkRef{7, 1});
+  waiting.DropFirstBegun();
+  CHECK_FALSE(waiting.has_begun());
   std::set<uint64_t> told{waiting.Take(7).Pack()};
   CHECK(waiting.Has(7));
   told.insert(waiting.Take(7).Pack());
@@ -106,11 +111,11 @@ TEST_CASE("what has come to a tier since a clear of it stays, also in a place th
   arrivals.Note({3, 2}, Tier::kSsd);
   CHECK(arrivals.CameSince({3, 2}, Tier::kSsd, second));
   arrivals.WatchNoLonger();
-  CHECK_FALSE(arrivals.idle());
+  CHECK_FALSE(arrivals.has_leftovers());
   arrivals.WatchNoLonger();
-  CHECK(arrivals.idle());
-  arrivals.Drop();
-  CHECK_FALSE(arrivals.idle());
+  CHECK(arrivals.has_leftovers());
+  arrivals.DropLeftover();
+  CHECK_FALSE(arrivals.has_leftovers());
 }
 
 TEST_CASE("what was cleared before the disk told of it is known until it has told all") {

@@ -1,5 +1,5 @@
-#ifndef KVIST_DAEMON_CORE_OPS_H_
-#define KVIST_DAEMON_CORE_OPS_H_
+#ifndef KVIST_DAEMON_CORE_OP_H_
+#define KVIST_DAEMON_CORE_OP_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace kvist::core {
 
-// An operation of an engine between its answer and its request: a copy that runs, or waits for reads to begin.
+// An operation of an engine between request and answer: a copy that runs, or waits for reads to begin.
 struct Op {
   SessionId session;
   RequestTag tag;
@@ -32,20 +32,6 @@ struct Op {
   std::vector<uint32_t> chunk_of = {};  // [slot]
 };
 
-// A question to the store beyond the node, of a lookup or of a job's: which chunks of `keys` it has from `from` on. It is asked for a few at first.
-struct Ask {
-  LookupAsked lookup;  // but its keys
-  std::vector<ChunkKey> keys;
-  SpaceId space;
-  uint32_t epoch = 0;  // the space's, when it was asked
-  absl::Time began;
-  uint32_t from = 0;                          // the position before it was asked
-  uint32_t asked = 0;                         // keys from there on, so far
-  bool vain = false;                          // what is found may be what was to be forgotten
-  JobId job = {};                             // that asks, instead of a lookup
-  std::vector<std::vector<bool>> there = {};  // [group][key - from]
-};
-
 }  // namespace kvist::core
 
-#endif  // KVIST_DAEMON_CORE_OPS_H_
+#endif  // KVIST_DAEMON_CORE_OP_H_
