@@ -130,6 +130,7 @@ int Main(int argc, char** argv) {
   std::string file, socket;
   std::vector<std::string> nodes;
   bool man = false;
+  std::string completion;  // the shell
   CLI::App app("The controller of several kvistds: one gRPC API (proto/controller.proto) over all of them.",
                "kvist-controller");
   app.get_formatter()->column_width(ctl::kHelpColumn);
@@ -149,6 +150,10 @@ int Main(int argc, char** argv) {
                  "Where clients connect, in place of the file's (default: controller.sock beside kvistd's sockets)")
       ->type_name("PATH");
   app.add_flag("--man", man, "Print the manual page, in roff: kvist-controller --man | man -l -");
+  app.add_option("--completion", completion,
+                 "Print what a shell needs to complete kvist-controller: source <(kvist-controller --completion bash)")
+      ->type_name("SHELL")
+      ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
   app.footer(
       "Over TCP clients and nodes are reached by TLS only, with certificates on both sides: [tls] and [roles] of the file.\n"
       "exit status: 0 stopped by a signal; 1 can't start; 2 wrong usage or configuration\n"
@@ -161,8 +166,8 @@ int Main(int argc, char** argv) {
     std::cout << ctl::WrapHelp(help.str(), kHelpColumns) << std::flush;
     return status == 0 ? kStopped : kWrongConfig;
   }
-  if (man) {
-    std::cout << ctl::ManPage(app, 8) << std::flush;
+  if (man || !completion.empty()) {
+    std::cout << (man ? ctl::ManPage(app, 8) : ctl::Completion(app, completion)) << std::flush;
     return kStopped;
   }
   absl::StatusOr<ControllerOptions> options = LoadControllerOptions(file, nodes);

@@ -203,7 +203,12 @@ int Main(int argc, char** argv) {
       {config.add_subcommand("diff", "Print only what differs from the defaults"), ConfigCommand::kDiff}};
   for (CLI::App* command : config.get_subcommands({})) command->fallthrough();
   bool man = false;
+  std::string completion;  // the shell
   app.add_flag("--man", man, "Print the manual page, in roff: kvistd --man | man -l -");
+  app.add_option("--completion", completion,
+                 "Print what a shell needs to complete kvistd: source <(kvistd --completion bash)")
+      ->type_name("SHELL")
+      ->check(CLI::IsMember(std::vector<std::string>{"bash", "zsh", "fish"}));
   app.footer(
       "exit status: 0 stopped by a signal, or the configuration is right; 1 can't start; 2 wrong usage or configuration\n"
       "READY on stdout says that engines can connect. The log is on stderr.");
@@ -216,8 +221,8 @@ int Main(int argc, char** argv) {
     return status == 0 ? kStopped : kWrongConfig;
   }
 
-  if (man) {
-    std::cout << ctl::ManPage(app, 8) << std::flush;
+  if (man || !completion.empty()) {
+    std::cout << (man ? ctl::ManPage(app, 8) : ctl::Completion(app, completion)) << std::flush;
     return kStopped;
   }
   for (const auto& [parsed, command] : commands) {

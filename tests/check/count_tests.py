@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Reads the JUnit files that ctest wrote; prints what failed, with what it said of that, what was skipped, and last "PASSED FAILED SKIPPED"."""
+"""Reads the JUnit files that ctest wrote; prints what failed, with what it said of that, what was skipped, also of tests that have passed,
+and last "PASSED FAILED SKIPPED"."""
 
 import re
 import sys
@@ -7,6 +8,8 @@ import xml.etree.ElementTree as ElementTree
 
 # Where a test's output tells of what went wrong: Catch2, the sanitizers, KVIST_CHECK and Abseil's, Python.
 SIGNS = re.compile(r"FAILED|WARNING: ThreadSanitizer|ERROR: |runtime error:|check failed|Check failed|Traceback")
+# A case that says so and returns, which is a test passed for ctest.
+LEFT_OUT = re.compile(r"^\s*skipped: (.*)$", re.MULTILINE)
 BEFORE, AFTER, LAST = 6, 30, 10  # lines around the first sign, and at the end
 
 
@@ -31,6 +34,8 @@ def main():
             status = case.get("status")
             if status == "run":
                 passed += 1
+                for why in LEFT_OUT.findall(case.findtext("system-out") or ""):
+                    print(f"not all of {case.get('name')}: {why}")
             elif status in ("notrun", "disabled"):
                 skipped += 1
                 print(f"skipped: {case.get('name')}")

@@ -73,9 +73,13 @@ class Units(unittest.TestCase):
                 install(root, unit)
                 self.assertEqual(not_understood(root, unit), [])
 
+    def test_one_ends_before_the_other_begins(self):
+        after = [word for line in settings(UNITS[1]) if line.startswith("After=") for word in line.removeprefix("After=").split()]
+        self.assertIn(UNITS[0], after)
+
     def test_the_two_differ_in_what_a_driver_needs_only(self):
         cpu, gpu = set(settings(UNITS[0])), set(settings(UNITS[1]))
-        own = {"Description", "Conflicts", "After", "DeviceAllow"}
+        own = {"Description", "Conflicts", "After", "Wants", "DeviceAllow"}
         self.assertLessEqual({line.split("=")[0] for line in gpu - cpu}, own)
         self.assertEqual({line.split("=")[0] for line in cpu - gpu} - own, {"PrivateDevices", "MemoryDenyWriteExecute"})
 

@@ -38,6 +38,7 @@ namespace {
 
 constexpr uint32_t kChunks = 4;
 constexpr int64_t kBriefMicros = 200'000, kLongMicros = 600'000'000;
+constexpr double kLateMs = 2000;  // of a brief one: a busy machine, and no clock that was off by an hour
 constexpr int64_t kHour = 3600, kTenYears = 3653 * 24 * kHour;
 
 // The wall clock of a kvistd that is started as Before() says.
@@ -90,7 +91,7 @@ TEST_CASE("Row 25: leases end by the monotonic clock, however the wall clock jum
   TempDir dir;
   const WallClock wall(dir / "off_by");
   const std::string log = dir / "log";
-  uint32_t early = 0, late = 0;
+  uint32_t leases = 0, early = 0, late = 0;
   double longest_ms = 0;
   constexpr std::array kJumps{kHour, -kHour, kTenYears, -kTenYears};
   {
@@ -103,16 +104,19 @@ TEST_CASE("Row 25: leases end by the monotonic clock, however the wall clock jum
     REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
     const kvist::Hit long_one = engine.scheduler().Lookup(keys, kLongMicros);
     REQUIRE(long_one.lease);
+    ++leases;
     for (const int64_t jump : kJumps) {
       INFO("the wall clock is off by " << jump << " s");
       // Across the jump: granted before it, and due after it.
       const auto granted = Clock::now();
       const kvist::Hit brief = engine.scheduler().Lookup(keys, kBriefMicros);
       REQUIRE(brief.lease);
+      ++leases;
       wall.Jump(jump);
       kvist_status status = KVIST_OK;
-      late += !Eventually([&] { return (status = Load(engine, brief)) != KVIST_OK; });
+      CHECK(Eventually([&] { return (status = Load(engine, brief)) != KVIST_OK; }));
       const double ended_ms = std::chrono::duration<double, std::milli>(Clock::now() - granted).count();
+      late += ended_ms > kLateMs;
       CHECK(status == KVIST_ABORTED);
       early += ended_ms < static_cast<double>(kBriefMicros) / 1000;
       longest_ms = std::max(longest_ms, ended_ms);
@@ -125,9 +129,9 @@ TEST_CASE("Row 25: leases end by the monotonic clock, however the wall clock jum
     CHECK(daemon.Terminate() == 0);
   }
   std::printf(
-      "row 25: wall clock off by +1 h, -1 h, +10 y, -10 y: %u early and %u late expiries of %zu leases; the brief ones, of "
+      "row 25: wall clock off by +1 h, -1 h, +10 y, -10 y: %u early and %u late expiries of %u leases; the brief ones, of "
       "%ld ms, ended within %.0f ms\n",
-      early, late, 2 * kJumps.size(), kBriefMicros / 1000, longest_ms);
+      early, late, leases, kBriefMicros / 1000, longest_ms);
   CHECK(early == 0);
   CHECK(late == 0);
   CHECK(LoggedHours(log).size() > kJumps.size());  // kvistd did see them all, and the time between

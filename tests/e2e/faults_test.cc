@@ -1,4 +1,4 @@
-// Rows 1, 2, 30 and 34 of the fault matrix and the death of kvistd, with real processes and real SIGKILL; each prints its figure.
+// Rows 1 and 2 of the fault matrix and the death of kvistd, with real processes and real SIGKILL; each prints its figure.
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
@@ -99,6 +100,55 @@ TEST_CASE("The log is one JSON object a line, and holds neither keys nor what a 
   CHECK(served >= 2);
   CHECK(near_a_node == (kvist::test::TellsNumaNodes() ? 1 : 0));  // the worker's
   CHECK(records >= 6);                                            // it served two sessions, refused two, and stopped
+}
+
+TEST_CASE("The log holds neither the tokens nor the keys of prompts that operators name, in either format") {
+  const std::string format = GENERATE("text", "json");
+  INFO(format);
+  TempDir dir;
+  const std::string log = dir.path() + "/log", tokens = dir.path() + "/tokens", keys = dir.path() + "/keys";
+  constexpr uint32_t kFirst = 1'000'000'007;  // no other number in a log looks like these
+  {
+    std::ofstream as_tokens(tokens), as_keys(keys);
+    for (uint32_t t = 0; t < 4 * FakeEngine::kChunkTokens; ++t) as_tokens << kFirst + t << " ";
+    for (char digit : {'a', 'b', 'c'}) as_keys << std::string(64, digit) << "\n";
+  }
+  size_t asked = 0;
+  {
+    const StderrTo file(log);
+    DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "log.format=" + format, "log.level=trace"});
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.message == "");
+    const auto stored = engine.Keys(1, 8);
+    REQUIRE(engine.StoreAll(stored).status == KVIST_OK);
+    std::ofstream(keys, std::ios::app) << "not a key\n";
+    for (const std::string& named : {"--tokens=" + tokens, "--keys=" + keys}) {
+      for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+               {"lookup"},
+               {"pins", "add", "--owner=op"},
+               {"prefetch"},
+               {"move", "--from=dram", "--to=ssd"},
+               {"clear", "--yes"}}) {
+        std::vector<std::string> words{kvist::test::BinDir() + "/kvistctl", "--socket=" + daemon.admin_socket()};
+        words.insert(words.end(), command.begin(), command.end());
+        words.push_back(named);
+        std::string said;
+        kvist::test::RunProgram(words, &said);  // refused or not
+        ++asked;
+      }
+    }
+    CHECK(daemon.Terminate() == 0);
+  }
+  std::ifstream lines(log);
+  std::string line;
+  size_t records = 0;
+  for (; std::getline(lines, line); ++records) {
+    INFO(line);
+    CHECK(LongestHex(line) <= 16);
+    CHECK(line.find("10000000") == std::string::npos);
+  }
+  CHECK(records >= 2);
+  CHECK(asked == 10);
 }
 
 TEST_CASE(

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,11 @@ uint64_t AvailableBytes() {
     if (word == "MemAvailable:" && info >> kib) return kib << 10;
   }
   return 0;
+}
+
+// Whether it says FILE:LINE:COLUMN.
+bool NamesALineOf(const std::string& file, const std::string& text) {
+  return std::regex_search(text, std::regex(file + ":[0-9]+:[0-9]+: "));
 }
 
 }  // namespace
@@ -332,8 +338,8 @@ TEST_CASE("Row 38: configurations with any one thing wrong are refused with its 
         BinDir() + "/kvistd --config " + file + " --set daemon.state_dir=" + dir.path() + "/state2 " + command + " 2>&1";
     const int status = RunProgram({"/bin/sh", "-c", "timeout 20 " + start}, &said);
     CHECK(status == 2);
-    CHECK_THAT(said, Catch::Contains(file + ":"));
-    accepted += status != 2 || said.find(file) == std::string::npos;
+    CHECK(NamesALineOf(file, said));
+    accepted += status != 2 || !NamesALineOf(file, said);
   };
   for (const std::vector<std::string>* texts : {&wrong, &elsewhere, &at_start}) {
     for (const std::string& text : *texts) {
@@ -342,8 +348,8 @@ TEST_CASE("Row 38: configurations with any one thing wrong are refused with its 
       if (texts == &at_start) continue;
       INFO(text);
       const std::string refused = RefusedReload(daemon);
-      CHECK_THAT(refused, Catch::Contains(file + ":"));
-      accepted += refused.find(file) == std::string::npos;
+      CHECK(NamesALineOf(file, refused));
+      accepted += !NamesALineOf(file, refused);
     }
   }
   std::printf(

@@ -68,6 +68,21 @@ TEST_CASE("kvistd names the word that is no command of its, and ends with 2") {
   refused({"config"}, "kvistd config: a command is missing; there are: check, default, dump, diff");
 }
 
+TEST_CASE("kvistd and kvist-controller print their completion scripts and manual pages") {
+  for (const std::string program : {"kvistd", "kvist-controller"}) {
+    INFO(program);
+    for (const std::string shell : {"bash", "zsh", "fish"}) {
+      const auto [status, said] = Call(program, {"--completion", shell});
+      CHECK(status == 0);
+      CHECK_THAT(said, Catch::Contains("config") && Catch::Contains(program));
+    }
+    const auto [status, said] = Call(program, {"--completion", "tcsh"});
+    CHECK(status == 2);
+    CHECK_THAT(said, Catch::Contains("--completion") && Catch::Contains("bash"));
+    CHECK_THAT(Call(program, {"--man"}).second, Catch::StartsWith(".TH"));
+  }
+}
+
 TEST_CASE("A kvistd whose socket is taken leaves no state directory that wasn't there") {
   const kvist::test::TempDir dir, others;
   const std::string taken = others.path() + "/engine.sock";

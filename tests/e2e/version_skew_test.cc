@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <random>
 #include <string>
@@ -230,4 +231,45 @@ TEST_CASE("Row 36: an engine that asks again runs without a kvistd of another ve
   CHECK(engine.StoreAll(engine.Keys(1, 4)).chunks_copied == 4);
   CHECK(engine.LoadAll(engine.Keys(1, 4), &wrong) == 4);
   CHECK(wrong == "");
+}
+
+TEST_CASE("Row 36: engines whose KV isn't the same byte for byte never hit each other's, though they ask for the same keys") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), kProvoked);
+  const FakeEngine::Options plain = FakeEngine::On(daemon.socket());
+  std::vector<FakeEngine::Options> options(6, plain);
+  options[1].revision = "2";
+  options[2].kv_dtype = "i8";
+  options[3].layout = "other kernels, other order of bytes";
+  options[4].segment_bytes = 2 * plain.segment_bytes;
+  options[5].layers = plain.layers + 1;
+  constexpr uint32_t kChunks = 8;
+  uint32_t pairs = 0, hits_of_others = 0, wrong_chunks = 0;
+  std::vector<std::unique_ptr<FakeEngine>> engines;
+  for (FakeEngine::Options& one : options) {
+    one.instance = "engine " + std::to_string(engines.size());
+    engines.push_back(std::make_unique<FakeEngine>(one));
+    INFO(one.instance);
+    REQUIRE(engines.back()->status.message == "");
+    const auto keys = engines.back()->Keys(1, kChunks);
+    CHECK(engines.back()->scheduler().Lookup(keys, 0).chunks == 0);  // those before it have stored them
+    CHECK(engines.back()->StoreAll(keys).chunks_copied == kChunks);
+  }
+  for (size_t i = 0; i < engines.size(); ++i) {
+    for (size_t j = 0; j < engines.size(); ++j) {
+      if (i == j) continue;
+      const auto keys = engines[i]->Keys(1000 * (i + 2) + j, kChunks);  // i stores them, and j asks for them
+      CHECK(engines[i]->StoreAll(keys).chunks_copied == kChunks);
+      hits_of_others += engines[j]->scheduler().Lookup(keys, 0).chunks;
+      ++pairs;
+    }
+    std::string wrong;
+    CHECK(engines[i]->LoadAll(engines[i]->Keys(1, kChunks), &wrong) == kChunks);
+    INFO(wrong);
+    wrong_chunks += wrong.empty() ? 0 : 1;
+  }
+  std::printf("row 36: %u pairs of engines whose KV differs tested: hits of the other's chunks %u, wrong chunks %u\n", pairs,
+              hits_of_others, wrong_chunks);
+  CHECK(hits_of_others == 0);
+  CHECK(wrong_chunks == 0);
 }

@@ -3,7 +3,7 @@
 #
 # usage: tests/fuzz/run.sh SECONDS
 #
-# Prints a line per target: executions, how many a second, crashes, edges covered. A crash fails the run; its input stays in
+# Prints a line per target: executions, how many a second, crashes, edges covered of all in the program (much of it is libraries). A crash fails the run; its input stays in
 # build/fuzz/crashes, and the line before says how to see it again. What the fuzzer found worth keeping stays in build/fuzz/found.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
@@ -31,8 +31,10 @@ for target in "${targets[@]}"; do
   executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   a_second=$(sed -n 's/^stat::average_exec_per_sec: *//p' "$log")
   edges=$(grep -oE 'cov: [0-9]+' "$log" | tail -n 1)
-  printf 'row 29: fuzz %-10s %10s executions  %7s exec/s  %d crashes  %6s edges covered\n' "$target" "${executions:-0}" \
-    "${a_second:-0}" $((status != 0)) "${edges#cov: }"
+  edges=${edges#cov: }
+  all=$(sed -n 's/^INFO: Loaded .* (\([0-9]*\) inline 8-bit counters).*/\1/p' "$log" | awk '{ sum += $1 } END { print sum }')
+  printf 'row 29: fuzz %-10s %10s executions  %7s exec/s  %d crashes  %6s of %6s edges covered (%s %%)\n' "$target" "${executions:-0}" \
+    "${a_second:-0}" $((status != 0)) "${edges:-0}" "${all:-0}" $((${edges:-0} * 100 / (${all:-0} > 0 ? all : 1)))
   if [ $status != 0 ]; then
     failed=1
     tail -n 60 "$log"

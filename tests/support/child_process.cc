@@ -45,6 +45,7 @@ ChildProcess::ChildProcess(const std::function<int()>& work) {
 }
 
 void ChildProcess::Signal(int number) const {
+  if (pid_ <= 0) return;  // it has ended; -1 would be every process that there is
   ::kill(pid_, number);
   int status = 0;
   if (number == SIGSTOP) ::waitpid(pid_, &status, WUNTRACED);

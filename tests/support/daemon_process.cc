@@ -77,6 +77,7 @@ void DaemonProcess::Start() {
   int out[2];
   if (::pipe2(out, O_CLOEXEC) != 0) std::abort();
   pid_ = Spawn(KvistdCommand(dir_, settings_, config_, before_), out[1]);
+  end_.reset();
   ::close(out[1]);
   std::string said;
   pollfd ready{out[0], POLLIN, 0};
@@ -94,6 +95,7 @@ void DaemonProcess::Start() {
 }
 
 void DaemonProcess::Signal(int number) const {
+  if (pid_ <= 0) return;  // it has ended; -1 would be every process that there is
   ::kill(pid_, number);
   int status = 0;
   if (number == SIGSTOP) ::waitpid(pid_, &status, WUNTRACED);  // until all its threads stand
@@ -101,22 +103,24 @@ void DaemonProcess::Signal(int number) const {
 
 std::optional<int> DaemonProcess::Ended() {
   int status = 0;
-  if (pid_ < 0 || ::waitpid(pid_, &status, WNOHANG) != pid_) return std::nullopt;
-  pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  if (pid_ > 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) {
+    pid_ = -1;
+    end_ = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  return end_;
 }
 
-void DaemonProcess::Kill() {
-  ::kill(pid_, SIGKILL);
-  Reap(pid_);
-  pid_ = -1;
-}
+void DaemonProcess::Kill() { End(SIGKILL); }
 
-int DaemonProcess::Terminate() {
-  ::kill(pid_, SIGTERM);
-  const int status = Reap(pid_);
-  pid_ = -1;
-  return status;
+int DaemonProcess::Terminate() { return End(SIGTERM); }
+
+int DaemonProcess::End(int number) {
+  if (!end_.has_value()) {
+    ::kill(pid_, number);
+    end_ = Reap(pid_);
+    pid_ = -1;
+  }
+  return *end_;
 }
 
 size_t DaemonProcess::OpenFds() const {

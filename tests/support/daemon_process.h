@@ -35,7 +35,7 @@ class DaemonProcess {
   int Terminate();                // SIGTERM; its exit status
   void Signal(int number) const;  // SIGSTOP: returns when all its threads stand
   void Start();                   // again, after it has ended
-  // How it has ended by itself, as RunProgram says it; nothing while it runs. Reaps it.
+  // How it has ended, as RunProgram says it; nothing while it runs. Reaps it.
   std::optional<int> Ended();
   pid_t pid() const { return pid_; }
   std::string socket() const { return dir_ + "/engine.sock"; }
@@ -45,11 +45,14 @@ class DaemonProcess {
   uint64_t ResidentBytes() const;
 
  private:
+  int End(int number);
+
   std::string dir_;
   std::vector<std::string> settings_;
   std::string config_;
   std::string before_;
   pid_t pid_ = -1;
+  std::optional<int> end_;
 };
 
 // Runs a program with its output captured. Returns the exit status (-signal when killed). One that has not ended within kRunMost, as a

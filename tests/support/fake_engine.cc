@@ -111,7 +111,9 @@ kvist_options FakeEngine::CommonOptions() const {
   o.deadline_us = options_.deadline_us;
   o.space.struct_size = sizeof o.space;
   o.space.model = options_.model.c_str();
-  o.space.kv_dtype = "u8";
+  o.space.revision = options_.revision.c_str();
+  o.space.kv_dtype = options_.kv_dtype.c_str();
+  o.space.layout = options_.layout.c_str();
   o.space.layers = options_.layers;
   o.space.page_tokens = kPageTokens;
   o.space.chunk_tokens = kChunkTokens;

@@ -24,6 +24,7 @@ class FakeEngine {
     std::string socket;
     std::string instance = "fake";
     std::string model = "fake-model";
+    std::string revision = "", kv_dtype = "u8", layout = "";  // what its KV is, beside its sizes
     uint32_t ranks = 1;
     uint32_t first_rank = 0, end_rank = UINT32_MAX;  // those of this process: [first_rank, end_rank) of them
     uint32_t pages = 64;
@@ -53,8 +54,7 @@ class FakeEngine {
 
   Status status;  // of connecting; everything below needs ok()
 
-  // The keys of prompt `prompt`, `chunks` of them. Prompts with equal number / 1000 share their first two chunks.
-  // What Keys are made of.
+  // The tokens of prompt `prompt`, `chunks` chunks of them, and their keys. Prompts with equal number / 1000 share their first two chunks.
   static std::vector<uint32_t> Tokens(uint32_t prompt, uint32_t chunks);
   std::vector<kvist_key> Keys(uint32_t prompt, uint32_t chunks) const;
 
