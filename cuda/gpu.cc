@@ -74,17 +74,18 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAl
                                   [&](const MappedAllocation& mapped) { return mapped.of.handle == allocation.handle; });
   if (found != imports_.end()) {
     // Of a living process it is the same memory; of dead ones only the name is.
-    std::erase_if(found->pidfds, [](const UniqueFd& of) { return HasEnded(of.get()); });
+    std::erase_if(found->owners, [](const std::weak_ptr<const Owner>& of) {
+      const std::shared_ptr<const Owner> owner = of.lock();
+      return owner == nullptr || HasEnded(owner->pidfd.get());
+    });
     std::shared_ptr<const ImportedMemory> memory = found->memory.lock();
-    if (found->pidfds.empty() || memory == nullptr) {
+    if (found->owners.empty() || memory == nullptr) {
       return absl::UnavailableError(
           "an earlier mapping of GPU memory under the same name, of a process that has ended, isn't closed yet: try again");
     }
-    found->pidfds.push_back(std::move(process));
-    return memory;
+    return OwnedBy(std::move(process), std::move(memory), &*found);
   }
   MappedAllocation mapped{allocation, {}, {}, {}};
-  mapped.pidfds.push_back(std::move(process));
   const Current current(*driver_, context_);
   const driver::Driver& driver = *driver_;
   if (const Result result =
@@ -108,7 +109,15 @@ absl::StatusOr<std::shared_ptr<const ImportedMemory>> Gpu::Import(const DeviceAl
     wake_.SignalAll();
   });
   place->memory = memory;
-  return memory;
+  return OwnedBy(std::move(process), std::move(memory), &*place);
+}
+
+// Its descriptor goes with what is returned, so that a client can't have more of them open than it has memory registered.
+std::shared_ptr<const ImportedMemory> Gpu::OwnedBy(UniqueFd pidfd, std::shared_ptr<const ImportedMemory> memory,
+                                                   MappedAllocation* mapped) {
+  const auto owner = std::make_shared<const Owner>(Owner{std::move(pidfd), std::move(memory)});
+  mapped->owners.push_back(owner);
+  return {owner, owner->memory.get()};
 }
 
 absl::Status Gpu::OpenFailed(Result result, const DeviceAllocation& allocation) const {

@@ -78,14 +78,21 @@ class Gpu {
   }
 
  private:
+  // Who has imported an allocation, as long as what it was given is held.
+  struct Owner {
+    UniqueFd pidfd;
+    std::shared_ptr<const ImportedMemory> memory;
+  };
   struct MappedAllocation {
     DeviceAllocation of;
-    std::vector<UniqueFd> pidfds;  // of those who import it
+    std::vector<std::weak_ptr<const Owner>> owners;  // some may have let go
     std::weak_ptr<const ImportedMemory> memory;
     ImportedMemory mapped;
   };
   using Place = std::list<MappedAllocation>::iterator;
   Gpu(std::shared_ptr<const driver::Driver> driver, driver::Device device, const driver::Uuid& uuid);
+  static std::shared_ptr<const ImportedMemory> OwnedBy(UniqueFd pidfd, std::shared_ptr<const ImportedMemory> memory,
+                                                       MappedAllocation* mapped);
   absl::Status OpenFailed(driver::Result result, const DeviceAllocation& allocation) const;
   void Close();  // the closing thread
 

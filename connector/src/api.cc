@@ -17,6 +17,8 @@ struct kvist_client {
 };
 struct kvist_chain {
   kvist::KeyChain impl;
+  // Something of the prompt isn't in it (no memory): what comes later would be hashed as if it followed what came before, and named wrongly.
+  bool broken = false;
 };
 
 static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key) == alignof(kvist::ChunkKey),
@@ -29,6 +31,10 @@ using kvist::connector::ReportThrown;
 
 kvist_status Missing(const char* what) {
   return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
+}
+
+kvist_status Broken() {
+  return Report(absl::FailedPreconditionError("an earlier call of this chain failed, so its keys end there: begin another one"));
 }
 
 kvist_status Started(const absl::StatusOr<kvist_op>& started, kvist_op* op) {
@@ -79,15 +85,23 @@ void kvist_chain_destroy(kvist_chain* chain) { delete chain; }
 
 kvist_status kvist_chain_append(kvist_chain* chain, const uint32_t* tokens, size_t count) try {
   if (chain == nullptr || (tokens == nullptr && count > 0)) return Missing("chain or tokens");
+  if (chain->broken) return Broken();
   chain->impl.Append({tokens, count});
   return KVIST_OK;
-} catch (...) { return ReportThrown(); }
+} catch (...) {
+  chain->broken = true;
+  return ReportThrown();
+}
 
 kvist_status kvist_chain_bind(kvist_chain* chain, const void* extra, size_t size) try {
   if (chain == nullptr || (extra == nullptr && size > 0) || size > UINT32_MAX) return Missing("chain or extra");
+  if (chain->broken) return Broken();
   chain->impl.Bind({static_cast<const char*>(extra), size});
   return KVIST_OK;
-} catch (...) { return ReportThrown(); }
+} catch (...) {
+  chain->broken = true;
+  return ReportThrown();
+}
 
 const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count) {
   if (count != nullptr) *count = chain == nullptr ? 0 : chain->impl.keys().size();
@@ -102,7 +116,10 @@ kvist_status kvist_connect(const kvist_options* options, kvist_client** client) 
   return KVIST_OK;
 } catch (...) { return ReportThrown(); }
 
-void kvist_disconnect(kvist_client* client) { delete client; }
+kvist_status kvist_disconnect(kvist_client* client) try {
+  const std::unique_ptr<kvist_client> ends(client);
+  return client == nullptr ? KVIST_OK : Report(client->impl->End());
+} catch (...) { return ReportThrown(); }
 
 kvist_connection kvist_connection_state(const kvist_client* client, uint8_t space_digest[32]) {
   return client == nullptr ? KVIST_RECONNECTING : client->impl->connection(space_digest);
@@ -227,6 +244,11 @@ kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kv
 kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) try {
   if (client == nullptr || result == nullptr || result->struct_size < sizeof *result)
     return Missing("client or kvist_result");
+  // Also when something is thrown: then nothing is known of the pages.
+  const size_t size = result->struct_size;
+  *result = {};
+  result->struct_size = size;
+  result->status = KVIST_INTERNAL;
   return Report(client->impl->Wait(op, layers, timeout_us, result));
 } catch (...) { return ReportThrown(); }
 

@@ -1,12 +1,14 @@
 #include "connector/src/client.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -60,18 +62,29 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const kvist_options& opti
     KVIST_RETURN_IF_ERROR(client->registration_.ProbeLocally());
     client->registration_.probed = true;
   }
+  // Signals are for the engine's own threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::optional<std::system_error> no_thread;
   try {
     client->keeper_ = std::thread([raw = client.get()] { raw->Keep(); });
-  } catch (const std::system_error& error) {
+  } catch (const std::system_error& error) { no_thread = error; }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (no_thread.has_value()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("kvist_connect needs one thread of its own, and there is none to be had (", error.what(),
+        absl::StrCat("kvist_connect needs one thread of its own, and there is none to be had (", no_thread->what(),
                      "): raise the limits of threads (ulimit -u, pids.max of the cgroup) or of memory (ulimit -v)"));
   }
   ::pthread_setname_np(client->keeper_.native_handle(), "kvist-keeper");
   return client;
 }
 
-Client::~Client() {
+Client::~Client() { End().IgnoreError(); }
+
+absl::Status Client::End() {
+  if (!keeper_.joinable()) return absl::OkStatus();  // it has ended
+  bool quiet = true;
   // What is in flight is given up; the pages must be quiet before the caller may free them, but nobody waits for ever.
   const int64_t deadline = DeadlineNanos(0);
   std::vector<Op> ops;
@@ -91,20 +104,27 @@ Client::~Client() {
       cancel.cell = op.ticket.cell;
       cancel.sequence = op.ticket.sequence;
       op.link->Tell(cancel);
-      op.link->Await(op.ticket, UINT32_MAX, deadline, Link::kNoSpin);
+      quiet = Link::Over(op.ticket, op.link->Await(op.ticket, UINT32_MAX, deadline, Link::kNoSpin), UINT32_MAX) && quiet;
     }
     op.link->ReleaseStreams(op.ticket);
   }
-  if (keeper_.joinable()) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
-    keeper_.join();
-  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(stop_.get(), &one, sizeof one);
+  keeper_.join();
+  if (quiet) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      "kvistd stands still in the middle of a load, and may go on with it: keep the memory as it is while that kvistd lives");
 }
 
 bool Client::Pause(int64_t nanos) {
   pollfd stop{stop_.get(), POLLIN, 0};
-  return ::poll(&stop, 1, static_cast<int>(nanos / 1'000'000)) == 0;
+  const int64_t until = MonotonicNanos() + nanos;
+  // A signal that reaches this thread all the same must not end it: then the client would never connect again.
+  for (int64_t left = nanos; left > 0; left = until - MonotonicNanos()) {
+    const int ready = ::poll(&stop, 1, static_cast<int>(left / 1'000'000 + 1));
+    if (ready >= 0 || errno != EINTR) return ready == 0;
+  }
+  return true;
 }
 
 void Client::SetLink(std::shared_ptr<Link> link, kvist_connection state) {

@@ -30,7 +30,10 @@ class Client {
  public:
   // Errors: see kvist_connect.
   static absl::StatusOr<std::unique_ptr<Client>> Create(const kvist_options& options);
-  ~Client();
+  ~Client();  // End
+  // Gives up what is in flight, waits until no copy touches the pages, within the default deadline, and ends the session; once.
+  // Errors: DeadlineExceeded  a load may go on all the same.
+  absl::Status End();
 
   absl::Status Lookup(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us, kvist_hit* hit);
   absl::StatusOr<kvist_op> LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us);

@@ -42,7 +42,8 @@ absl::StatusOr<kvist_op> Client::Begin(shm::Entry* entry, Kind kind, std::span<c
   if (after.what < KVIST_AFTER_NOTHING || after.what > KVIST_AFTER_LAYERS)
     return absl::InvalidArgumentError(absl::StrCat("after is ", after.what, ", which is no kvist_after"));
   if (after.what != KVIST_AFTER_NOTHING) {
-    KVIST_RETURN_IF_ERROR(link->HasStreams());
+    // Before anything is submitted.
+    KVIST_RETURN_IF_ERROR(after.what == KVIST_AFTER_STREAM ? link->MayGive(after.stream) : link->HasStreams());
     entry->flags |= shm::kAfterStream;
   }
   entry->keys = static_cast<uint32_t>(keys.size());

@@ -121,10 +121,14 @@ driver::Address EngineGpu::Board::AddressOf(const std::atomic<uint64_t>& word) c
                                           reinterpret_cast<const std::byte*>(memory_->header()));
 }
 
+absl::Status EngineGpu::Board::MayGive(driver::Stream stream) {
+  const Current current(*gpu_->driver_, gpu_->context_);
+  return gpu_->NotCapturing(stream);
+}
+
 absl::Status EngineGpu::Board::Wait(driver::Stream stream, const std::atomic<uint64_t>& word, uint64_t value) {
   const driver::Driver& driver = *gpu_->driver_;
   const Current current(driver, gpu_->context_);
-  KVIST_RETURN_IF_ERROR(gpu_->NotCapturing(stream));
   KVIST_RETURN_IF_ERROR(
       driver.Check(driver->StreamWaitValue64(stream, AddressOf(word), value, driver::kWaitValueGeq), "cuStreamWaitValue64"));
   Given(stream);
@@ -134,7 +138,6 @@ absl::Status EngineGpu::Board::Wait(driver::Stream stream, const std::atomic<uin
 absl::Status EngineGpu::Board::Write(driver::Stream stream, std::atomic<uint64_t>* word, uint64_t value) {
   const driver::Driver& driver = *gpu_->driver_;
   const Current current(driver, gpu_->context_);
-  KVIST_RETURN_IF_ERROR(gpu_->NotCapturing(stream));
   KVIST_RETURN_IF_ERROR(
       driver.Check(driver->StreamWriteValue64(stream, AddressOf(*word), value, 0), "cuStreamWriteValue64"));
   Given(stream);
@@ -144,15 +147,14 @@ absl::Status EngineGpu::Board::Write(driver::Stream stream, std::atomic<uint64_t
 // The context is current. An event for each: streams come and go, and their handles are given again.
 void EngineGpu::Board::Given(driver::Stream stream) {
   const driver::Driver& driver = *gpu_->driver_;
+  driver::Event event = nullptr;
+  const bool made = driver->EventCreate(&event, driver::kEventDisableTiming) == driver::Result::kSuccess;
+  // Without the mutex: it blocks while the stream's queue is full.
+  const bool follows = made && driver->EventRecord(event, stream) == driver::Result::kSuccess;
   MutexLock lock(&mutex_);
   ForgetPassed();
-  driver::Event event = nullptr;
-  bool followed = driver->EventCreate(&event, driver::kEventDisableTiming) == driver::Result::kSuccess;
-  if (followed) {
-    given_.push_back(event);
-    followed = driver->EventRecord(event, stream) == driver::Result::kSuccess;
-  }
-  unknown_ |= !followed;
+  if (made) given_.push_back(event);
+  unknown_ |= !follows;
 }
 
 void EngineGpu::Board::ForgetPassed() {

@@ -59,7 +59,10 @@ class EngineGpu {
 
 class EngineGpu::Board {
  public:
-  // Has a stream wait until `word` (of the session's memory) has come to `value`, or write it there when it comes to this. Errors: the driver's.
+  // Whether a stream can be given anything. Errors: FailedPrecondition  it captures a graph; the driver's.
+  absl::Status MayGive(cuda::driver::Stream stream);
+  // Has a stream wait until `word` (of the session's memory) has come to `value`, or write it there when it comes to this: it was asked whether it may be given
+  // anything. Block while the stream's queue is full. Errors: the driver's.
   absl::Status Wait(cuda::driver::Stream stream, const std::atomic<uint64_t>& word, uint64_t value);
   absl::Status Write(cuda::driver::Stream stream, std::atomic<uint64_t>* word, uint64_t value);
 

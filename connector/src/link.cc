@@ -29,8 +29,9 @@ constexpr int64_t kKeyNanos = 200;
 constexpr uint32_t kSpinKeysMax = 1000;
 constexpr uint32_t kSpinPaysMax = 8;
 constexpr int64_t kGpuHandshakeNanos = 20'000'000'000;
-// So many entries lie in the ring unheard at most: the rest is for those who want an answer now.
+// So much of the ring and of the arena lies unheard at most: the rest is for those who want an answer now.
 constexpr uint32_t kUnheardMax = shm::kEntries / 8;
+constexpr uint64_t kUnheardBytesMax = shm::kArenaBytes.value / 8;
 
 const std::atomic<uint32_t>* FutexWord(const shm::Cell& cell) {
   return reinterpret_cast<const std::atomic<uint32_t>*>(&cell.progress);
@@ -154,7 +155,10 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
   size_t size = 0;
   for (const auto& part : arguments) size += part.size();
   const std::optional<std::span<std::byte>> room = ring_->Reserve(size, entry);
-  if (!room.has_value()) return false;
+  if (!room.has_value()) {
+    WakeForUnheard();  // which may be what takes the room
+    return false;
+  }
   std::byte* out = room->data();
   for (const auto& part : arguments) {
     if (!part.empty()) std::memcpy(out, part.data(), part.size());
@@ -162,14 +166,22 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
   }
   const bool has_time = entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint ||
                         entry->opcode == shm::Opcode::kPrefill;
-  if (has_time && unheard_ < kUnheardMax) {
+  if (has_time && unheard_ < kUnheardMax && unheard_bytes_ + size <= kUnheardBytesMax) {
     ring_->Leave(*entry);
     ++unheard_;
+    unheard_bytes_ += size;
   } else {
     ring_->Submit(*entry);
     unheard_ = 0;
+    unheard_bytes_ = 0;
   }
   return true;
+}
+
+void Link::WakeForUnheard() {
+  if (unheard_ > 0 && !failed()) ring_->Wake();
+  unheard_ = 0;
+  unheard_bytes_ = 0;
 }
 
 absl::StatusOr<Link::Ticket> Link::Begin(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments,
@@ -272,21 +284,29 @@ absl::Status Link::HasStreams() const {
 }
 
 absl::Status Link::WaitOnStream(Ticket ticket, uint32_t layers, void* stream) {
-  KVIST_RETURN_IF_ERROR(HasStreams());
+  KVIST_RETURN_IF_ERROR(MayGive(stream));
   const auto wanted = static_cast<uint32_t>(std::min<uint64_t>(layers, shm::kLayersOfAll));
   return board_->Wait(static_cast<cuda::driver::Stream>(stream), cell(ticket).stream_progress,
                       shm::PackProgress(ticket.sequence, shm::Phase::kPending, wanted));
 }
 
-absl::Status Link::PagesReady(Ticket ticket, uint32_t layers, void* stream) {
+absl::Status Link::MayGive(void* stream) {
   KVIST_RETURN_IF_ERROR(HasStreams());
+  return board_->MayGive(static_cast<cuda::driver::Stream>(stream));
+}
+
+absl::Status Link::PagesReady(Ticket ticket, uint32_t layers, void* stream) {
+  KVIST_RETURN_IF_ERROR(MayGive(stream));
   const uint64_t value = shm::PackReady(ticket.sequence, layers);
-  MutexLock lock(&mutex_);  // until it is given: the cell stays this operation's so long
-  if (!busy_[ticket.cell] || sequences_[ticket.cell] != ticket.sequence) return absl::OkStatus();  // it is over
-  if (to_be_written_[ticket.cell] != 0 && shm::HasReached(to_be_written_[ticket.cell], value))
-    return absl::InvalidArgumentError("pages are ready for growing numbers of layers");
-  // Before it is tried: what fails may have been given all the same, and then the cell is never used again.
-  to_be_written_[ticket.cell] = value;
+  {
+    MutexLock lock(&mutex_);
+    if (!busy_[ticket.cell] || sequences_[ticket.cell] != ticket.sequence) return absl::OkStatus();  // it is over
+    if (to_be_written_[ticket.cell] != 0 && shm::HasReached(to_be_written_[ticket.cell], value))
+      return absl::InvalidArgumentError("pages are ready for growing numbers of layers");
+    // The cell stays this operation's until that is written. Before it is tried: what fails may have been given all the same.
+    to_be_written_[ticket.cell] = value;
+  }
+  // Without the mutex: the driver blocks while the stream's queue is full, which may be waiting for what the keeper releases.
   return board_->Write(static_cast<cuda::driver::Stream>(stream), &memory_->cell(ticket.cell)->ready, value);
 }
 
@@ -330,7 +350,9 @@ void Link::Forget(Ticket ticket, shm::Opcode opcode) {
 }
 
 void Link::Abandon(Ticket ticket) {
-  // Release: the engine's later writes to the pages come after this; the daemon looks after it has copied.
+  MutexLock lock(&mutex_);
+  if (!busy_[ticket.cell] || sequences_[ticket.cell] != ticket.sequence) return;  // over, and the cell perhaps another one's
+  // seq_cst: the engine's later writes to the pages come after this; the daemon looks after it has copied.
   memory_->cell(ticket.cell)->abandoned.store(1, std::memory_order_seq_cst);
 }
 
@@ -342,8 +364,7 @@ bool Link::has_forgotten() const {
 void Link::Sweep() {
   MutexLock lock(&mutex_);
   SweepLocked();
-  if (unheard_ > 0 && !failed()) ring_->Wake();
-  unheard_ = 0;
+  WakeForUnheard();
 }
 
 void Link::SweepLocked() {

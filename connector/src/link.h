@@ -70,7 +70,10 @@ class Link {
   absl::Status HasStreams() const;
   // Has a stream wait until `layers` layers are there, or the operation has ended or was released. Errors: those, and the driver's.
   absl::Status WaitOnStream(Ticket ticket, uint32_t layers, void* stream);
-  // The pages of the first `layers` layers are ready when `stream` comes to this. Errors: the same.
+  // Whether a stream can be given anything. Errors: those, the driver's, and FailedPrecondition  it captures a graph.
+  absl::Status MayGive(void* stream);
+  // The pages of the first `layers` layers are ready when `stream` comes to this. May block as the driver does, where the stream's queue is full.
+  // Errors: the same.
   absl::Status PagesReady(Ticket ticket, uint32_t layers, void* stream);
   // The engine needs the bus until then.
   void ClaimBus(int64_t until_nanos);
@@ -100,6 +103,8 @@ class Link {
   // Whether streams have written to a cell all that they were told to.
   bool StreamsAreThrough(uint32_t cell) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Has the daemon hear what was left in the ring.
+  void WakeForUnheard() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether there was room.
   bool SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,6 +132,7 @@ class Link {
   std::vector<Forgotten> forgotten_ ABSL_GUARDED_BY(mutex_);
   std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees, releases, cancels
   uint32_t unheard_ ABSL_GUARDED_BY(mutex_) = 0;            // entries left in the ring since the daemon was last woken
+  uint64_t unheard_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the arena, that they take
 };
 
 }  // namespace kvist::connector

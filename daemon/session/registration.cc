@@ -6,6 +6,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -232,6 +235,7 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
 absl::Status CheckDeviceRegions(const v1::KvMemory& described) {
   KVIST_RETURN_IF_ERROR(InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1,
                                 shm::kDeviceRegionsMax));
+  std::map<std::string, std::shared_ptr<const cuda::ImportedMemory>> imports;  // by handle: many regions lie in one allocation
   for (int i = 0; i < described.device_regions_size(); ++i) {
     const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     const auto field = [&](const char* name) { return absl::StrCat("device_regions[", i, "].", name); };
@@ -267,8 +271,9 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
     std::memcpy(allocation.handle.bytes.data(), region.handle().data(), allocation.handle.bytes.size());
     allocation.pid_there = region.pid();
     KVIST_ASSIGN_OR_RETURN(memory->gpu, gpus->Use(uuid));
-    KVIST_ASSIGN_OR_RETURN(std::shared_ptr<const cuda::ImportedMemory> imported,
-                           memory->gpu->Import(allocation, peer.pidfd.get()));
+    std::shared_ptr<const cuda::ImportedMemory>& known = imports[region.handle()];
+    if (known == nullptr) { KVIST_ASSIGN_OR_RETURN(known, memory->gpu->Import(allocation, peer.pidfd.get())); }
+    std::shared_ptr<const cuda::ImportedMemory> imported = known;
     if (region.offset() > imported->length.value || region.length() > imported->length.value - region.offset()) {
       return absl::InvalidArgumentError(absl::StrCat("device_regions[", i, "] is [", region.offset(), ", +", region.length(),
                                                      ") of an allocation of ", imported->length.value, " bytes"));

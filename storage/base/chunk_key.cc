@@ -123,6 +123,7 @@ void KeyChain::Bind(std::string_view extra_key) {
   const auto n = static_cast<uint32_t>(extra_key.size());
   const auto* prefix = reinterpret_cast<const std::byte*>(&n);
   const auto* body = reinterpret_cast<const std::byte*>(extra_key.data());
+  extra_.reserve(extra_.size() + sizeof n + extra_key.size());  // both or neither
   extra_.insert(extra_.end(), prefix, prefix + sizeof n);
   extra_.insert(extra_.end(), body, body + extra_key.size());
   ++extra_count_;

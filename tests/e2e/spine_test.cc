@@ -2,13 +2,19 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "tests/support/child_process.h"
 #include "tests/support/daemon_process.h"
@@ -73,6 +79,55 @@ TEST_CASE("A client that waits for ever for a kvistd is connected when one has c
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
   engine.join();
   CHECK(connection == KVIST_CONNECTED);
+}
+
+TEST_CASE("Signals that reach the connector's threads don't keep a client from connecting again") {
+  struct sigaction heard {};
+  heard.sa_handler = [](int) {};
+  struct sigaction before {};
+  REQUIRE(::sigaction(SIGUSR1, &heard, &before) == 0);
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 4);
+  for (int death = 0; death < 3; ++death) {
+    daemon.Kill();
+    int signalled = 0;
+    for (int i = 0; i < 50; ++i) {
+      for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+        std::string name;
+        std::getline(std::ifstream(task.path() / "comm"), name);
+        if (name != "kvist-keeper") continue;
+        signalled += ::syscall(SYS_tgkill, ::getpid(), std::stoi(task.path().filename()), SIGUSR1) == 0;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    CHECK(signalled >= 50);
+    daemon.Start();
+    REQUIRE(engine.scheduler().WaitConnected(10'000'000).ok());
+    REQUIRE(engine.worker(0).WaitConnected(10'000'000).ok());
+    CHECK(engine.StoreAll(keys).status == KVIST_OK);
+    CHECK(engine.scheduler().Lookup(keys, 0).chunks == 4);
+  }
+  REQUIRE(::sigaction(SIGUSR1, &before, nullptr) == 0);
+}
+
+TEST_CASE("Any number of large hints leaves room for who wants an answer") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 4);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  const std::vector<kvist_key> many(4096);
+  for (int round = 0; round < 20; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // kvistd sleeps by then
+    for (int hint = 0; hint < 40; ++hint) CHECK(engine.scheduler().SessionEnded(many).ok());  // together more than the arena
+    const kvist::Hit hit = engine.scheduler().Lookup(keys, 0, 900'000);
+    CHECK(hit.status == KVIST_OK);
+    CHECK(hit.chunks == 4);
+  }
 }
 
 TEST_CASE("A chunk of several ranks is a hit only when all have stored it") {

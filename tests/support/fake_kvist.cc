@@ -261,9 +261,10 @@ kvist_status kvist_connect(const kvist_options* options, kvist_client** client) 
   Probe(c, memory);
   return KVIST_OK;
 }
-void kvist_disconnect(kvist_client* client) {
+kvist_status kvist_disconnect(kvist_client* client) {
   if (client->data != nullptr) munmap(client->data, client->bytes);
   delete client;
+  return KVIST_OK;
 }
 kvist_connection kvist_connection_state(const kvist_client*, uint8_t*) {
   return world.behaviour.away ? KVIST_RECONNECTING : KVIST_CONNECTED;

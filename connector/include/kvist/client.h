@@ -10,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace kvist {
@@ -32,7 +33,12 @@ class Chain {
     kvist_chain* chain = nullptr;
     if (kvist_chain_create(&options, &chain) == KVIST_OK) chain_.reset(chain);
   }
-  void Append(std::span<const uint32_t> tokens) { kvist_chain_append(chain_.get(), tokens.data(), tokens.size()); }
+  // After an error keys() grows no more.
+  Status Append(std::span<const uint32_t> tokens) {
+    return Status::Of(kvist_chain_append(chain_.get(), tokens.data(), tokens.size()));
+  }
+  // What belongs to the chunk that is filling and isn't a token (an image's hash); see kvist_chain_bind.
+  Status Bind(std::string_view extra) { return Status::Of(kvist_chain_bind(chain_.get(), extra.data(), extra.size())); }
   std::span<const kvist_key> keys() const {
     size_t count = 0;
     const kvist_key* keys = kvist_chain_keys(chain_.get(), &count);
@@ -209,8 +215,7 @@ class Client {
     return kvist_swap_in(client_.get(), &args, &op) == KVIST_OK ? op : 0;
   }
   kvist_result Wait(kvist_op op, int64_t timeout_us, uint32_t layers = KVIST_ALL_LAYERS) {
-    kvist_result result{};
-    result.struct_size = sizeof result;
+    kvist_result result = Unknown();
     kvist_wait(client_.get(), op, layers, timeout_us, &result);
     return result;
   }
@@ -223,8 +228,7 @@ class Client {
   }
   Status BusBusy(int64_t for_us) { return Status::Of(kvist_bus_busy(client_.get(), for_us)); }
   kvist_result Poll(kvist_op op) {
-    kvist_result result{};
-    result.struct_size = sizeof result;
+    kvist_result result = Unknown();
     kvist_poll(client_.get(), op, &result);
     return result;
   }
@@ -235,6 +239,12 @@ class Client {
   explicit operator bool() const { return client_ != nullptr; }
 
  private:
+  static kvist_result Unknown() {  // until something is known
+    kvist_result result{};
+    result.struct_size = sizeof result;
+    result.status = KVIST_INTERNAL;
+    return result;
+  }
   static kvist_swap_args SwapArgs(const Allocation& allocation, uint32_t first_chunk, uint32_t chunk_count,
                                   std::span<const uint32_t> pages, uint32_t first_layer, uint32_t layer_count, After after) {
     return {sizeof(kvist_swap_args),

@@ -220,8 +220,10 @@ typedef struct kvist_options {
  * Errors: INVALID_ARGUMENT, FAILED_PRECONDITION (version, wrong probe page, an instance with another space), PERMISSION_DENIED
  * (of the socket, or of process_regions), RESOURCE_EXHAUSTED (no descriptors or no thread for the client's own). */
 KVIST_API kvist_status kvist_connect(const kvist_options* options, kvist_client** client);
-/* Ends the session: cancels what is in flight, waits (bounded by the default deadline) until no copy touches the pages, frees. */
-KVIST_API void kvist_disconnect(kvist_client* client);
+/* Ends the session: cancels what is in flight, waits (bounded by the default deadline) until no copy touches the pages, frees; the client is gone
+ * whatever is returned. Errors: DEADLINE_EXCEEDED  kvistd stands still in the middle of a load and may go on with it: memory that it reaches through
+ * process_regions or cuda_regions must stay as it is while that kvistd lives. */
+KVIST_API kvist_status kvist_disconnect(kvist_client* client);
 
 typedef enum kvist_connection { KVIST_CONNECTED = 0, KVIST_RECONNECTING = 1, KVIST_REFUSED = 2 } kvist_connection;
 /* Whether a daemon serves this client now; `space_digest` (may be NULL) gets the 32 bytes of the last Welcome. */

@@ -214,7 +214,7 @@ _PROMPT = {  # never block: called with the interpreter's lock held, because giv
 }
 _WAITING = {  # wait up to a deadline, or call back: the interpreter runs other threads meanwhile
     "kvist_connect": (c_int, [POINTER(Options), POINTER(c_void_p)]),
-    "kvist_disconnect": (None, [c_void_p]),
+    "kvist_disconnect": (c_int, [c_void_p]),
     "kvist_wait_connected": (c_int, [c_void_p, c_int64]),
     "kvist_lookup": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32, c_int64, c_int64, POINTER(Hit)]),
     "kvist_lookup_result": (c_int, [c_void_p, c_uint64, c_int64, POINTER(Hit)]),

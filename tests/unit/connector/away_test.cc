@@ -102,6 +102,17 @@ TEST_CASE("Client without a daemon misses at once and says so") {
   CHECK(client.WaitConnected(1000).code == KVIST_DEADLINE_EXCEEDED);
 }
 
+TEST_CASE("What isn't known of an operation is never said to be well") {
+  kvist::Client none;
+  CHECK(none.Wait(1, 1000).status == KVIST_INTERNAL);
+  CHECK(none.Poll(1).status == KVIST_INTERNAL);
+  CHECK(none.Poll(1).pages_released == 0);
+  Engine engine;
+  kvist::Client client;
+  REQUIRE(kvist::Client::Connect(engine.options, &client).ok());
+  CHECK(client.Wait(12345, 1000).status == KVIST_INVALID_ARGUMENT);
+}
+
 TEST_CASE("kvist_wait_connected waits as long as it is told; 0 only asks") {
   Engine engine;
   kvist_client* client = nullptr;
@@ -130,6 +141,13 @@ TEST_CASE("What is thrown behind the C ABI is a status there") {
     REQUIRE(::setrlimit(RLIMIT_AS, &before) == 0);
     CHECK(status == KVIST_RESOURCE_EXHAUSTED);
     CHECK(std::string(kvist_error()) == "out of memory");
+    // What is lost is missing in every later key: there are none.
+    size_t keys = 0, later = 0;
+    (void)kvist_chain_keys(chain, &keys);
+    CHECK(kvist_chain_append(chain, tokens.data(), 1) == KVIST_FAILED_PRECONDITION);
+    CHECK(kvist_chain_bind(chain, "image", 5) == KVIST_FAILED_PRECONDITION);
+    (void)kvist_chain_keys(chain, &later);
+    CHECK(later == keys);
   }
   kvist_chain_destroy(chain);
 }
