@@ -1,5 +1,4 @@
 // kvist-controller: the controller's API over several kvistds, until a signal ends it. It keeps nothing, so any number may run.
-#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
@@ -25,6 +24,7 @@
 #include "daemon/endpoint/tls_files_in_force.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
+#include "daemon/process.h"
 #include "daemon/rpc/admin_server.h"
 #include "daemon/rpc/grpc_log.h"
 #include "daemon/rpc/tls_server.h"
@@ -90,9 +90,9 @@ absl::StatusOr<Servers> Serve(const ControllerOptions& options) {
 
 int Run(const ControllerOptions& options) {
   SetUpLogging(options.log);
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, nullptr);  // a reader of our output that is gone is an error there, not an end
+  LeaveNoCore();
+  IgnoreBrokenPipes();
+  RaiseDescriptorLimit();
   const absl::StatusOr<std::unique_ptr<MainLoop>> loop = MainLoop::Create();
   if (!loop.ok()) {
     spdlog::error("{}", std::string(loop.status().message()));

@@ -3,10 +3,7 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <exception>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <utility>
@@ -17,12 +14,14 @@
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
 #include "daemon/controller/node_name.h"
+#include "daemon/kept_file.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/status.h"
 
 namespace kvist::daemon {
 namespace {
 
+constexpr size_t kFileMax = 1 << 20;
 constexpr char kControllerSocketName[] = "controller.sock";
 constexpr absl::string_view kSections[] = {"controller", "tls", "roles", "log", "nodes"};
 
@@ -164,11 +163,10 @@ absl::StatusOr<ControllerOptions> ParseControllerOptions(absl::string_view text,
 absl::StatusOr<ControllerOptions> LoadControllerOptions(const std::string& file, const std::vector<std::string>& nodes) {
   std::string text;
   if (!file.empty()) {
-    std::ifstream in(file);
-    if (!in) return ErrnoStatus(absl::StrCat("can't read the configuration ", file), errno);
-    in.peek();  // a directory can be opened, but not read
-    if (in.bad()) return absl::InvalidArgumentError(absl::StrCat("can't read the configuration ", file));
-    text.assign(std::istreambuf_iterator<char>(in), {});
+    absl::StatusOr<std::string> read = ReadKeptFile(file, kFileMax);
+    if (!read.ok())
+      return absl::Status(read.status().code(), absl::StrCat("can't read the configuration ", file, ": ", read.status().message()));
+    text = *std::move(read);
   }
   return ParseControllerOptions(text, file, nodes);
 }

@@ -3,6 +3,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "storage/base/log_subject.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::daemon {
 namespace {
@@ -32,15 +34,16 @@ std::string LevelOf(const spdlog::details::log_msg& message) {
 
 std::string WithoutControls(spdlog::string_view_t text) {
   std::string line;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      line += c;
-    } else if (c == '\n') {
+  const absl::string_view all(text.data(), text.size());
+  for (size_t i = 0; i < all.size();) {
+    const size_t control = ControlAt(all, i);
+    if (control == 0) line += all[i];
+    if (all[i] == '\n') {
       line += "\\n";
     } else {
-      line += absl::StrFormat("\\x%02x", byte);
+      for (size_t k = 0; k < control; ++k) line += absl::StrFormat("\\x%02x", static_cast<unsigned char>(all[i + k]));
     }
+    i += std::max<size_t>(control, 1);
   }
   return line;
 }

@@ -1,16 +1,12 @@
 // kvistd: reads its configuration, holds its state directory, starts the daemon, and reloads until a signal ends it. Everything else
 // is behind wiring.h.
-#include <signal.h>
 #include <spdlog/spdlog.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -31,6 +27,7 @@
 #include "daemon/ctl/wrong_usage.h"
 #include "daemon/logging.h"
 #include "daemon/main_loop.h"
+#include "daemon/process.h"
 #include "daemon/progress_watch.h"
 #include "daemon/service_notify.h"
 #include "daemon/socket_dir.h"
@@ -49,31 +46,6 @@ constexpr int kThreads = 64;  // twice what it starts with: more come with engin
 enum ExitCode : int { kStopped = 0, kFailed = 1, kWrongConfig = 2 };
 
 constexpr absl::Duration kApplyTime = absl::Seconds(4);  // with the listener's time less than kvistctl waits
-
-// A reader of our output, or a peer on a socket, that is gone is an error there, not an end.
-void IgnoreBrokenPipes() {
-  struct sigaction ignore {};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, nullptr);
-}
-
-// A core would hold users' KV: what passes through buffers of ours, which no mapping leaves out, and keys of encryption. Nor may
-// anybody raise it again.
-void LeaveNoCore() {
-  const rlimit none{0, 0};
-  if (setrlimit(RLIMIT_CORE, &none) != 0)
-    spdlog::warn("RLIMIT_CORE: {}; a core dump would hold users' KV", std::strerror(errno));
-  // A handler that cores are piped to gets them all the same (core(5)); then of no memory.
-  std::ofstream("/proc/self/coredump_filter") << "0";
-}
-
-// The soft limit is low for the sake of programs that use select(), and a connection takes several descriptors.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);  // where it can't, the door says what is missing
-}
 
 std::string ServingStatus(const Options& options) {
   return absl::StrCat("serving engines on ", options.session.socket, ", operators on ", options.admin.socket);

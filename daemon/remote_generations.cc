@@ -1,19 +1,16 @@
 #include "daemon/remote_generations.h"
 
 #include <array>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
-#include <system_error>
+#include <string>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "daemon/kept_file.h"
 #include "storage/base/status.h"
 #include "storage/remote/object_name.h"
 
@@ -32,19 +29,17 @@ std::string HexOf(const SpaceDigest& digest) {
 
 absl::StatusOr<RemoteGenerations> RemoteGenerations::Open(const std::string& path) {
   RemoteGenerations generations;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return generations;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return ErrnoStatus(absl::StrCat("can't read ", path), errno);
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  const absl::StatusOr<std::string> text = ReadKeptFile(path, kFileMax);
+  if (absl::IsNotFound(text.status())) return generations;
   const auto broken = [&] {
     return absl::DataLossError(
         absl::StrCat(path,
                      " isn't what kvistd wrote there: without it what was cleared could be found again in the "
                      "remote store. Restore it, or remove it and clear what must not come back once more"));
   };
-  if (text.size() > kFileMax) return broken();
-  std::vector<absl::string_view> lines = absl::StrSplit(text, '\n');
+  if (absl::IsResourceExhausted(text.status())) return broken();
+  KVIST_RETURN_IF_ERROR(text.status());
+  std::vector<absl::string_view> lines = absl::StrSplit(*text, '\n');
   // The last line says that none is missing.
   if (lines.size() < 3 || lines.front() != kFirstLine || !lines.back().empty() || lines[lines.size() - 2] != "end")
     return broken();

@@ -203,12 +203,15 @@ void RemoteTier::Note(const absl::Status& status) {
 }
 
 void RemoteTier::SayReachable(bool reachable, std::string why_not) {
-  const absl::MutexLock lock(&mutex_);
-  if (reachable_ == reachable) return;
-  reachable_ = reachable;
-  why_not_ = why_not;
-  ear_->Say(core::RemoteReachable{reachable});  // here, so that the core hears of both in their order
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (reachable_ == reachable) return;
+    reachable_ = reachable;
+    why_not_ = why_not;
+    ear_->Say(core::RemoteReachable{reachable});  // here, so that the core hears of both in their order
+  }
   asks_.Wake();
+  // A log may take its time, and the reactor wants the mutex.
   if (reachable) {
     spdlog::info("remote:{} answers: {}", options_.name, options_.where);
   } else {
@@ -274,13 +277,16 @@ void RemoteTier::KeepGenerations() {
     now = generations_;
   }
   const absl::Status kept = options_.generations.empty() ? absl::OkStatus() : KeepFile(options_.generations, now.Text());
-  const absl::MutexLock lock(&mutex_);
-  if (!kept.ok() && !file_fails_) {
+  bool failed_before = false;
+  {
+    const absl::MutexLock lock(&mutex_);
+    failed_before = std::exchange(file_fails_, !kept.ok());
+    if (kept.ok()) SayKept([&now](const Unkept& clear) { return clear.number <= now.Number(PointerTo(clear.space)); });
+  }
+  if (!kept.ok() && !failed_before) {
     spdlog::error("what was cleared may be found again in remote:{} after a restart, for it couldn't be noted: {}",
                   options_.name, std::string(kept.message()));
   }
-  file_fails_ = !kept.ok();
-  if (kept.ok()) SayKept([&now](const Unkept& clear) { return clear.number <= now.Number(PointerTo(clear.space)); });
 }
 
 void RemoteTier::SayKept(const std::function<bool(const Unkept& clear)>& which) {

@@ -5,6 +5,7 @@
 
 #include "daemon/ctl/human.h"
 #include "daemon/ctl/prompt_file.h"
+#include "daemon/ctl/table.h"
 
 namespace kvist::ctl {
 
@@ -54,15 +55,15 @@ ExitCode Conversation::Fail(const absl::Status& why, absl::Duration time, absl::
   }
   if (absl::IsUnavailable(why)) {
     terminal_.err << "kvistctl: " << whom << (arguments_.target.address.is_tls() ? " isn't reached: " : " went away: ")
-                  << why.message() << "\n";
+                  << PrintableLines(why.message()) << "\n";
     return kUnavailable;
   }
-  terminal_.err << "kvistctl: " << why.message() << "\n";
+  terminal_.err << "kvistctl: " << PrintableLines(why.message()) << "\n";
   return kRefused;
 }
 
 ExitCode Conversation::NotReached(const absl::Status& why) const {
-  terminal_.err << "kvistctl: " << why.message() << "\n";
+  terminal_.err << "kvistctl: " << PrintableLines(why.message()) << "\n";
   return absl::IsInvalidArgument(why) ? kUsage : kUnavailable;  // the files for TLS
 }
 

@@ -1,9 +1,13 @@
 #include "daemon/ctl/table.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "storage/base/check.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::ctl {
 namespace {
@@ -31,14 +35,18 @@ std::string Cut(const std::string& text, size_t width) {
 
 std::string Printable(absl::string_view text) {
   std::string shown;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009F are control characters, too: two bytes, the first of which is 0xc2.
-    const bool c1 = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
-    shown += byte < 0x20 || byte == 0x7f || c1 ? '?' : text[i];
-    if (c1) ++i;
+  for (size_t i = 0; i < text.size();) {
+    const size_t control = ControlAt(text, i);
+    shown += control > 0 ? '?' : text[i];
+    i += std::max<size_t>(control, 1);
   }
   return shown;
+}
+
+std::string PrintableLines(absl::string_view text) {
+  std::vector<std::string> lines = absl::StrSplit(text, '\n');
+  for (std::string& line : lines) line = Printable(line);
+  return absl::StrJoin(lines, "\n");
 }
 
 void Table::Add(std::vector<std::string> cells) {

@@ -46,6 +46,8 @@ std::string Cut(const std::string& text, size_t width);
 
 // `text` without control characters, as in a Table's cell.
 std::string Printable(absl::string_view text);
+// The same of several lines.
+std::string PrintableLines(absl::string_view text);
 
 }  // namespace kvist::ctl
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/rpc/node_service.h"
+#include "daemon/rpc/server_bounds.h"
 #include "daemon/rpc/socket_address.h"
 #include "storage/base/check.h"
 #include "storage/base/socket_path.h"
@@ -26,17 +27,6 @@ namespace {
 // Calls at a time, gRPC's own pollers included; a few operators and a scraper, eight watchers of jobs of each of two services, and eight of chunks.
 constexpr int kThreadsMax = 32;
 constexpr std::chrono::seconds kGrace(1);
-
-class NarrowUmask {
- public:
-  NarrowUmask() : before_(umask(0777)) {}
-  ~NarrowUmask() { umask(before_); }
-  NarrowUmask(const NarrowUmask&) = delete;
-  NarrowUmask& operator=(const NarrowUmask&) = delete;
-
- private:
-  mode_t before_;
-};
 
 }  // namespace
 
@@ -66,13 +56,8 @@ absl::StatusOr<std::unique_ptr<AdminServer>> AdminServer::Create(Options options
   builder.AddListeningPort(SocketAddress(options.socket), grpc::InsecureServerCredentials());
   if (state->node != nullptr) builder.RegisterService(state->node.get());
   for (const auto& service : state->services) builder.RegisterService(service.get());
-  builder.SetMaxReceiveMessageSize(options.request_bytes_max);
-  builder.SetResourceQuota(grpc::ResourceQuota("admin").SetMaxThreads(kThreadsMax));
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
-  {
-    const NarrowUmask narrow;
-    state->server = builder.BuildAndStart();
-  }
+  BoundServer({.name = "admin", .request_bytes_max = options.request_bytes_max, .threads_max = kThreadsMax}, &builder);
+  state->server = builder.BuildAndStart();
   if (state->server == nullptr)
     return absl::UnavailableError(absl::StrCat(options.section, ".socket: gRPC can't listen at ", options.socket));
   std::unique_ptr<AdminServer> server(new AdminServer(std::move(state)));

@@ -21,8 +21,8 @@ namespace kvist::rpc {
 // Lifecycle: Create serves when it returns -> the destructor refuses new calls, gives running ones 1 s and then cancels them, waits
 //   for their handlers (they wait for the node at most until their deadline; a node that is stopping answers Unavailable), and
 //   removes the socket.
-// Threads: Create and destroy on one, and Create while no other thread makes files: it changes the umask for a moment, so that
-//   nobody gets in before the socket has its group and mode. Calls come on gRPC's threads.
+// Until the socket has its group and mode it has what the process's umask leaves: that should let nobody else write.
+// Threads: Create and destroy on one. Calls come on gRPC's threads.
 class AdminServer {
  public:
   struct Options {

@@ -20,6 +20,7 @@
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/role_check.h"
 #include "daemon/rpc/running_calls.h"
+#include "daemon/rpc/server_bounds.h"
 #include "daemon/rpc/tcp_door.h"
 #include "daemon/rpc/tcp_listening.h"
 #include "storage/base/check.h"
@@ -86,9 +87,7 @@ absl::StatusOr<std::unique_ptr<TlsServer>> TlsServer::Create(Options options) {
   builder.experimental().SetInterceptorCreators(state->calls.Watch());
   if (state->node != nullptr) builder.RegisterService(state->node.get());
   for (const auto& service : state->services) builder.RegisterService(service.get());
-  builder.SetMaxReceiveMessageSize(options.request_bytes_max);
-  builder.SetResourceQuota(grpc::ResourceQuota("tls").SetMaxThreads(kTlsThreadsMax));
-  builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
+  BoundServer({.name = "tls", .request_bytes_max = options.request_bytes_max, .threads_max = kTlsThreadsMax}, &builder);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kConnectionMillis);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kLastCallMillis);

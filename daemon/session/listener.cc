@@ -384,15 +384,15 @@ struct Listener::State {
 
   void DropSlowHandshakes() {
     std::vector<uint64_t> slow;
-    bool opening = false;
+    bool wants_reactor = false;  // which may have been woken in vain (Reactor::Sleep)
     const absl::Time now = MonotonicNow();
     for (const auto& [number, connection] : connections) {
-      opening |= connection.stage == Connection::Stage::kOpening;
+      wants_reactor |= connection.stage == Connection::Stage::kOpening || connection.stage == Connection::Stage::kDraining;
       const bool waited_for = !connection.check.has_value();  // what is checked here waits for us
       if (connection.shaking_hands() && (stopping || (waited_for && now - connection.since > kHandshake)))
         slow.push_back(number);
     }
-    if (opening) reactor->Wake();
+    if (wants_reactor) reactor->Wake();
     for (const uint64_t number : slow) {
       Reject(&connections.at(number), absl::DeadlineExceededError("the handshake took too long"));
     }

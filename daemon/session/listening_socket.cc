@@ -27,12 +27,9 @@ absl::StatusOr<ListeningSocket> ListenAt(const std::string& path, uint32_t mode,
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::memcpy(address.sun_path, path.data(), path.size());
-  // Bound under a mask that lets nobody in; opened by chmod when group and mode are right.
-  const mode_t mask = ::umask(0777);
-  const int bound = ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
-  const int bind_error = errno;
-  ::umask(mask);
-  if (bound != 0) return ErrnoStatus(absl::StrCat("bind of ", kKey, " ", path), bind_error);
+  // By the process's umask, which lets nobody else in; opened by chmod when group and mode are right.
+  if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return ErrnoStatus(absl::StrCat("bind of ", kKey, " ", path), errno);
   const SocketFile file = SocketFileAt(path);
   absl::Status status = OpenSocketTo(path, group, mode, kKey);
   if (status.ok() && ::listen(fd.get(), kBacklog) != 0)

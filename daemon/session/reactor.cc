@@ -258,7 +258,7 @@ void Reactor::Look() const {
 // Waiting for a word costs a tenth of an idle round trip, so while all sessions are one tenant's the inbox has none of its own: who fills it
 // wakes the reactor by the word of one of them. A client can undo that, if it writes its word in the instant between the waking and
 // the reactor's wait; then whom it keeps waiting is its own tenant, and operators and another tenant's first engine until the inbox's next
-// entry: who waits for a task, and the listener while sessions are being opened, wakes the reactor again.
+// entry: who waits for a task, and the listener while sessions are being opened or end, wakes the reactor again.
 void Reactor::Sleep() {
   uint32_t inbox = static_cast<uint32_t>(Inbox::kEmpty);
   if (!inbox_.compare_exchange_strong(inbox, static_cast<uint32_t>(Inbox::kAwaited), std::memory_order_acq_rel)) return;

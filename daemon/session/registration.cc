@@ -18,6 +18,7 @@
 #include "storage/base/check.h"
 #include "storage/base/shm/description_limits.h"
 #include "storage/base/status.h"
+#include "storage/base/utf8.h"
 
 namespace kvist::session {
 namespace {
@@ -36,8 +37,8 @@ absl::Status InRange(std::string_view field, uint64_t value, uint64_t low, uint6
 absl::Status Name(std::string_view field, const std::string& value, bool required) {
   KVIST_RETURN_IF_ERROR(InRange(absl::StrCat("the length of ", absl::string_view(field.data(), field.size())), value.size(),
                                 required ? 1 : 0, shm::kNameBytesMax));
-  for (const char c : value) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+  for (size_t i = 0; i < value.size(); ++i) {
+    if (ControlAt(value, i) > 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(absl::string_view(field.data(), field.size()), " has a control character"));
     }

@@ -22,4 +22,10 @@ bool IsUtf8(absl::string_view text) {
   return true;
 }
 
+size_t ControlAt(absl::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0x40u; };
+  if (byte(at) < 0x20 || byte(at) == 0x7f) return 1;
+  return byte(at) == 0xc2 && byte(at + 1) >= 0x80 && byte(at + 1) < 0xa0 ? 2 : 0;
+}
+
 }  // namespace kvist

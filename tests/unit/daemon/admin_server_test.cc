@@ -103,6 +103,26 @@ TEST_CASE("AdminServer answers with what the node says") {
   CHECK(sessions->sessions(0).space() == "aaaa111111111111");
 }
 
+TEST_CASE("AdminServer inflates nothing: a compressed message is refused, however large it would be") {
+  const test::TempDir dir;
+  FakeNode node;
+  const auto server = Serve(dir / "admin.sock", &node);
+  const auto channel = grpc::CreateChannel("unix:" + (dir / "admin.sock"), grpc::InsecureChannelCredentials());
+  const auto stub = node::v1::Node::NewStub(channel);
+  for (const auto algorithm : {GRPC_COMPRESS_GZIP, GRPC_COMPRESS_DEFLATE}) {
+    node::v1::ClearRequest request;
+    request.set_space(std::string(64 << 20, 'a'));  // 64 KiB when compressed, less than a message may have
+    grpc::ClientContext context;
+    context.set_compression_algorithm(algorithm);
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    node::v1::Job job;
+    const grpc::Status status = stub->Clear(&context, request, &job);
+    INFO(status.error_code() << " " << status.error_message());
+    CHECK(status.error_code() == grpc::StatusCode::UNIMPLEMENTED);
+  }
+  CHECK(Client(dir / "admin.sock").Status(kTime).ok());
+}
+
 TEST_CASE("AdminServer clears everything, or the space that a prefix names") {
   const test::TempDir dir;
   FakeNode node;

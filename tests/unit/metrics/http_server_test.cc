@@ -102,6 +102,21 @@ TEST_CASE("HttpServer refuses what it doesn't have") {
   CHECK(served.Get("/livez")->status == 200);
 }
 
+TEST_CASE("HttpServer answers once and whole, however many parts of it are asked for") {
+  Served served;
+  served.metrics.name_bytes = 2000;
+  const std::string whole = served.Get("/metrics")->body;
+  for (const std::string name : {"Range", "RANGE", "range"}) {
+    std::string ranges = "bytes=-";
+    for (int i = 0; i < 2000; ++i) ranges += ",-";
+    httplib::Client client("127.0.0.1", served.server->port());
+    const httplib::Result answer = client.Get("/metrics", {{name, ranges}});
+    REQUIRE(answer);
+    CHECK(answer->status == 200);
+    CHECK(answer->body == whole);
+  }
+}
+
 TEST_CASE("HttpServer says that a port is taken, and leaves it when it ends") {
   Served served;
   const uint16_t port = served.server->port();
