@@ -178,6 +178,21 @@ struct Daemon::State {
   std::unique_ptr<endpoint::TlsFilesInForce> tls_files;
   std::unique_ptr<rpc::TlsServer> admin_by_tls;
 
+  std::vector<pool::RegionPlan> plans;  // until the reactor has them
+  std::string no_ssd;                   // why there is no SSD tier
+
+  // Start, step by step; each needs those before it. From Begin on there are threads of all parts.
+  absl::Status MakePool(const Options& options, Parts* parts);
+  absl::Status MakeCore(const Options& options, Parts* parts);  // and the tiers below
+  absl::Status MakeReactor(const Options& options);
+  absl::Status MakeCopyEngine(const Options& options, Parts* parts);
+  void JoinTiers(Parts* parts);
+  void MakeNode(const Options& options, Parts* parts);
+  absl::Status ListenToEngines(const Options& options);
+  void Begin(const Options& options);
+  void Observe(const Options& options);
+  absl::Status ServeOperators(const Options& options);
+
   // Opens the SSD tier, or says why there is none. What lies there and can't be used costs the tier, never the start: a cache that is
   // lost must not take the node with it. Errors: the configuration's.
   absl::StatusOr<std::string> OpenSsd(const Options& options, Parts* parts, core::CoreOptions* of_core);
@@ -277,6 +292,218 @@ void Daemon::State::FlushAll() {
   }
 }
 
+// ---- The steps of Start -----------------------------------------------------------------------------------------------------
+
+absl::Status Daemon::State::MakePool(const Options& options, Parts* parts) {
+  pool::SlotAllocator::Options of_slots;
+  of_slots.slab_bytes = options.pool.slab_bytes;
+  if (parts->pool_without_memory) {
+    KVIST_CHECK(parts->copy_engine != nullptr);
+    of_slots.regions.push_back(options.pool.bytes);
+  } else {
+    KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
+    KVIST_RETURN_IF_ERROR(pool::CheckMemoryLimit(options.pool.bytes));
+    plans = pool::PlanRegions(options.pool.bytes, options.pool.slab_bytes,
+                              parts->numa_nodes.empty() ? pool::UsableNumaNodes() : parts->numa_nodes);
+    for (const pool::RegionPlan& plan : plans) of_slots.regions.push_back(plan.length);
+    if (parts->keeper.has_value()) warm = OpenWarmPool(options.pool, of_slots.regions, *std::move(parts->keeper));
+    KVIST_ASSIGN_OR_RETURN(regions, MakeRegions(options.pool, plans, warm.get()));
+  }
+  KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(of_slots)));
+  slots.emplace(std::move(allocator));
+  observation->PoolMapped(slots->capacity());
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::MakeCore(const Options& options, Parts* parts) {
+  core::CoreOptions of_core = ToCoreOptions(options);
+  if (::getrandom(&of_core.seed, sizeof of_core.seed, 0) != sizeof of_core.seed) return ErrnoStatus("getrandom", errno);
+  no_ssd = "another tier is in its place";
+  if (parts->disk_tier != nullptr) {
+    of_core.disk = parts->disk;
+  } else {
+    KVIST_ASSIGN_OR_RETURN(no_ssd, OpenSsd(options, parts, &of_core));
+  }
+  KVIST_RETURN_IF_ERROR(OpenRemote(options, &of_core));
+  KVIST_RETURN_IF_ERROR(of_core.Validate());
+  core = std::make_unique<core::Core>(of_core, &*slots, warm != nullptr ? warm->sections() : nullptr);
+  if (warm != nullptr) {
+    if (const std::optional<core::Core::TakenOver> kept = warm->TakeOver(core.get())) {
+      spdlog::info("{} chunks of {} MiB are in the pool still; {} slots that were being filled rest for a while",
+                   kept->chunks, kept->bytes / MiB(1), kept->in_doubt);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::MakeReactor(const Options& options) {
+  session::Reactor::Options of_reactor;
+  of_reactor.cpu = options.session.reactor_cpu;
+  of_reactor.tenants = TenantsWithSeries(options);
+  of_reactor.region_near = [plans = std::move(plans)](int node) { return pool::RegionNear(plans, node); };
+  const auto slot_memory = [this](SlotRef slot) -> std::byte* {
+    if (regions.empty()) return nullptr;
+    const pool::SlotAllocator::Place place = slots->PlaceOf(slot);
+    return regions[place.region]->data() + place.offset.value;
+  };
+  KVIST_ASSIGN_OR_RETURN(reactor, session::Reactor::Create(of_reactor, core.get(), slot_memory));
+
+  reactor->OnCorruption([raw = core.get(), log = CorruptionLog()](const core::CorruptionFound& found) mutable {
+    log.Found(found, raw->space(found.space).digest, MonotonicNow());
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Daemon::State::MakeCopyEngine(const Options& options, Parts* parts) {
+  auto copy_done = [raw = reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
+  if (parts->copy_engine) {
+    copy_engine = parts->copy_engine(copy_done);
+  } else {
+    const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
+    const cuda::SharedMemoryEngineOptions shared_memory{options.copy.threads, options.copy.cpus, verify};
+    KVIST_RETURN_IF_ERROR(shared_memory.Validate());
+    copy_engine = cuda::JoinCopyEngines(
+        cuda::MakeSharedMemoryEngine(shared_memory, copy_done),
+        [this, verify, copy_done, kernel = options.copy.gpu_kernel](cuda::Gpu* gpu) {
+          const auto slots_pinned = [this] { return gpus->HasPinned(slots->capacity()); };
+          cuda::GpuEngineOptions of_gpu{verify, {}, slots_pinned};
+          if (kernel) of_gpu.kernel.emplace();
+          of_gpu.no_kernel = [](const absl::Status& why) {
+            spdlog::warn("copy.gpu_kernel has no effect, small pages go by DMA: {}", std::string(why.message()));
+          };
+          of_gpu.found = [gpu](cuda::Direction direction, const cuda::PathChoice::Found& found) {
+            spdlog::log(found.again ? spdlog::level::debug : spdlog::level::info,
+                        "{}: {} of pages of {} to {} bytes go by {} now: DMA copied {:.1f} GB/s, the kernel {:.1f}",
+                        gpu->name(), direction == cuda::Direction::kLoad ? "loads" : "stores", found.piece.value,
+                        2 * found.piece.value - 1, found.path == cuda::PathChoice::Path::kDma ? "DMA" : "the kernel",
+                        found.dma_gb_per_second, found.kernel_gb_per_second);
+          };
+          return cuda::MakeGpuEngine(gpu, std::move(of_gpu), copy_done);
+        });
+    gpus = std::make_unique<cuda::Gpus>(cuda::driver::kLibrary, [](bool warning, const std::string& text) {
+      spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
+    });
+  }
+  reactor->SetCopyEngine(copy_engine.get());
+  return absl::OkStatus();
+}
+
+void Daemon::State::JoinTiers(Parts* parts) {
+  if (parts->disk_tier) {
+    disk_tier = parts->disk_tier(reactor.get());
+    reactor->SetDiskTier(disk_tier.get());
+  } else if (ssd != nullptr) {
+    ssd->SpeakTo(reactor.get());
+    reactor->SetDiskTier(ssd);
+  }
+  if (remote != nullptr) {
+    remote->SpeakTo(reactor.get());
+    reactor->SetRemoteTier(remote.get());
+  }
+}
+
+void Daemon::State::MakeNode(const Options& options, Parts* parts) {
+  if (!options.daemon.state_dir.empty()) GoOnWithJobs(options.daemon.state_dir + "/jobs");
+  node = std::make_unique<Node>(reactor.get(), &*slots, &regions,
+                                  Node::Below{ssd, no_ssd, remote.get(), why_no_remote}, gpus.get(),
+                                  jobs.get(), options, std::move(parts->reload));
+}
+
+absl::Status Daemon::State::ListenToEngines(const Options& options) {
+  KVIST_RETURN_IF_ERROR(MakeSocketDir("session.socket", options.session.socket));
+  session::Listener::Options of_listener;
+  of_listener.socket = options.session.socket;
+  of_listener.mode = options.session.socket_mode;
+  of_listener.group = options.session.socket_group;
+  of_listener.connections_max = options.session.connections_max;
+  of_listener.connections_per_uid = options.session.connections_per_uid;
+  of_listener.tenants = options.tenants;
+  of_listener.gpu_service = {gpus.get(), &*memory_proofs};
+  of_listener.log = LogLine;
+  of_listener.ended = [observation = observation.get()](session::Ending ending) { observation->Count(ending); };
+  KVIST_ASSIGN_OR_RETURN(listener, session::Listener::Create(std::move(of_listener), reactor.get()));
+  return absl::OkStatus();
+}
+
+void Daemon::State::Begin(const Options& options) {
+  if (warm != nullptr) warm->Start();
+  reactor->Start();
+  if (ssd != nullptr) {
+    ssd->Start();
+    stop_flush = options.ssd.stop_flush;
+  }
+  if (remote != nullptr) remote->Start();
+  for (const auto& region : regions) {
+    if (gpus != nullptr && options.pool.touch_threads == 0)
+      gpus->AddHostMemory({region->data(), region->length().value}, PinnedAtOnce(options.pool));
+    // For GPUs and the disks' io_uring: what is touched is pinned soonest.
+    region->OnTouched([this, memory = std::span(region->data(), region->length().value), piece = PinnedAtOnce(options.pool)] {
+      if (ssd != nullptr) ssd->Register(memory);
+      if (gpus != nullptr) gpus->AddHostMemory(memory, piece);
+    });
+  }
+}
+
+void Daemon::State::Observe(const Options& options) {
+  observation->EngineSocketOpen(options.session.socket);
+  if (ssd != nullptr) observation->SsdStarted(ssd);
+  if (remote != nullptr) observation->RemoteStarted(remote.get());
+  observation->ReactorStarted(reactor.get(), [this, options, started = MonotonicNow()](metrics::Figures* figures) {
+    figures->pool_capacity = slots->capacity();
+    figures->pool_used = slots->live_bytes();
+    figures->pool_slots = slots->live_slots();
+    for (const auto& region : regions) figures->pool_touched += region->touched();
+    if (gpus != nullptr) {
+      const cuda::Gpus::Figures of_gpus = gpus->figures();
+      figures->gpus = of_gpus.gpus.size();
+      for (const auto& gpu : of_gpus.gpus) figures->gpu_imported += gpu.imported;
+      figures->gpu_pool_pinned = of_gpus.pinned;
+    }
+    figures->uptime = MonotonicNow() - started;
+    figures->ssd = FiguresOf(ssd, options);
+    if (remote != nullptr) figures->remote = FiguresOf(remote->status());
+  });
+}
+
+absl::Status Daemon::State::ServeOperators(const Options& options) {
+  KVIST_RETURN_IF_ERROR(MakeSocketDir("admin.socket", options.admin.socket));
+  rpc::AdminServer::Options by_socket;
+  by_socket.socket = options.admin.socket;
+  by_socket.mode = options.admin.socket_mode;
+  by_socket.group = options.admin.socket_group;
+  by_socket.node = node.get();
+  // The controller's API over this node alone, so that clients use one API whether there is a kvist-controller or not.
+  uint64_t epoch = 0;
+  if (::getrandom(&epoch, sizeof epoch, 0) != sizeof epoch) return ErrnoStatus("getrandom", errno);
+  chunk_feed = std::make_unique<ChunkFeed>(reactor.get(), epoch);
+  // One for each server: those who come over TCP have watchers' places of their own.
+  const auto services = [&](uint32_t watchers_max) -> absl::StatusOr<std::vector<std::shared_ptr<grpc::Service>>> {
+    std::vector<controller::NamedNode> itself;
+    itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(node.get())});
+    KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
+    return std::vector{controller::MakeControllerService(std::move(nodes)),
+                       controller::MakeFeedService(chunk_feed.get(), watchers_max)};
+  };
+  KVIST_ASSIGN_OR_RETURN(by_socket.services, services(ChunkFeed::kWatchersOfSocket));
+  KVIST_ASSIGN_OR_RETURN(admin, rpc::AdminServer::Create(std::move(by_socket)));
+  observation->AdminSocketOpen(options.admin.socket);
+  if (!options.admin.listen.empty()) {
+    rpc::TlsServer::Options by_tls;
+    by_tls.listen = options.admin.listen;
+    KVIST_ASSIGN_OR_RETURN(tls_files, endpoint::TlsFilesInForce::Create({.files = TlsFilesOf(options), .say = LogLine}));
+    observation->TlsFilesUsed(tls_files.get());
+    by_tls.files = tls_files->paths();
+    by_tls.roles = rpc::ToRoles(options.roles);
+    by_tls.node = node.get();
+    KVIST_ASSIGN_OR_RETURN(by_tls.services, services(ChunkFeed::kWatchersByTls));
+    KVIST_ASSIGN_OR_RETURN(admin_by_tls, rpc::TlsServer::Create(std::move(by_tls)));
+    spdlog::info("operators by TLS at {}", options.admin.listen);
+  }
+  return absl::OkStatus();
+}
+
+// ---- Daemon -----------------------------------------------------------------------------------------------------------------
+
 Daemon::Daemon() : state_(std::make_unique<State>()) {}
 Daemon::~Daemon() = default;
 
@@ -314,187 +541,18 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const Options& options, Pa
   auto daemon = std::unique_ptr<Daemon>(new Daemon);
   State& s = *daemon->state_;
   KVIST_ASSIGN_OR_RETURN(s.observation, Observation::Start(options));
-
   KVIST_ASSIGN_OR_RETURN(const session::MemoryProofs proofs, OpenProofs(options));
   s.memory_proofs.emplace(proofs);
-
-  pool::SlotAllocator::Options slots;
-  slots.slab_bytes = options.pool.slab_bytes;
-  std::vector<pool::RegionPlan> plans;
-  if (parts.pool_without_memory) {
-    KVIST_CHECK(parts.copy_engine != nullptr);
-    slots.regions.push_back(options.pool.bytes);
-  } else {
-    KVIST_RETURN_IF_ERROR(CheckAddressSpace(options.pool.bytes));
-    KVIST_RETURN_IF_ERROR(pool::CheckMemoryLimit(options.pool.bytes));
-    plans = pool::PlanRegions(options.pool.bytes, options.pool.slab_bytes,
-                              parts.numa_nodes.empty() ? pool::UsableNumaNodes() : parts.numa_nodes);
-    for (const pool::RegionPlan& plan : plans) slots.regions.push_back(plan.length);
-    if (parts.keeper.has_value()) s.warm = OpenWarmPool(options.pool, slots.regions, *std::move(parts.keeper));
-    KVIST_ASSIGN_OR_RETURN(s.regions, MakeRegions(options.pool, plans, s.warm.get()));
-  }
-  KVIST_ASSIGN_OR_RETURN(pool::SlotAllocator allocator, pool::SlotAllocator::Create(std::move(slots)));
-  s.slots.emplace(std::move(allocator));
-  s.observation->PoolMapped(s.slots->capacity());
-
-  core::CoreOptions core = ToCoreOptions(options);
-  if (::getrandom(&core.seed, sizeof core.seed, 0) != sizeof core.seed) return ErrnoStatus("getrandom", errno);
-  std::string no_ssd = "another tier is in its place";
-  if (parts.disk_tier != nullptr) {
-    core.disk = parts.disk;
-  } else {
-    KVIST_ASSIGN_OR_RETURN(no_ssd, s.OpenSsd(options, &parts, &core));
-  }
-  KVIST_RETURN_IF_ERROR(s.OpenRemote(options, &core));
-  KVIST_RETURN_IF_ERROR(core.Validate());
-  s.core = std::make_unique<core::Core>(core, &*s.slots, s.warm != nullptr ? s.warm->sections() : nullptr);
-  if (s.warm != nullptr) {
-    if (const std::optional<core::Core::TakenOver> kept = s.warm->TakeOver(s.core.get())) {
-      spdlog::info("{} chunks of {} MiB are in the pool still; {} slots that were being filled rest for a while",
-                   kept->chunks, kept->bytes / MiB(1), kept->in_doubt);
-    }
-  }
-
-  session::Reactor::Options reactor;
-  reactor.cpu = options.session.reactor_cpu;
-  reactor.tenants = TenantsWithSeries(options);
-  reactor.region_near = [plans = std::move(plans)](int node) { return pool::RegionNear(plans, node); };
-  const auto slot_memory = [&s](SlotRef slot) -> std::byte* {
-    if (s.regions.empty()) return nullptr;
-    const pool::SlotAllocator::Place place = s.slots->PlaceOf(slot);
-    return s.regions[place.region]->data() + place.offset.value;
-  };
-  KVIST_ASSIGN_OR_RETURN(s.reactor, session::Reactor::Create(reactor, s.core.get(), slot_memory));
-
-  s.reactor->OnCorruption([raw = s.core.get(), log = CorruptionLog()](const core::CorruptionFound& found) mutable {
-    log.Found(found, raw->space(found.space).digest, MonotonicNow());
-  });
-  auto copy_done = [raw = s.reactor.get()](OpId op, cuda::CopyEnd end) { raw->CopyDone(op, std::move(end)); };
-  if (parts.copy_engine) {
-    s.copy_engine = parts.copy_engine(copy_done);
-  } else {
-    const auto verify = options.pool.verify == "always" ? cuda::Verify::kAlways : cuda::Verify::kNever;
-    const cuda::SharedMemoryEngineOptions shared_memory{options.copy.threads, options.copy.cpus, verify};
-    KVIST_RETURN_IF_ERROR(shared_memory.Validate());
-    s.copy_engine = cuda::JoinCopyEngines(
-        cuda::MakeSharedMemoryEngine(shared_memory, copy_done),
-        [&s, verify, copy_done, kernel = options.copy.gpu_kernel](cuda::Gpu* gpu) {
-          const auto slots_pinned = [&s] { return s.gpus->HasPinned(s.slots->capacity()); };
-          cuda::GpuEngineOptions of_gpu{verify, {}, slots_pinned};
-          if (kernel) of_gpu.kernel.emplace();
-          of_gpu.no_kernel = [](const absl::Status& why) {
-            spdlog::warn("copy.gpu_kernel has no effect, small pages go by DMA: {}", std::string(why.message()));
-          };
-          of_gpu.found = [gpu](cuda::Direction direction, const cuda::PathChoice::Found& found) {
-            spdlog::log(found.again ? spdlog::level::debug : spdlog::level::info,
-                        "{}: {} of pages of {} to {} bytes go by {} now: DMA copied {:.1f} GB/s, the kernel {:.1f}",
-                        gpu->name(), direction == cuda::Direction::kLoad ? "loads" : "stores", found.piece.value,
-                        2 * found.piece.value - 1, found.path == cuda::PathChoice::Path::kDma ? "DMA" : "the kernel",
-                        found.dma_gb_per_second, found.kernel_gb_per_second);
-          };
-          return cuda::MakeGpuEngine(gpu, std::move(of_gpu), copy_done);
-        });
-    s.gpus = std::make_unique<cuda::Gpus>(cuda::driver::kLibrary, [](bool warning, const std::string& text) {
-      spdlog::log(warning ? spdlog::level::warn : spdlog::level::info, "{}", text);
-    });
-  }
-  s.reactor->SetCopyEngine(s.copy_engine.get());
-  if (parts.disk_tier) {
-    s.disk_tier = parts.disk_tier(s.reactor.get());
-    s.reactor->SetDiskTier(s.disk_tier.get());
-  } else if (s.ssd != nullptr) {
-    s.ssd->SpeakTo(s.reactor.get());
-    s.reactor->SetDiskTier(s.ssd);
-  }
-  if (s.remote != nullptr) {
-    s.remote->SpeakTo(s.reactor.get());
-    s.reactor->SetRemoteTier(s.remote.get());
-  }
-  if (!options.daemon.state_dir.empty()) s.GoOnWithJobs(options.daemon.state_dir + "/jobs");
-  s.node = std::make_unique<Node>(s.reactor.get(), &*s.slots, &s.regions,
-                                  Node::Below{s.ssd, std::move(no_ssd), s.remote.get(), s.why_no_remote}, s.gpus.get(),
-                                  s.jobs.get(), options, std::move(parts.reload));
-
-  KVIST_RETURN_IF_ERROR(MakeSocketDir("session.socket", options.session.socket));
-  session::Listener::Options listener;
-  listener.socket = options.session.socket;
-  listener.mode = options.session.socket_mode;
-  listener.group = options.session.socket_group;
-  listener.connections_max = options.session.connections_max;
-  listener.connections_per_uid = options.session.connections_per_uid;
-  listener.tenants = options.tenants;
-  listener.gpu_service = {s.gpus.get(), &*s.memory_proofs};
-  listener.log = LogLine;
-  listener.ended = [observation = s.observation.get()](session::Ending ending) { observation->Count(ending); };
-  KVIST_ASSIGN_OR_RETURN(s.listener, session::Listener::Create(std::move(listener), s.reactor.get()));
-  if (s.warm != nullptr) s.warm->Start();
-  s.reactor->Start();
-  if (s.ssd != nullptr) {
-    s.ssd->Start();
-    s.stop_flush = options.ssd.stop_flush;
-  }
-  if (s.remote != nullptr) s.remote->Start();
-  for (const auto& region : s.regions) {
-    if (s.gpus != nullptr && options.pool.touch_threads == 0)
-      s.gpus->AddHostMemory({region->data(), region->length().value}, PinnedAtOnce(options.pool));
-    // For GPUs and the disks' io_uring: what is touched is pinned soonest.
-    region->OnTouched([&s, memory = std::span(region->data(), region->length().value), piece = PinnedAtOnce(options.pool)] {
-      if (s.ssd != nullptr) s.ssd->Register(memory);
-      if (s.gpus != nullptr) s.gpus->AddHostMemory(memory, piece);
-    });
-  }
-  s.observation->EngineSocketOpen(options.session.socket);
-  if (s.ssd != nullptr) s.observation->SsdStarted(s.ssd);
-  if (s.remote != nullptr) s.observation->RemoteStarted(s.remote.get());
-  s.observation->ReactorStarted(s.reactor.get(), [&s, options, started = MonotonicNow()](metrics::Figures* figures) {
-    figures->pool_capacity = s.slots->capacity();
-    figures->pool_used = s.slots->live_bytes();
-    figures->pool_slots = s.slots->live_slots();
-    for (const auto& region : s.regions) figures->pool_touched += region->touched();
-    if (s.gpus != nullptr) {
-      const cuda::Gpus::Figures gpus = s.gpus->figures();
-      figures->gpus = gpus.gpus.size();
-      for (const auto& gpu : gpus.gpus) figures->gpu_imported += gpu.imported;
-      figures->gpu_pool_pinned = gpus.pinned;
-    }
-    figures->uptime = MonotonicNow() - started;
-    figures->ssd = FiguresOf(s.ssd, options);
-    if (s.remote != nullptr) figures->remote = FiguresOf(s.remote->status());
-  });
-
-  KVIST_RETURN_IF_ERROR(MakeSocketDir("admin.socket", options.admin.socket));
-  rpc::AdminServer::Options admin;
-  admin.socket = options.admin.socket;
-  admin.mode = options.admin.socket_mode;
-  admin.group = options.admin.socket_group;
-  admin.node = s.node.get();
-  // The controller's API over this node alone, so that clients use one API whether there is a kvist-controller or not.
-  uint64_t epoch = 0;
-  if (::getrandom(&epoch, sizeof epoch, 0) != sizeof epoch) return ErrnoStatus("getrandom", errno);
-  s.chunk_feed = std::make_unique<ChunkFeed>(s.reactor.get(), epoch);
-  // One for each server: those who come over TCP have watchers' places of their own.
-  const auto services = [&](uint32_t watchers_max) -> absl::StatusOr<std::vector<std::shared_ptr<grpc::Service>>> {
-    std::vector<controller::NamedNode> itself;
-    itself.push_back({options.daemon.node.empty() ? "node" : options.daemon.node, controller::MakeLocalNode(s.node.get())});
-    KVIST_ASSIGN_OR_RETURN(controller::Nodes nodes, controller::Nodes::Create(std::move(itself)));
-    return std::vector{controller::MakeControllerService(std::move(nodes)),
-                       controller::MakeFeedService(s.chunk_feed.get(), watchers_max)};
-  };
-  KVIST_ASSIGN_OR_RETURN(admin.services, services(ChunkFeed::kWatchersOfSocket));
-  KVIST_ASSIGN_OR_RETURN(s.admin, rpc::AdminServer::Create(std::move(admin)));
-  s.observation->AdminSocketOpen(options.admin.socket);
-  if (!options.admin.listen.empty()) {
-    rpc::TlsServer::Options tls;
-    tls.listen = options.admin.listen;
-    KVIST_ASSIGN_OR_RETURN(s.tls_files, endpoint::TlsFilesInForce::Create({.files = TlsFilesOf(options), .say = LogLine}));
-    s.observation->TlsFilesUsed(s.tls_files.get());
-    tls.files = s.tls_files->paths();
-    tls.roles = rpc::ToRoles(options.roles);
-    tls.node = s.node.get();
-    KVIST_ASSIGN_OR_RETURN(tls.services, services(ChunkFeed::kWatchersByTls));
-    KVIST_ASSIGN_OR_RETURN(s.admin_by_tls, rpc::TlsServer::Create(std::move(tls)));
-    spdlog::info("operators by TLS at {}", options.admin.listen);
-  }
+  KVIST_RETURN_IF_ERROR(s.MakePool(options, &parts));
+  KVIST_RETURN_IF_ERROR(s.MakeCore(options, &parts));
+  KVIST_RETURN_IF_ERROR(s.MakeReactor(options));
+  KVIST_RETURN_IF_ERROR(s.MakeCopyEngine(options, &parts));
+  s.JoinTiers(&parts);
+  s.MakeNode(options, &parts);
+  KVIST_RETURN_IF_ERROR(s.ListenToEngines(options));
+  s.Begin(options);
+  s.Observe(options);
+  KVIST_RETURN_IF_ERROR(s.ServeOperators(options));
   return daemon;
 }
 

@@ -1,6 +1,7 @@
 #include "storage/base/utf8.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 
 namespace kvist {
 namespace {

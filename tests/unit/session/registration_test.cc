@@ -78,6 +78,19 @@ TEST_CASE("CheckHello leaves the instance and the rank out of the space") {
         session::CheckHello(other, {}, "t", session::Peer{})->space.digest);
 }
 
+TEST_CASE("CheckHello refuses names with characters that a terminal would heed") {
+  for (const std::string name : {"a\nb", "a\033[2J", "a\x7f", "a\u009b31m"}) {
+    v1::Hello hello = Scheduler();
+    hello.mutable_space()->set_model(name);
+    const absl::Status status = session::CheckHello(hello, {}, "t", session::Peer{}).status();
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK_THAT(std::string(status.message()), Catch::Contains("control character"));
+  }
+  v1::Hello hello = Scheduler();
+  hello.mutable_space()->set_model("m\u00e5lare \u6a21\u578b");
+  CHECK(session::CheckHello(hello, {}, "t", session::Peer{}).ok());
+}
+
 TEST_CASE("CheckHello refuses memory of a process that kvistd can't see, with that reason") {
   v1::Hello worker = Scheduler();
   worker.set_role(v1::Hello::ROLE_WORKER);
