@@ -14,7 +14,7 @@
 #include "daemon/config.h"
 #include "daemon/config_keys.h"
 #include "daemon/controller/node_name.h"
-#include "daemon/kept_file.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/status.h"
 

@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/core/core.h"
-#include "daemon/kept_file.h"
 #include "storage/base/check.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/status.h"
 #include "storage/codec/method.h"
 

@@ -5,8 +5,8 @@
 
 #include <utility>
 
-#include "daemon/kept_file.h"
 #include "storage/base/clock.h"
+#include "storage/base/kept_file.h"
 
 namespace kvist::daemon {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "daemon/kept_file.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/status.h"
 #include "storage/remote/object_name.h"
 

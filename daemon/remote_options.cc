@@ -16,6 +16,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/remote_url.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/private_file.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
@@ -36,13 +37,7 @@ absl::Status MakeSecret(const std::string& path) {
     return ErrnoStatus("getrandom", errno);
   const std::string text =
       absl::StrCat(absl::BytesToHexString({reinterpret_cast<const char*>(secret.data()), secret.size()}), "\n");
-  const std::string fresh = path + ".new";
-  const UniqueFd file(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
-  if (::write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) || ::fsync(file.get()) != 0 ||
-      ::rename(fresh.c_str(), path.c_str()) != 0)
-    return ErrnoStatus(absl::StrCat("can't write ", path), errno != 0 ? errno : ENOSPC);
-  return absl::OkStatus();
+  return KeepFile(path, text);
 }
 
 struct Credentials {

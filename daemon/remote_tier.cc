@@ -11,11 +11,11 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "daemon/kept_file.h"
 #include "daemon/kv_shape.h"
 #include "daemon/session/registration.h"
 #include "daemon/shard_codec.h"
 #include "storage/base/clock.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/status.h"
 #include "storage/pool/slot_header.h"
 

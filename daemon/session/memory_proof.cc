@@ -1,11 +1,9 @@
 #include "daemon/session/memory_proof.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -13,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/check.h"
+#include "storage/base/kept_file.h"
 #include "storage/base/status.h"
-#include "storage/base/unique_fd.h"
 
 namespace kvist::session {
 
@@ -26,23 +24,16 @@ absl::StatusOr<MemoryProofs> MemoryProofs::Ephemeral() {
 
 absl::StatusOr<MemoryProofs> MemoryProofs::Open(const std::string& path) {
   Key key{};
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file && errno == ENOENT) {
+  const absl::StatusOr<std::string> kept = ReadKeptFile(path, key.size());
+  if (absl::IsNotFound(kept.status())) {
     KVIST_ASSIGN_OR_RETURN(const MemoryProofs made, Ephemeral());
-    // Whole or not at all: a crash leaves another name.
-    const std::string fresh = path + ".new";
-    UniqueFd to(::open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (!to) return ErrnoStatus(absl::StrCat("can't make ", fresh), errno);
-    if (::write(to.get(), made.key_.data(), made.key_.size()) != static_cast<ssize_t>(made.key_.size()) ||
-        ::fsync(to.get()) != 0 || ::rename(fresh.c_str(), path.c_str()) != 0) {
-      return ErrnoStatus(absl::StrCat("can't write ", path), errno);
-    }
+    KVIST_RETURN_IF_ERROR(KeepFile(path, {reinterpret_cast<const char*>(made.key_.data()), made.key_.size()}));
     return made;
   }
-  if (!file) return ErrnoStatus(absl::StrCat("can't read ", path), errno);
-  unsigned char more = 0;
-  if (::read(file.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()) || ::read(file.get(), &more, 1) != 0)
+  if (!kept.ok() && !absl::IsResourceExhausted(kept.status())) return kept.status();
+  if (!kept.ok() || kept->size() != key.size())
     return absl::DataLossError(absl::StrCat(path, " isn't the key that kvistd keeps there: remove it"));
+  std::memcpy(key.data(), kept->data(), key.size());
   return MemoryProofs(key);
 }
 

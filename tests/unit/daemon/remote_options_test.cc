@@ -5,10 +5,10 @@
 #include <iterator>
 #include <string>
 
-#include "daemon/kept_file.h"
 #include "daemon/remote_generations.h"
 #include "daemon/remote_options.h"
 #include "daemon/remote_url.h"
+#include "storage/base/kept_file.h"
 #include "tests/support/temp_dir.h"
 
 namespace kvist::daemon {

@@ -1,4 +1,4 @@
-#include "daemon/kept_file.h"
+#include "storage/base/kept_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 
-namespace kvist::daemon {
+namespace kvist {
 
 absl::Status KeepFile(const std::string& path, const std::string& text) {
   const std::string fresh = path + ".new";
@@ -44,4 +44,4 @@ absl::StatusOr<std::string> ReadKeptFile(const std::string& path, size_t most) {
   }
 }
 
-}  // namespace kvist::daemon
+}  // namespace kvist
