@@ -5,7 +5,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "storage/base/clock.h"
 
 namespace kvist::daemon {

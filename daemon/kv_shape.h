@@ -1,7 +1,7 @@
 #ifndef KVIST_DAEMON_KV_SHAPE_H_
 #define KVIST_DAEMON_KV_SHAPE_H_
 
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "storage/codec/shape.h"
 
 namespace kvist::daemon {

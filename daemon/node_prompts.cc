@@ -15,7 +15,7 @@
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/rpc/space_prefix.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "spdlog/spdlog.h"
 #include "storage/base/clock.h"
 #include "storage/base/log_subject.h"

@@ -1,6 +1,5 @@
 #include "daemon/remote_options.h"
 
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -19,7 +18,6 @@
 #include "storage/base/kept_file.h"
 #include "storage/base/private_file.h"
 #include "storage/base/status.h"
-#include "storage/base/unique_fd.h"
 #include "storage/remote/directory_store.h"
 #include "storage/remote/redis_store.h"
 #include "storage/remote/s3_store.h"

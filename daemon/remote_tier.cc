@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/kv_shape.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "daemon/shard_codec.h"
 #include "storage/base/clock.h"
 #include "storage/base/kept_file.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
 #include "storage/base/log_subject.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "daemon/core/left_index.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/pool/memory_file.h"

@@ -36,35 +36,20 @@ struct Registration {
   bool by_layer = false;     // loads of what it looks up are waited for layer by layer
 };
 
-// Checks every field of a Hello against what this daemon serves, maps the regions, and computes the space's digest:
-//   SHA-256("kvist.space.1\0" | tenant | model | revision | kv_dtype | layout | page_tokens | chunk_tokens
-//           | tensor_parallel | pipeline_parallel | slot_order | per group: kind, layers, segments, segment_bytes, pages of a chunk, window_tokens, replicated)
-// with strings length-prefixed and numbers as 8 bytes, so that no two descriptions run into each other.
-// Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
-//   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion, and for
-//   GPU memory those of Gpus and Gpu::Import.
 struct GpuService {
   cuda::Gpus* gpus = nullptr;            // null: none is served
   const MemoryProofs* proofs = nullptr;  // beside `gpus`
 };
 // What an engine's memory is kept in, made from what keeps it; for whoever wants it freed elsewhere.
 using KeepMemory = std::function<std::shared_ptr<cuda::KvMemory>(std::shared_ptr<cuda::KvMemory>)>;
-// Of `fds`, which came with it, what is no KV memory stays there (EngineRegion::OfFile says why).
+
+// Checks every field of a Hello against what this daemon serves, and maps the regions. Of `fds`, which came with it, what is no KV memory stays
+// there (EngineRegion::OfFile says why).
+// Errors: FailedPrecondition  version or slot order that isn't served.  InvalidArgument  names the field.  PermissionDenied  memory
+//   that is in no memfd, of a `peer` with another uid than this daemon's, or which the kernel keeps to itself. Those of EngineRegion, and for
+//   GPU memory those of Gpus and Gpu::Import.
 absl::StatusOr<Registration> CheckHello(const v1::Hello& hello, std::span<UniqueFd> fds, const std::string& tenant,
                                         const Peer& peer, GpuService service = {}, const KeepMemory& keep = nullptr);
-
-// The space that was described by `description` (SpaceSpec's), maybe by an earlier daemon.
-// Errors: InvalidArgument  it isn't one, or one that this daemon wouldn't serve.
-absl::StatusOr<core::SpaceSpec> SpaceOf(const std::string& description);
-// What of it the core doesn't know. Errors: InvalidArgument  it is none.
-absl::StatusOr<uint32_t> ChunkTokensOf(const std::string& description);
-struct GroupForm {  // of a chunk of a group on one rank: [layer][segment][page][page_tokens values of kv_dtype each]
-  std::string kv_dtype;
-  uint32_t layers = 0, segments = 0, pages = 0;
-  uint32_t page_tokens = 0;
-  Bytes segment_bytes{};
-};
-absl::StatusOr<std::vector<GroupForm>> FormsOf(const std::string& description);
 
 }  // namespace kvist::session
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "daemon/ssd_tier.h"
 #include "proto/session.pb.h"
 #include "storage/base/check.h"
