@@ -1,4 +1,5 @@
 // kvist-controller: the controller's API over several kvistds, until a signal ends it. It keeps nothing, so any number may run.
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 

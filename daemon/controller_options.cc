@@ -165,7 +165,8 @@ absl::StatusOr<ControllerOptions> LoadControllerOptions(const std::string& file,
   if (!file.empty()) {
     absl::StatusOr<std::string> read = ReadKeptFile(file, kFileMax);
     if (!read.ok())
-      return absl::Status(read.status().code(), absl::StrCat("can't read the configuration ", file, ": ", read.status().message()));
+      return absl::Status(read.status().code(),
+                          absl::StrCat("can't read the configuration ", file, ": ", read.status().message()));
     text = *std::move(read);
   }
   return ParseControllerOptions(text, file, nodes);

@@ -1,5 +1,6 @@
 // kvistd: reads its configuration, holds its state directory, starts the daemon, and reloads until a signal ends it. Everything else
 // is behind wiring.h.
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>

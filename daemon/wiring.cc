@@ -404,9 +404,8 @@ void Daemon::State::JoinTiers(Parts* parts) {
 
 void Daemon::State::MakeNode(const Options& options, Parts* parts) {
   if (!options.daemon.state_dir.empty()) GoOnWithJobs(options.daemon.state_dir + "/jobs");
-  node = std::make_unique<Node>(reactor.get(), &*slots, &regions,
-                                  Node::Below{ssd, no_ssd, remote.get(), why_no_remote}, gpus.get(),
-                                  jobs.get(), options, std::move(parts->reload));
+  node = std::make_unique<Node>(reactor.get(), &*slots, &regions, Node::Below{ssd, no_ssd, remote.get(), why_no_remote},
+                                gpus.get(), jobs.get(), options, std::move(parts->reload));
 }
 
 absl::Status Daemon::State::ListenToEngines(const Options& options) {
@@ -437,10 +436,11 @@ void Daemon::State::Begin(const Options& options) {
     if (gpus != nullptr && options.pool.touch_threads == 0)
       gpus->AddHostMemory({region->data(), region->length().value}, PinnedAtOnce(options.pool));
     // For GPUs and the disks' io_uring: what is touched is pinned soonest.
-    region->OnTouched([this, memory = std::span(region->data(), region->length().value), piece = PinnedAtOnce(options.pool)] {
-      if (ssd != nullptr) ssd->Register(memory);
-      if (gpus != nullptr) gpus->AddHostMemory(memory, piece);
-    });
+    region->OnTouched(
+        [this, memory = std::span(region->data(), region->length().value), piece = PinnedAtOnce(options.pool)] {
+          if (ssd != nullptr) ssd->Register(memory);
+          if (gpus != nullptr) gpus->AddHostMemory(memory, piece);
+        });
   }
 }
 

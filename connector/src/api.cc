@@ -34,7 +34,8 @@ kvist_status Missing(const char* what) {
 }
 
 kvist_status Broken() {
-  return Report(absl::FailedPreconditionError("an earlier call of this chain failed, so its keys end there: begin another one"));
+  return Report(
+      absl::FailedPreconditionError("an earlier call of this chain failed, so its keys end there: begin another one"));
 }
 
 kvist_status Started(const absl::StatusOr<kvist_op>& started, kvist_op* op) {

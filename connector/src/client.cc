@@ -113,7 +113,8 @@ absl::Status Client::End() {
   keeper_.join();
   if (quiet) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      "kvistd stands still in the middle of a load, and may go on with it: keep the memory as it is while that kvistd lives");
+      "kvistd stands still in the middle of a load, and may go on with it: keep the memory as it is while that kvistd "
+      "lives");
 }
 
 bool Client::Pause(int64_t nanos) {

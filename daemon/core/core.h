@@ -113,8 +113,8 @@ class Core {
   bool has_work() const {
     return JobWork() || !let_go_.empty() || !given_up_.empty() || leases_.OfClosed() || allocations_.OfClosed() ||
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
-           !cleared_pins_.empty() || placement_.vacates() || placement_.MakesRoom() ||
-           arrivals_.has_leftovers() || !placement_.rest().empty() || waiting_.has_begun() ||
+           !cleared_pins_.empty() || placement_.vacates() || placement_.MakesRoom() || arrivals_.has_leftovers() ||
+           !placement_.rest().empty() || waiting_.has_begun() ||
            (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
            CanFlush() || CanWriteRemote() || cleared_walk_.next < cleared_walk_.end || !unforgotten_.empty() ||
            std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
@@ -286,8 +286,7 @@ class Core {
   bool WaitsForSlots() const { return !read_queue_.empty(); }
   // Whether nothing that is on its way will bring them any: what a job keeps may be what they wait for.
   bool Starves() const {
-    return WaitsForSlots() && reads_.empty() && writes_.empty() && remote_writing_ == Bytes{} &&
-           !placement_.SlabComesSoon();
+    return WaitsForSlots() && reads_.empty() && writes_.empty() && remote_writing_ == Bytes{} && !placement_.SlabComesSoon();
   }
   // Goes on with what waits for reads that have begun, copy by copy, until the event's work is done.
   void BeginWaiting(Effects* out);
@@ -518,7 +517,7 @@ class Core {
     job_waits_ &= placement_.vacating().busy();
   }
 
-  std::optional<absl::Time> doubt_until_;  // of slots that rest, from the first Tick on
+  std::optional<absl::Time> doubt_until_;   // of slots that rest, from the first Tick on
   std::deque<Pins::OfSpace> cleared_pins_;  // to be ended
   struct DeadWriter {
     InstanceId instance;

@@ -327,8 +327,8 @@ Core::Turn Core::GoOnSending(Job* job, PromptJob* of, uint64_t until, Effects* o
         const ChunkIndex i = of->kept[of->next - 1].chunk;
         const Chunk& chunk = chunks_[i];
         if (chunk.state == ChunkState::kReading) return Turn::kWaits;
-        const bool cleared =
-            chunk.detached || chunk.epoch != spaces_[chunk.space].epoch || remote_names_.WillForget({chunk.space, chunk.key});
+        const bool cleared = chunk.detached || chunk.epoch != spaces_[chunk.space].epoch ||
+                             remote_names_.WillForget({chunk.space, chunk.key});
         if (chunk.state != ChunkState::kSealed || cleared || chunk.remote != RemoteCopy::kNone || !reachable_) continue;
         if (remote_writing_ >= options_.remote->writing || placement_.vacating().IsCopied(i)) return Turn::kWaits;
         BeginRemoteWrite(i, out);

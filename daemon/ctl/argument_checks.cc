@@ -2,6 +2,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "daemon/ctl/human.h"
 
 namespace kvist::ctl {
 namespace {

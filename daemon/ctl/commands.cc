@@ -140,21 +140,21 @@ CommandLine::CommandLine(const Terminal& terminal) : terminal_(terminal) {
 
 void CommandLine::AddTargets() {
   CLI::Option* socket = app_.add_option("--socket", given_.target.address.socket,
-                                       "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, "
-                                       "else the system's)")
+                                        "Admin socket of the kvistd (default: $KVIST_ADMIN_SOCKET, else your own daemon's, "
+                                        "else the system's)")
                             ->type_name("PATH")
                             ->check([](const std::string& path) { return path.empty() ? "empty; allowed: a path" : ""; });
   CLI::Option* address =
       app_.add_option(
-             "--address",
-             "Instead: unix:PATH, or tls:HOST:PORT, the admin.listen of a kvistd elsewhere; then the next three, too")
+              "--address",
+              "Instead: unix:PATH, or tls:HOST:PORT, the admin.listen of a kvistd elsewhere; then the next three, too")
           ->type_name("ADDRESS")
           ->excludes(socket)
           ->check([this](const std::string& text) { return CheckAddress(text, &given_.target.address); });
   app_.add_option(
-         "--controller",
-         "Ask the kvist-controller there, unix:PATH or tls:HOST:PORT, for all its nodes: nodes, query-ip, lookup, clear, "
-         "move, prefetch, compress, decompress, jobs, pins")
+          "--controller",
+          "Ask the kvist-controller there, unix:PATH or tls:HOST:PORT, for all its nodes: nodes, query-ip, lookup, clear, "
+          "move, prefetch, compress, decompress, jobs, pins")
       ->type_name("ADDRESS")
       ->excludes(socket, address)
       ->check([this](const std::string& text) {
@@ -164,12 +164,12 @@ void CommandLine::AddTargets() {
       });
   app_.add_option("--node", given_.node, "Of a controller's nodes only this one, by its name")->type_name("NAME");
   app_.add_option("--tls-certificate", given_.target.tls.certificate,
-                 "By TLS: file with your certificate, PEM (default: $KVIST_TLS_CERTIFICATE)")
+                  "By TLS: file with your certificate, PEM (default: $KVIST_TLS_CERTIFICATE)")
       ->type_name("FILE");
   app_.add_option("--tls-key", given_.target.tls.key, "By TLS: file with its key (default: $KVIST_TLS_KEY)")
       ->type_name("FILE");
   app_.add_option("--tls-ca", given_.target.tls.ca,
-                 "By TLS: file with the certificates of who signs kvistds' (default: $KVIST_TLS_CA)")
+                  "By TLS: file with the certificates of who signs kvistds' (default: $KVIST_TLS_CA)")
       ->type_name("FILE");
   app_.add_option("-o,--output", given_.output, "How to print: table, or json with the field names of proto/node.proto")
       ->check(CLI::IsMember({"table", "json"}))
@@ -208,16 +208,16 @@ void CommandLine::AddQuestions() {
   CLI::App* lookup = app_.add_subcommand("lookup", "How much of a prompt is there, and where; nothing is used or moved");
   AddPromptOptions(lookup, &given_);
   commands_.insert(commands_.end(), {
-      {status, &NodeSession::Status},
-      {ssd, &NodeSession::Ssd},
-      {nodes, nullptr, &ControllerSession::Nodes},
-      {query_ip, nullptr, &ControllerSession::QueryIp},
-      {sessions, &NodeSession::Sessions},
-      {top, &NodeSession::Top},
-      {doctor, &NodeSession::Doctor},
-      {fsck, &NodeSession::Fsck},
-      {lookup, &NodeSession::Lookup, &ControllerSession::Lookup},
-  });
+                                        {status, &NodeSession::Status},
+                                        {ssd, &NodeSession::Ssd},
+                                        {nodes, nullptr, &ControllerSession::Nodes},
+                                        {query_ip, nullptr, &ControllerSession::QueryIp},
+                                        {sessions, &NodeSession::Sessions},
+                                        {top, &NodeSession::Top},
+                                        {doctor, &NodeSession::Doctor},
+                                        {fsck, &NodeSession::Fsck},
+                                        {lookup, &NodeSession::Lookup, &ControllerSession::Lookup},
+                                    });
 }
 
 void CommandLine::AddClear() {
@@ -299,11 +299,11 @@ void CommandLine::AddJobs() {
         ->check([](const std::string& text) { return CheckId(text, "job"); });
   }
   commands_.insert(commands_.end(), {
-      {jobs, &NodeSession::ListJobs, &ControllerSession::ListJobs},
-      {list_jobs, &NodeSession::ListJobs, &ControllerSession::ListJobs},
-      {cancel_job, &NodeSession::CancelJob, &ControllerSession::CancelJob},
-      {watch_job, &NodeSession::WatchJob, &ControllerSession::WatchJob},
-  });
+                                        {jobs, &NodeSession::ListJobs, &ControllerSession::ListJobs},
+                                        {list_jobs, &NodeSession::ListJobs, &ControllerSession::ListJobs},
+                                        {cancel_job, &NodeSession::CancelJob, &ControllerSession::CancelJob},
+                                        {watch_job, &NodeSession::WatchJob, &ControllerSession::WatchJob},
+                                    });
 }
 
 void CommandLine::AddQuotas() {
@@ -322,11 +322,11 @@ void CommandLine::AddQuotas() {
       ->type_name("BYTES")
       ->check([this](const std::string& text) { return CheckQuota(text, &given_.quota); });
   commands_.insert(commands_.end(), {
-      {quota, &NodeSession::ListQuotas},
-      {list_quotas, &NodeSession::ListQuotas},
-      {set_quota, &NodeSession::SetQuota},
-      {unset_quota, &NodeSession::UnsetQuota},
-  });
+                                        {quota, &NodeSession::ListQuotas},
+                                        {list_quotas, &NodeSession::ListQuotas},
+                                        {set_quota, &NodeSession::SetQuota},
+                                        {unset_quota, &NodeSession::UnsetQuota},
+                                    });
 }
 
 void CommandLine::AddPins() {
@@ -348,11 +348,11 @@ void CommandLine::AddPins() {
       ->type_name("PIN")
       ->check([](const std::string& text) { return CheckId(text, "pin"); });
   commands_.insert(commands_.end(), {
-      {pins, &NodeSession::ListPins, &ControllerSession::ListPins},
-      {list_pins, &NodeSession::ListPins, &ControllerSession::ListPins},
-      {add_pin, &NodeSession::AddPin, &ControllerSession::AddPin},
-      {remove_pin, &NodeSession::RemovePin, &ControllerSession::RemovePin},
-  });
+                                        {pins, &NodeSession::ListPins, &ControllerSession::ListPins},
+                                        {list_pins, &NodeSession::ListPins, &ControllerSession::ListPins},
+                                        {add_pin, &NodeSession::AddPin, &ControllerSession::AddPin},
+                                        {remove_pin, &NodeSession::RemovePin, &ControllerSession::RemovePin},
+                                    });
 }
 
 void CommandLine::AddOthers() {

@@ -84,8 +84,7 @@ ExitCode NodeSession::Doctor() {
         absl::IsDeadlineExceeded(status.status()) ? absl::DeadlineExceededError(Late(kQuestionTime)) : status.status();
     const std::string& admin = patient.admin_socket;
     const size_t slash = admin.rfind('/');
-    patient.engine_socket =
-        absl::StrCat(slash == std::string::npos ? "." : admin.substr(0, slash), "/", kEngineSocketName);
+    patient.engine_socket = absl::StrCat(slash == std::string::npos ? "." : admin.substr(0, slash), "/", kEngineSocketName);
   }
   const Diagnosis diagnosis = Diagnose(patient);
   terminal_.out << (arguments_.output == "json" ? ToJson(diagnosis) : ToTable(diagnosis, HasColours(), Columns()));

@@ -1,7 +1,6 @@
 #include "daemon/session/registration.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,10 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/session/space_description.h"
 #include "proto/session.pb.h"
-#include "storage/base/check.h"
 #include "storage/base/shm/description_limits.h"
 #include "storage/base/status.h"
-#include "storage/base/utf8.h"
 
 namespace kvist::session {
 namespace {
@@ -119,7 +116,6 @@ absl::Status AddProcessRegions(const v1::KvMemory& described, const Peer& peer, 
 absl::Status CheckDeviceRegions(const v1::KvMemory& described) {
   KVIST_RETURN_IF_ERROR(InRange("the number of device_regions", static_cast<uint64_t>(described.device_regions_size()), 1,
                                 shm::kDeviceRegionsMax));
-  std::map<std::string, std::shared_ptr<const cuda::ImportedMemory>> imports;  // by handle: many regions lie in one allocation
   for (int i = 0; i < described.device_regions_size(); ++i) {
     const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     const auto field = [&](const char* name) { return absl::StrCat("device_regions[", i, "].", name); };
@@ -147,6 +143,8 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
         "device_regions came beside memfds or process_regions: a worker's KV memory is a GPU's or the host's");
   KVIST_RETURN_IF_ERROR(CheckDeviceRegions(described));
   if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory (device_regions)");
+  std::map<std::string, std::shared_ptr<const cuda::ImportedMemory>>
+      imports;  // by handle: many regions lie in one allocation
   for (int i = 0; i < described.device_regions_size(); ++i) {
     const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     cuda::driver::Uuid uuid;

@@ -147,7 +147,8 @@ void LeaseAndLoad(const DaemonProcess& daemon, const EngineProcess::Channel& tes
 
 TEST_CASE("Row 3: an engine stopped with a lease loses it by the clock, and every load that comes later is refused") {
   const int stops = Campaign("KVIST_ENGINE_STOPS", 8, 100);
-  const auto stopped_for = std::chrono::seconds(Campaign("KVIST_STOP_SECONDS", 0, 60));  // the first one, at least; the others until the lease has ended
+  const auto stopped_for = std::chrono::seconds(
+      Campaign("KVIST_STOP_SECONDS", 0, 60));  // the first one, at least; the others until the lease has ended
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
   std::mt19937 random(seed);

@@ -300,25 +300,25 @@ TEST_CASE("Row 30: lengths and counts of every size in a Hello are refused by na
   ::prctl(PR_SET_PTRACER, daemon.pid());  // where yama would keep it from process_regions
   CheckGrowth(daemon, "Hellos with one bad field, refused by its name", [&] {
     uint32_t frames = 0;
-  for (const Field& field : fields) {
-    for (const uint64_t value : values) {
-      RawClient client(daemon);
-      session::ClientFrame frame = RawClient::GoodHello();
-      field.change(frame.mutable_hello(), value);
-      client.SendBytes(frame.SerializeAsString(), std::vector<int>(field.memfds, client.memfd()));
-      const auto answer = client.Receive();
-      INFO(field.name << " = " << value);
-      REQUIRE(answer != nullptr);
-      REQUIRE(answer->has_refused());
-      CHECK(absl::StatusCodeToString(static_cast<absl::StatusCode>(answer->refused().code())) ==
-            absl::StatusCodeToString(field.code));
-      const std::string& message = answer->refused().message();
-      INFO(message);
-      CHECK(std::any_of(field.words.begin(), field.words.end(),
-                        [&](const char* words) { return message.find(words) != std::string::npos; }));
-      ++frames;
+    for (const Field& field : fields) {
+      for (const uint64_t value : values) {
+        RawClient client(daemon);
+        session::ClientFrame frame = RawClient::GoodHello();
+        field.change(frame.mutable_hello(), value);
+        client.SendBytes(frame.SerializeAsString(), std::vector<int>(field.memfds, client.memfd()));
+        const auto answer = client.Receive();
+        INFO(field.name << " = " << value);
+        REQUIRE(answer != nullptr);
+        REQUIRE(answer->has_refused());
+        CHECK(absl::StatusCodeToString(static_cast<absl::StatusCode>(answer->refused().code())) ==
+              absl::StatusCodeToString(field.code));
+        const std::string& message = answer->refused().message();
+        INFO(message);
+        CHECK(std::any_of(field.words.begin(), field.words.end(),
+                          [&](const char* words) { return message.find(words) != std::string::npos; }));
+        ++frames;
+      }
     }
-  }
     return frames;
   });
   for (const uint32_t rank : {0, 1}) {  // what they were, but for one field, is welcome: each rank of several, too
@@ -371,22 +371,22 @@ TEST_CASE("Row 30: a packet longer than any frame ends its connection, told why"
   const size_t fds = daemon.OpenFds();
   CheckGrowth(daemon, "packets of more bytes than a frame may have", [&] {
     uint32_t packets = 0;
-  for (const size_t more : {size_t{1}, shm::kFrameBytesMax}) {
-    for (const bool open : {false, true}) {
-      for (int i = 0; i < 20; ++i) {
-        INFO(more << " bytes too many" << (open ? ", after the handshake" : ""));
-        RawClient client(daemon);
-        if (open) client.Open();
-        const std::string bytes(shm::kFrameBytesMax + more, '\0');
-        REQUIRE(::send(client.socket(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
-        const auto answer = client.Receive();
-        REQUIRE(answer != nullptr);
-        CHECK_THAT(answer->refused().message(), Catch::Contains(std::to_string(shm::kFrameBytesMax)));
-        CHECK(client.HungUp());
-        ++packets;
+    for (const size_t more : {size_t{1}, shm::kFrameBytesMax}) {
+      for (const bool open : {false, true}) {
+        for (int i = 0; i < 20; ++i) {
+          INFO(more << " bytes too many" << (open ? ", after the handshake" : ""));
+          RawClient client(daemon);
+          if (open) client.Open();
+          const std::string bytes(shm::kFrameBytesMax + more, '\0');
+          REQUIRE(::send(client.socket(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+          const auto answer = client.Receive();
+          REQUIRE(answer != nullptr);
+          CHECK_THAT(answer->refused().message(), Catch::Contains(std::to_string(shm::kFrameBytesMax)));
+          CHECK(client.HungUp());
+          ++packets;
+        }
       }
     }
-  }
     return packets;
   });
   CHECK(kvist::test::FdsFallTo(daemon, fds));

@@ -168,47 +168,47 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
   const Held held = Hold(&client);
   uint32_t refused = 0, cell = 0;
   CheckGrowth(daemon, "ring entries with one or two fields from 0 to 2^64 - 1, each answered", [&] {
-  uint32_t entries = 0;
-  for (const shm::Opcode opcode : kAnswered) {
-    uint32_t taken = 0;
-    for (size_t i = 0; i < kTwists.size(); ++i) {
-      for (size_t j = i; j < kTwists.size(); j += kStep) {  // i == j: that field only
-        shm::Entry entry = Right(opcode, cell++ % shm::kCells, held);
-        kTwists[i].set(&entry, kTwists[i].value);
-        kTwists[j].set(&entry, kTwists[j].value);
-        ++entries;
-        client.Submit(entry);
-        const absl::StatusCode code = client.Status(entry);
-        const bool right = WellFormed(entry, held);
-        const auto is = [&](std::initializer_list<absl::StatusCode> codes) {
-          return std::find(codes.begin(), codes.end(), code) != codes.end();
-        };
-        using enum absl::StatusCode;
-        const bool late = entry.deadline_nanos <= 1, flush = opcode == shm::Opcode::kFlush;
-        const bool as_it_should = !right  ? is({kInvalidArgument, kAborted}) || (late && is({kDeadlineExceeded}))
-                                  : late  ? is({kDeadlineExceeded})
-                                  : flush ? is({kFailedPrecondition})  // it has no disk
-                                  : opcode == shm::Opcode::kAllocate ? is({kOk, kResourceExhausted})
-                                                                     : is({kOk});
-        if (!as_it_should) {
-          FAIL_CHECK("opcode " << static_cast<int>(opcode) << " with " << kTwists[i].field << " = " << kTwists[i].value
-                               << " and " << kTwists[j].field << " = " << kTwists[j].value
-                               << (right ? " is right" : " is wrong") << ", and got code " << static_cast<int>(code));
-        }
-        refused += !right;
-        taken += code == kOk;
-        if (code == kOk && opcode == shm::Opcode::kAllocate) {
-          shm::Entry free = Good(shm::Opcode::kFree, 0);
-          free.lease = client.memory.cell(entry.cell)->lease;
-          client.Submit(free);
+    uint32_t entries = 0;
+    for (const shm::Opcode opcode : kAnswered) {
+      uint32_t taken = 0;
+      for (size_t i = 0; i < kTwists.size(); ++i) {
+        for (size_t j = i; j < kTwists.size(); j += kStep) {  // i == j: that field only
+          shm::Entry entry = Right(opcode, cell++ % shm::kCells, held);
+          kTwists[i].set(&entry, kTwists[i].value);
+          kTwists[j].set(&entry, kTwists[j].value);
+          ++entries;
+          client.Submit(entry);
+          const absl::StatusCode code = client.Status(entry);
+          const bool right = WellFormed(entry, held);
+          const auto is = [&](std::initializer_list<absl::StatusCode> codes) {
+            return std::find(codes.begin(), codes.end(), code) != codes.end();
+          };
+          using enum absl::StatusCode;
+          const bool late = entry.deadline_nanos <= 1, flush = opcode == shm::Opcode::kFlush;
+          const bool as_it_should = !right  ? is({kInvalidArgument, kAborted}) || (late && is({kDeadlineExceeded}))
+                                    : late  ? is({kDeadlineExceeded})
+                                    : flush ? is({kFailedPrecondition})  // it has no disk
+                                    : opcode == shm::Opcode::kAllocate ? is({kOk, kResourceExhausted})
+                                                                       : is({kOk});
+          if (!as_it_should) {
+            FAIL_CHECK("opcode " << static_cast<int>(opcode) << " with " << kTwists[i].field << " = " << kTwists[i].value
+                                 << " and " << kTwists[j].field << " = " << kTwists[j].value
+                                 << (right ? " is right" : " is wrong") << ", and got code " << static_cast<int>(code));
+          }
+          refused += !right;
+          taken += code == kOk;
+          if (code == kOk && opcode == shm::Opcode::kAllocate) {
+            shm::Entry free = Good(shm::Opcode::kFree, 0);
+            free.lease = client.memory.cell(entry.cell)->lease;
+            client.Submit(free);
+          }
         }
       }
+      INFO("opcode " << static_cast<int>(opcode));
+      const bool can_be_taken =
+          opcode != shm::Opcode::kFlush && opcode >= shm::Opcode::kLookup && opcode <= shm::Opcode::kPrefill;
+      CHECK((taken > 0) == can_be_taken);
     }
-    INFO("opcode " << static_cast<int>(opcode));
-    const bool can_be_taken =
-        opcode != shm::Opcode::kFlush && opcode >= shm::Opcode::kLookup && opcode <= shm::Opcode::kPrefill;
-    CHECK((taken > 0) == can_be_taken);
-  }
     return entries;
   });
   std::printf("row 30: %u of these were wrong and refused\n", refused);

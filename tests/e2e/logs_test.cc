@@ -122,12 +122,12 @@ TEST_CASE("The log holds neither the tokens nor the keys of prompts that operato
     const auto stored = engine.Keys(1, 8);
     REQUIRE(engine.StoreAll(stored).status == KVIST_OK);
     for (const std::string& named : {"--tokens=" + tokens, "--keys=" + keys}) {
-      for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-               {"lookup"},
-               {"pins", "add", "--owner=op"},
-               {"prefetch"},
-               {"move", "--from=dram", "--to=ssd"},
-               {"clear", "--yes"}}) {
+      for (const std::vector<std::string>& command :
+           std::vector<std::vector<std::string>>{{"lookup"},
+                                                 {"pins", "add", "--owner=op"},
+                                                 {"prefetch"},
+                                                 {"move", "--from=dram", "--to=ssd"},
+                                                 {"clear", "--yes"}}) {
         std::vector<std::string> words{kvist::test::BinDir() + "/kvistctl", "--socket=" + daemon.admin_socket()};
         words.insert(words.end(), command.begin(), command.end());
         words.push_back(named);

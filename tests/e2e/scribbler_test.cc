@@ -326,10 +326,12 @@ TEST_CASE("Row 35: clients that write into shared memory after they submitted hu
   CHECK(UntilItGoesOn([&] { return honest.hits(); }, std::chrono::seconds(20)) >= 0);
   honest.Finish();
   std::printf(
-      "row 35: %lu sessions of %s (%lu ended by kvistd) submitted %lu requests, %lu answered, and wrote %lu times into shared "
+      "row 35: %lu sessions of %s (%lu ended by kvistd) submitted %lu requests, %lu answered, and wrote %lu times into "
+      "shared "
       "memory beside them; the engine beside them was served %lu prompts, longest call %.0f ms, wrong chunks %lu\n",
-      all.sessions, ::geteuid() == 0 ? "its own tenant and of another" : "its own tenant only (another takes root)", all.ended_by_kvistd, all.requests, all.answered, all.writes, honest.hits() - before,
-      honest.longest_us() / 1000, honest.wrong());
+      all.sessions, ::geteuid() == 0 ? "its own tenant and of another" : "its own tenant only (another takes root)",
+      all.ended_by_kvistd, all.requests, all.answered, all.writes, honest.hits() - before, honest.longest_us() / 1000,
+      honest.wrong());
   std::printf(
       "row 35: numbers of the request being read turned bad and good again %lu times; of the loads and stores read "
       "meanwhile %lu were taken and %lu refused\n",

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -50,7 +50,7 @@ namespace {
 // and go may take; of descriptors and slots nothing.
 constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMost = 0;
 constexpr int64_t kLong = 10'000'000;  // us
-constexpr double kWarmUp = 0.25;  // of the time: first uses of everything
+constexpr double kWarmUp = 0.25;       // of the time: first uses of everything
 constexpr size_t kEngines = 4;
 
 // A preempted prompt's pages, out and back in. Whether they hold what they held.
@@ -200,10 +200,10 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const std::string config = dir.path() + "/kvistd.toml";
   const auto configure = [&](uint32_t lease) { std::ofstream(config) << "[lease]\nmax = \"" << lease << "s\"\n"; };
   configure(60);
-  DaemonProcess daemon(dir.path(),
-                       {"pool.bytes=64MiB", "log.level=error", "ssd.enabled=true", "ssd.capacity=256MiB",
-                        "ssd.path=" + dir.path() + "/ssd"},
-                       config);
+  DaemonProcess daemon(
+      dir.path(),
+      {"pool.bytes=64MiB", "log.level=error", "ssd.enabled=true", "ssd.capacity=256MiB", "ssd.path=" + dir.path() + "/ssd"},
+      config);
   REQUIRE(Eventually([&] {
     const auto pool = StatusOf(daemon)["pool"];
     return pool["touched_bytes"] == pool["capacity_bytes"];
@@ -283,14 +283,15 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const bool passed = rss * fitted <= kRssGrowthMost && fd * fitted <= kFdGrowthMost &&
                       pinned * fitted <= kPinnedGrowthMost && leases <= 0 && crowd.wrong() == 0;
   std::printf(
-      "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu stops, %lu lookups; fitted "
+      "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu stops, %lu "
+      "lookups; fitted "
       "over %zu "
       "rests in %.0f s: RSS slope %.0f KiB/h (%.0f KiB in all, at most %.0f), fd slope %.2f/h, pinned slope %.0f bytes/h, "
       "lease slope "
       "%.0f/h; RSS at rest %.1f MiB, at most %.1f MiB; wrong prompts %lu\n",
-      seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, stops, status["lookups"].get<uint64_t>(), samples.size(),
-      fitted, rss * 3600 / 1024, rss * fitted / 1024, kRssGrowthMost / 1024, fd * 3600, pinned * 3600, leases * 3600,
-      samples.back().rss / (1 << 20), rss_most / (1 << 20), crowd.wrong());
+      seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, stops, status["lookups"].get<uint64_t>(),
+      samples.size(), fitted, rss * 3600 / 1024, rss * fitted / 1024, kRssGrowthMost / 1024, fd * 3600, pinned * 3600,
+      leases * 3600, samples.back().rss / (1 << 20), rss_most / (1 << 20), crowd.wrong());
   const nlohmann::json summary{{"row", 41},
                                {"seconds", seconds},
                                {"engines", crowd.lives()},

@@ -122,7 +122,7 @@ TEST_CASE("Any number of large hints leaves room for who wants an answer") {
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
   const std::vector<kvist_key> many(4096);
   for (int round = 0; round < 20; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // kvistd sleeps by then
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));                                // kvistd sleeps by then
     for (int hint = 0; hint < 40; ++hint) CHECK(engine.scheduler().SessionEnded(many).ok());  // together more than the arena
     const kvist::Hit hit = engine.scheduler().Lookup(keys, 0, 900'000);
     CHECK(hit.status == KVIST_OK);

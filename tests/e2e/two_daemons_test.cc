@@ -75,8 +75,8 @@ TEST_CASE(
     CHECK(second.first == 1);
     ++tried;
     by_name += second.first == 1 && std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-      return second.second.find(name) != std::string::npos;
-    });
+                 return second.second.find(name) != std::string::npos;
+               });
     for (const std::string& name : names) CHECK_THAT(second.second, Catch::Contains(name));
     CHECK_FALSE(std::filesystem::exists(dir.path() + "/state2"));
   };

@@ -233,7 +233,8 @@ TEST_CASE("Row 36: an engine that asks again runs without a kvistd of another ve
   CHECK(wrong == "");
 }
 
-TEST_CASE("Row 36: engines whose KV isn't the same byte for byte never hit each other's, though they ask for the same keys") {
+TEST_CASE(
+    "Row 36: engines whose KV isn't the same byte for byte never hit each other's, though they ask for the same keys") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), kProvoked);
   const FakeEngine::Options plain = FakeEngine::On(daemon.socket());

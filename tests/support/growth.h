@@ -22,8 +22,8 @@ inline void CheckGrowth(const DaemonProcess& daemon, const std::string& frames, 
   uint32_t sent = 0;
   for (int round = 0; round < kRounds; ++round) sent += send();
   const double growth = static_cast<double>(daemon.ResidentBytes()) - before;
-  std::printf("row 30: %u %s after as many to warm up: RSS growth per bad frame %.1f bytes (%.0f KiB in all)\n", sent, frames.c_str(),
-              growth / sent, growth / 1024);
+  std::printf("row 30: %u %s after as many to warm up: RSS growth per bad frame %.1f bytes (%.0f KiB in all)\n", sent,
+              frames.c_str(), growth / sent, growth / 1024);
   if (!kSanitized) CHECK(growth <= kNoise);
 }
 

@@ -23,7 +23,9 @@ TEST_CASE("ControlAt finds what a terminal would heed, and nothing else") {
   const std::string text = "a\n\x7f\u009b\u00a0\u00e9";
   std::string found;
   for (size_t i = 0; i < text.size(); ++i) found += static_cast<char>('0' + ControlAt(text, i));
-  CHECK(found == "0112" "00000");
+  CHECK(found ==
+        "0112"
+        "00000");
   CHECK(ControlAt("\xc2", 0) == 0);
   CHECK(ControlAt("", 0) == 0);
 }

@@ -13,7 +13,8 @@ constexpr uint32_t kInDram = 2;
 // A chain of kInDram chunks in DRAM and kChain - kInDram behind them on disk alone.
 class HalfOnDisk {
  public:
-  explicit HalfOnDisk(bool gate = true, bool window = false) : fixture_(OptionsOf(gate)), space_(SpaceNamed("model", {KiB(4)})) {
+  explicit HalfOnDisk(bool gate = true, bool window = false)
+      : fixture_(OptionsOf(gate)), space_(SpaceNamed("model", {KiB(4)})) {
     if (window) {
       space_.groups.push_back(space_.groups[0]);
       space_.groups[1].reuse = {GroupKind::kWindow, 1};

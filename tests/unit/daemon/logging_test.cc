@@ -50,8 +50,8 @@ TEST_CASE("SetUpLogging writes text lines with time and level") {
 }
 
 TEST_CASE("SetUpLogging lets nobody forge a line or steer a terminal") {
-  const std::vector<std::string> lines =
-      Lines({.level = "warn", .format = "text"}, [] { spdlog::warn("model {}", "a\n2026 info fake\033[0m\u009b31m \u00e9"); });
+  const std::vector<std::string> lines = Lines({.level = "warn", .format = "text"},
+                                               [] { spdlog::warn("model {}", "a\n2026 info fake\033[0m\u009b31m \u00e9"); });
   REQUIRE(lines.size() == 1);
   CHECK_THAT(lines[0], Catch::EndsWith("Z warn  model a\\n2026 info fake\\x1b[0m\\xc2\\x9b31m \u00e9"));
 }
