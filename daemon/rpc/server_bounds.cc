@@ -1,5 +1,7 @@
 #include "daemon/rpc/server_bounds.h"
 
+#include <grpcpp/grpcpp.h>
+
 namespace kvist::rpc {
 
 void BoundServer(const ServerBounds& bounds, grpc::ServerBuilder* builder) {

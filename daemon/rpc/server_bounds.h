@@ -1,11 +1,13 @@
 #ifndef KVIST_DAEMON_RPC_SERVER_BOUNDS_H_
 #define KVIST_DAEMON_RPC_SERVER_BOUNDS_H_
 
-#include <grpcpp/grpcpp.h>
+namespace grpc {
+class ServerBuilder;
+}
 
 namespace kvist::rpc {
 
-// What callers may have a server of ours take. For .cc files: it brings gRPC along.
+// What callers may have a server of ours take.
 struct ServerBounds {
   const char* name;
   int request_bytes_max;  // of a message
