@@ -29,6 +29,7 @@ inside() {  # unit, root: as PID 1 of the namespaces; becomes systemd
   install -m 755 "$project"/build/release/bin/kvistd usr/sbin/
   install -m 755 "$project"/build/release/bin/kvistctl usr/bin/
   sed 's/^WatchdogSec=.*/WatchdogSec=4s/' "$project/deploy/systemd/$unit" >etc/systemd/system/kvistd.service
+  [ "$unit" != kvistd.service ] || install -m 644 "$project"/deploy/systemd/kvistd-gpu.service etc/systemd/system/  # to change to
   install -D -m 644 "$project"/deploy/systemd/kvist.sysusers usr/lib/sysusers.d/kvist.conf
   install -D -m 644 "$project"/deploy/systemd/kvist.tmpfiles usr/lib/tmpfiles.d/kvist.conf
   chroot . systemd-sysusers kvist.conf
@@ -41,7 +42,7 @@ inside() {  # unit, root: as PID 1 of the namespaces; becomes systemd
     /lib/systemd/systemd --system --unit=probe.service --log-target=null
 }
 
-said() { systemctl show -p "$1" --value kvistd; }
+said() { systemctl show -p "$1" --value "${2:-kvistd}"; }
 check() { if [[ $2 == $3 ]]; then echo "ok      $1"; else echo "FAILED  $1: $2"; fi; }  # what, found, pattern
 soon() { for _ in $(seq 100); do "$@" && return; sleep 0.2; done; return 1; }
 
@@ -66,6 +67,14 @@ probe() {  # as a service beside kvistd's
   check 'one that hangs is restarted' "$(soon restarted && echo yes)" yes
   systemctl stop kvistd
   check 'it stops cleanly' "$(said Result) $(said ExecMainStatus)" 'success 0'
+  if [ -e /etc/systemd/system/kvistd-gpu.service ]; then
+    systemctl start kvistd
+    check 'the unit for GPUs takes its place at once' \
+      "$(systemctl start kvistd-gpu && said ActiveState) $(said ActiveState kvistd-gpu) $(said NRestarts kvistd-gpu)" 'inactive active 0'
+    check 'and it the other one'"'"'s' \
+      "$(systemctl start kvistd && said ActiveState kvistd-gpu) $(said ActiveState) $(said NRestarts)" 'inactive active 0'
+    systemctl stop kvistd
+  fi
   echo end
 }
 
