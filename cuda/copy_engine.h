@@ -71,8 +71,8 @@ struct Copy {
   // Nothing is copied of layers that it doesn't call ready. Null: all are.
   std::shared_ptr<const PagesReady> pages_ready = nullptr;
   int64_t ready_by_nanos = INT64_MAX;  // monotonic: it ends with DeadlineExceeded when they aren't all ready by then
-  std::shared_ptr<const BusClaim> bus =
-      nullptr;  // the engine's, who keeps it; null: it claims nothing. For GPUs (bus_claims.h)
+  // The engine's, who keeps it; null: it claims nothing. For GPUs (bus_claims.h)
+  std::shared_ptr<const BusClaim> bus = nullptr;
 
   const KvLayout& layout() const { return memory->layouts[group.value]; }
 };

@@ -13,8 +13,8 @@ namespace kvist::daemon {
 struct Machine {
   std::vector<int> cpus;     // that this process may use, ascending
   pool::MemoryLimit memory;  // that it may ever have
-  bool asks_all =
-      false;  // also for what may come by itself, a disk, an address, a new certificate: a start does without, or is tried again
+  // Also for what may come by itself, a disk, an address, a new certificate: a start does without, or is tried again
+  bool asks_all = false;
 };
 Machine ThisMachine();
 

@@ -17,8 +17,8 @@ namespace kvist::daemon {
 struct Options {
   struct Daemon {
     std::string state_dir;  // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist
-    std::string
-        node;  // what this kvistd is called as the controller of itself (proto/controller.proto). Default: the host's name
+    // What this kvistd is called as the controller of itself (proto/controller.proto). Default: the host's name
+    std::string node;
     bool operator==(const Daemon&) const = default;
   } daemon;
 
@@ -79,8 +79,8 @@ struct Options {
   struct Remote {
     std::string store;            // where (remote_url.h); "" for none
     std::string name = "shared";  // the tier is called remote:NAME
-    std::string
-        secret_file;  // 64 hex digits, the same on all nodes that share. Default remote.secret in daemon.state_dir, made there
+    // 64 hex digits, the same on all nodes that share. Default remote.secret in daemon.state_dir, made there
+    std::string secret_file;
     std::string credentials_file;  // the store's: remote_options.h draws it
     std::string ca_file;           // whom to believe with TLS; "" whom the system believes
     bool encrypt = false;          // what lies there, by AES-256-GCM with the secret
@@ -100,8 +100,8 @@ struct Options {
     // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
     uint32_t threads = 2;
     std::vector<int> cpus;  // pins them; for benchmarks
-    bool gpu_kernel =
-        true;  // small pages go to and from GPUs by a kernel where that is found to be faster (cuda/path_choice.h)
+    // Small pages go to and from GPUs by a kernel where that is found to be faster (cuda/path_choice.h)
+    bool gpu_kernel = true;
     bool operator==(const Copy&) const = default;
   } copy;
 

@@ -52,8 +52,8 @@ absl::StatusOr<RemoteGenerations> RemoteGenerations::Open(const std::string& pat
       continue;
     }
     SpaceDigest space;
-    const std::string bytes =
-        absl::HexStringToBytes(words[0]);  // whatever it makes of what is no hex comes out other than it went in
+    // Whatever it makes of what is no hex comes out other than it went in
+    const std::string bytes = absl::HexStringToBytes(words[0]);
     if (words[0].size() != 2 * space.bytes.size()) return broken();
     std::memcpy(space.bytes.data(), bytes.data(), space.bytes.size());
     if (HexOf(space) != words[0]) return broken();

@@ -198,8 +198,8 @@ struct ChunkWhere {
 // After ChunksWatched: where those chunks are now that the event has brought to other tiers, each as often as it changed, last the last. All
 // other effects of the event come before.
 struct ChunksChanged {
-  bool again =
-      false;  // what was said before is void: a clear has hidden chunks that aren't named, so all is to be read again
+  // What was said before is void: a clear has hidden chunks that aren't named, so all is to be read again
+  bool again = false;
   std::vector<ChunkWhere> chunks;
 };
 

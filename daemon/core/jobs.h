@@ -26,8 +26,8 @@ enum class JobState : uint8_t { kRunning, kDone, kCancelled };
 struct Job {
   JobId id;
   std::string request = {};  // who asks again under this name gets this job; "" for none
-  uint64_t what =
-      0;  // a number of what was asked for, by which it is told from another of that name; 0: no name, or not known
+  // A number of what was asked for, by which it is told from another of that name; 0: no name, or not known
+  uint64_t what = 0;
   JobKind kind = JobKind::kClear;
   JobState state = JobState::kRunning;
   std::optional<SpaceId> space = {};  // of which; absent: of all

@@ -49,8 +49,8 @@ struct RemoteStatus {
   Bytes read{}, written{};
   Bytes on_their_way{};  // now
   uint64_t breaker_opened = 0;
-  std::vector<std::pair<std::string, uint64_t>>
-      verdicts;  // what was found where an object was read, all kinds, the good one first
+  // What was found where an object was read, all kinds, the good one first
+  std::vector<std::pair<std::string, uint64_t>> verdicts;
 };
 
 struct NodeStatus {

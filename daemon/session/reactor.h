@@ -146,8 +146,8 @@ class Reactor : public LowerTier::Ear {
   // A session that was quiet for so long leaves the rounds until its doorbell rings.
   static constexpr int64_t kDozeNanos = 1'000'000'000;
   static constexpr absl::Duration kWakeAgain = absl::Milliseconds(100);  // while somebody waits for a task
-  static constexpr int64_t kClockNanos =
-      50'000'000;  // between looks at the clock while something waits for it (Core::waits_for_clock)
+  // Between looks at the clock while something waits for it (Core::waits_for_clock)
+  static constexpr int64_t kClockNanos = 50'000'000;
 
   // The futex word of the inbox.
   enum class Inbox : uint32_t { kEmpty = 0, kFull = 1, kAwaited = 2 };  // kAwaited: empty, and the reactor sleeps

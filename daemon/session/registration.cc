@@ -143,8 +143,8 @@ absl::Status AddDeviceRegions(const v1::KvMemory& described, const Peer& peer, c
         "device_regions came beside memfds or process_regions: a worker's KV memory is a GPU's or the host's");
   KVIST_RETURN_IF_ERROR(CheckDeviceRegions(described));
   if (gpus == nullptr) return absl::FailedPreconditionError("this kvistd serves no GPU memory (device_regions)");
-  std::map<std::string, std::shared_ptr<const cuda::ImportedMemory>>
-      imports;  // by handle: many regions lie in one allocation
+  // By handle: many regions lie in one allocation
+  std::map<std::string, std::shared_ptr<const cuda::ImportedMemory>> imports;
   for (int i = 0; i < described.device_regions_size(); ++i) {
     const v1::KvMemory::DeviceRegion& region = described.device_regions(i);
     cuda::driver::Uuid uuid;

@@ -21,9 +21,8 @@ inline constexpr ContentId kNoContent = 0;  // the empty prefix
 //
 // A page is   free       nobody uses it
 //             in use     by as many as it has references: sequences that attend to it, copies under way to or from it
-//             kept       nobody uses it, but it has a name: found again by FindPrefix until another needs the room (oldest
-// first) Allocate makes free or kept pages used; Release of the last reference makes a page kept if it has a name, else
-// free.
+//             kept       nobody uses it, but it has a name: found again by FindPrefix until another needs the room (oldest first)
+// Allocate makes free or kept pages used; Release of the last reference makes a page kept if it has a name, else free.
 //
 // Threads: one.
 class PagePool {

@@ -11,14 +11,11 @@ namespace tinyllm {
 
 // Runs the pieces of one loop on several threads, the caller being one of them.
 //
-// Lifecycle: threads start with the pool and end with it. Between loops they spin for a moment (a forward pass is many short
-// loops) and
+// Lifecycle: threads start with the pool and end with it. Between loops they spin for a moment (a forward pass is many short loops) and
 //            then sleep: an idle engine uses no CPU.
 // Threads:   one caller at a time; loops don't nest.
-// Sharing:   `next_`, `running_` and `loop_` are atomics; body_, context_ and count_ are written by the caller before the
-// release store
-//            of loop_ and read by workers after an acquire load of it. A worker counts itself out of running_ when it is
-// done with them,
+// Sharing:   `next_`, `running_` and `loop_` are atomics; body_, context_ and count_ are written by the caller before the release store
+//            of loop_ and read by workers after an acquire load of it. A worker counts itself out of running_ when it is done with them,
 //            and the caller waits for that: nothing outlives a loop.
 class ThreadPool {
  public:

@@ -65,8 +65,8 @@ class AnchoredCoder final : public MatrixCoder {
 
 struct AnchoredPart {
   float top;  // of the StepTable
-  uint32_t
-      side_bytes;  // 3 * channels: as they are; else compressed. Residuals have all that is behind them, in the same way
+  // 3 * channels: as they are; else compressed. Residuals have all that is behind them, in the same way
+  uint32_t side_bytes;
   uint32_t kind_bytes;  // 0: there are none; 2 * tokens: as they are; else compressed
   uint32_t reserved;    // zero
 };

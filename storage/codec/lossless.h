@@ -37,8 +37,8 @@ class LosslessCoder final : public MatrixCoder {
 };
 
 struct LosslessPart {
-  uint32_t
-      coded_bytes;  // as many as there are values: as they are; else compressed. `kept` has all that is behind them, in the same way
+  // As many as there are values: as they are; else compressed. `kept` has all that is behind them, in the same way
+  uint32_t coded_bytes;
   uint32_t reserved;  // zero
 };
 static_assert(sizeof(LosslessPart) == 8);

@@ -17,8 +17,8 @@ struct DirectoryOptions {
   // Calls of the file system at a time, at most, and one more for questions alone. More: more in flight, and more that can hang with it.
   uint32_t threads = 4;
   Bytes piece = KiB(256);  // is read or written by one call, through a buffer of each thread; what the core's cache holds
-  absl::Duration leave_after =
-      absl::Seconds(1);  // at the end, threads that hang are waited for so long, then left to themselves
+  // At the end, threads that hang are waited for so long, then left to themselves
+  absl::Duration leave_after = absl::Seconds(1);
   Limits limits;
 
   // Tests only: object_file.h.

@@ -21,10 +21,10 @@ struct GuardOptions {
   Limits limits;
   Breaker::Options breaker;
   RateLimit::Options rate;  // of puts and gets together, by the room that they bring
-  absl::Duration time_max =
-      absl::Seconds(30);  // no batch has longer, whatever its deadline. Larger: a hung store binds slots longer
-  absl::Duration patience =
-      absl::Milliseconds(100);  // a deadline that left less time says nothing of the store when it is missed
+  // No batch has longer, whatever its deadline. Larger: a hung store binds slots longer
+  absl::Duration time_max = absl::Seconds(30);
+  // A deadline that left less time says nothing of the store when it is missed
+  absl::Duration patience = absl::Milliseconds(100);
 
   absl::Status Validate() const;  // names the field
 };

@@ -20,8 +20,8 @@ struct RedisOptions {
   std::string prefix = "kvist:";  // of all keys; no braces, which say what a cluster hashes
   // What a value holds of a body at most; the same on all nodes. Larger: the server is busy longer with one command.
   Bytes part = MiB(2);
-  uint32_t connections =
-      2;  // at most; made when one has more on its way than a socket takes. More: short answers wait less behind long ones
+  // At most; made when one has more on its way than a socket takes. More: short answers wait less behind long ones
+  uint32_t connections = 2;
   // What is asked for and not answered on a connection, at most, or one operation. Larger: more of the server's memory for its replies.
   Bytes window = MiB(16);
   absl::Duration connect_timeout = absl::Seconds(1);  // with TLS and AUTH

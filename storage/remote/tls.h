@@ -19,8 +19,8 @@ struct TlsOptions {
   std::string ca_file;    // whom to believe; empty: whom the system believes
   std::string cert_file;  // ours, for servers that ask for one; PEM, both or none
   std::string key_file;
-  std::string
-      server_name;  // that the server's certificate has to be for; empty: the host of the address, which unix: has none of
+  // That the server's certificate has to be for; empty: the host of the address, which unix: has none of
+  std::string server_name;
 };
 
 // How far a socket's read, write or handshake came.

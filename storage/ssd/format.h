@@ -114,8 +114,8 @@ struct RecordHeader {
   ChunkKey key;
   ChunkKey parent;
   uint32_t layers;
-  uint32_t
-      runs;  // checksums: layers, or 1 where pages hold all layers or a codec has taken them together; 0 without payload
+  // Checksums: layers, or 1 where pages hold all layers or a codec has taken them together; 0 without payload
+  uint32_t runs;
   uint64_t layer_bytes;    // of one layer as it lies in DRAM; with a run for each layer it is a run's length
   uint64_t payload_bytes;  // as stored, without padding
   uint64_t raw_bytes;      // decoded

@@ -13,8 +13,8 @@ namespace kvist::ssd {
 // whenever its owner has something else to do, more queue where no urgent read can pass them.
 struct ProbeOptions {
   uint32_t segment = 0;  // whose file is used
-  bool may_write =
-      false;  // it is a free segment: made when it isn't there, and overwritten. Else there is data in it, and it is only read.
+  // It is a free segment: made when it isn't there, and overwritten. Else there is data in it, and it is only read.
+  bool may_write = false;
   absl::Duration time = absl::Milliseconds(200);  // for all of it; a slow disk is measured as far as that goes
 };
 struct ProbeResult {

@@ -16,8 +16,8 @@
 namespace kvist::ssd {
 
 struct RocksCatalogOptions {
-  std::string
-      folder;  // of the store; the catalog is what is called catalog* in it. Its file system's errors are the catalog's
+  // Of the store; the catalog is what is called catalog* in it. Its file system's errors are the catalog's
+  std::string folder;
   std::optional<StoreId> store;  // whose it must be, as the segments say; none: whoever's is there, or a new one's
 
   // Commits that may wait. Larger: bursts are taken without ResourceExhausted, and more memory is held.

@@ -66,8 +66,8 @@ absl::Status FromRocks(const char* what, const rocksdb::Status& status) {
 
 rocksdb::Options DatabaseOptions(Bytes write_buffer) {
   rocksdb::Options db;
-  db.create_if_missing =
-      false;  // said where one is made: in a folder that has lost its CURRENT it would delete all the rest
+  // Said where one is made: in a folder that has lost its CURRENT it would delete all the rest
+  db.create_if_missing = false;
   // Believe nothing that doesn't add up: missing or exchanged tables and logs are noticed when it is opened, not when they are read.
   db.paranoid_checks = true;
   db.track_and_verify_wals_in_manifest = true;
@@ -88,8 +88,8 @@ rocksdb::Options DatabaseOptions(Bytes write_buffer) {
   table.block_cache = rocksdb::NewLRUCache(MiB(4).value);
   table.block_size = KiB(16).value;  // rows are read in order: fewer index entries
   db.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
-  db.compression =
-      rocksdb::kNoCompression;  // rows are hashes; and the format depends on no library that a package may leave out
+  // Rows are hashes; and the format depends on no library that a package may leave out
+  db.compression = rocksdb::kNoCompression;
   db.max_background_jobs = 2;
   db.enable_write_thread_adaptive_yield = false;  // one thread writes: nobody to spin for
   db.bytes_per_sync =

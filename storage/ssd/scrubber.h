@@ -42,8 +42,8 @@ class Scrubber {
     virtual void Damaged(std::vector<PlaceWanted> records) = 0;
   };
   struct Options {
-    absl::Duration
-        every;  // a pass begins so long after the one before began; it reads so fast that it takes about half of that
+    // A pass begins so long after the one before began; it reads so fast that it takes about half of that
+    absl::Duration every;
     Bytes rate_min = MiB(4);  // a second; a small store is done soon
   };
 

@@ -23,8 +23,8 @@ using CopyPages = void (*)(std::span<const Move> moves, size_t size);
 struct PageKernel {
   std::string_view name;
   CopyPages copy;
-  size_t claim_bytes =
-      512 << 10;  // so much a thread takes at a time: little, so that one which the system stops doesn't hold up the others
+  // So much a thread takes at a time: little, so that one which the system stops doesn't hold up the others
+  size_t claim_bytes = 512 << 10;
 };
 // The hand-written kernels that this processor can run: non-temporal stores, with several ways of fetching ahead. None of the product's.
 std::vector<PageKernel> NontemporalKernels();

@@ -131,8 +131,8 @@ class Oracle {
     bool orphan = false;                // hangs on what was cleared: so may this
     bool split = false;                 // such a one, and another rank's store of the key may be of this half store, or anew
     std::set<core::JobId> clears = {};  // those that have not been cancelled: it ends when they are done, and it is quiet
-    bool unsure =
-        false;  // stored by all, and maybe given up before by the core (or detached, when cleared): it is sealed, or about to go
+    // Stored by all, and maybe given up before by the core (or detached, when cleared): it is sealed, or about to go
+    bool unsure = false;
     bool ended = false;
   };
   struct Op {

@@ -73,8 +73,8 @@ Outcome RunApart(const std::function<bool(Totals*)>& run, const std::string& rep
     Totals mine;
     const bool kept = run(&mine);
     std::fflush(stdout);
-    const bool told =
-        write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);  // smaller than a pipe's buffer
+    // Smaller than a pipe's buffer
+    const bool told = write(fds[1], &mine, sizeof mine) == static_cast<ssize_t>(sizeof mine);
     _exit(told ? (kept ? 0 : 1) : 2);
   }
   close(fds[1]);

@@ -9,8 +9,8 @@ namespace kvist::test {
 // Where a kvistd_crashing dies, or stands, in a file that it shares with whoever has started it (SharedFile).
 struct CrashPlan {
   std::atomic<uint32_t> left;  // so many more steps that begin with `step`, then it dies; 0: it doesn't
-  std::atomic<uint32_t>
-      stands;  // 1: the thread that comes to that step only goes no further, so that what waits for it can be killed
+  // 1: the thread that comes to that step only goes no further, so that what waits for it can be killed
+  std::atomic<uint32_t> stands;
   char step[60];
 };
 

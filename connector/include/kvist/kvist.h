@@ -239,8 +239,8 @@ typedef uint64_t kvist_op;    /* 0 is none */
 typedef struct kvist_hit {
   uint32_t chunks; /* how far the prompt can be resumed, in chunks: what every group needs for that is there */
   uint32_t coming; /* how many of those chunks, of all groups, are on their way from a slower tier; a load waits for them */
-  kvist_lease
-      lease; /* keeps them there until kvist_release; 0 when there are none past `have` or the instance's lease budget is spent */
+  /* Keeps them there until kvist_release; 0 when there are none past `have` or the instance's lease budget is spent */
+  kvist_lease lease;
 } kvist_hit;
 
 /* How far `keys` (the whole chain, from the first chunk) can be resumed in all cache groups at once; with one full group that is the
@@ -267,8 +267,8 @@ KVIST_API kvist_status kvist_release(kvist_client* client, kvist_lease lease);
 
 /* GPU memory: what a copy waits for before it touches the pages. It never makes anything else wait, on the GPU or in kvistd. */
 typedef enum kvist_after {
-  KVIST_AFTER_NOTHING =
-      0, /* the pages are ready: written, if they are to be stored; not read any more, if they are to be loaded into */
+  /* The pages are ready: written, if they are to be stored; not read any more, if they are to be loaded into */
+  KVIST_AFTER_NOTHING = 0,
   KVIST_AFTER_STREAM = 1, /* what `stream` (a CUstream or cudaStream_t of the GPU's primary context) has been given by now */
   KVIST_AFTER_LAYERS = 2  /* for each layer what kvist_pages_ready says, so that a store follows a forward pass */
 } kvist_after;
@@ -323,8 +323,8 @@ typedef struct kvist_result {
   uint32_t layers;         /* load: the first `layers` of the asked layers are in the pages */
   uint32_t chunks_copied;  /* once it has ended */
   uint32_t chunks_skipped; /* store: there already, or another instance is storing it */
-  uint32_t
-      chunks_refused; /* store: no room, the parent has been evicted, or cleared or given up by another rank meanwhile */
+  /* Store: no room, the parent has been evicted, or cleared or given up by another rank meanwhile */
+  uint32_t chunks_refused;
   /* 1: nothing touches the pages any more. A load that ended by DEADLINE_EXCEEDED or UNAVAILABLE may have it 0: poll again until it is 1
    * before the pages are reused. */
   int32_t pages_released;

@@ -76,8 +76,8 @@ struct Entry {
   uint32_t pages;          // count
   uint64_t lease;          // load, release: the lease; free, swap: the allocation (packed)
   int64_t deadline_nanos;  // monotonic; what comes later is answered with DeadlineExceeded and not begun
-  uint32_t
-      first_chunk;  // load: of the lease; swap: of the allocation; lookup: the engine has those before it; prefill: tokens
+  // Load: of the lease; swap: of the allocation; lookup: the engine has those before it; prefill: tokens
+  uint32_t first_chunk;
   uint32_t chunks;  // load, allocate, swap: count; prefill: tokens
   union {
     LayerSpan layer;      // load, swap

@@ -254,8 +254,8 @@ TEST_CASE("GpuEngine: cancelled copies end soon, and nothing touches their pages
     Rng rng(round);
     Ends ends;
     const auto engine = planned.Make(ends.Listener());
-    const Direction direction =
-        round % 2 == 0 ? Direction::kLoad : Direction::kStore;  // one stream: they share pages and slots
+    // One stream: they share pages and slots
+    const Direction direction = round % 2 == 0 ? Direction::kLoad : Direction::kStore;
     for (uint32_t op = 1; op <= 8; ++op) engine->Submit(world.MakeCopy({op, 1}, direction, AllSlots(world), rng));
     std::this_thread::sleep_for(std::chrono::microseconds(rng() % 1500));
     for (uint32_t op = 1; op <= 8; ++op) engine->Cancel({op, 1});

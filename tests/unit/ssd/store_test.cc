@@ -568,8 +568,8 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
   const bool keeps = GENERATE(true, false);
   const bool lost = GENERATE(true, false);
   uint64_t cleared_below = 0;
-  std::map<std::pair<uint32_t, uint64_t>, StoreWorld::Chunk>
-      kept;  // how many is for the asking, which runs beside the writes
+  // How many is for the asking, which runs beside the writes
+  std::map<std::pair<uint32_t, uint64_t>, StoreWorld::Chunk> kept;
   {
     StoreWorld world({.shards = 2, .keeps_newest = keeps});
     world.Open(In(dir, 12));

@@ -46,8 +46,8 @@ TEST_CASE("RingProducer and RingConsumer carry entries and arguments in order, o
   const auto seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  std::deque<std::pair<shm::Entry, std::byte>>
-      model;  // what was submitted and not consumed, with the byte that fills its arguments
+  // What was submitted and not consumed, with the byte that fills its arguments
+  std::deque<std::pair<shm::Entry, std::byte>> model;
   uint64_t submitted = 0, full = 0;
   for (int step = 0; step < 60'000; ++step) {
     if (random() % 2 == 0 || step % 5000 < 1500) {
