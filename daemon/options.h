@@ -13,7 +13,7 @@
 namespace kvist::daemon {
 
 // Everything a kvistd can be told. Each field is one configuration key, [section] name = value, with the same words; the comment
-// says the unit, the default's reason and what raising it does. Paths that are empty get a default from DefaultPaths().
+// says the unit, the default's reason and what raising it does. Paths that are empty get a default from FillDefaults().
 struct Options {
   struct Daemon {
     std::string state_dir;  // locked while the daemon runs. Default /var/lib/kvist (root), else $XDG_STATE_HOME/kvist

@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/clock.h"
+#include "storage/base/shm/frame_socket.h"
 #include "storage/base/shm/futex.h"
 #include "storage/base/status.h"
 
@@ -178,7 +179,10 @@ void Client::Watch(const std::shared_ptr<Link>& link) {
       const ssize_t read = ::read(wake_.get(), &rings, sizeof rings);
     link->Sweep();
     if (watched[1].revents != 0) return link->Fail();
-    if (watched[0].revents != 0) {  // a hang-up: after Welcome the daemon sends nothing
+    if (watched[0].revents != 0) {
+      // It may say why it is about to hang up. Copies may go on until it has.
+      const absl::StatusOr<shm::Frame> said = shm::ReceiveFrame(link->socket());
+      if (said.ok() || absl::IsNotFound(said.status())) continue;
       {
         MutexLock lock(&mutex_);
         link_ = nullptr;  // new calls miss at once

@@ -31,7 +31,7 @@ struct SsdFigures {
   uint64_t commits = 0, commits_failed = 0;
 };
 
-// What a node knows of itself at one moment; wiring reads it on the reactor's thread. Counts are since the start.
+// The store beyond the node.
 struct RemoteFigures {
   bool there = false;
   bool reachable = false;
@@ -40,6 +40,7 @@ struct RemoteFigures {
   std::array<uint64_t, remote::kVerdicts> verdicts{};  // what was found where an object was read
 };
 
+// What a node knows of itself at one moment; wiring reads it on the reactor's thread. Counts are since the start.
 struct Figures {
   core::CoreStatus core;
   session::Activity::Rows traffic;

@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
-#include <httplib.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "tests/support/campaign.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/http_get.h"
 #include "tests/support/free_port.h"
 #include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
@@ -164,14 +164,7 @@ std::unique_ptr<DaemonProcess> Start(const TempDir& dir, std::vector<std::string
 }
 
 double Corruptions(uint16_t port) {
-  httplib::Client client("127.0.0.1", port);
-  client.set_read_timeout(20);
-  const auto answer = client.Get("/metrics");
-  REQUIRE(answer);
-  const std::string series = "\nkvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"} ";
-  const size_t at = answer->body.find(series);
-  REQUIRE(at != std::string::npos);
-  return std::stod(answer->body.substr(at + series.size()));
+  return kvist::test::Metric(port, "kvist_corruption_detected_total{tier=\"dram\",kind=\"checksum\"}");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -133,4 +134,49 @@ TEST_CASE("Row 26: a watchdog ends a kvistd that stands still, and engines attac
   CHECK(slowest_return <= 5);
   CHECK(stall_us <= StallMost(scheduler));
   CHECK(one.wrong() + two.wrong() == 0);
+}
+
+TEST_CASE("Row 26: calls to a stopped kvistd end at their deadlines, and what was stored late is never wrong") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB"});
+  FakeEngine engine(FakeEngine::LargeOn(daemon.socket(), "patient"));
+  REQUIRE(engine.status.ok());
+  const auto keys = engine.Keys(1, 16);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  kvist::Hit hit = engine.scheduler().Lookup(keys, 30'000'000);
+  REQUIRE(hit.chunks == 16);
+  daemon.Signal(SIGSTOP);
+  const auto begin = Clock::now();
+  CHECK(engine.scheduler().Lookup(keys, 0, 100'000).status == KVIST_DEADLINE_EXCEEDED);
+  const auto pages = engine.Pages(0, 16);
+  const auto late = engine.Keys(2000, 16);
+  for (uint32_t c = 0; c < 16; ++c) engine.Fill(0, late[c], std::span(pages).subspan(c * 4, 4));
+  const kvist_op store = engine.worker(0).Store(late, 0, pages);
+  REQUIRE(store != 0);
+  REQUIRE(engine.worker(0).Cancel(store).ok());
+  CHECK(engine.worker(0).Poll(store).pages_released == 1);
+  engine.Poison(0, pages);
+  kvist_load_args args{};
+  args.struct_size = sizeof args;
+  args.lease = hit.lease.id();
+  args.chunk_count = 16;
+  args.pages = pages.data();
+  args.page_count = pages.size();
+  args.deadline_us = 100'000;
+  kvist_op load = 0;
+  REQUIRE(kvist_load(engine.worker(0).get(), &args, &load) == KVIST_OK);
+  kvist_result result = engine.worker(0).Wait(load, 1'000'000);
+  CHECK(result.status == KVIST_DEADLINE_EXCEEDED);
+  CHECK(result.pages_released == 0);  // kvistd may copy yet when it goes on
+  CHECK(Clock::now() - begin < std::chrono::seconds(3));
+  daemon.Signal(SIGCONT);
+  while (result.pages_released == 0) {
+    result = engine.worker(0).Wait(load, 1'000'000);
+    REQUIRE(Clock::now() - begin < std::chrono::seconds(20));
+  }
+  std::string wrong;
+  engine.LoadAll(late, &wrong);
+  CHECK(wrong == "");
+  CHECK(engine.LoadAll(keys, &wrong) == 16);
+  CHECK(wrong == "");
 }

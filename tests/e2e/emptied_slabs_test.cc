@@ -20,7 +20,7 @@ using kvist::test::DaemonProcess;
 using kvist::test::FakeEngine;
 using kvist::test::FdStore;
 using kvist::test::FreePort;
-using kvist::test::HttpGet;
+using kvist::test::Metric;
 using kvist::test::TempDir;
 
 namespace {
@@ -36,13 +36,6 @@ uint32_t LoadPrompts(FakeEngine& engine, uint32_t prompts, std::string* wrong, u
   for (uint32_t p = 0; p < prompts && wrong->empty(); ++p)
     chunks += engine.LoadAll(Prompt(engine, p), wrong, 10'000'000, pages_from);
   return chunks;
-}
-
-double Metric(uint16_t port, const std::string& name) {
-  const std::string text = HttpGet(port, "/metrics");
-  const size_t at = text.find("\n" + name + " ");
-  REQUIRE(at != std::string::npos);
-  return std::stod(text.substr(at + name.size() + 2));
 }
 
 }  // namespace

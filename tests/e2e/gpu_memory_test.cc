@@ -63,12 +63,7 @@ class Metered {
     return settings;
   }
   // A level, which kvistd has.
-  uint64_t Level(const std::string& name) const {
-    const std::string page = kvist::test::HttpGet(port_, "/metrics");
-    const size_t at = page.find("\n" + name + " ");
-    REQUIRE(at != std::string::npos);
-    return static_cast<uint64_t>(std::stod(page.substr(at + name.size() + 2)));
-  }
+  uint64_t Level(const std::string& name) const { return static_cast<uint64_t>(kvist::test::Metric(port_, name)); }
   // Engines' GPU memory that kvistd has mapped.
   uint64_t ImportedBytes() const { return Level("kvist_gpu_imported_bytes"); }
 

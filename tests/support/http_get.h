@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -26,6 +27,13 @@ inline std::string HttpGet(uint16_t port, const std::string& path) {
   }
   ::close(fd);
   return answer;
+}
+
+// What a kvistd's /metrics there says of a series, named with its labels: "kvist_operations". NaN: it has none of that name.
+inline double Metric(uint16_t port, const std::string& series) {
+  const std::string page = HttpGet(port, "/metrics");
+  const size_t at = page.find("\n" + series + " ");
+  return at == std::string::npos ? std::nan("") : std::stod(page.substr(at + series.size() + 2));
 }
 
 }  // namespace kvist::test

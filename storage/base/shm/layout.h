@@ -13,7 +13,7 @@
 //
 //   0          Header             4 KiB   who sleeps, how far the ring is
 //   4 KiB      Entry[kEntries]   64 KiB   submission ring: connector -> daemon
-//   68 KiB     Cell[kCells]     256 KiB   board: daemon -> connector, one cell per operation in flight
+//   68 KiB     Cell[kCells]     256 KiB   board: one cell per operation in flight, the daemon's answer and what the connector says of it meanwhile
 //   324 KiB    arena              4 MiB   arguments of the entries in the ring: keys, page tables
 //
 // There is no completion ring: an operation's cell *is* its completion, so any thread that waits for an operation waits on its own
@@ -92,7 +92,8 @@ static_assert(sizeof(Entry) == 64 && std::is_trivially_copyable_v<Entry>, "one c
 //
 //   progress = | sequence 32 | phase 8 | layers 24 |      the low half is the futex word
 //
-// The connector sets progress to (its sequence, kPending, 0) before it submits; from then on only the daemon writes it. All other
+// The connector sets progress to (its sequence, kPending, 0) before it submits; from then on the daemon writes it, and again the connector when that
+// daemon is gone. All other
 // fields of the answer are written before the progress that ends the operation.
 struct Cell {
   std::atomic<uint64_t> progress;
