@@ -340,7 +340,7 @@ absl::Status Daemon::State::MakeReactor(const Options& options) {
   session::Reactor::Options of_reactor;
   of_reactor.cpu = options.session.reactor_cpu;
   of_reactor.tenants = TenantsWithSeries(options);
-  of_reactor.region_near = [plans = std::move(plans)](int node) { return pool::RegionNear(plans, node); };
+  of_reactor.region_near = [all = std::move(plans)](int numa_node) { return pool::RegionNear(all, numa_node); };
   const auto slot_memory = [this](SlotRef slot) -> std::byte* {
     if (regions.empty()) return nullptr;
     const pool::SlotAllocator::Place place = slots->PlaceOf(slot);
@@ -419,7 +419,7 @@ absl::Status Daemon::State::ListenToEngines(const Options& options) {
   of_listener.tenants = options.tenants;
   of_listener.gpu_service = {gpus.get(), &*memory_proofs};
   of_listener.log = LogLine;
-  of_listener.ended = [observation = observation.get()](session::Ending ending) { observation->Count(ending); };
+  of_listener.ended = [counts = observation.get()](session::Ending ending) { counts->Count(ending); };
   KVIST_ASSIGN_OR_RETURN(listener, session::Listener::Create(std::move(of_listener), reactor.get()));
   return absl::OkStatus();
 }

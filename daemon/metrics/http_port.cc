@@ -235,7 +235,8 @@ bool HttpPort::Hear(Connection* connection) {
 
 // On a thread of the answerers.
 void HttpPort::Answer(uint64_t number, const std::string& request) {
-  Exchange exchange(WithoutRanges(request));
+  const std::string whole = WithoutRanges(request);
+  Exchange exchange(whole);
   bool closed = false;
   process_request(exchange, /*close_connection=*/true, closed, nullptr);
   {

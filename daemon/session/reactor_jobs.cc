@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/session/reactor.h"
-#include "daemon/session/registration.h"
+#include "daemon/session/space_description.h"
 #include "storage/base/status.h"
 #include "storage/base/xxh3.h"
 
