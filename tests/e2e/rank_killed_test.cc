@@ -153,13 +153,14 @@ TEST_CASE("Rows 1 and 2: one rank of an engine killed leaves the other and the s
   constexpr int64_t kLeaseMicros = 60'000'000;
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=128MiB", "copy.threads=1", "lease.max=60s"});
+  std::unique_ptr<RankProcess> ranks[kRanks];
+  // Before this process has a thread that just begins: a fork beside it may leave the child a sanitizer's allocator that is locked for good.
+  ranks[0] = std::make_unique<RankProcess>(daemon, 0);
   FakeEngine::Options options = OfTwoRanks(daemon);
   options.end_rank = 0;
   FakeEngine engine(options);
   REQUIRE(engine.status.message == "");
   kvist::Client& scheduler = engine.scheduler();
-  std::unique_ptr<RankProcess> ranks[kRanks];
-  ranks[0] = std::make_unique<RankProcess>(daemon, 0);
   ranks[0]->Ask({});
   const auto without_one = StatusOf(daemon);
   const size_t fds = FdsAtRest(daemon), mappings = Mappings(daemon);
