@@ -21,8 +21,8 @@
 #include "tests/support/campaign.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
-#include "tests/support/http_get.h"
 #include "tests/support/free_port.h"
+#include "tests/support/http_get.h"
 #include "tests/support/stderr_to.h"
 #include "tests/support/temp_dir.h"
 

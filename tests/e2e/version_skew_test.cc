@@ -259,7 +259,8 @@ TEST_CASE(
   for (size_t i = 0; i < engines.size(); ++i) {
     for (size_t j = 0; j < engines.size(); ++j) {
       if (i == j) continue;
-      const auto keys = engines[i]->Keys(static_cast<uint32_t>(1000 * (10 * i + j + 2)), kChunks);  // i stores them, and j asks
+      const auto keys =
+          engines[i]->Keys(static_cast<uint32_t>(1000 * (10 * i + j + 2)), kChunks);  // i stores them, and j asks
       CHECK(engines[i]->StoreAll(keys).chunks_copied == kChunks);
       hits_of_others += engines[j]->scheduler().Lookup(keys, 0).chunks;
       ++pairs;

@@ -29,8 +29,8 @@ inline void CheckGrowth(const DaemonProcess& daemon, const std::string& frames, 
     least = std::min(least, now - before);
     before = now;
   }
-  std::printf("row 30: %u %s, once warm: RSS growth per bad frame %.1f bytes (%.0f KiB in all rounds)\n", sent, frames.c_str(),
-              std::max(least, 0.0) / sent, (before - warm) / 1024);
+  std::printf("row 30: %u %s, once warm: RSS growth per bad frame %.1f bytes (%.0f KiB in all rounds)\n", sent,
+              frames.c_str(), std::max(least, 0.0) / sent, (before - warm) / 1024);
   if (!kSanitized) CHECK(least <= kNoise + 2.0 * sent);
 }
 

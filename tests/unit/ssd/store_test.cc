@@ -593,7 +593,7 @@ TEST_CASE("Store uses its segments again, asks for what lies there before, and k
     CheckAll(&world);
     world.Close();
     kept = world.All();
-    CHECK_FALSE(kept.empty());
+    if (keeps) CHECK_FALSE(kept.empty());  // else it may have given up all that it was asked for
   }
   if (lost) fs::remove(dir / "a/catalog/CURRENT");
   StoreWorld world({.shards = 2});
