@@ -1,4 +1,4 @@
-// Row 41 of the fault matrix: a kvistd, from some minutes on with an SSD tier, under a low, mixed load of engines that load, store, pin, swap, flush, come and go, or
+// Row 41 of the fault matrix: a kvistd, from half an hour on with an SSD tier, under a low, mixed load of engines that load, store, pin, swap, flush, come and go, or
 // are killed, while an operator clears and reloads, strangers connect, and kvistd itself is stopped for a moment now and then. At the end of each
 // cycle nobody is there and all is cleared: what is left then must not grow.
 // KVIST_SOAK_SECONDS says for how long; tests/soak.sh runs it.
@@ -49,10 +49,14 @@ namespace {
 // What may be left to grow over the time that is fitted, noise and all: of resident memory what the allocators of threads that come
 // and go may take; of descriptors and slots nothing.
 constexpr double kRssGrowthMost = 4 << 20, kFdGrowthMost = 0.5, kPinnedGrowthMost = 0;
+// A disk's catalog fills two memtables of 16 MiB and a cache of 4 MiB as it is written, over ten minutes or so at this load, and has
+// 64 open tables and a few logs at most (storage/ssd/rocks_database.cc): so much more may be there, however long it takes. An engine
+// comes every 0.1 s: after half an hour that is 2 KiB and 0.004 descriptors of each, so what one of them leaves behind is still seen.
+constexpr double kDiskRss = 36 << 20, kDiskFds = 72;
 constexpr int64_t kLong = 10'000'000;  // us
 constexpr double kWarmUp = 0.25;       // of the time: first uses of everything
 constexpr size_t kEngines = 4;
-constexpr int kWithDisk = 300;  // seconds
+constexpr int kWithDisk = 1800;  // seconds
 
 // A preempted prompt's pages, out and back in. Whether they hold what they held.
 bool SwapsWell(FakeEngine* engine, std::span<const kvist_key> keys) {
@@ -202,9 +206,9 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const auto configure = [&](uint32_t lease) { std::ofstream(config) << "[lease]\nmax = \"" << lease << "s\"\n"; };
   configure(60);
   std::vector<std::string> settings{"pool.bytes=64MiB", "log.level=error"};
-  // Until each of its files is open and its memory has been used once a tier on disk grows, for a minute or two.
-  if (seconds >= kWithDisk)
-    settings.insert(settings.end(), {"ssd.enabled=true", "ssd.capacity=256MiB", "ssd.path=" + dir.path() + "/ssd"});
+  const bool disk = seconds >= kWithDisk;
+  const double rss_allowed = kRssGrowthMost + (disk ? kDiskRss : 0), fds_allowed = kFdGrowthMost + (disk ? kDiskFds : 0);
+  if (disk) settings.insert(settings.end(), {"ssd.enabled=true", "ssd.capacity=256MiB", "ssd.path=" + dir.path() + "/ssd"});
   DaemonProcess daemon(dir.path(), settings, config);
   REQUIRE(Eventually([&] {
     const auto pool = StatusOf(daemon)["pool"];
@@ -281,14 +285,14 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
   const double fitted = samples.back().seconds - samples.front().seconds;
   const double rss = Slope(samples, &Sample::rss), fd = Slope(samples, &Sample::fds),
                pinned = Slope(samples, &Sample::pinned);
-  const bool passed = rss * fitted <= kRssGrowthMost && fd * fitted <= kFdGrowthMost &&
-                      pinned * fitted <= kPinnedGrowthMost && crowd.wrong() == 0;
+  const bool passed = rss * fitted <= rss_allowed && fd * fitted <= fds_allowed && pinned * fitted <= kPinnedGrowthMost &&
+                      crowd.wrong() == 0;
   std::printf(
       "row 41: %d s: %lu engines came, %lu of them were killed, %lu clears, %lu reloads, %lu strangers, %lu stops, %lu "
       "lookups; fitted over %zu rests in %.0f s: RSS slope %.0f KiB/h (%.0f KiB in all, at most %.0f), fd slope %.2f/h, "
       "pinned slope %.0f bytes/h; RSS at rest %.1f MiB, at most %.1f MiB; wrong prompts %lu\n",
       seconds, crowd.lives(), crowd.killed(), clears, reloads, strangers, stops, status["lookups"].get<uint64_t>(),
-      samples.size(), fitted, rss * 3600 / 1024, rss * fitted / 1024, kRssGrowthMost / 1024, fd * 3600, pinned * 3600,
+      samples.size(), fitted, rss * 3600 / 1024, rss * fitted / 1024, rss_allowed / 1024, fd * 3600, pinned * 3600,
       samples.back().rss / (1 << 20), rss_most / (1 << 20), crowd.wrong());
   const nlohmann::json summary{{"row", 41},
                                {"seconds", seconds},
@@ -300,5 +304,11 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
                                {"wrong_prompts", crowd.wrong()},
                                {"passed", passed}};
   std::printf("soak: %s\n", summary.dump().c_str());
+  if (!passed) {
+    for (const Sample& s : samples) {
+      std::printf("  at %.0f s: %.1f MiB, %.0f descriptors, %.0f bytes of slots\n", s.seconds, s.rss / (1 << 20), s.fds,
+                  s.pinned);
+    }
+  }
   CHECK(passed);
 }
