@@ -1,6 +1,6 @@
-// Row 41 of the fault matrix: a kvistd, from half an hour on with an SSD tier, under a low, mixed load of engines that load, store, pin, swap, flush, come and go, or
-// are killed, while an operator clears and reloads, strangers connect, and kvistd itself is stopped for a moment now and then. At the end of each
-// cycle nobody is there and all is cleared: what is left then must not grow.
+// Row 41 of the fault matrix: a kvistd, from half an hour on with an SSD tier, under a low, mixed load of engines that load, store,
+// pin, swap, flush, come and go, or are killed, while an operator clears and reloads, strangers connect, and kvistd itself is stopped
+// for a moment now and then. At the end of each cycle nobody is there and all is cleared: what is left then must not grow.
 // KVIST_SOAK_SECONDS says for how long; tests/soak.sh runs it.
 #include <catch2/catch.hpp>
 
