@@ -32,7 +32,7 @@ class OneGauge : public prometheus::Collectable {
     return {family};
   }
 
-  size_t name_bytes = 0;  // more than usual
+  std::atomic<size_t> name_bytes = 0;  // more than usual
 };
 
 struct Served {
