@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Row 41 of the fault matrix: lets a kvistd work for so long, and fails when what it holds at rest grows (resident memory, descriptors, slots).
 #
-# usage: tests/soak.sh [MINUTES]      (1)
+# usage: tests/soak.sh [MINUTES]      (1; from 30 on with an SSD tier)
 #   $KVIST_BIN   where kvistd and the tests were built (build/release/bin)
 # The last line is one JSON object with the slopes; the exit status says whether all stayed within their bounds, which
 # tests/e2e/soak_test.cc states.
