@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 readonly place=/tmp/kvist-on-gpu  # programs know their loader by this path
-readonly programs=(kvistd kvistctl kvist-bench gpu_memory_test)
+readonly programs=(kvistd kvistctl kvist-bench gpu_memory_test tinyllm tinyllm_gpu_test)
 
 pack() {  # FILE
   local file=$1 staging
@@ -25,6 +25,10 @@ pack() {  # FILE
     ldd "build/release/bin/$program" | awk '/=> \//{print $3} /ld-linux/{print $1}' | xargs -I{} cp -Ln {} "$to/lib/"
     patchelf --set-interpreter "$place/lib/ld-linux-x86-64.so.2" --set-rpath "$place/lib" "$to/bin/$program"
   done
+  # What the CUDA driver needs of the C library: parts of two don't go together.
+  local libc
+  libc=$(dirname "$(ldd build/release/bin/kvistd | awk '/libc\.so/{print $3}')")
+  cp -L "$libc"/{libdl.so.2,libpthread.so.0,librt.so.1} "$to/lib/"
   for program in "$to"/lib/*.so*; do
     case $program in */ld-linux*) ;; *) strip "$program"; patchelf --set-rpath "$place/lib" "$program" ;; esac
   done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Where the GPU is: what on_gpu_host.sh has packed, one after the other. Ends with a line that a machine can read.
 #
-# usage: run.sh [FOLDER]     each step's output is in FOLDER, too (default: a new one in /tmp)
+# usage: run.sh [FOLDER]     each step's output is in FOLDER, too (default: a new one in /tmp). 4 minutes on an H200.
 set -uo pipefail
 cd "$(dirname "$0")"
 out=${1:-$(mktemp -d /tmp/kvist-on-gpu-XXXX)}
@@ -32,6 +32,7 @@ fi
 step tests ./bin/gpu_memory_test '~[fake]~Row 4*'
 # A process that has used CUDA can't fork engines that use it: by itself.
 step deaths env KVIST_GPU_DEATHS=50 ./bin/gpu_memory_test 'Row 4*'
+step tinyllm ./bin/tinyllm_gpu_test
 if command -v compute-sanitizer > /dev/null; then
   step memcheck compute-sanitizer --error-exitcode 1 ./bin/gpu_memory_test 'An engine on a GPU*'
 else
@@ -44,12 +45,18 @@ if command -v nvcc > /dev/null; then
 else
   skip copy_paths "no nvcc"
 fi
-for round in 1 2 3; do step "bench_$round" ./bin/kvist-bench copy --device cuda; done
-step bench_dma ./bin/kvist-bench copy --device cuda --set copy.gpu_kernel=false
+for round in 1 2 3; do step "bench_$round" ./bin/kvist-bench copy --device cuda --seconds 8; done
+step bench_dma ./bin/kvist-bench copy --device cuda --seconds 8 --set copy.gpu_kernel=false
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2> /dev/null; then
-  [ ! -x "$out/copy_paths" ] || step copy_paths_beside_gemm python3 gemm_beside.py "$out/copy_paths"
-  step bench_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 10
-  step bench_dma_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 10 --set copy.gpu_kernel=false
+  step bench_beside_gemm python3 gemm_beside.py ./bin/kvist-bench copy --device cuda --seconds 8 -- \
+    ./bin/kvist-bench copy --device cuda --seconds 8 --set copy.gpu_kernel=false
+  if [ -x "$out/copy_paths" ]; then
+    ways=()
+    for kib in 4 16 64; do
+      for way in dma "warp 4" "staged 32"; do ways+=("$out/copy_paths" "$way" "$kib" 1 --); done
+    done
+    step copy_paths_beside_gemm python3 gemm_beside.py "${ways[@]}"
+  fi
 else
   skip gemm "no PyTorch with CUDA"
 fi
