@@ -63,6 +63,7 @@ static_assert(sizeof(MemcpyAttributes) == 24);
 
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
+inline constexpr unsigned kEventTimed = 0;
 inline constexpr unsigned kWaitValueGeq = 0;  // cyclic: (int64_t)(*address - value) >= 0
 inline constexpr unsigned kIpcMemLazyEnablePeerAccess = 1;
 inline constexpr unsigned kHostRegisterPortable = 1;
@@ -110,12 +111,14 @@ inline constexpr int kVersionOfBatches = 12080;  // of cuMemcpyBatchAsync
   X(StreamDestroy, (Stream stream))                                                                            \
   X(StreamQuery, (Stream stream))                                                                              \
   X(StreamSynchronize, (Stream stream))                                                                        \
+  X(StreamWaitEvent, (Stream stream, Event event, unsigned flags))                                             \
   X(StreamWaitValue64, (Stream stream, Address address, uint64_t value, unsigned flags))                       \
   X(StreamWriteValue64, (Stream stream, Address address, uint64_t value, unsigned flags))                      \
   X(EventCreate, (Event * event, unsigned flags))                                                              \
   X(EventDestroy, (Event event))                                                                               \
   X(EventRecord, (Event event, Stream stream))                                                                 \
   X(EventQuery, (Event event))                                                                                 \
+  X(EventElapsedTime, (float* milliseconds, Event from, Event to))                                             \
   X(ModuleLoadData, (Module * module, const void* image))                                                      \
   X(ModuleUnload, (Module module))                                                                             \
   X(ModuleGetFunction, (Function * function, Module module, const char* name))                                 \

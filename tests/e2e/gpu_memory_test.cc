@@ -286,6 +286,7 @@ TEST_CASE("A load waits for the stream that still reads the pages; a stream wait
   // What the next forward pass computes from: the pages, as its stream finds them.
   const auto next = engine.gpu().MakeStream();
   std::vector<std::byte> seen(engine.memory(0).size());
+  engine.gpu().Pin(seen.data(), seen.size());  // else the driver copies it at once, waiting for the stream
   for (uint32_t layer = 1; layer <= engine.options().layers; ++layer)
     REQUIRE(engine.worker(0).WaitOnStream(op, next, layer).ok());
   engine.gpu().Copy(next, seen.data(), engine.memory(0).data(), seen.size());
@@ -301,6 +302,7 @@ TEST_CASE("A load waits for the stream that still reads the pages; a stream wait
     CHECK(engine.Check(0, keys[chunk],
                        std::span(pages).subspan(chunk * FakeEngine::kPagesPerChunk, FakeEngine::kPagesPerChunk)) == "");
   engine.gpu().End(next);
+  engine.gpu().Unpin(seen.data());
 }
 
 TEST_CASE("A stream that waits for a load is released at its deadline, when it is cancelled, and when kvistd dies") {

@@ -70,6 +70,7 @@ TestGpu::Name TestGpu::NameOf(std::byte* memory) const {
 void TestGpu::Write(std::byte* to, const void* from, size_t size) {
   const Current current(*driver_, context_);
   MUST((*driver_)->MemcpyHtoD(At(to), from, size));
+  MUST((*driver_)->StreamSynchronize(nullptr));  // from memory that isn't pinned the call returns before the bytes are there
 }
 
 void TestGpu::Read(void* to, const std::byte* from, size_t size) {

@@ -1,5 +1,7 @@
 #include "tests/support/fake_cuda/fake_cuda.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -29,6 +31,7 @@ struct FakeDevice {
   DeviceState state;
   uint32_t retained = 0;
   std::unique_ptr<FakeStream> default_stream;
+  pid_t process = 0;  // the default stream's
 };
 
 // All of it. Never destroyed: the driver outlives main.
@@ -65,6 +68,7 @@ FakeCudaPlan PlanOfEnvironment() {
   number("entry_us", &plan.entry_us);
   number("launch_us", &plan.launch_us);
   number("no_launch", &plan.no_launch);
+  number("no_memory", &plan.no_memory);
   return plan;
 }
 
@@ -99,8 +103,11 @@ std::shared_ptr<FakeStream> Find(Stream stream) {
   const std::lock_guard lock(w.mutex);
   if (stream == nullptr) {
     FakeDevice* device = Current();
-    if (device->default_stream == nullptr)
+    if (device->process != ::getpid()) {
+      (void)device->default_stream.release();  // a parent's: its thread isn't here
       device->default_stream = std::make_unique<FakeStream>(&device->state, w.random(), w.plan.delay_us);
+      device->process = ::getpid();
+    }
     return {std::shared_ptr<void>(), device->default_stream.get()};
   }
   const auto found = w.streams.find(stream);
@@ -219,6 +226,7 @@ Result MemGetInfo(size_t* free, size_t* total) {
 }
 Result MemAlloc(Address* address, size_t size) {
   FAKE_NEEDS_CONTEXT();
+  if (TheWorld().plan.no_memory != 0) return Result::kOutOfMemory;
   return TheWorld().memory.Allocate(Current()->ordinal, size, address);
 }
 Result MemFree(Address address) {
@@ -270,20 +278,26 @@ Result IpcCloseMemHandle(Address address) {
   if (Current() == nullptr) return Result::kInvalidContext;
   return TheWorld().memory.Close(address);
 }
+
+// ---- Copies and streams ---------------------------------------------------------------------------------------------------------
+
+// From memory that isn't pinned: over when the bytes are staged, which says nothing of the device.
 Result MemcpyHtoD(Address to, const void* from, size_t size) {
   FAKE_NEEDS_CONTEXT();
   if (TheWorld().memory.DeviceOf(to) < 0 || !TheWorld().memory.Pinned(to, size)) return Result::kInvalidValue;
-  std::memcpy(reinterpret_cast<void*>(to), from, size);
+  const auto* bytes = static_cast<const std::byte*>(from);
+  Find(Stream{nullptr})->Push([to, staged = std::vector<std::byte>(bytes, bytes + size)] {
+    std::memcpy(reinterpret_cast<void*>(to), staged.data(), staged.size());
+  });
   return Result::kSuccess;
 }
 Result MemcpyDtoH(void* to, Address from, size_t size) {
   FAKE_NEEDS_CONTEXT();
   if (TheWorld().memory.DeviceOf(from) < 0 || !TheWorld().memory.Pinned(from, size)) return Result::kInvalidValue;
+  Find(Stream{nullptr})->Synchronize();
   std::memcpy(to, reinterpret_cast<const void*>(from), size);
   return Result::kSuccess;
 }
-
-// ---- Streams --------------------------------------------------------------------------------------------------------------------
 
 struct Entry {
   Address to, from;
@@ -297,8 +311,10 @@ Result Enqueue(std::vector<Entry> entries, Stream on) {
   if (stream == nullptr) return Result::kInvalidHandle;
   const uint64_t calls = ++w.copy_calls;
   if (w.plan.refuse_every != 0 && calls % w.plan.refuse_every == 0) return Result::kOutOfMemory;
+  bool waits = false;
   for (const Entry& entry : entries) {
-    if (!w.memory.Pinned(entry.to, entry.size) || !w.memory.Pinned(entry.from, entry.size)) ++w.pageable_copies;
+    waits |= !w.memory.Pinned(entry.to, entry.size);
+    if (waits || !w.memory.Pinned(entry.from, entry.size)) ++w.pageable_copies;
   }
   const uint64_t done = w.copies += entries.size();
   if (w.plan.lose_after != 0 && done > w.plan.lose_after) Current()->state.lost = true;
@@ -318,6 +334,7 @@ Result Enqueue(std::vector<Entry> entries, Stream on) {
       std::memcpy(reinterpret_cast<void*>(entry.to), reinterpret_cast<const void*>(entry.from), entry.size);
     }
   });
+  if (waits) stream->Synchronize();  // to memory that isn't pinned it isn't asynchronous
   return Result::kSuccess;
 }
 
@@ -404,7 +421,29 @@ Result EventRecord(Event event, Stream stream) {
   const std::shared_ptr<FakeStream> on = Find(stream);
   if (found == nullptr || on == nullptr) return Result::kInvalidHandle;
   const uint64_t turn = ++found->recorded;
-  on->Push([found, turn] { found->passed.store(turn); });
+  on->Push([found, turn] {
+    found->at_nanos.store(std::chrono::steady_clock::now().time_since_epoch().count());
+    found->passed.store(turn);
+  });
+  return Result::kSuccess;
+}
+Result StreamWaitEvent(Stream stream, Event event, unsigned flags) {
+  FAKE_NEEDS_CONTEXT();
+  const std::shared_ptr<FakeEvent> found = Find(event);
+  const std::shared_ptr<FakeStream> on = Find(stream);
+  if (found == nullptr || on == nullptr) return Result::kInvalidHandle;
+  if (flags != 0) return Result::kInvalidValue;
+  on->Push([found, turn = found->recorded.load(), raw = on.get()] {
+    while (found->passed.load() < turn && !raw->ended()) std::this_thread::sleep_for(std::chrono::microseconds(5));
+  });
+  return Result::kSuccess;
+}
+Result EventElapsedTime(float* milliseconds, Event from, Event to) {
+  FAKE_NEEDS_CONTEXT();
+  const std::shared_ptr<FakeEvent> first = Find(from), last = Find(to);
+  if (first == nullptr || last == nullptr || first->recorded == 0 || last->recorded == 0) return Result::kInvalidHandle;
+  if (first->passed < first->recorded || last->passed < last->recorded) return Result::kNotReady;
+  *milliseconds = static_cast<float>(static_cast<double>(last->at_nanos - first->at_nanos) * 1e-6);
   return Result::kSuccess;
 }
 Result EventQuery(Event event) {

@@ -10,6 +10,7 @@
 //                    exporter dies, as on a GPU. One mapping of an allocation in a process; a handle isn't opened by its exporter's number.
 //   streams          a thread each, in order; what they do takes a random time; a batch's copies come in any order
 //   wait, write      of 64-bit words in memory, as the hardware's: polled, cyclic comparison
+//   host memory      that isn't pinned: a copy to it ends before the call does, however asynchronous; one from it may end after a call that isn't
 //   kernels          kvist's, as host functions found by name
 //   faults           by plan: copies that are refused, a device that is lost in the middle, no memory
 //
@@ -28,6 +29,7 @@ struct FakeCudaPlan {
   uint32_t entry_us = 0;      // each copy of a batch takes so long
   uint32_t launch_us = 0;     // each kernel takes so long
   uint32_t no_launch = 0;     // 1: no kernel can be launched
+  uint32_t no_memory = 0;     // 1: no device memory is left
 };
 
 struct FakeCudaFigures {

@@ -49,6 +49,7 @@ class FakeStream {
 struct FakeEvent {
   std::atomic<uint64_t> recorded{0};
   std::atomic<uint64_t> passed{0};
+  std::atomic<int64_t> at_nanos{0};
 };
 
 }  // namespace kvist::fake_cuda

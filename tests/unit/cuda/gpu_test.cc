@@ -43,7 +43,8 @@ class Exporter {
       const auto ok = [](driver::Result result) { return result == driver::Result::kSuccess; };
       if (!ok(driver->DevicePrimaryCtxRetain(&context, ordinal)) || !ok(driver->CtxPushCurrent(context)) ||
           !ok(driver->MemAlloc(&address, kBytes)) || !ok(driver->MemcpyHtoD(address, bytes.data(), kBytes)) ||
-          !ok(driver->IpcGetMemHandle(&handle, address)) || ::write(to.get(), &handle, sizeof handle) != sizeof handle) {
+          !ok(driver->StreamSynchronize(nullptr)) || !ok(driver->IpcGetMemHandle(&handle, address)) ||
+          ::write(to.get(), &handle, sizeof handle) != sizeof handle) {
         return 1;
       }
       ::pause();

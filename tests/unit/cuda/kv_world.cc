@@ -12,6 +12,8 @@
 #include <numeric>
 #include <utility>
 
+#include "cuda/gpu.h"
+
 namespace kvist::cuda {
 namespace {
 
@@ -151,6 +153,17 @@ KvWorld::KvWorld(const NamedLayout& named, Seal seal, uint32_t slot_count, uint6
     REQUIRE(memory_->regions.back().mapped() == sealed);
   }
   FillRandomly(slots_, slots_.size(), rng);
+  if (gpu == nullptr) return;
+  const auto pin = [&](void* memory, size_t size) {
+    const driver::Current current(gpu->driver(), gpu->context());
+    REQUIRE(gpu->driver()->MemHostRegister(memory, size, driver::kHostRegisterPortable) == driver::Result::kSuccess);
+    pinned_.emplace_back(memory, [gpu](void* pinned) {
+      const driver::Current here(gpu->driver(), gpu->context());
+      (void)gpu->driver()->MemHostUnregister(pinned);
+    });
+  };
+  pin(slots_.data(), slots_.size());
+  for (const Mapping& view : engine_view_) pin(view.data(), view.size().value);
 }
 
 Copy KvWorld::MakeCopy(OpId op, Direction direction, const std::vector<uint32_t>& slots, Rng& rng) const {

@@ -80,6 +80,7 @@ class KvWorld {
   uint32_t slot_count_;
   uint64_t slot_stride_;
   std::vector<std::byte> slots_;
+  std::vector<std::shared_ptr<void>> pinned_;  // all of it, with a GPU; last: it ends first
 };
 
 // Collects the ends of copies.
