@@ -41,12 +41,14 @@ CopyKernel::Extents::~Extents() {
 
 absl::Status CopyKernel::Launch(driver::Stream stream, const Extents& extents, uint32_t count) const {
   KVIST_CHECK(count <= kExtentsMax);
+  uint64_t largest = 1;
+  for (uint32_t i = 0; i < count; ++i) largest = std::max(largest, extents.extents_[i].size);
+  auto parts = static_cast<uint32_t>((largest + kKernelPartBytes - 1) / kKernelPartBytes);
   driver::Address address = extents.address_;
-  void* parameters[] = {&address, &count};
+  void* parameters[] = {&address, &count, &parts};
   const driver::Driver& driver = gpu_->driver();
-  return driver.Check(
-      driver->LaunchKernel(function_, std::min(kBlocks, count), 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
-      "cuLaunchKernel");
+  return driver.Check(driver->LaunchKernel(function_, kBlocks, 1, 1, kThreads, 1, 1, 0, stream, parameters, nullptr),
+                      "cuLaunchKernel");
 }
 
 }  // namespace kvist::cuda

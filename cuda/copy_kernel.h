@@ -13,13 +13,13 @@
 
 namespace kvist::cuda {
 
-// kvist's own kernel on one GPU, for pages that are too small for DMA: it reads and writes pinned host memory itself. On few SMs, but without MPS
-// it takes turns with the engine's kernels all the same.
+// kvist's own kernel on one GPU, which scatters and gathers pages that are too small for DMA. On few SMs, but without MPS it takes turns with the
+// engine's kernels all the same.
 //
 // Threads: one, with the GPU's context current; also to destroy.
 class CopyKernel {
  public:
-  // As many as keep a PCIe 5.0 bus busy, by what others report (12 SMs); to be measured.
+  // Enough to be no part of what a copy takes (cuda/README.md); 4 reach the bus's speed, too.
   static constexpr uint32_t kBlocks = 16;
   static constexpr uint32_t kThreads = 512;
   static constexpr size_t kExtentsMax = 4096;  // of a launch
@@ -45,7 +45,7 @@ class CopyKernel {
   // Errors: those of the driver.
   absl::StatusOr<std::unique_ptr<Extents>> MakeExtents() const;
 
-  // The first `count` of them, when the stream comes to it. All host memory in them is pinned. Errors: those of the driver.
+  // The first `count` of them, when the stream comes to it. Host memory in them is pinned. Errors: those of the driver.
   absl::Status Launch(driver::Stream stream, const Extents& extents, uint32_t count) const;
 
  private:

@@ -71,6 +71,11 @@ class Gpu {
   // Of engines' memory that is mapped here now. Waits for nobody, as lost().
   Bytes imported() const { return Bytes{imported_.load(std::memory_order_relaxed)}; }
 
+  // GPU memory of kvistd's own here (StagingRing), without what a context takes.
+  Bytes own() const { return Bytes{own_.load(std::memory_order_relaxed)}; }
+  void AddOwn(Bytes bytes) { own_.fetch_add(bytes.value, std::memory_order_relaxed); }
+  void SubtractOwn(Bytes bytes) { own_.fetch_sub(bytes.value, std::memory_order_relaxed); }
+
   // The device is lost to this process: what it is asked from now on fails with this.
   void Lose(const absl::Status& why);
   absl::Status lost() const {  // OK: it isn't
@@ -105,6 +110,7 @@ class Gpu {
   int numa_node_ = -1;
 
   std::atomic<uint64_t> imported_{0};
+  std::atomic<uint64_t> own_{0};
   std::atomic<bool> is_lost_{false};
   absl::once_flag loses_;
   absl::Status lost_;  // written before is_lost_

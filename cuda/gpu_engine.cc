@@ -19,10 +19,8 @@
 namespace kvist::cuda {
 namespace {
 
-// In flight on a lane at most, while there is more to do: what keeps a bus of 64 GB/s busy while a thread is late by some 300 us; and of stores
-// while there are loads, which otherwise had to wait for what is in flight.
-constexpr uint64_t kWindow = 4 * GpuLane::kBatchBytes;
-constexpr uint64_t kWindowOfStoresBesideLoads = GpuLane::kBatchBytes;
+// Of stores in flight at most while there are loads, which otherwise had to wait for what is in flight.
+constexpr uint64_t kWindowOfStoresBesideLoads = uint64_t{16} << 20;
 // How often it is asked whether pages are written: soon at first, then less and less.
 constexpr absl::Duration kAskFirst = absl::Microseconds(20);
 constexpr absl::Duration kAskMost = absl::Milliseconds(1);
@@ -55,8 +53,7 @@ class GpuEngine final : public CopyEngine {
     }
     LoadKernel();
     while (!queue_.over() || !loads_.idle() || !stores_.idle()) {
-      Collect(&loads_);
-      Collect(&stores_);
+      CollectAll();
       Claim();
     }
     loads_.Close();
@@ -70,7 +67,7 @@ class GpuEngine final : public CopyEngine {
     if (!kernel.ok()) return options_.no_kernel(kernel.status());
     kernel_ = *std::move(kernel);
     for (GpuLane* lane : {&loads_, &stores_})
-      lane->UseKernel({kernel_.get(), *options_.kernel, options_.slots_pinned, options_.found});
+      lane->UseKernel({kernel_.get(), *options_.kernel, options_.slots_pinned, options_.no_kernel, options_.found});
   }
 
   // Takes what comes next, as much as has room; sleeps before when there is nothing.
@@ -81,10 +78,13 @@ class GpuEngine final : public CopyEngine {
     const auto patience = [&] { return claimed ? absl::ZeroDuration() : Patience(); };
     while (std::optional<CopyQueue::Claim> claim = queue_.Next(room, patience)) {
       claimed = true;
-      Take(*claim);
+      if (Take(*claim)) CollectAll();  // whoever waits for a layer waits no longer for what comes after it to be handed over
     }
     loads_.Send();
     stores_.Send();
+    const CopyQueue::Wanted wanted = Room();  // and there was nothing of it
+    if (wanted.loads) loads_.Rest();
+    if (wanted.stores || stores_wait_ < absl::InfiniteDuration()) stores_.Rest();
     ask_again_ = claimed ? kAskFirst : std::min(2 * ask_again_, kAskMost);
     if (!claimed && queue_.over()) absl::SleepFor(std::min(Patience(), kAskMost));  // there Next doesn't
   }
@@ -95,26 +95,30 @@ class GpuEngine final : public CopyEngine {
   }
 
   CopyQueue::Wanted Room() {
-    const uint64_t of_stores = loads_.idle() ? kWindow : kWindowOfStoresBesideLoads;
+    const uint64_t of_stores = loads_.idle() ? GpuLane::kWindow : kWindowOfStoresBesideLoads;
     const absl::Duration wait = bus_.StoresWait(MonotonicNanos());
     // Soon again: a claim may end before it said.
     stores_wait_ = wait > absl::ZeroDuration() ? std::min(wait, kAskMost) : absl::InfiniteDuration();
-    return {loads_.bytes() < kWindow, stores_.bytes() < of_stores && wait == absl::ZeroDuration()};
+    return {loads_.bytes() < GpuLane::kWindow, stores_.bytes() < of_stores && wait == absl::ZeroDuration()};
   }
 
-  void Take(const CopyQueue::Claim& claim) {
+  // True: a batch was sent.
+  bool Take(const CopyQueue::Claim& claim) {
     RunningCopy& copy = *claim.copy;
     if (claim.skip) {
       if (copy.Skip(claim.count)) End(copy);
-      return;
+      return false;
     }
     CopyEnd begun = copy.Begin(claim.first);
     if (absl::Status lost = gpu_->lost(); begun.status.ok() && !lost.ok()) begun.status = std::move(lost);
-    if (begun.status.ok()) {
-      (copy.direction() == Direction::kLoad ? loads_ : stores_).Put({claim.copy, claim.first});
-    } else {
-      Settle(copy, claim.first, std::move(begun));
-    }
+    if (begun.status.ok()) return (copy.direction() == Direction::kLoad ? loads_ : stores_).Put({claim.copy, claim.first});
+    Settle(copy, claim.first, std::move(begun));
+    return false;
+  }
+
+  void CollectAll() {
+    Collect(&loads_);
+    Collect(&stores_);
   }
 
   void Collect(GpuLane* lane) {

@@ -1,7 +1,6 @@
 #include "cuda/gpu_lane.h"
 
 #include <algorithm>
-#include <iterator>
 #include <variant>
 
 #include "cuda/extents.h"
@@ -16,7 +15,11 @@ using driver::Result;
 
 // A batch that was sent so long ago is asked for so often.
 constexpr absl::Duration kPatienceLeast = absl::Microseconds(10);
+constexpr absl::Duration kPatienceBusy = absl::Microseconds(50);
 constexpr absl::Duration kPatienceMost = absl::Milliseconds(1);
+// Around the time at which the last batch in flight will have ended, it is asked for all the time.
+constexpr absl::Duration kAwakeBefore = absl::Microseconds(60);
+constexpr absl::Duration kAwakeAfter = absl::Microseconds(100);
 
 uint64_t BytesOf(const RunningCopy& running, const Unit& unit) {
   const PieceRange pieces = running.PiecesOf(unit);
@@ -25,23 +28,11 @@ uint64_t BytesOf(const RunningCopy& running, const Unit& unit) {
 
 }  // namespace
 
-BatchEntries BatchEntries::TakeFrom(size_t first) {
-  BatchEntries taken;
-  for (size_t i = first; i < sizes.size(); ++i) taken.Add(to[i], from[i], sizes[i]);
-  to.resize(first), from.resize(first), sizes.resize(first);
-  bytes -= taken.bytes;
-  return taken;
-}
-
 absl::Status GpuLane::Open(Gpu* gpu, Direction direction) {
   gpu_ = gpu;
   direction_ = direction;
-  const driver::Driver& driver = gpu->driver();
-  int least = 0, greatest = 0;
-  KVIST_RETURN_IF_ERROR(driver.Check(driver->CtxGetStreamPriorityRange(&least, &greatest), "cuCtxGetStreamPriorityRange"));
-  return driver.Check(driver->StreamCreateWithPriority(&stream_, driver::kStreamNonBlocking,
-                                                       direction == Direction::kLoad ? greatest : least),
-                      "cuStreamCreateWithPriority");
+  KVIST_ASSIGN_OR_RETURN(stream_, MakeStream(*gpu, direction));
+  return absl::OkStatus();
 }
 
 void GpuLane::UseKernel(SmallPieces small) {
@@ -52,21 +43,26 @@ void GpuLane::UseKernel(SmallPieces small) {
 void GpuLane::Close() {
   KVIST_CHECK(idle());
   const driver::Driver& driver = gpu_->driver();
-  for (const driver::Event event : free_events_) (void)driver->EventDestroy(event);
-  free_extents_.clear();
+  staged_.reset();
+  if (last_end_ != nullptr) free_timed_events_.push_back(last_end_);
+  for (const auto* events : {&free_events_, &free_timed_events_}) {
+    for (const driver::Event event : *events) (void)driver->EventDestroy(event);
+  }
   if (stream_ != nullptr) (void)driver->StreamDestroy(stream_);
 }
 
-void GpuLane::Put(UnitOfCopy unit) {
+bool GpuLane::Put(UnitOfCopy unit) {
+  const size_t sent_before = in_flight_.size();
   // By layer: who waits for the layer before mustn't wait for this one, too.
   if (!open_.units.empty() && open_.bytes >= UnitPlan::kUnitBytes / 2) {
     const UnitOfCopy& last = open_.units.back();
     if (last.copy != unit.copy || unit.copy->StepOf(last.unit) != unit.copy->StepOf(unit.unit)) Send();
   }
   const uint64_t bytes = BytesOf(*unit.copy, unit.copy->UnitAt(unit.unit));
-  const size_t before = entries_.sizes.size();
+  const size_t before = entries_.count();
   Expand(unit);
-  if (before > 0 && entries_.sizes.size() > kBatchEntries) {
+  const size_t entries_most = staged_last_ ? kStagedEntries : kDmaEntries;
+  if (before > 0 && entries_.count() > entries_most) {
     BatchEntries own = entries_.TakeFrom(before);
     Send();
     entries_ = std::move(own);
@@ -74,7 +70,10 @@ void GpuLane::Put(UnitOfCopy unit) {
   open_.units.push_back(std::move(unit));
   open_.bytes += bytes;
   bytes_ += bytes;
-  if (open_.bytes >= kBatchBytes || entries_.sizes.size() >= kBatchEntries) Send();
+  const uint64_t most = staged_last_ ? StagedPath::kBatchBytes : kBatchBytes;
+  const uint64_t full = std::clamp(bytes_ - open_.bytes, UnitPlan::kUnitBytes, most);
+  if (open_.bytes >= full || entries_.count() >= entries_most) Send();
+  return in_flight_.size() > sent_before;
 }
 
 void GpuLane::Expand(const UnitOfCopy& of) {
@@ -99,86 +98,98 @@ void GpuLane::Expand(const UnitOfCopy& of) {
 void GpuLane::Send() {
   if (open_.units.empty()) return;
   open_.sent_nanos = MonotonicNanos();
+  open_.at_work = std::exchange(at_work_, true);
   open_.status = HandOver();
   entries_.Clear();
   in_flight_.push_back(std::exchange(open_, {}));
 }
 
-absl::Status GpuLane::HandOver() {
-  KVIST_RETURN_IF_ERROR(gpu_->lost());
+absl::Status GpuLane::Record(driver::Stream stream, driver::Event* event) {
   const driver::Driver& driver = gpu_->driver();
-  if (free_events_.empty()) {
-    driver::Event event = nullptr;
-    KVIST_RETURN_IF_ERROR(driver.Check(driver->EventCreate(&event, driver::kEventDisableTiming), "cuEventCreate"));
-    free_events_.push_back(event);
+  std::vector<driver::Event>& free = FreeEvents(open_.timed);
+  if (free.empty()) {
+    driver::Event made = nullptr;
+    KVIST_RETURN_IF_ERROR(driver.Check(
+        driver->EventCreate(&made, open_.timed ? driver::kEventTimed : driver::kEventDisableTiming), "cuEventCreate"));
+    free.push_back(made);
   }
-  // Without entries all of its pages are absent.
-  const absl::Status status = entries_.sizes.empty() ? absl::OkStatus() : CopyEntries();
-  // Also after an error: some of it may be under way.
-  if (const Result result = driver->EventRecord(free_events_.back(), stream_); result != Result::kSuccess) {
-    const absl::Status why = driver.Check(result, "cuEventRecord");
-    if (driver::Driver::IsLost(result)) gpu_->Lose(why);
-    (void)driver->StreamSynchronize(stream_);  // there is no other way left to know when it is quiet
-    return why;
-  }
-  open_.event = free_events_.back();
-  free_events_.pop_back();
-  return status;
+  KVIST_RETURN_IF_ERROR(driver.Check(driver->EventRecord(free.back(), stream), "cuEventRecord"));
+  *event = free.back();
+  free.pop_back();
+  return absl::OkStatus();
 }
 
-absl::Status GpuLane::CopyEntries() {
+absl::Status GpuLane::HandOver() {
+  KVIST_RETURN_IF_ERROR(gpu_->lost());
+  // Without entries all of its pages are absent.
+  const absl::StatusOr<driver::Stream> last = entries_.count() == 0 ? stream_ : CopyEntries();
+  // Also after an error: some of it may be under way.
+  const driver::Stream end_stream = last.ok() ? *last : stream_;
+  if (absl::Status status = Record(end_stream, &open_.event); !status.ok()) {
+    if (absl::IsUnavailable(status)) gpu_->Lose(status);
+    (void)gpu_->driver()->StreamSynchronize(end_stream);  // there is no other way left to know when it is quiet
+    return status;
+  }
+  return last.status();
+}
+
+absl::StatusOr<driver::Stream> GpuLane::CopyEntries() {
   if (Choose() == PathChoice::Path::kDma) return Dma();
-  const absl::Status status = Launch();
-  if (status.ok()) return status;
-  open_.path.reset();  // it tells nothing of the kernel's speed; what is under way of it copies the same bytes
+  if (MakeStaged()) {
+    if (staged_->HandOver(entries_, stream_, &open_.staged).ok()) {
+      staged_last_ = true;
+      return staged_->end_stream(stream_);
+    }
+    open_.path.reset();  // it tells nothing of that way's speed; what is under way of it copies the same bytes
+  }
   return Dma();
 }
 
-absl::Status GpuLane::Dma() {
-  const driver::Driver& driver = gpu_->driver();
-  if (driver->MemcpyBatchAsync != nullptr && gpu_->has_host_addresses()) {
-    driver::MemcpyAttributes attributes;
-    size_t start = 0, failed = 0;
-    return driver.Check(driver->MemcpyBatchAsync(entries_.to.data(), entries_.from.data(), entries_.sizes.data(),
-                                                 entries_.sizes.size(), &attributes, &start, 1, &failed, stream_),
-                        "cuMemcpyBatchAsync");
+absl::StatusOr<driver::Stream> GpuLane::Dma() {
+  staged_last_ = false;
+  KVIST_RETURN_IF_ERROR(CopyByDma(*gpu_, entries_, stream_));
+  return stream_;
+}
+
+bool GpuLane::MakeStaged() {
+  if (staged_ != nullptr) return true;
+  absl::StatusOr<std::unique_ptr<StagedPath>> made = StagedPath::Make(gpu_, direction_, small_.kernel);
+  if (made.ok()) {
+    staged_ = *std::move(made);
+  } else {
+    small_.no_kernel(made.status());
+    choice_.reset();
+    open_.path.reset();
   }
-  for (size_t i = 0; i < entries_.sizes.size(); ++i) {
-    KVIST_RETURN_IF_ERROR(
-        driver.Check(driver->MemcpyAsync(entries_.to[i], entries_.from[i], entries_.sizes[i], stream_), "cuMemcpyAsync"));
-  }
-  return absl::OkStatus();
+  return staged_ != nullptr;
 }
 
 PathChoice::Path GpuLane::Choose() {
-  if (!choice_ || !small_.slots_pinned()) return PathChoice::Path::kDma;
   open_.moved = Bytes{entries_.bytes};
-  open_.piece = Bytes{entries_.bytes / entries_.sizes.size()};
+  open_.piece = Bytes{entries_.bytes / entries_.count()};
+  if (!choice_ || open_.piece >= small_.choice.below || !small_.slots_pinned()) return PathChoice::Path::kDma;
   open_.path = choice_->Next(open_.piece, open_.moved);
+  open_.timed = true;
+  // A store's first step is on the other stream, behind what is on that.
+  if (!Record(stream_, &open_.began).ok()) open_.began = nullptr;
   return *open_.path;
 }
 
-void GpuLane::Learn(const Batch& batch, absl::Duration took) {
-  // One that was over before anybody looked at it tells nothing of how long it took.
-  if (!batch.path || (!batch.seen_running && batch.sent_nanos < last_end_nanos_)) return;
-  if (const auto found = choice_->Learn(*batch.path, batch.piece, batch.moved, took)) small_.found(direction_, *found);
+std::optional<absl::Duration> GpuLane::Elapsed(driver::Event from, driver::Event to) const {
+  float milliseconds = 0;
+  if (gpu_->driver()->EventElapsedTime(&milliseconds, from, to) != Result::kSuccess) return std::nullopt;
+  return absl::Milliseconds(milliseconds);
 }
 
-absl::Status GpuLane::Launch() {
-  for (size_t first = 0; first < entries_.sizes.size(); first += CopyKernel::kExtentsMax) {
-    if (free_extents_.empty()) {
-      KVIST_ASSIGN_OR_RETURN(std::unique_ptr<CopyKernel::Extents> made, small_.kernel->MakeExtents());
-      free_extents_.push_back(std::move(made));
-    }
-    open_.extents.push_back(std::move(free_extents_.back()));
-    free_extents_.pop_back();
-    CopyKernel::Extents& extents = *open_.extents.back();
-    const size_t count = std::min(entries_.sizes.size() - first, CopyKernel::kExtentsMax);
-    for (size_t i = 0; i < count; ++i)
-      extents.data()[i] = {entries_.to[first + i], entries_.from[first + i], entries_.sizes[first + i]};
-    KVIST_RETURN_IF_ERROR(small_.kernel->Launch(stream_, extents, static_cast<uint32_t>(count)));
-  }
-  return absl::OkStatus();
+// By the device's clock: what a batch took is what came between the end of the one before it and its own, which counts what the thread needs to
+// hand over this lane's and the other's; where there was nothing to do between them, from when its turn came.
+void GpuLane::Learn(const Batch& batch) {
+  if (!choice_ || !batch.path || batch.began == nullptr) return;
+  std::optional<absl::Duration> took = Elapsed(batch.began, batch.event);
+  if (!took) return;
+  const auto after = last_end_ == nullptr ? std::nullopt : Elapsed(last_end_, batch.event);
+  if (after && *after > absl::ZeroDuration()) took = batch.at_work ? *after : std::min(*took, *after);
+  if (const auto found = choice_->Learn(*batch.path, batch.piece, batch.moved, *took)) small_.found(direction_, *found);
 }
 
 bool GpuLane::Collect(Ended* ended) {
@@ -186,21 +197,21 @@ bool GpuLane::Collect(Ended* ended) {
   Batch& front = in_flight_.front();
   if (front.event != nullptr) {
     const Result result = gpu_->driver()->EventQuery(front.event);
-    if (result == Result::kNotReady) {
-      front.seen_running = true;
-      return false;
-    }
+    if (result == Result::kNotReady) return false;
     if (result != Result::kSuccess) {
       front.status = gpu_->driver().Check(result, "cuEventQuery");
       gpu_->Lose(front.status);
     }
-    free_events_.push_back(front.event);
+    if (front.status.ok()) Learn(front);
+    driver::Event unused = front.event;
+    if (front.timed) std::swap(unused, last_end_);
+    if (unused != nullptr) FreeEvents(front.timed).push_back(unused);
   }
-  std::move(front.extents.begin(), front.extents.end(), std::back_inserter(free_extents_));
+  if (front.began != nullptr) free_timed_events_.push_back(front.began);
+  if (staged_ != nullptr) staged_->GiveBack(&front.staged);
   const int64_t now = MonotonicNanos();
   if (const int64_t took = now - std::max(front.sent_nanos, last_end_nanos_); front.status.ok() && took > 0) {
     bytes_per_nano_ = 0.9 * bytes_per_nano_ + 0.1 * static_cast<double>(front.bytes) / static_cast<double>(took);
-    Learn(front, absl::Nanoseconds(took));
   }
   last_end_nanos_ = now;
   bytes_ -= front.bytes;
@@ -214,7 +225,12 @@ absl::Duration GpuLane::Patience() const {
   const Batch& front = in_flight_.front();
   const double nanos = static_cast<double>(front.bytes) / std::max(bytes_per_nano_, 0.1);
   const int64_t end = std::max(front.sent_nanos, last_end_nanos_) + static_cast<int64_t>(nanos);
-  return std::clamp(absl::Nanoseconds(end - MonotonicNanos()) * 0.8, kPatienceLeast, kPatienceMost);
+  const absl::Duration left = absl::Nanoseconds(end - MonotonicNanos());
+  // With much behind it there is no hurry: each look costs some microseconds.
+  if (bytes_ - front.bytes >= kWindow / 2) return std::clamp(left, kPatienceBusy, kPatienceMost);
+  // The end of the last one is waited for: a nap's end may be late by as much.
+  if (in_flight_.size() == 1 && left < kAwakeBefore && left > -kAwakeAfter) return absl::ZeroDuration();
+  return std::clamp(left * 0.8, kPatienceLeast, kPatienceMost);
 }
 
 }  // namespace kvist::cuda

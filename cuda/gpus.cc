@@ -49,7 +49,8 @@ absl::StatusOr<Gpu*> Gpus::Use(const driver::Uuid& uuid) {
 Gpus::Figures Gpus::figures() const {
   absl::MutexLock lock(&mutex_);
   Figures figures{{}, pins_.pinned()};
-  for (const std::unique_ptr<Gpu>& gpu : gpus_) figures.gpus.push_back({gpu->name(), gpu->imported(), gpu->lost()});
+  for (const std::unique_ptr<Gpu>& gpu : gpus_)
+    figures.gpus.push_back({gpu->name(), gpu->imported(), gpu->own(), gpu->lost()});
   return figures;
 }
 

@@ -41,6 +41,7 @@ class Gpus {
     struct OfGpu {
       std::string name;
       Bytes imported;     // of engines' memory that is mapped here
+      Bytes own;          // of kvistd's memory there
       absl::Status lost;  // OK: it isn't
     };
     std::vector<OfGpu> gpus;  // in the order in which engines came

@@ -7,10 +7,15 @@
 namespace kvist::cuda {
 namespace {
 
-// Batches that each way gets at first; one for warming up, and the best of the others counts, for whatever else happened then only slows.
-constexpr uint32_t kFirstTries = 4;
-constexpr double kWeightOfNew = 0.25;
-constexpr double kOutlier = 1.5;
+// How a way is judged.
+struct Trial {
+  uint32_t batches;  // one after the other; at first one more, which warms up: a module is loaded, memory is pinned
+  double keeps;      // of what is known, with each new batch
+};
+constexpr Trial TrialOf(PathChoice::Path path) { return path == PathChoice::Path::kDma ? Trial{1, 0.75} : Trial{8, 0.94}; }
+// So often at first.
+constexpr uint32_t kFirstTrials = 2;
+constexpr uint32_t FirstTries(PathChoice::Path path) { return 1 + kFirstTrials * TrialOf(path).batches; }
 
 }  // namespace
 
@@ -23,41 +28,35 @@ PathChoice::Path PathChoice::Next(Bytes piece, Bytes batch) {
   if (piece >= options_.below) return Path::kDma;
   SizeClass& of = Of(piece);
   if (batch < options_.batch_least) return of.path;
-  for (const Path path : {Path::kDma, Path::kKernel}) {
+  for (const Path path : {Path::kDma, Path::kStaged}) {
     Speed& speed = of.speeds[static_cast<size_t>(path)];
-    if (speed.tried == kFirstTries) continue;
+    if (speed.tried == FirstTries(path)) continue;
     ++speed.tried;
     return path;
   }
-  if (++of.turn % options_.try_every != 0) return of.path;
-  return of.path == Path::kDma ? Path::kKernel : Path::kDma;
+  const Path other = of.path == Path::kDma ? Path::kStaged : Path::kDma;
+  return of.turn++ % options_.try_every + TrialOf(other).batches >= options_.try_every ? other : of.path;
 }
 
 std::optional<PathChoice::Found> PathChoice::Learn(Path path, Bytes piece, Bytes batch, absl::Duration took) {
   if (piece >= options_.below || batch < options_.batch_least || took <= absl::ZeroDuration()) return std::nullopt;
   SizeClass& of = Of(piece);
   Speed& speed = of.speeds[static_cast<size_t>(path)];
-  const double now = absl::ToDoubleNanoseconds(took) / static_cast<double>(batch.value);
-  speed.learned = std::min(speed.learned + 1, kFirstTries + 1);
-  if (speed.learned <= 2) {
-    speed.nanos_per_byte = now;
-  } else if (speed.learned <= kFirstTries) {
-    speed.nanos_per_byte = std::min(speed.nanos_per_byte, now);
-  } else {
-    // Whoever measured may have been late by much.
-    const double known = speed.nanos_per_byte;
-    speed.nanos_per_byte += kWeightOfNew * (std::clamp(now, known / kOutlier, known * kOutlier) - known);
-  }
+  if (++speed.learned == 1) return std::nullopt;
+  speed.learned = std::min(speed.learned, FirstTries(path));
+  speed.bytes = TrialOf(path).keeps * speed.bytes + static_cast<double>(batch.value);
+  speed.nanos = TrialOf(path).keeps * speed.nanos + absl::ToDoubleNanoseconds(took);
 
   const Speed& dma = of.speeds[static_cast<size_t>(Path::kDma)];
-  const Speed& kernel = of.speeds[static_cast<size_t>(Path::kKernel)];
-  if (!dma.known() || !kernel.known()) return std::nullopt;
-  const double times = dma.nanos_per_byte / kernel.nanos_per_byte;
-  const Path best = times >= (of.path == Path::kKernel ? options_.stays : options_.worth) ? Path::kKernel : Path::kDma;
+  const Speed& staged = of.speeds[static_cast<size_t>(Path::kStaged)];
+  const auto known = [](const Speed& of_way, Path way) { return of_way.learned > TrialOf(way).batches; };
+  if (!known(dma, Path::kDma) || !known(staged, Path::kStaged)) return std::nullopt;
+  const double by_dma = dma.bytes / dma.nanos, by_staging = staged.bytes / staged.nanos;  // GB/s
+  const double wanted = of.path == Path::kStaged ? options_.stays : options_.worth;
+  const Path best = by_staging >= wanted * by_dma ? Path::kStaged : Path::kDma;
   if (of.found && best == of.path) return std::nullopt;
   of.path = best;
-  return Found{Bytes{std::bit_floor(piece.value)}, best, 1 / dma.nanos_per_byte, 1 / kernel.nanos_per_byte,
-               std::exchange(of.found, true)};
+  return Found{Bytes{std::bit_floor(piece.value)}, best, by_dma, by_staging, std::exchange(of.found, true)};
 }
 
 }  // namespace kvist::cuda

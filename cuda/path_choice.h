@@ -11,31 +11,33 @@
 
 namespace kvist::cuda {
 
-// Which way a batch of pieces of some size goes: by DMA or by kvist's kernel (copy_kernel.h). Nobody says so beforehand: it is learned from the
-// batches of the work itself, for each power of two by itself, so it holds for this GPU, this bus, and this engine beside it, whose kernels
-// kvist's has to take turns with. The first batches of a size try both ways; later one in `try_every` tries the other one, so that it shows
-// when the world has changed. Until both are known it is DMA.
+// Which way a batch of pieces of some size goes: piece by piece by DMA, or staged (staged_path.h). Nobody says so beforehand: it is learned from
+// the batches of the work itself, for each power of two by itself, so it holds for this GPU, this bus, this processor (handing an entry over takes
+// it 0.4 to 0.8 us), and this engine beside it, whose kernels kvist's has to take turns with. The first batches of a size try both ways; later a
+// few in `try_every` try the other one, so that it shows when the world has changed. Until both are known it is DMA.
+//
+// What is staged ends in bursts beside a busy engine, several batches in one turn. So it is judged by more batches than DMA, one after the other.
 //
 // Pure: no clock, no device. One object for each direction of a GPU. Threads: one.
 class PathChoice {
  public:
-  enum class Path : uint8_t { kDma, kKernel };
+  enum class Path : uint8_t { kDma, kStaged };
   struct Options {
-    // Pieces from here on always go by DMA. It reaches the bus's speed from 32 KiB on, by what others report; to be measured.
-    Bytes below = KiB(64);
+    // Pieces from here on always go by DMA, which reaches the bus's speed for them (cuda/README.md); and leaves the multiprocessors alone.
+    Bytes below = KiB(128);
     // Smaller batches take what the others have found, and teach nothing: they are all latency.
     Bytes batch_least = MiB(1);
-    // The kernel has to be so much faster, for it takes multiprocessors from the engine; and keeps its place down to `stays`.
+    // Staging has to be so much faster, for it takes multiprocessors from the engine; and keeps its place down to `stays`.
     double worth = 1.25;
     double stays = 1.1;
-    // An eighth of the speed on one batch of so many costs less than 3 %.
+    // A tenth of the speed on one batch of so many costs less than 4 %.
     uint32_t try_every = 256;
   };
   // Another way than before, or the first that was found.
   struct Found {
     Bytes piece;  // the least size that it is for; up to twice that
     Path path = Path::kDma;
-    double dma_gb_per_second = 0, kernel_gb_per_second = 0;
+    double dma_gb_per_second = 0, staged_gb_per_second = 0;
     bool again = false;  // another was found before
   };
 
@@ -44,15 +46,15 @@ class PathChoice {
 
   // The way of the next batch, of so many bytes in pieces of that size on average.
   Path Next(Bytes piece, Bytes batch);
-  // How long a batch took, from when its turn came.
+  // How long a batch took, of what the batches of its direction take together.
   std::optional<Found> Learn(Path path, Bytes piece, Bytes batch, absl::Duration took);
 
  private:
   struct Speed {
     uint32_t tried = 0;
     uint32_t learned = 0;
-    double nanos_per_byte = 0;
-    bool known() const { return learned > 1; }  // the first warms up: a module is loaded, memory is pinned
+    // Of late: sums in which each batch weighs less than the one after it.
+    double bytes = 0, nanos = 0;
   };
   struct SizeClass {
     std::array<Speed, 2> speeds;  // by Path

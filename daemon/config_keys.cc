@@ -203,10 +203,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
           "Threads that copy for engines on CPUs. More copy faster until memory is the limit, and take cores from engines.",
           Integer<uint32_t>(KVIST_FIELD(copy, threads), 1, 256)),
       AtStart("Pins those threads; for benchmarks.", CpuList(KVIST_FIELD(copy, cpus))),
-      AtStart("Small pages of GPUs may be copied by a kernel of kvistd's on a few multiprocessors, where kvistd finds that "
-              "faster than DMA; "
-              "false: never, and no kernel of an engine ever waits for it.",
-              Flag(KVIST_FIELD(copy, gpu_kernel))),
+      AtStart(
+          "Small pages of GPUs may go through 192 MiB of kvistd's on each GPU and be scattered there by its kernel, where "
+          "kvistd finds that faster than page by page; "
+          "false: never, and no kernel of an engine ever waits for it.",
+          Flag(KVIST_FIELD(copy, gpu_kernel))),
 
       Live("A lease lasts at most so long. Longer: an engine that forgets to release keeps memory longer. Those that were "
            "granted before a change stay.",

@@ -100,7 +100,7 @@ struct Options {
     // Copying threads for CPU engines. 2 reach 20 to 30 GB/s (reference/limits.md); more take cores from engines.
     uint32_t threads = 2;
     std::vector<int> cpus;  // pins them; for benchmarks
-    // Small pages go to and from GPUs by a kernel where that is found to be faster (cuda/path_choice.h)
+    // Small pages go to and from GPUs through memory of kvistd's there, and by its kernel, where that is found to be faster (cuda/path_choice.h)
     bool gpu_kernel = true;
     bool operator==(const Copy&) const = default;
   } copy;

@@ -373,10 +373,10 @@ absl::Status Daemon::State::MakeCopyEngine(const Options& options, Parts* parts)
           };
           of_gpu.found = [gpu](cuda::Direction direction, const cuda::PathChoice::Found& found) {
             spdlog::log(found.again ? spdlog::level::debug : spdlog::level::info,
-                        "{}: {} of pages of {} to {} bytes go by {} now: DMA copied {:.1f} GB/s, the kernel {:.1f}",
-                        gpu->name(), direction == cuda::Direction::kLoad ? "loads" : "stores", found.piece.value,
-                        2 * found.piece.value - 1, found.path == cuda::PathChoice::Path::kDma ? "DMA" : "the kernel",
-                        found.dma_gb_per_second, found.kernel_gb_per_second);
+                        "{}: {} of pages of {} to {} bytes go {} now: by DMA {:.1f} GB/s, staged {:.1f}", gpu->name(),
+                        direction == cuda::Direction::kLoad ? "loads" : "stores", found.piece.value,
+                        2 * found.piece.value - 1, found.path == cuda::PathChoice::Path::kDma ? "by DMA" : "staged",
+                        found.dma_gb_per_second, found.staged_gb_per_second);
           };
           return cuda::MakeGpuEngine(gpu, std::move(of_gpu), copy_done);
         });
@@ -456,7 +456,10 @@ void Daemon::State::Observe(const Options& options) {
     if (gpus != nullptr) {
       const cuda::Gpus::Figures of_gpus = gpus->figures();
       figures->gpus = of_gpus.gpus.size();
-      for (const auto& gpu : of_gpus.gpus) figures->gpu_imported += gpu.imported;
+      for (const auto& gpu : of_gpus.gpus) {
+        figures->gpu_imported += gpu.imported;
+        figures->gpu_own += gpu.own;
+      }
       figures->gpu_pool_pinned = of_gpus.pinned;
     }
     figures->uptime = MonotonicNow() - started;

@@ -1,5 +1,4 @@
-// Copies extents between any memory that the GPU reaches: its own, and host memory that is pinned and mapped. Compiled to sm_80, sm_90, sm_100
-// and PTX, and embedded in kvistd (kernels.h).
+// Copies extents between any memory that the GPU reaches. Compiled to sm_80, sm_90, sm_100 and PTX, and embedded in kvistd (kernels.h).
 #include <cstdint>
 
 namespace {
@@ -10,39 +9,48 @@ struct Extent {
   uint64_t size;
 };
 
-// A block's threads copy [0, size) in words of T; what is left of it is copied byte by byte.
+constexpr uint32_t kLanes = 32;
+constexpr uint32_t kPartBytes = 4096;  // of an extent, for one warp; a multiple of every T below
+constexpr uint32_t kInFlight = 8;      // words of a lane: with 16 bytes a part is all in flight at once
+
+// A warp copies [0, size) in words of T; what is left of it is copied byte by byte.
 template <class T>
-__device__ void CopyWords(const Extent& extent) {
-  const uint64_t words = extent.size / sizeof(T);
-  T* to = reinterpret_cast<T*>(extent.to);
-  const T* from = reinterpret_cast<const T*>(extent.from);
-  // Four in flight for each thread: a word of host memory takes a microsecond or more.
-  uint64_t word = threadIdx.x;
-  for (; word + 3 * blockDim.x < words; word += 4 * blockDim.x) {
-    const T a = from[word], b = from[word + blockDim.x], c = from[word + 2 * blockDim.x], d = from[word + 3 * blockDim.x];
-    to[word] = a;
-    to[word + blockDim.x] = b;
-    to[word + 2 * blockDim.x] = c;
-    to[word + 3 * blockDim.x] = d;
+__device__ void CopyWords(char* to, const char* from, uint32_t size) {
+  const uint32_t lane = threadIdx.x % kLanes, words = size / sizeof(T);
+  T* to_words = reinterpret_cast<T*>(to);
+  const T* from_words = reinterpret_cast<const T*>(from);
+  uint32_t word = lane;
+  for (; word + (kInFlight - 1) * kLanes < words; word += kInFlight * kLanes) {
+    T some[kInFlight];
+#pragma unroll
+    for (uint32_t i = 0; i < kInFlight; ++i) some[i] = from_words[word + i * kLanes];
+#pragma unroll
+    for (uint32_t i = 0; i < kInFlight; ++i) to_words[word + i * kLanes] = some[i];
   }
-  for (; word < words; word += blockDim.x) to[word] = from[word];
-  for (uint64_t byte = words * sizeof(T) + threadIdx.x; byte < extent.size; byte += blockDim.x)
-    extent.to[byte] = extent.from[byte];
+  for (; word < words; word += kLanes) to_words[word] = from_words[word];
+  for (uint32_t byte = words * sizeof(T) + lane; byte < size; byte += kLanes) to[byte] = from[byte];
 }
 
 }  // namespace
 
-// Blocks take extents in turn.
-extern "C" __global__ void kvist_copy_extents(const Extent* extents, uint32_t count) {
-  for (uint32_t i = blockIdx.x; i < count; i += gridDim.x) {
-    const Extent extent = extents[i];
-    const uint64_t bits = reinterpret_cast<uint64_t>(extent.to) | reinterpret_cast<uint64_t>(extent.from);
+// Warps take parts of extents in turn; the largest extent has `parts`.
+extern "C" __global__ void kvist_copy_extents(const Extent* extents, uint32_t count, uint32_t parts) {
+  const uint64_t warps = uint64_t{gridDim.x} * (blockDim.x / kLanes);
+  for (uint64_t at = uint64_t{blockIdx.x} * (blockDim.x / kLanes) + threadIdx.x / kLanes; at < uint64_t{count} * parts; at += warps) {
+    const Extent extent = extents[at / parts];
+    const uint64_t first = at % parts * kPartBytes;
+    if (first >= extent.size) continue;
+    char* to = extent.to + first;
+    const char* from = extent.from + first;
+    const uint64_t rest = extent.size - first;
+    const uint32_t size = rest < kPartBytes ? static_cast<uint32_t>(rest) : kPartBytes;
+    const uint64_t bits = reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from);
     if (bits % 16 == 0) {
-      CopyWords<uint4>(extent);
+      CopyWords<uint4>(to, from, size);
     } else if (bits % 4 == 0) {
-      CopyWords<uint32_t>(extent);
+      CopyWords<uint32_t>(to, from, size);
     } else {
-      CopyWords<char>(extent);
+      CopyWords<char>(to, from, size);
     }
   }
 }

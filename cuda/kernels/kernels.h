@@ -13,7 +13,9 @@ struct KernelExtent {
   uint64_t from = 0;
   uint64_t size = 0;
 };
-inline constexpr char kCopyExtents[] = "kvist_copy_extents";  // (const KernelExtent* extents, uint32_t count)
+// (const KernelExtent* extents, uint32_t count, uint32_t parts): a warp takes one part of an extent at a time; the largest one has so many.
+inline constexpr char kCopyExtents[] = "kvist_copy_extents";
+inline constexpr uint32_t kKernelPartBytes = 4096;
 
 // The compiled kernels for cuModuleLoadData: code for sm_80, sm_90 and sm_100, and PTX for what comes later. Empty when kvist was built without nvcc.
 std::span<const std::byte> KernelImage();

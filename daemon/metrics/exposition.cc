@@ -158,6 +158,7 @@ void AddHolding(const Figures& f, Families* out) {
              "Memory of the pool that has been touched: the rest costs a page fault on first use.", f.pool_touched);
   out->Level("kvist_gpus", "GPUs on which engines have registered since the start.", f.gpus);
   out->Level("kvist_gpu_imported_bytes", "GPU memory of engines that is mapped here.", f.gpu_imported);
+  out->Level("kvist_gpu_own_bytes", "GPU memory of kvistd, through which small pages are copied.", f.gpu_own);
   out->Level("kvist_gpu_pool_pinned_bytes", "Memory of the pool that is pinned for GPUs: copies of the rest are slow.",
              f.gpu_pool_pinned);
   out->Level("kvist_index_bytes", "Memory of the index.", f.core.index_bytes);

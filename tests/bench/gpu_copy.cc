@@ -267,7 +267,7 @@ absl::Status RunGpuCopy(const Settings& settings, Report* report) {
   if (absl::Status status = cuda::driver::Driver::Load().status(); !status.ok())
     return absl::FailedPreconditionError(absl::StrCat("copy --device cuda needs a GPU: ", status.message()));
   const uint64_t batch_bytes = settings.quick ? uint64_t{16} << 20 : uint64_t{256} << 20;
-  const absl::Duration settle = settings.quick ? absl::ZeroDuration() : absl::Seconds(4);
+  const absl::Duration settle = settings.quick ? absl::ZeroDuration() : absl::Seconds(2);
   constexpr std::pair<uint64_t, double> kCases[] = {{4, 0.6}, {16, 0.85}, {32, 0.95}, {64, 0.97}, {256, 0.97}};
   for (const auto& [page_kib, goal] : kCases) {
     KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<GpuCopyBench> bench,

@@ -15,9 +15,12 @@ std::function<void()> CopyExtents(void** parameters) {
   };
   const auto* entries = *static_cast<const Piece* const*>(parameters[0]);
   const auto count = *static_cast<const uint32_t*>(parameters[1]);
-  return [entries, count] {
+  const auto parts = *static_cast<const uint32_t*>(parameters[2]);
+  return [entries, count, parts] {
+    constexpr uint64_t kPartBytes = 4096;
     for (uint32_t i = 0; i < count; ++i) {
-      std::memcpy(reinterpret_cast<void*>(entries[i].to), reinterpret_cast<const void*>(entries[i].from), entries[i].size);
+      const uint64_t size = std::min(entries[i].size, parts * kPartBytes);  // what is left, a kernel leaves, too
+      std::memcpy(reinterpret_cast<void*>(entries[i].to), reinterpret_cast<const void*>(entries[i].from), size);
     }
   };
 }
