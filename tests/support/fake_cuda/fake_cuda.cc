@@ -1,7 +1,5 @@
 #include "tests/support/fake_cuda/fake_cuda.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -31,7 +29,7 @@ struct FakeDevice {
   DeviceState state;
   uint32_t retained = 0;
   std::unique_ptr<FakeStream> default_stream;
-  pid_t process = 0;  // the default stream's
+  std::vector<std::pair<Address, std::vector<std::byte>>> staged;  // on its way; under the world's mutex
 };
 
 // All of it. Never destroyed: the driver outlives main.
@@ -103,15 +101,20 @@ std::shared_ptr<FakeStream> Find(Stream stream) {
   const std::lock_guard lock(w.mutex);
   if (stream == nullptr) {
     FakeDevice* device = Current();
-    if (device->process != ::getpid()) {
-      (void)device->default_stream.release();  // a parent's: its thread isn't here
+    if (device->default_stream == nullptr)
       device->default_stream = std::make_unique<FakeStream>(&device->state, w.random(), w.plan.delay_us);
-      device->process = ::getpid();
-    }
     return {std::shared_ptr<void>(), device->default_stream.get()};
   }
   const auto found = w.streams.find(stream);
   return found == w.streams.end() ? nullptr : found->second;
+}
+
+// What an NVIDIA driver does at some time or other. Never by itself here: who doesn't wait for it is wrong each time.
+void BringStaged() {
+  World& w = TheWorld();
+  const std::lock_guard lock(w.mutex);
+  for (const auto& [to, bytes] : Current()->staged) std::memcpy(reinterpret_cast<void*>(to), bytes.data(), bytes.size());
+  Current()->staged.clear();
 }
 
 std::shared_ptr<FakeEvent> Find(Event event) {
@@ -231,6 +234,7 @@ Result MemAlloc(Address* address, size_t size) {
 }
 Result MemFree(Address address) {
   FAKE_NEEDS_CONTEXT();
+  BringStaged();
   return TheWorld().memory.Free(address);
 }
 Result MemGetAddressRange(Address* base, size_t* size, Address address) {
@@ -286,15 +290,14 @@ Result MemcpyHtoD(Address to, const void* from, size_t size) {
   FAKE_NEEDS_CONTEXT();
   if (TheWorld().memory.DeviceOf(to) < 0 || !TheWorld().memory.Pinned(to, size)) return Result::kInvalidValue;
   const auto* bytes = static_cast<const std::byte*>(from);
-  Find(Stream{nullptr})->Push([to, staged = std::vector<std::byte>(bytes, bytes + size)] {
-    std::memcpy(reinterpret_cast<void*>(to), staged.data(), staged.size());
-  });
+  const std::lock_guard lock(TheWorld().mutex);
+  Current()->staged.emplace_back(to, std::vector<std::byte>(bytes, bytes + size));
   return Result::kSuccess;
 }
 Result MemcpyDtoH(void* to, Address from, size_t size) {
   FAKE_NEEDS_CONTEXT();
   if (TheWorld().memory.DeviceOf(from) < 0 || !TheWorld().memory.Pinned(from, size)) return Result::kInvalidValue;
-  Find(Stream{nullptr})->Synchronize();
+  BringStaged();
   std::memcpy(to, reinterpret_cast<const void*>(from), size);
   return Result::kSuccess;
 }
@@ -375,6 +378,11 @@ Result StreamQuery(Stream stream) {
 }
 Result StreamSynchronize(Stream stream) {
   FAKE_NEEDS_CONTEXT();
+  if (stream == nullptr) {
+    BringStaged();
+    // Made for those who use it: a process that is forked later would have it without its thread.
+    if (Current()->default_stream == nullptr) return Ready();
+  }
   const std::shared_ptr<FakeStream> found = Find(stream);
   if (found == nullptr) return Result::kInvalidHandle;
   found->Synchronize();
