@@ -75,17 +75,31 @@ class GpuEngine final : public CopyEngine {
     if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
     bool claimed = false;
     const auto room = [&] { return Room(); };
-    const auto patience = [&] { return claimed ? absl::ZeroDuration() : Patience(); };
+    bool slept = false;
+    const auto patience = [&] {
+      const absl::Duration at_most = claimed ? absl::ZeroDuration() : Patience();
+      slept = at_most > absl::ZeroDuration();
+      return at_most;
+    };
     while (std::optional<CopyQueue::Claim> claim = queue_.Next(room, patience)) {
       claimed = true;
-      if (Take(*claim)) CollectAll();  // whoever waits for a layer waits no longer for what comes after it to be handed over
+      GpuLane* const sent = Take(*claim);
+      if (sent == nullptr) continue;
+      // That took a while, and there may be no end of claims: nobody else waits for it.
+      (sent == &loads_ ? stores_ : loads_).Send();
+      CollectAll();
+      if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
     }
     loads_.Send();
     stores_.Send();
     const CopyQueue::Wanted wanted = Room();  // and there was nothing of it
     if (wanted.loads) loads_.Rest();
     if (wanted.stores || stores_wait_ < absl::InfiniteDuration()) stores_.Rest();
-    ask_again_ = claimed ? kAskFirst : std::min(2 * ask_again_, kAskMost);
+    if (claimed) {
+      ask_again_ = kAskFirst;
+    } else if (slept) {
+      ask_again_ = std::min(2 * ask_again_, kAskMost);
+    }
     if (!claimed && queue_.over()) absl::SleepFor(std::min(Patience(), kAskMost));  // there Next doesn't
   }
 
@@ -102,18 +116,21 @@ class GpuEngine final : public CopyEngine {
     return {loads_.bytes() < GpuLane::kWindow, stores_.bytes() < of_stores && wait == absl::ZeroDuration()};
   }
 
-  // True: a batch was sent.
-  bool Take(const CopyQueue::Claim& claim) {
+  // The lane that has sent a batch for it; null: none.
+  GpuLane* Take(const CopyQueue::Claim& claim) {
     RunningCopy& copy = *claim.copy;
     if (claim.skip) {
       if (copy.Skip(claim.count)) End(copy);
-      return false;
+      return nullptr;
     }
     CopyEnd begun = copy.Begin(claim.first);
     if (absl::Status lost = gpu_->lost(); begun.status.ok() && !lost.ok()) begun.status = std::move(lost);
-    if (begun.status.ok()) return (copy.direction() == Direction::kLoad ? loads_ : stores_).Put({claim.copy, claim.first});
-    Settle(copy, claim.first, std::move(begun));
-    return false;
+    if (!begun.status.ok()) {
+      Settle(copy, claim.first, std::move(begun));
+      return nullptr;
+    }
+    GpuLane& lane = copy.direction() == Direction::kLoad ? loads_ : stores_;
+    return lane.Put({claim.copy, claim.first}) ? &lane : nullptr;
   }
 
   void CollectAll() {

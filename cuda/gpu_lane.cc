@@ -17,6 +17,7 @@ using driver::Result;
 constexpr absl::Duration kPatienceLeast = absl::Microseconds(10);
 constexpr absl::Duration kPatienceBusy = absl::Microseconds(50);
 constexpr absl::Duration kPatienceMost = absl::Milliseconds(1);
+constexpr uint32_t kStagingFailsMost = 4;
 // Around the time at which the last batch in flight will have ended, it is asked for all the time.
 constexpr absl::Duration kAwakeBefore = absl::Microseconds(60);
 constexpr absl::Duration kAwakeAfter = absl::Microseconds(100);
@@ -61,8 +62,7 @@ bool GpuLane::Put(UnitOfCopy unit) {
   const uint64_t bytes = BytesOf(*unit.copy, unit.copy->UnitAt(unit.unit));
   const size_t before = entries_.count();
   Expand(unit);
-  const size_t entries_most = staged_last_ ? kStagedEntries : kDmaEntries;
-  if (before > 0 && entries_.count() > entries_most) {
+  if (before > 0 && entries_.count() > EntriesMost()) {
     BatchEntries own = entries_.TakeFrom(before);
     Send();
     entries_ = std::move(own);
@@ -72,8 +72,14 @@ bool GpuLane::Put(UnitOfCopy unit) {
   bytes_ += bytes;
   const uint64_t most = staged_last_ ? StagedPath::kBatchBytes : kBatchBytes;
   const uint64_t full = std::clamp(bytes_ - open_.bytes, UnitPlan::kUnitBytes, most);
-  if (open_.bytes >= full || entries_.count() >= entries_most) Send();
+  if (open_.bytes >= full || entries_.count() >= EntriesMost()) Send();
   return in_flight_.size() > sent_before;
+}
+
+size_t GpuLane::EntriesMost() const {
+  // A batch that is too small for it teaches nothing.
+  const bool may_teach = !choice_ || entries_.bytes >= small_.choice.batch_least.value;
+  return staged_last_ || !may_teach ? kStagedEntries : kDmaEntries;
 }
 
 void GpuLane::Expand(const UnitOfCopy& of) {
@@ -136,13 +142,23 @@ absl::Status GpuLane::HandOver() {
 absl::StatusOr<driver::Stream> GpuLane::CopyEntries() {
   if (Choose() == PathChoice::Path::kDma) return Dma();
   if (MakeStaged()) {
-    if (staged_->HandOver(entries_, stream_, &open_.staged).ok()) {
+    const absl::Status status = staged_->HandOver(entries_, stream_, &open_.staged);
+    if (status.ok()) {
+      staging_failed_ = 0;
       staged_last_ = true;
       return staged_->end_stream(stream_);
     }
     open_.path.reset();  // it tells nothing of that way's speed; what is under way of it copies the same bytes
+    if (open_.staged.in_ring) StagingFailed(status);
   }
   return Dma();
+}
+
+// Each time costs what has gone over the bus for nothing, and a wait. What has failed so often is left alone from then on.
+void GpuLane::StagingFailed(const absl::Status& why) {
+  if (++staging_failed_ < kStagingFailsMost) return;
+  small_.no_kernel(why);
+  choice_.reset();
 }
 
 absl::StatusOr<driver::Stream> GpuLane::Dma() {
@@ -203,9 +219,10 @@ bool GpuLane::Collect(Ended* ended) {
       gpu_->Lose(front.status);
     }
     if (front.status.ok()) Learn(front);
-    driver::Event unused = front.event;
-    if (front.timed) std::swap(unused, last_end_);
-    if (unused != nullptr) FreeEvents(front.timed).push_back(unused);
+    // The end of one that isn't timed is nothing to count from.
+    if (last_end_ != nullptr) free_timed_events_.push_back(last_end_);
+    last_end_ = front.timed ? front.event : nullptr;
+    if (!front.timed) free_events_.push_back(front.event);
   }
   if (front.began != nullptr) free_timed_events_.push_back(front.began);
   if (staged_ != nullptr) staged_->GiveBack(&front.staged);

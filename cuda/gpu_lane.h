@@ -94,6 +94,8 @@ class GpuLane {
   // Has the entries copied; all of it is over when all is that is then on the stream.
   absl::StatusOr<driver::Stream> CopyEntries();
   absl::StatusOr<driver::Stream> Dma();
+  void StagingFailed(const absl::Status& why);
+  size_t EntriesMost() const;
   PathChoice::Path Choose();
   bool MakeStaged();
   // Passed by the stream when it comes to it; timed when the batch is to teach something. Errors: those of the driver.
@@ -109,7 +111,8 @@ class GpuLane {
   std::optional<PathChoice> choice_;    // with one
   std::unique_ptr<StagedPath> staged_;  // from the first batch that goes that way
   bool staged_last_ = false;
-  bool at_work_ = false;  // since a batch was sent there has been something to do
+  uint32_t staging_failed_ = 0;  // one time after the other
+  bool at_work_ = false;         // since a batch was sent there has been something to do
   std::vector<driver::Event> free_events_, free_timed_events_;
   driver::Event last_end_ = nullptr;  // timed; of the batch that has ended last
   Batch open_;

@@ -67,6 +67,7 @@ FakeCudaPlan PlanOfEnvironment() {
   number("launch_us", &plan.launch_us);
   number("no_launch", &plan.no_launch);
   number("no_memory", &plan.no_memory);
+  number("call_us", &plan.call_us);
   return plan;
 }
 
@@ -313,6 +314,7 @@ Result Enqueue(std::vector<Entry> entries, Stream on) {
   const std::shared_ptr<FakeStream> stream = Find(on);
   if (stream == nullptr) return Result::kInvalidHandle;
   const uint64_t calls = ++w.copy_calls;
+  if (w.plan.call_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(w.plan.call_us));
   if (w.plan.refuse_every != 0 && calls % w.plan.refuse_every == 0) return Result::kOutOfMemory;
   bool waits = false;
   for (const Entry& entry : entries) {
@@ -483,9 +485,10 @@ Result LaunchKernel(Function function, unsigned, unsigned, unsigned, unsigned, u
   if (stream == nullptr) return Result::kInvalidHandle;
   if (TheWorld().plan.no_launch != 0) return Result::kOutOfMemory;
   ++TheWorld().kernels;
-  stream->Push([run = reinterpret_cast<const KernelOnHost*>(function)->bind(parameters), takes = TheWorld().plan.launch_us] {
+  stream->Push([run = reinterpret_cast<const KernelOnHost*>(function)->bind(parameters), takes = TheWorld().plan.launch_us,
+                device = Current()] {
     if (takes > 0) std::this_thread::sleep_for(std::chrono::microseconds(takes));
-    run();
+    if (!device->state.lost) run();
   });
   return Result::kSuccess;
 }

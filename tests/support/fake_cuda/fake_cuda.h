@@ -30,6 +30,7 @@ struct FakeCudaPlan {
   uint32_t launch_us = 0;     // each kernel takes so long
   uint32_t no_launch = 0;     // 1: no kernel can be launched
   uint32_t no_memory = 0;     // 1: no device memory is left
+  uint32_t call_us = 0;       // each call for an asynchronous copy takes the caller so long
 };
 
 struct FakeCudaFigures {

@@ -217,6 +217,24 @@ TEST_CASE("GpuEngine's kernel copies units of more pieces than a launch takes, a
   CHECK(FakeDriver::Get().figures().kernels > before.kernels + 24);
 }
 
+TEST_CASE("GpuEngine that is kept busy handing over stores lets loads pass, small ones, too") {
+  Planned planned({.call_us = 2000});  // so the device is never behind
+  KvWorld world(Named("layers of several units"), Seal::kDevice, 4, 1, planned.gpu.get());
+  KvWorld small(KnownLayouts()[0], Seal::kDevice, 1, 2, planned.gpu.get());
+  REQUIRE(small.layout().payload_bytes() < MiB(1));
+  Rng rng(1);
+  Ends ends;
+  const auto engine = planned.Make(ends.Listener());
+  constexpr uint32_t kStores = 40;
+  for (uint32_t op = 1; op <= kStores; ++op)
+    engine->Submit(world.MakeCopy({op, 1}, Direction::kStore, AllSlots(world), rng));
+  ends.WaitForCount(1);
+  engine->Submit(small.MakeCopy({kStores + 1, 1}, Direction::kLoad, {0}, rng));
+  CHECK(ends.Wait({kStores + 1, 1}) == absl::OkStatus());
+  CHECK(ends.order().size() < kStores / 2);
+  ends.WaitForCount(kStores + 1);
+}
+
 TEST_CASE("GpuEngine ends empty copies, and zeros what a store has no page for") {
   Planned planned({});
   KvWorld world(KnownLayouts()[0], Seal::kDevice, 2, 1, planned.gpu.get());
