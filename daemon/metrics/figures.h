@@ -50,9 +50,10 @@ struct Figures {
   RemoteFigures remote;
   Bytes pool_capacity{}, pool_used{}, pool_touched{};
   uint64_t pool_slots = 0;
-  uint64_t gpus = 0;  // on which engines have registered
-  Bytes gpu_imported{}, gpu_own{},
-      gpu_pool_pinned{};  // of engines' memory, mapped here; of kvistd's there; of the pool, for GPUs
+  uint64_t gpus = 0;        // on which engines have registered
+  Bytes gpu_imported{};     // of engines' GPU memory that is mapped here
+  Bytes gpu_own{};          // of GPU memory, kvistd's own
+  Bytes gpu_pool_pinned{};  // of the pool, for GPUs
   absl::Duration uptime;
 };
 
