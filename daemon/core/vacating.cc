@@ -28,7 +28,7 @@ bool Vacating::Comes(For whom, absl::Time now) {
   for_ = whom;
   until_ = now + kPatience;
   next_place_ = 0;
-  stuck_ = false;
+  stuck_ = moved_ = false;
   phase_ = Phase::kLooks;
   ++changes_;
   return true;
@@ -132,6 +132,7 @@ void Vacating::Copied(absl::FunctionRef<bool(const Move& move)> take) {
     }
   }
   slots_moved_ += made_.size();
+  moved_ |= !made_.empty();
   moves_.clear();
   phase_ = Phase::kLooks;
   if (next_place_ == slots_.places(slab_)) AllLookedAt();
@@ -158,8 +159,9 @@ uint32_t Vacating::Free(absl::Time now) {
   if (!old_.empty()) return freed;
   phase_ = Phase::kRests;
   ++changes_;
-  last_tried_ = stuck_ ? std::optional(slab_) : std::nullopt;
-  tries_ = stuck_ ? tries_ + 1 : 0;
+  const bool in_vain = stuck_ || (!moved_ && !slots_.IsEmpty(slab_));
+  last_tried_ = in_vain ? std::optional(slab_) : std::nullopt;
+  tries_ = in_vain ? tries_ + 1 : 0;
   if (tries_ == kTries) {
     tries_ = 0;
     rests_until_ = now + kPatience;

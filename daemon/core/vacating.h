@@ -25,7 +25,8 @@ namespace kvist::core {
 //   ...      and is read only by loads that began before: once they have ended (LoadEnded) the slab is empty
 //   Claim    by the class that it was emptied for: it is free. Others would have it first, who evict their own today; after kPatience they may
 //
-// What can't be moved now stays (`movable`), and the slab isn't empty then. Another is tried; after kTries in vain none for kPatience, so that
+// What can't be moved now stays (`movable`), and the slab isn't empty then. Another is tried, as when there was no room for anything: slots that
+// were being reserved when a slab was chosen may be given back, and with them their slab. After kTries in vain none for kPatience, so that
 // whoever needs room evicts as if there were no moving. Chunks aren't held meanwhile: they may be used and evicted as ever, and only writes
 // below wait (IsCopied). What is copied of one that goes is garbage that nobody takes, for a closed slab's slots are given to nobody.
 // One at a time, so that what is copied for it is bounded: for each slab at most as much as was freed before it.
@@ -108,6 +109,7 @@ class Vacating {
   absl::Time until_;  // it shall be empty
   uint32_t next_place_ = 0;
   bool stuck_ = false;  // something in it couldn't be moved
+  bool moved_ = false;  // something was: what is left waits for more room
   int tries_ = 0;       // in vain
   std::optional<uint32_t> last_tried_;
   absl::Time rests_until_ = absl::InfinitePast();
