@@ -8,6 +8,7 @@
 
 #include "connector/src/client.h"
 #include "connector/src/error.h"
+#include "connector/src/sized.h"
 #include "storage/base/chunk_key.h"
 
 // The C ABI over connector::Client and KeyChain: checks pointers, reports errors and what is thrown (no memory), and nothing else.
@@ -26,11 +27,14 @@ static_assert(sizeof(kvist_key) == sizeof(kvist::ChunkKey) && alignof(kvist_key)
 
 namespace {
 
+using kvist::connector::CheckSize;
+using kvist::connector::GiveSized;
 using kvist::connector::Report;
 using kvist::connector::ReportThrown;
+using kvist::connector::Sized;
 
 kvist_status Missing(const char* what) {
-  return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL, or struct_size is too small)"));
+  return Report(absl::InvalidArgumentError(std::string(what) + " is missing (NULL)"));
 }
 
 kvist_status Broken() {
@@ -42,6 +46,16 @@ kvist_status Started(const absl::StatusOr<kvist_op>& started, kvist_op* op) {
   if (!started.ok()) return Report(started.status());
   *op = *started;
   return KVIST_OK;
+}
+
+// What begins an operation by arguments of a size.
+template <class Args, class Begins>
+kvist_status Begin(const kvist_client* client, const Args* args, kvist_op* op, Begins begins) {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr) return Missing("client");
+  const absl::StatusOr<Args> sized = Sized(args);
+  return sized.ok() ? Started(begins(*sized), op) : Report(sized.status());
 }
 
 const kvist::ChunkKey* Keys(const kvist_key* keys) { return reinterpret_cast<const kvist::ChunkKey*>(keys); }
@@ -72,9 +86,10 @@ const char* kvist_status_name(kvist_status status) {
   return "UNKNOWN";
 }
 
-kvist_status kvist_chain_create(const kvist_chain_options* options, kvist_chain** chain) try {
-  if (options == nullptr || options->struct_size < sizeof *options) return Missing("kvist_chain_options");
+kvist_status kvist_chain_create(const kvist_chain_options* caller_options, kvist_chain** chain) try {
   if (chain == nullptr) return Missing("chain");
+  const absl::StatusOr<kvist_chain_options> options = Sized(caller_options);
+  if (!options.ok()) return Report(options.status());
   if (options->chunk_tokens == 0) return Report(absl::InvalidArgumentError("chunk_tokens is 0"));
   const auto text = [](const char* s) { return s == nullptr ? std::string_view() : std::string_view(s); };
   *chain =
@@ -110,8 +125,10 @@ const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count) {
 }
 
 kvist_status kvist_connect(const kvist_options* options, kvist_client** client) try {
-  if (options == nullptr || client == nullptr) return Missing("options or client");
-  auto impl = kvist::connector::Client::Create(*options);
+  if (client == nullptr) return Missing("client");
+  const absl::StatusOr<kvist_options> sized = Sized(options);
+  if (!sized.ok()) return Report(sized.status());
+  auto impl = kvist::connector::Client::Create(*sized);
   if (!impl.ok()) return Report(impl.status());
   *client = new kvist_client{*std::move(impl)};
   return KVIST_OK;
@@ -165,17 +182,11 @@ kvist_status kvist_release(kvist_client* client, kvist_lease lease) try {
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_load(kvist_client* client, const kvist_load_args* args, kvist_op* op) try {
-  if (op == nullptr) return Missing("op");
-  *op = 0;
-  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_load_args");
-  return Started(client->impl->Load(*args), op);
+  return Begin(client, args, op, [client](const kvist_load_args& sized) { return client->impl->Load(sized); });
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvist_op* op) try {
-  if (op == nullptr) return Missing("op");
-  *op = 0;
-  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_store_args");
-  return Started(client->impl->Store(*args), op);
+  return Begin(client, args, op, [client](const kvist_store_args& sized) { return client->impl->Store(sized); });
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,
@@ -202,9 +213,9 @@ kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, uint32_t* ch
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_hint(kvist_client* client, const kvist_key* keys, size_t count, const kvist_hint_args* args) try {
-  if (client == nullptr || (keys == nullptr && count > 0) || args == nullptr || args->struct_size < sizeof *args)
-    return Missing("client, keys or kvist_hint_args");
-  return Report(client->impl->Hint({Keys(keys), count}, *args));
+  if (client == nullptr || (keys == nullptr && count > 0)) return Missing("client or keys");
+  const absl::StatusOr<kvist_hint_args> sized = Sized(args);
+  return Report(sized.ok() ? client->impl->Hint({Keys(keys), count}, *sized) : sized.status());
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_report_prefill(kvist_client* client, uint32_t first_token, uint32_t token_count, int64_t took_us) try {
@@ -229,28 +240,23 @@ kvist_status kvist_free(kvist_client* client, kvist_allocation allocation) try {
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_swap_out(kvist_client* client, const kvist_swap_args* args, kvist_op* op) try {
-  if (op == nullptr) return Missing("op");
-  *op = 0;
-  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
-  return Started(client->impl->SwapOut(*args), op);
+  return Begin(client, args, op, [client](const kvist_swap_args& sized) { return client->impl->SwapOut(sized); });
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_swap_in(kvist_client* client, const kvist_swap_args* args, kvist_op* op) try {
-  if (op == nullptr) return Missing("op");
-  *op = 0;
-  if (client == nullptr || args == nullptr || args->struct_size < sizeof *args) return Missing("client or kvist_swap_args");
-  return Started(client->impl->SwapIn(*args), op);
+  return Begin(client, args, op, [client](const kvist_swap_args& sized) { return client->impl->SwapIn(sized); });
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_wait(kvist_client* client, kvist_op op, uint32_t layers, int64_t timeout_us, kvist_result* result) try {
-  if (client == nullptr || result == nullptr || result->struct_size < sizeof *result)
-    return Missing("client or kvist_result");
-  // Also when something is thrown: then nothing is known of the pages.
-  const size_t size = result->struct_size;
-  *result = {};
-  result->struct_size = size;
-  result->status = KVIST_INTERNAL;
-  return Report(client->impl->Wait(op, layers, timeout_us, result));
+  if (client == nullptr || result == nullptr) return Missing("client or kvist_result");
+  if (const absl::Status size = CheckSize<kvist_result>(result->struct_size); !size.ok()) return Report(size);
+  kvist_result whole{};
+  whole.struct_size = sizeof whole;
+  whole.status = KVIST_INTERNAL;  // also when something is thrown: then nothing is known of the pages
+  GiveSized(whole, result);
+  const absl::Status status = client->impl->Wait(op, layers, timeout_us, &whole);
+  GiveSized(whole, result);
+  return Report(status);
 } catch (...) { return ReportThrown(); }
 
 kvist_status kvist_poll(kvist_client* client, kvist_op op, kvist_result* result) try {

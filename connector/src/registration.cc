@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "connector/src/sized.h"
 #include "proto/session.pb.h"
 #include "storage/base/runtime_dir.h"
 #include "storage/base/shm/description_limits.h"
@@ -42,18 +43,10 @@ std::string DefaultSocket() {
   return (IsPrivateDir(own) ? own : std::string(kSystemRuntimeDir)) + "/" + kEngineSocketName;
 }
 
-// A struct of a later library version may be longer; one of an earlier version is not served, because there is none.
-absl::Status Size(const char* name, size_t found, size_t wanted) {
-  if (found >= wanted) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", found, ", wanted sizeof(", name, ") = ", wanted));
-}
-
 }  // namespace
 
 absl::StatusOr<Registration> Registration::Create(const kvist_options& options) {
-  KVIST_RETURN_IF_ERROR(Size("kvist_options", options.struct_size, sizeof(kvist_options)));
-  const kvist_space& space = options.space;
-  KVIST_RETURN_IF_ERROR(Size("kvist_space", space.struct_size, sizeof(kvist_space)));
+  KVIST_ASSIGN_OR_RETURN(const kvist_space space, Sized(options.space));
   Registration r;
   const char* socket = options.socket != nullptr ? options.socket : std::getenv("KVIST_SOCKET");
   r.socket_ = socket != nullptr ? socket : DefaultSocket();
@@ -87,14 +80,19 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
     if (space.layers != 0 || space.segments != 0 || space.segment_bytes != 0) {
       return absl::InvalidArgumentError("space.layers, segments and segment_bytes must be 0 when space.groups says them");
     }
-    for (size_t g = 0; g < space.group_count; ++g)
-      KVIST_RETURN_IF_ERROR(r.TakeGroup(absl::StrCat("space.groups[", g, "]."), space.groups[g]));
+    const size_t step = space.groups->struct_size;
+    for (size_t g = 0; g < space.group_count; ++g) {
+      const auto* at = reinterpret_cast<const std::byte*>(space.groups) + g * step;
+      KVIST_ASSIGN_OR_RETURN(const kvist_group group, Sized(reinterpret_cast<const kvist_group*>(at)));
+      KVIST_RETURN_IF_ERROR(r.TakeGroup(absl::StrCat("space.groups[", g, "]."), group));
+    }
   }
   if (r.role_ == KVIST_SCHEDULER) return r;
   if (r.role_ != KVIST_WORKER) return absl::InvalidArgumentError("role is neither KVIST_SCHEDULER nor KVIST_WORKER");
   if (options.memory == nullptr)
     return absl::InvalidArgumentError("memory is missing: a worker describes its paged KV memory");
-  KVIST_RETURN_IF_ERROR(r.TakeMemory(*options.memory));
+  KVIST_ASSIGN_OR_RETURN(const kvist_memory memory, Sized(options.memory));
+  KVIST_RETURN_IF_ERROR(r.TakeMemory(memory));
   KVIST_RETURN_IF_ERROR(r.FitsIntoHello());
   return r;
 }
@@ -113,7 +111,6 @@ absl::Status Registration::FitsIntoHello() const {
 
 absl::Status Registration::TakeGroup(const std::string& name, const kvist_group& from) {
   const auto field = [&](const char* f) { return name + f; };
-  KVIST_RETURN_IF_ERROR(Size("kvist_group", from.struct_size, sizeof(kvist_group)));
   KVIST_RETURN_IF_ERROR(InRange(field("layers"), from.layers, shm::kLayersMax));
   KVIST_RETURN_IF_ERROR(InRange(field("segments"), from.segments, shm::kSegmentsMax));
   KVIST_RETURN_IF_ERROR(InRange(field("segment_bytes"), from.segment_bytes, shm::kSegmentBytesMax));
@@ -153,7 +150,6 @@ absl::Status Registration::TakeGroup(const std::string& name, const kvist_group&
 }
 
 absl::Status Registration::TakeMemory(const kvist_memory& memory) {
-  KVIST_RETURN_IF_ERROR(Size("kvist_memory", memory.struct_size, sizeof(kvist_memory)));
   if ((memory.memfds == nullptr) != (memory.memfd_count == 0) || memory.memfd_count > shm::kFrameFdsMax) {
     return absl::InvalidArgumentError(absl::StrCat("memory.memfd_count is ", memory.memfd_count, ", allowed are 1 to ",
                                                    shm::kFrameFdsMax, " with memfds, 0 without"));

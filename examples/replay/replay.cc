@@ -64,12 +64,13 @@ void ForEachPiece(const PageMemory& pages, const Request& request, std::span<con
 absl::Status Connect(const Replay::Options& options, const PageMemory& pages, kvist_role role, Client* client) {
   const std::string instance = absl::StrCat("kvist-replay-", getpid());
   const kvist_memory memory = pages.description();
+  const kvist_space space = pages.space();
   kvist_options how{};
   how.struct_size = sizeof how;
   how.socket = options.socket.c_str();
   how.instance = instance.c_str();
   how.role = role;
-  how.space = pages.space();
+  how.space = &space;
   how.memory = role == KVIST_WORKER ? &memory : nullptr;
   how.connect_timeout_us = kConnectUs;
   Status status = Client::Connect(how, client);

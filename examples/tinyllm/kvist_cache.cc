@@ -35,7 +35,7 @@ absl::StatusOr<std::unique_ptr<KvistCache>> KvistCache::Create(const Options& op
   session.struct_size = sizeof session;
   session.socket = options.socket.empty() ? nullptr : options.socket.c_str();
   session.instance = options.instance.c_str();
-  session.space = description.space();
+  session.space = &description.space();
   session.deadline_us = absl::ToInt64Microseconds(options.copy_deadline);
   session.connect_timeout_us = absl::ToInt64Microseconds(options.connect_timeout);
 

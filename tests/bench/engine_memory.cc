@@ -45,7 +45,8 @@ absl::StatusOr<kvist::Client> EngineMemory::Connect(const std::string& socket, k
   options.by_layer = waits == Waits::kByLayer;
   options.deadline_us = 10'000'000;
   options.connect_timeout_us = 10'000'000;
-  kvist_space& space = options.space;
+  kvist_space space{};
+  options.space = &space;
   space.struct_size = sizeof space;
   space.model = "bench";
   space.kv_dtype = "bf16";

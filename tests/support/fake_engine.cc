@@ -109,18 +109,24 @@ kvist_options FakeEngine::CommonOptions() const {
   o.ask_again = options_.ask_again;
   o.by_layer = options_.by_layer;
   o.deadline_us = options_.deadline_us;
-  o.space.struct_size = sizeof o.space;
-  o.space.model = options_.model.c_str();
-  o.space.revision = options_.revision.c_str();
-  o.space.kv_dtype = options_.kv_dtype.c_str();
-  o.space.layout = options_.layout.c_str();
-  o.space.layers = options_.layers;
-  o.space.page_tokens = kPageTokens;
-  o.space.chunk_tokens = kChunkTokens;
-  o.space.segment_bytes = options_.segment_bytes;
-  o.space.segments = 2;
-  o.space.tensor_parallel = options_.ranks;
+  o.space = &space_;
   return o;
+}
+
+kvist_space FakeEngine::Space() const {
+  kvist_space space{};
+  space.struct_size = sizeof space;
+  space.model = options_.model.c_str();
+  space.revision = options_.revision.c_str();
+  space.kv_dtype = options_.kv_dtype.c_str();
+  space.layout = options_.layout.c_str();
+  space.layers = options_.layers;
+  space.page_tokens = kPageTokens;
+  space.chunk_tokens = kChunkTokens;
+  space.segment_bytes = options_.segment_bytes;
+  space.segments = 2;
+  space.tensor_parallel = options_.ranks;
+  return space;
 }
 
 kvist_options FakeEngine::SchedulerOptions() const {

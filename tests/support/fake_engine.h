@@ -99,10 +99,12 @@ class FakeEngine {
     uint32_t rank;
   };
   static int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
+  kvist_space Space() const;
   kvist_options CommonOptions() const;
   uint32_t end_rank() const { return std::min(options_.ranks, options_.end_rank); }
 
   Options options_;
+  const kvist_space space_ = Space();
   uint64_t salt_;
   std::vector<Memory> memories_;
   std::vector<ProbeContext> contexts_;

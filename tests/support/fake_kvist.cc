@@ -247,7 +247,7 @@ const kvist_key* kvist_chain_keys(const kvist_chain* chain, size_t* count) {
 kvist_status kvist_connect(const kvist_options* options, kvist_client** client) {
   *client = new kvist_client;
   kvist_client& c = **client;
-  c.space = options->space;
+  c.space = *options->space;
   if (options->role == KVIST_SCHEDULER) return KVIST_OK;
   const kvist_memory& memory = *options->memory;
   c.pages = memory.pages;

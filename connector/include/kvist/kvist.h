@@ -15,7 +15,9 @@
  * allowed answer, wrong bytes never are.
  *
  * Threads: a kvist_client may be used from any number of threads. A kvist_chain is used by one thread at a time.
- * Structs start with struct_size = sizeof(struct) so that later versions can add fields; what is zero means the default.
+ * Structs: those that start with struct_size = sizeof(struct) grow at their ends in later versions; what is zero means the default. So a caller of an
+ * earlier version is served as before, one of a later version as long as it leaves zero what this library doesn't know, else it is told so
+ * (INVALID_ARGUMENT). An array of them has steps of struct_size bytes. The others stay as they are.
  * Errors: every function returns a kvist_status; kvist_error() has the message of the last failure on this thread. */
 
 #include <stddef.h>
@@ -122,7 +124,7 @@ typedef struct kvist_space {
   uint32_t tensor_parallel;   /* 0 is 1 */
   uint32_t pipeline_parallel; /* 0 is 1; all ranks hold the same number of layers */
   kvist_slot_order slot_order;
-  /* Hybrid models: the cache groups, at most KVIST_GROUPS_MAX; layers, segment_bytes and segments above are 0 then. NULL: one full group. */
+  /* Hybrid models: the cache groups, at most KVIST_GROUPS_MAX, all of one struct_size; layers, segment_bytes and segments above are 0 then. NULL: one full group. */
   const kvist_group* groups;
   size_t group_count;
 } kvist_space;
@@ -201,8 +203,8 @@ typedef struct kvist_options {
   const char* socket;   /* NULL: $KVIST_SOCKET, else that of this user's own kvistd, else /run/kvist/engine.sock */
   const char* instance; /* names the engine: its scheduler and workers give the same name; at most 255 bytes; required */
   kvist_role role;
-  uint32_t rank; /* a worker's, below tensor_parallel * pipeline_parallel */
-  kvist_space space;
+  uint32_t rank;              /* a worker's, below tensor_parallel * pipeline_parallel */
+  const kvist_space* space;   /* required; read during kvist_connect only, as memory */
   const kvist_memory* memory; /* workers only */
   int64_t deadline_us;        /* of calls that give none; 0 is 1,000,000 */
   /* How long kvist_connect waits for a daemon; 0 is 1,000,000. It succeeds without one, too. With GPU memory one that has answered is waited

@@ -97,7 +97,7 @@ class Options(Structure):
         ("instance", c_char_p),
         ("role", c_int),
         ("rank", c_uint32),
-        ("space", Space),
+        ("space", POINTER(Space)),
         ("memory", POINTER(Memory)),
         ("deadline_us", c_int64),
         ("connect_timeout_us", c_int64),

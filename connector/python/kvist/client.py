@@ -125,7 +125,7 @@ class Client:
             instance=c_text("instance", instance),
             role=role,
             rank=rank,
-            space=c_space(space),
+            space=ctypes.pointer(c_space(space)),
             memory=ctypes.pointer(c_memory(memory, writer)) if memory is not None else None,
             deadline_us=_us(deadline_s),
             connect_timeout_us=_us(connect_timeout_s),

@@ -27,6 +27,8 @@ struct Engine {
   std::vector<int> memfds;  // of one that describes more
   kvist_layer layer{0, 0};
   kvist_memory memory{};
+  kvist_space space{sizeof(kvist_space), "m",     nullptr, "u8", nullptr, 1, 16, 16, kBytes, 1, 0, 0,
+                    KVIST_LAYER_MAJOR,   nullptr, 0};
   kvist_options options{};
   std::vector<kvist_group> groups;
   std::vector<char> wrong_place;
@@ -53,8 +55,7 @@ struct Engine {
     options.socket = "/nonexistent/kvist.sock";
     options.instance = "e";
     options.role = KVIST_WORKER;
-    options.space = {sizeof(kvist_space), "m",     nullptr, "u8", nullptr, 1, 16, 16, kBytes, 1, 0, 0,
-                     KVIST_LAYER_MAJOR,   nullptr, 0};
+    options.space = &space;
     options.memory = &memory;
     options.connect_timeout_us = 1000;
   }
@@ -64,17 +65,17 @@ struct Engine {
   kvist_group OneGroup() const {
     kvist_group group{};
     group.struct_size = sizeof group;
-    group.layers = options.space.layers;
-    group.segments = options.space.segments;
-    group.segment_bytes = options.space.segment_bytes;
+    group.layers = space.layers;
+    group.segments = space.segments;
+    group.segment_bytes = space.segment_bytes;
     return group;
   }
   void UseGroups(std::vector<kvist_group> use) {
     groups = std::move(use);
-    options.space.groups = groups.data();
-    options.space.group_count = groups.size();
-    options.space.layers = options.space.segments = 0;
-    options.space.segment_bytes = 0;
+    space.groups = groups.data();
+    space.group_count = groups.size();
+    space.layers = space.segments = 0;
+    space.segment_bytes = 0;
   }
 };
 
@@ -222,9 +223,9 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
   using Catch::Contains;
   CHECK_THAT(refusal([](Engine& e) { e.options.instance = nullptr; }), Contains("INVALID_ARGUMENT: instance is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.options.struct_size = 8; }), Contains("kvist_options.struct_size is 8"));
-  CHECK_THAT(refusal([](Engine& e) { e.options.space.model = nullptr; }), Contains("space.model is missing"));
-  CHECK_THAT(refusal([](Engine& e) { e.options.space.chunk_tokens = 17; }), Contains("not a multiple of space.page_tokens"));
-  CHECK_THAT(refusal([](Engine& e) { e.options.space.segments = 2; }), Contains("give 1 segments"));
+  CHECK_THAT(refusal([](Engine& e) { e.space.model = nullptr; }), Contains("space.model is missing"));
+  CHECK_THAT(refusal([](Engine& e) { e.space.chunk_tokens = 17; }), Contains("not a multiple of space.page_tokens"));
+  CHECK_THAT(refusal([](Engine& e) { e.space.segments = 2; }), Contains("give 1 segments"));
   CHECK_THAT(refusal([](Engine& e) { e.options.memory = nullptr; }), Contains("memory is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.write_page = nullptr; }), Contains("write_page is missing"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.layer_count = 3; }), Contains("memory.layer_count is 3"));
@@ -250,6 +251,26 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
                e.memory.layer_count = many.size();
              }),
              Contains("INVALID_ARGUMENT: the description of the KV memory takes") && Contains("8000 layers"));
+  CHECK_THAT(refusal([](Engine& e) { e.options.space = nullptr; }), Contains("kvist_space is missing"));
+  // A later version's groups have more at their ends: zero is served, anything else isn't known here.
+  struct LaterGroup {
+    kvist_group group;
+    uint64_t more;
+  };
+  std::vector<LaterGroup> later(2);
+  const auto use = [&](Engine& e) {
+    for (LaterGroup& of : later) {
+      of.group = e.OneGroup();
+      of.group.struct_size = sizeof of;
+    }
+    e.space.groups = &later[0].group;
+    e.space.group_count = 2;
+    e.space.layers = e.space.segments = 0;
+    e.space.segment_bytes = 0;
+  };
+  CHECK_THAT(refusal(use), Contains("the space has 2 layers"));  // both were read; the memory has one
+  later[1].more = 5;
+  CHECK_THAT(refusal(use), Contains("kvist_group has a field at byte 40"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));
   CHECK_THAT(refusal([](Engine& e) { e.write_wrongly = true; }),
              Contains("FAILED_PRECONDITION: the KV memory isn't where it was described"));
@@ -268,26 +289,25 @@ TEST_CASE("kvist_connect refuses sizes that nothing could hold, also while there
   };
   using Catch::Contains;
   for (const uint64_t bytes : {(uint64_t{1} << 30) + 1, uint64_t{1} << 40, uint64_t{1} << 62, UINT64_MAX}) {
-    CHECK_THAT(refusal([&](Engine& e) { e.options.space.segment_bytes = bytes; }),
+    CHECK_THAT(refusal([&](Engine& e) { e.space.segment_bytes = bytes; }),
                Contains("INVALID_ARGUMENT: space.segment_bytes is ") && Contains("allowed are 1 to 1073741824"));
   }
   for (const uint32_t many : {449u, UINT32_MAX}) {
-    CHECK_THAT(refusal([&](Engine& e) { e.options.space.layers = many; }),
-               Contains("space.layers is ") && Contains("1 to 448"));
+    CHECK_THAT(refusal([&](Engine& e) { e.space.layers = many; }), Contains("space.layers is ") && Contains("1 to 448"));
   }
   for (const uint32_t many : {65537u, UINT32_MAX}) {
-    CHECK_THAT(refusal([&](Engine& e) { e.options.space.page_tokens = many; }), Contains("space.page_tokens is "));
-    CHECK_THAT(refusal([&](Engine& e) { e.options.space.chunk_tokens = many; }), Contains("space.chunk_tokens is "));
+    CHECK_THAT(refusal([&](Engine& e) { e.space.page_tokens = many; }), Contains("space.page_tokens is "));
+    CHECK_THAT(refusal([&](Engine& e) { e.space.chunk_tokens = many; }), Contains("space.chunk_tokens is "));
   }
-  CHECK_THAT(refusal([](Engine& e) { e.options.space.segments = UINT32_MAX; }), Contains("space.segments is "));
+  CHECK_THAT(refusal([](Engine& e) { e.space.segments = UINT32_MAX; }), Contains("space.segments is "));
   CHECK_THAT(refusal([](Engine& e) {
-               e.options.space.segments = 2;
-               e.options.space.segment_bytes = uint64_t{1} << 30;
+               e.space.segments = 2;
+               e.space.segment_bytes = uint64_t{1} << 30;
              }),
              Contains("space.segments * segment_bytes is 2147483648"));
   CHECK_THAT(refusal([](Engine& e) {
-               e.options.space.segment_bytes = uint64_t{1} << 30;
-               e.options.space.layers = 448;
+               e.space.segment_bytes = uint64_t{1} << 30;
+               e.space.layers = 448;
              }),
              Contains("by the pages of a chunk"));
   CHECK_THAT(refusal([](Engine& e) {  // the sum of 32 bits would be that of the memory

@@ -93,7 +93,9 @@ kvist_options OptionsOf(const std::string& socket) {
   options.socket = socket.c_str();
   options.instance = "e";
   options.role = KVIST_SCHEDULER;
-  options.space = {sizeof(kvist_space), "m", nullptr, "u8", nullptr, 1, 16, 16, 256, 1, 0, 0, KVIST_LAYER_MAJOR, nullptr, 0};
+  static constexpr kvist_space kSpace{sizeof(kvist_space), "m",     nullptr, "u8", nullptr, 1, 16, 16, 256, 1, 0, 0,
+                                      KVIST_LAYER_MAJOR,   nullptr, 0};
+  options.space = &kSpace;
   options.connect_timeout_us = 10'000'000;
   return options;
 }
