@@ -81,9 +81,14 @@ absl::StatusOr<Registration> Registration::Create(const kvist_options& options) 
       return absl::InvalidArgumentError("space.layers, segments and segment_bytes must be 0 when space.groups says them");
     }
     const size_t step = space.groups->struct_size;
+    KVIST_RETURN_IF_ERROR(CheckSize<kvist_group>(step));
     for (size_t g = 0; g < space.group_count; ++g) {
-      const auto* at = reinterpret_cast<const std::byte*>(space.groups) + g * step;
-      KVIST_ASSIGN_OR_RETURN(const kvist_group group, Sized(reinterpret_cast<const kvist_group*>(at)));
+      const auto* at = reinterpret_cast<const kvist_group*>(reinterpret_cast<const std::byte*>(space.groups) + g * step);
+      if (at->struct_size != step) {
+        return absl::InvalidArgumentError(absl::StrCat("space.groups[", g, "].struct_size is ", at->struct_size,
+                                                       ", another than space.groups[0]'s, ", step));
+      }
+      KVIST_ASSIGN_OR_RETURN(const kvist_group group, Sized(at));
       KVIST_RETURN_IF_ERROR(r.TakeGroup(absl::StrCat("space.groups[", g, "]."), group));
     }
   }

@@ -226,6 +226,6 @@ TEST_CASE("A pinned prompt outlives a flood and its engine; an ended conversatio
   CHECK(engine.LoadAll(ended, &wrong) == 0);
   CHECK(engine.LoadAll(alive, &wrong) == 6);
   CHECK(wrong == "");
-  const kvist_hint_args nonsense{sizeof nonsense, 0, 9, KVIST_STOP_UNKNOWN};
+  const kvist_hint_args nonsense{sizeof nonsense, 0, 9, KVIST_STOP_UNKNOWN, 0};
   CHECK(kvist_hint(engine.scheduler().get(), alive.data(), alive.size(), &nonsense) == KVIST_INVALID_ARGUMENT);
 }

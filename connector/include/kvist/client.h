@@ -187,7 +187,7 @@ class Client {
   }
   // Chunks that go before all others: their conversation is over.
   Status SessionEnded(std::span<const kvist_key> keys, kvist_stop_reason why = KVIST_STOP_UNKNOWN) {
-    const kvist_hint_args args{sizeof args, 1, KVIST_REUSE_UNKNOWN, static_cast<int32_t>(why)};
+    const kvist_hint_args args{sizeof args, 1, KVIST_REUSE_UNKNOWN, static_cast<int32_t>(why), 0};
     return Status::Of(kvist_hint(client_.get(), keys.data(), keys.size(), &args));
   }
   // See kvist_report_prefill.

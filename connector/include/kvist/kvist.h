@@ -395,6 +395,7 @@ typedef struct kvist_hint_args {
   int32_t session_ended;  /* 1: no further turn of this conversation will come */
   int32_t expected_reuse; /* a kvist_expected_reuse */
   int32_t stop_reason;    /* a kvist_stop_reason */
+  int32_t reserved;       /* 0 */
 } kvist_hint_args;
 
 /* What the engine knows of these chunks (not the whole chain: what other prompts share should not be called ended). Kept with them until

@@ -181,6 +181,7 @@ class HintArgs(Structure):
         ("session_ended", c_int32),
         ("expected_reuse", c_int32),
         ("stop_reason", c_int32),
+        ("reserved", c_int32),
     ]
 
 

@@ -269,6 +269,11 @@ TEST_CASE("kvist_connect names what is wrong with the options") {
     e.space.segment_bytes = 0;
   };
   CHECK_THAT(refusal(use), Contains("the space has 2 layers"));  // both were read; the memory has one
+  CHECK_THAT(refusal([&](Engine& e) {
+               use(e);
+               later[1].group.struct_size = sizeof(kvist_group);
+             }),
+             Contains("space.groups[1].struct_size is 40"));
   later[1].more = 5;
   CHECK_THAT(refusal(use), Contains("kvist_group has a field at byte 40"));
   CHECK_THAT(refusal([](Engine& e) { e.memory.pages = 9; }), Contains("write_page"));

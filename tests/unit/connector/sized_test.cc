@@ -46,6 +46,10 @@ TEST_CASE("A struct of the ABI is read as an earlier, this, or a later version o
              Contains("grown has a field at byte 32") && Contains("later libkvist"));
   const auto half = Passed(12, {7});
   CHECK_THAT(std::string(Sized(As(half)).status().message()), Contains("grown.struct_size is 12"));
+  for (const size_t no_size : {size_t{0}, size_t{20}, size_t{4104}, SIZE_MAX, SIZE_MAX - 7}) {
+    const auto passed = Passed(no_size, {7, 8});
+    CHECK_THAT(std::string(Sized(As(passed)).status().message()), Contains("grown.struct_size is"));
+  }
   CHECK_THAT(std::string(Sized<Grown>(nullptr).status().message()), Contains("grown is missing"));
 }
 
