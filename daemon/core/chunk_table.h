@@ -33,6 +33,9 @@ enum class DiskCopy : uint8_t {
   kMoving,  // there, and being written again elsewhere
 };
 
+// What a chunk's only child in slots does: it stays, or goes before it (clean_reserve.h): once it is written, or when room is needed.
+enum class LastChild : uint8_t { kStays, kBeingWritten, kWritten };
+
 // Whether there is a copy of a chunk in a remote store, as far as is known here. It may be there unknown: others write there, too; or gone.
 enum class RemoteCopy : uint8_t { kNone, kWriting, kThere };
 
@@ -52,7 +55,8 @@ struct Chunk {
   uint32_t history = 0;     // the eviction policy's own: what it remembers of the chunk's uses
   uint32_t generation = 0;  // of the place
   uint32_t keeps = 0;       // leases and pins that end here; of a private one 1, its allocation
-  uint32_t holds : 29 = 0;  // copies in flight that end here (loads), or that fill it (stores)
+  uint32_t holds : 27 = 0;  // copies in flight that end here (loads), or that fill it (stores)
+  LastChild last_child : 2 = LastChild::kStays;
   uint32_t clean : 1 = 0;   // it is in its tenant's CleanReserve
   RemoteCopy remote : 2 = RemoteCopy::kNone;
   SpaceId space;
@@ -91,10 +95,12 @@ struct Chunk {
   bool whole() const { return state == ChunkState::kSealed || state == ChunkState::kBelow || state == ChunkState::kReading; }
   // Whether something needs it in its slots, or at all.
   bool busy() const { return residents > 0 || keeps > 0 || holds > 0; }
+  // Whether nothing does, or only a child that goes before it.
+  bool goes() const { return (residents == 0 || last_child != LastChild::kStays) && keeps == 0 && holds == 0; }
   bool needed() const { return children > 0 || keeps > 0 || holds > 0; }
 };
 static_assert(sizeof(Chunk) == 100, "128 bytes of index per chunk and shard are promised (DESIGN.md section 4)");
-static_assert(kImageVersion == 2, "a change of Chunk is a new version (index_image.h)");
+static_assert(kImageVersion == 3, "a change of Chunk is a new version (index_image.h)");
 
 // All chunks, found by (space, group, key). Places are stable; memory grows section by section, never in one large step.
 // Threads: one.

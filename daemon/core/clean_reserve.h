@@ -15,6 +15,13 @@ namespace kvist::core {
 // because they are on disk, too (or the disk can't take them). They are what `inner` would have evicted next when they were written, in that order, so far as nobody has
 // used them since: a use puts a chunk back into `inner`'s order.
 //
+// To `inner` a chunk is gone when it is in the reserve, or being written for it: its parent, if that has no other child in slots, is offered then, though the
+// child is still there (Chunk::last_child). So the end of a long chain is written as far up as the reserve wants, not a leaf at a time. What
+// keeps or uses a chunk takes those above it back, too (Recall).
+//
+//   chosen (NextUnwritten) -> being written (BeingWritten) -> Add: in the reserve -> NextOnDisk, NextVictim: evicted
+//                               its parent is offered          its parent may be added, too, behind it
+//
 // Like `inner` it keeps its list in Chunk::older and Chunk::newer; Chunk::clean tells whose list a chunk is in.
 // Threads: one.
 class CleanReserve final : public EvictionPolicy {
@@ -23,33 +30,37 @@ class CleanReserve final : public EvictionPolicy {
   CleanReserve(std::unique_ptr<EvictionPolicy> inner, ChunkTable* chunks, std::function<Bytes(ChunkIndex)> bytes)
       : inner_(std::move(inner)), chunks_(*chunks), bytes_of_(std::move(bytes)) {}
 
-  // A chunk whose slots can be given away, and that inner's NextVictim has chosen, or that was written when it had.
+  // A chunk whose slots can be given away, and that NextUnwritten has chosen, or that was written when it had. One whose child is still being written
+  // waits for that: then it is offered again.
   void Add(ChunkIndex chunk);
+  // What NextUnwritten has chosen is being written from now on. What comes of it is said by Add, Returned, or whatever uses it.
+  void BeingWritten(ChunkIndex chunk) { GoesBeforeParent(chunk, LastChild::kBeingWritten); }
   Bytes bytes() const { return bytes_; }
   // The victims apart. On disk: the first of the list; where that is empty, of inner's next few one that is there. Unwritten: inner's next,
-  // which may be on disk, too. kNoChunk: there is none.
+  // which may be on disk, too, and may have its last child still in slots. kNoChunk: there is none.
   ChunkIndex NextOnDisk();
   ChunkIndex NextUnwritten() { return inner_->NextVictim(); }
 
   void Sealed(ChunkIndex chunk) override { inner_->Sealed(chunk); }
-  void Used(std::span<const ChunkIndex> path) override {
-    for (const ChunkIndex chunk : path) Leave(chunk);
-    inner_->Used(path);
-  }
+  void Used(std::span<const ChunkIndex> path) override;
   void Returned(ChunkIndex chunk) override {
     Leave(chunk);
+    Recall(chunk);
     inner_->Returned(chunk);
   }
   void Exposed(ChunkIndex chunk) override {
-    Leave(chunk);
+    if (chunks_[chunk].clean) return;  // it was added behind the child that has gone
+    Recall(chunk);
     inner_->Exposed(chunk);
   }
   void Withdrawn(ChunkIndex chunk) override {
     Leave(chunk);
+    Recall(chunk);
     inner_->Withdrawn(chunk);
   }
   void Hinted(ChunkIndex chunk) override {
     const bool clean = Leave(chunk);
+    if (clean) Recall(chunk);  // what was behind it in the list comes behind it again
     inner_->Hinted(chunk);
     if (clean) Add(chunk);
   }
@@ -68,6 +79,12 @@ class CleanReserve final : public EvictionPolicy {
   static constexpr ChunkIndex kEnd = kNoChunk - 1;  // of the list: a chunk in it has a neighbour on each side
   static constexpr size_t kLooks = 8;
   bool Leave(ChunkIndex chunk);
+  // It goes before its parent, which is offered if it has no other child in slots.
+  void GoesBeforeParent(ChunkIndex chunk, LastChild as);
+  // It doesn't: nor do those above it that were offered for that.
+  void Recall(ChunkIndex chunk);
+  // Of what inner would evict next the first that can go now. Those whose last child is being written are offered again when it has been.
+  ChunkIndex NextLeaf();
 
   const std::unique_ptr<EvictionPolicy> inner_;
   ChunkTable& chunks_;

@@ -40,11 +40,12 @@ void Core::ServeDisk(Effects* out) {
         continue;
       }
       if (chunks_[victim].epoch != spaces_[chunks_[victim].space].epoch) {
-        Detach(victim);  // cleared: were it written now, a restart would find it
+        if (chunks_[victim].residents == 0) Detach(victim);  // cleared: were it written now, a restart would find it
       } else if (chunks_[victim].disk == DiskCopy::kThere || spaces_[chunks_[victim].space].no_disk) {
         tenant.clean->Add(victim);  // or waiting wouldn't help
       } else {
         BeginWrite(victim, out);
+        tenant.clean->BeingWritten(victim);
         written_last_ = id.value;
       }
     }
@@ -126,7 +127,7 @@ void Core::Settle(ChunkIndex i) {
 void Core::Offer(ChunkIndex i) {
   const Chunk& chunk = chunks_[i];
   EvictionPolicy& policy = placement_.PolicyOf(i);
-  if (chunk.state != ChunkState::kSealed || chunk.detached || chunk.busy() || policy.Knows(i)) return;
+  if (chunk.state != ChunkState::kSealed || chunk.detached || !chunk.goes() || policy.Knows(i)) return;
   const Space& space = spaces_[chunk.space];
   if (chunk.disk == DiskCopy::kThere || space.no_disk) {
     tenants_[space.tenant].clean->Add(i);

@@ -31,7 +31,7 @@ class EvictionPolicy {
   virtual void Used(std::span<const ChunkIndex> path) = 0;
   // What kept a sealed chunk has ended, and was its last use: it is offered. One that is cold (Chunk) goes before all others.
   virtual void Returned(ChunkIndex chunk) = 0;
-  // The last child of a sealed chunk was evicted: it is a leaf now, and was last used no later than that child, or as Used said.
+  // The last child of a sealed chunk was evicted, or is about to be: it is a leaf now, and was last used no later than that child, or as Used said.
   virtual void Exposed(ChunkIndex chunk) = 0;
   // The chunk must not be offered: it is leased, held, has got a child, or is about to go. Used, Returned or Exposed bring it back.
   virtual void Withdrawn(ChunkIndex chunk) = 0;
@@ -55,10 +55,10 @@ class EvictionPolicy {
   virtual uint64_t memory_bytes() const = 0;
 
  protected:
-  // A sealed leaf that nothing needs.
+  // A sealed leaf that nothing needs. Where there is a disk its last child may still be in its slots (CleanReserve).
   static bool Evictable(const Chunk& chunk) {
     if (planted == PlantedBug::kSlotReusedUnderHold) return chunk.state == ChunkState::kSealed && chunk.residents == 0;
-    return chunk.state == ChunkState::kSealed && !chunk.busy();
+    return chunk.state == ChunkState::kSealed && chunk.goes();
   }
 };
 

@@ -20,7 +20,7 @@ enum class ImageSection : uint32_t {
 
 // Rises with every change of what is here, of Chunk, SlotRef, ChunkState, or storage/pool/sections.h: a core takes over none
 // of another version.
-inline constexpr uint32_t kImageVersion = 2;
+inline constexpr uint32_t kImageVersion = 3;
 inline constexpr uint32_t kChunksPerSection = 1 << 14;
 inline constexpr uint32_t kRunsPerSection = 4096;
 

@@ -128,8 +128,11 @@ void Core::CheckInvariants() {
       KVIST_CHECK((chunk.needed() ? 1u : 0u) + rest[i] == 1);
     if (rest[i] > 0) KVIST_CHECK(chunk.detached);
     if (chunk.state == ChunkState::kSealed && !chunk.detached && !chunk.busy()) KVIST_CHECK(placement_.PolicyOf(i).Knows(i));
+    KVIST_CHECK(chunk.last_child == LastChild::kStays || chunk.residents == 1);
+    if (chunk.parent != kNoChunk && chunk.has_slots() && chunks_[chunk.parent].last_child == LastChild::kWritten)
+      KVIST_CHECK(chunk.clean);
     if (chunk.clean) {
-      KVIST_CHECK(chunk.state == ChunkState::kSealed && !chunk.busy());
+      KVIST_CHECK(chunk.state == ChunkState::kSealed && chunk.goes() && chunk.last_child != LastChild::kBeingWritten);
       KVIST_CHECK(chunk.disk == DiskCopy::kThere || spaces_[chunk.space].no_disk);
       clean[spaces_[chunk.space].tenant.value] += BytesOf(i);
     }

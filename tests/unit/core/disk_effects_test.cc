@@ -329,6 +329,78 @@ TEST_CASE("The reserve is refilled in bursts: a bit more than is missing, then n
   CHECK(std::ranges::max(writes) == 3);
 }
 
+TEST_CASE("The end of a long chain is written as far up as the reserve wants, so a store drops nothing of it") {
+  CoreFixture::Options options;  // 16 slots of 4 KiB
+  options.core.disk = CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(64)};
+  CoreFixture fixture(options);
+  const SessionId worker = fixture.Worker("engine", SpaceNamed("model", {KiB(4)}));
+  std::vector<ChunkRef> writes;
+  std::optional<CopyStarted> copy;
+  const auto hear = [&](const Effects& effects) {
+    for (const Effect& effect : effects) {
+      if (const auto* write = std::get_if<WriteStarted>(&effect)) writes.push_back(write->chunk);
+      if (const auto* started = std::get_if<CopyStarted>(&effect)) copy = *started;
+    }
+  };
+  const auto write = [&](size_t at) {
+    const ChunkRef chunk = writes[at];
+    writes.erase(writes.begin() + static_cast<ptrdiff_t>(at));
+    hear(fixture.Do(WriteFinished{chunk, absl::OkStatus(), {{1, 1 + chunk.index}}}));
+  };
+  const auto count = [&](uint64_t first, uint64_t chunks) {
+    std::vector<ChunkKey> keys;
+    for (uint64_t n = 0; n < chunks; ++n) keys.push_back(KeyOf(first + n));
+    return keys;
+  };
+  const auto store = [&](uint64_t first, uint64_t chunks) {
+    copy.reset();
+    hear(fixture.Do(StoreAsked{worker, RequestTag{first}, GroupId{}, std::nullopt, count(first, chunks)}));
+    if (copy.has_value()) hear(fixture.Finish(copy->op));
+    return copy.has_value() ? copy->slots.size() : 0;
+  };
+  const auto hits = [&] {
+    const Effects effects = fixture.Do(LookupAsked{worker, RequestTag{1}, count(0, 16), absl::ZeroDuration()});
+    hear(effects);
+    return std::get<LookupAnswered>(effects.front()).chunks;
+  };
+  REQUIRE(store(0, 16) == 16);
+  hear(fixture.Do(DiskWritable{true}));
+  REQUIRE(writes.size() >= 4);
+  const size_t at_first = writes.size();
+
+  SECTION("it is evicted from its end, whatever the order in which it was written") {
+    const bool backwards = GENERATE(false, true);
+    while (!writes.empty()) write(backwards ? writes.size() - 1 : 0);
+    REQUIRE(store(100, 4) == 4);
+    CHECK(fixture.core->status().evictions == 4);
+    CHECK(fixture.core->status().demotions == 4);
+    CHECK(hits() == 16);
+  }
+  SECTION("while it is being written a store takes none of it, and finds what else there is") {
+    for (uint64_t n = 0; n < 4; ++n) REQUIRE(store(100, 1) == 0);
+    CHECK(fixture.core->status().evictions == 0);
+    write(0);
+    CHECK(store(100, 1) == 1);
+    CHECK(fixture.core->status().demotions == 1);
+  }
+  SECTION("what is used again goes after what isn't, with all above it") {
+    while (!writes.empty()) write(0);
+    CHECK(hits() == 16);
+    CHECK(writes.empty());  // they are on disk
+    CHECK(store(100, 4) == 4);
+    CHECK(fixture.core->status().demotions == 4);
+  }
+  SECTION("one that couldn't be written keeps those above it, and is tried again") {
+    hear(fixture.Do(WriteFinished{writes.front(), absl::UnavailableError("EIO")}));
+    writes.erase(writes.begin());
+    while (writes.size() > 1) write(1);
+    write(0);
+    CHECK(at_first <= 6);
+    CHECK(store(100, 4) == 4);
+    CHECK(hits() == 16);
+  }
+}
+
 TEST_CASE("Tenants whose reserves are used up are written for in turns") {
   CoreFixture::Options options;  // 16 slots of 4 KiB
   options.core.disk = CoreOptions::Disk{.reserve = KiB(16), .writing = KiB(4)};
