@@ -57,7 +57,7 @@ struct Chunk {
   uint32_t keeps = 0;       // leases and pins that end here; of a private one 1, its allocation
   uint32_t holds : 27 = 0;  // copies in flight that end here (loads), or that fill it (stores)
   LastChild last_child : 2 = LastChild::kStays;
-  uint32_t clean : 1 = 0;   // it is in its tenant's CleanReserve
+  uint32_t clean : 1 = 0;  // it is in its tenant's CleanReserve
   RemoteCopy remote : 2 = RemoteCopy::kNone;
   SpaceId space;
   uint32_t epoch = 0;     // the space's when the chunk was made: an older one has been cleared
@@ -67,10 +67,10 @@ struct Chunk {
   bool detached : 1 = false;
   DiskCopy disk : 2 = DiskCopy::kNone;
   // What the engine last said of it (events.h); forgotten when it is hit.
-  bool session_ended : 1 = false;
   ExpectedReuse expected_reuse : 2 = ExpectedReuse::kUnknown;
-  StopReason stop_reason : 4 = StopReason::kUnknown;
-  uint8_t disk_use : 2 = 0;  // when it was used last, in DiskAges' periods
+  bool session_ended : 1 = false;
+  StopReason stop_reason : 3 = StopReason::kUnknown;
+  uint8_t disk_use : 4 = 0;  // when it was used last, in DiskAges' periods
   SlotRef slot;              // one shard: its slot. Several: index is the number of its run, generation is 0
   // While it is on disk, as `slot`: one shard's place, or the number of a run of places; while it is filling, its number in Fills.
   DiskPlace place;

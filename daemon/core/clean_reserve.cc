@@ -39,7 +39,8 @@ void CleanReserve::GoesBeforeParent(ChunkIndex i, LastChild as) {
 }
 
 void CleanReserve::Recall(ChunkIndex i) {
-  for (ChunkIndex p = chunks_[i].parent; p != kNoChunk && chunks_[p].last_child != LastChild::kStays; p = chunks_[p].parent) {
+  for (ChunkIndex p = chunks_[i].parent; p != kNoChunk && chunks_[p].last_child != LastChild::kStays;
+       p = chunks_[p].parent) {
     chunks_[p].last_child = LastChild::kStays;
     chunks_.Charge(1);
     if (!Leave(p)) inner_->Withdrawn(p);

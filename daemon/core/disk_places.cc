@@ -111,7 +111,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
   const TenantId tenant = spaces_[chunk.space].tenant;
   const bool crowded = chunk.children > 0 && tenants_[tenant].ghosts >= options_.ghosts_max / 2;
   // Where nothing can be written nothing can be kept.
-  if ((ages_.Lately(chunk.disk_use) || crowded) && writable_.value_or(false) && !no_room_) {
+  if ((ages_.Lately(chunk.disk_use, chunk.stop_reason) || crowded) && writable_.value_or(false) && !no_room_) {
     if (placement_.spent() || !MayWrite() || placement_.vacating().IsCopied(i)) return;
     if (chunk.state == ChunkState::kSealed) {
       if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written

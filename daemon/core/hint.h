@@ -10,7 +10,7 @@ enum class ExpectedReuse : uint8_t { kUnknown = 0, kSoon = 1, kLater = 2, kNever
 
 // Why the answer whose tokens these are ended. LHD learns what each is worth.
 enum class StopReason : uint8_t { kUnknown = 0, kStop = 1, kLength = 2, kAborted = 3, kToolCall = 4 };
-inline constexpr uint8_t kStopReasonMax = 4;
+inline constexpr uint8_t kStopReasonMax = 4;  // 3 bits of a Chunk
 
 // What an engine knows of chunks that the daemon can't see. It never changes what is right, only what goes first.
 struct Hint {

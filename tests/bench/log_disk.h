@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "storage/base/check.h"
@@ -31,9 +32,10 @@ class LogDisk {
   uint64_t written() const { return written_; }
   bool crowded() const { return capacity_ > 0 && free_.size() < kSegments / 16; }
 
-  DiskPlace Append(const ChunkKey& key) {
+  // Nothing when there is no room.
+  std::optional<DiskPlace> Append(const ChunkKey& key) {
     if (open_ == kNone || segments_[open_].records.size() == per_segment_) {
-      KVIST_CHECK(!free_.empty());
+      if (free_.empty()) return std::nullopt;
       open_ = free_.back();
       free_.pop_back();
       segments_[open_] = {.age = ++ages_};

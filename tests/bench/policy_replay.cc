@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "daemon/core/core.h"
@@ -105,8 +106,13 @@ class Replay {
     const auto serve = [&](const auto& event) { core_.Handle(event, &effects_); };
     for (; served_ < effects_.size(); ++served_) {
       const core::Effect effect = effects_[served_];
-      if (const auto* write = std::get_if<core::WriteStarted>(&effect))
-        serve(core::WriteFinished{write->chunk, absl::OkStatus(), {disk_.Append(write->key)}});
+      if (const auto* write = std::get_if<core::WriteStarted>(&effect)) {
+        const std::optional<DiskPlace> place = disk_.Append(write->key);
+        if (place.has_value())
+          serve(core::WriteFinished{write->chunk, absl::OkStatus(), {*place}});
+        else
+          serve(core::WriteFinished{write->chunk, absl::ResourceExhaustedError("no segment is free"), {}});
+      }
       if (const auto* read = std::get_if<core::ReadStarted>(&effect))
         serve(core::ReadFinished{read->chunk, absl::OkStatus()});
       if (const auto* freed = std::get_if<core::PlacesFreed>(&effect)) {
