@@ -33,8 +33,9 @@ enum class DiskCopy : uint8_t {
   kMoving,  // there, and being written again elsewhere
 };
 
-// What a chunk's only child in slots does: it stays, or goes before it (clean_reserve.h): once it is written, or when room is needed.
-enum class LastChild : uint8_t { kStays, kBeingWritten, kWritten };
+// What a chunk's only child in slots does: it stays, or goes before it (clean_reserve.h), and is in the reserve, or being written for it. Awaited:
+// being written, and the chunk itself will be in the reserve when the child is.
+enum class LastChild : uint8_t { kStays, kBeingWritten, kAwaited, kWritten };
 
 // Whether there is a copy of a chunk in a remote store, as far as is known here. It may be there unknown: others write there, too; or gone.
 enum class RemoteCopy : uint8_t { kNone, kWriting, kThere };

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/clean_reserve.h"
 #include "daemon/core/eviction_policy.h"
 #include "daemon/core/jobs.h"
 #include "daemon/core/vacating.h"
@@ -80,10 +81,12 @@ struct CoreOptions {
   // Seeds the index's hash; random in a daemon, fixed in a simulation.
   uint64_t seed = 0;
 
-  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), the last step, and one of
-  // emptying a slab. For any event from an event_work of 2 * kKeysMax on; the default is twice that. Only tests set less (down to 16): there an event that
+  // What no event exceeds, in Core::work(): what it may do, what it names all the same (kKeysMax chunks, twice), the last step, one of
+  // emptying a slab, and what a reserve takes back of a chain. For any event from an event_work of 2 * kKeysMax on; the default is twice that. Only tests set less (down to 16): there an event that
   // names more, such as a clear of 4,096 keys with a remote store, exceeds it.
-  uint64_t EventWorkBound() const { return 2 * uint64_t{event_work} + 512 + Vacating::kWorkMax; }
+  uint64_t EventWorkBound() const {
+    return 2 * uint64_t{event_work} + 512 + Vacating::kWorkMax + (disk.has_value() ? CleanReserve::kAboveMax : 0);
+  }
 
   absl::Status Validate() const;  // names the field
 };

@@ -25,7 +25,7 @@ void Core::ServeDisk(Effects* out) {
     Tenant& tenant = tenants_[id];
     const Bytes wanted = std::max(ReserveOf(tenant), tenant.read_waits);
     const Bytes enough = wanted + std::min(wanted / 2, options_.disk->writing / 8);
-    const auto will_be = [&] { return AtHand(tenant) + tenant.writing; };
+    const auto will_be = [&] { return AtHand(tenant) + tenant.writing + tenant.clean->awaiting(); };
     tenant.refills |= will_be() < wanted;
     copied_.clear();
     while (tenant.refills && MayWrite() && !placement_.spent()) {
@@ -96,6 +96,7 @@ void Core::On(const WriteFinished& event, Effects* out) {
   if (event.status.ok()) {
     ++(moved ? counters_.chunks_moved : counters_.chunks_written);
     ages_.Wrote(bytes);
+    if (!ages_.Lately(chunk.disk_use, chunk.stop_reason)) chunk.disk_use = ages_.before();
     no_room_ = false;
     if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);
     placement_.SetPlaces(i, event.places);

@@ -25,17 +25,19 @@ class DiskAges {
     now_ = (now_ + 1) % kPeriods;
   }
   uint8_t now() const { return now_; }
-  // What is found at the start was used before.
-  uint8_t before() const { return (now_ + kPeriods - 1) % kPeriods; }
+  // Not lately, but as late as that: of what is found at the start, or written long after its last use, that is all that is known. When its turn
+  // comes that still is less than sixteen periods ago.
+  uint8_t before() const { return (now_ + kPeriods - kLately - 1) % kPeriods; }
   // In this period or the two before: on the average not longer ago than a fifth of a turnover. A conversation whose last answer ended by itself
   // waits for a person, who mostly comes later than a tool's result or not at all: one period less.
   bool Lately(uint8_t use, StopReason stop) const {
     const int ago = (now_ + kPeriods - use) % kPeriods;
-    return ago <= (stop == StopReason::kStop ? 1 : 2);
+    return ago <= (stop == StopReason::kStop ? kLately - 1 : kLately);
   }
 
  private:
   static constexpr uint8_t kPeriods = 16;
+  static constexpr uint8_t kLately = 2;  // periods before this one
   const Bytes period_;
   Bytes written_{};
   uint8_t now_ = 0;

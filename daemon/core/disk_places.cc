@@ -114,8 +114,11 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
   if ((ages_.Lately(chunk.disk_use, chunk.stop_reason) || crowded) && writable_.value_or(false) && !no_room_) {
     if (placement_.spent() || !MayWrite() || placement_.vacating().IsCopied(i)) return;
     if (chunk.state == ChunkState::kSealed) {
-      if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
-      return BeginWrite(i, out);
+      const bool clean = chunk.clean;
+      if (clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
+      BeginWrite(i, out);
+      if (clean) tenants_[tenant].clean->BeingWritten(i);
+      return;
     }
     if (BeginRead(i, /*by_layer=*/false, MayMakeRoomFrom(), out)) {
       to_move_.insert(i);

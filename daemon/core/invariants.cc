@@ -15,7 +15,8 @@ void Core::CheckInvariants() {
   Bytes writing{}, remote_writing{};
   std::vector<Bytes> bytes(spaces_.size());
   std::vector<uint64_t> ghosts(tenants_.size());
-  std::vector<Bytes> clean(tenants_.size());
+  std::vector<Bytes> clean(tenants_.size()), awaiting(tenants_.size());
+  std::vector<uint64_t> above(tenants_.size());
   uint64_t in_use = 0, filling = 0;
 
   const absl::flat_hash_set<std::pair<ChunkIndex, uint64_t>> quiet(quiet_.begin(), quiet_.end());
@@ -131,8 +132,11 @@ void Core::CheckInvariants() {
     KVIST_CHECK(chunk.last_child == LastChild::kStays || chunk.residents == 1);
     if (chunk.parent != kNoChunk && chunk.has_slots() && chunks_[chunk.parent].last_child == LastChild::kWritten)
       KVIST_CHECK(chunk.clean);
+    if (chunk.last_child == LastChild::kAwaited) awaiting[spaces_[chunk.space].tenant.value] += BytesOf(i);
+    above[spaces_[chunk.space].tenant.value] += chunk.last_child != LastChild::kStays;
     if (chunk.clean) {
-      KVIST_CHECK(chunk.state == ChunkState::kSealed && chunk.goes() && chunk.last_child != LastChild::kBeingWritten);
+      KVIST_CHECK(chunk.state == ChunkState::kSealed && chunk.goes());
+      KVIST_CHECK(chunk.last_child == LastChild::kStays || chunk.last_child == LastChild::kWritten);
       KVIST_CHECK(chunk.disk == DiskCopy::kThere || spaces_[chunk.space].no_disk);
       clean[spaces_[chunk.space].tenant.value] += BytesOf(i);
     }
@@ -147,7 +151,7 @@ void Core::CheckInvariants() {
   for (uint32_t t = 0; t < tenants_.size(); ++t)
     KVIST_CHECK(tenants_[TenantId{t}].used == used[t] && tenants_[TenantId{t}].ghosts == ghosts[t]);
   for (uint32_t t = 0; t < tenants_.size() && options_.disk.has_value(); ++t)
-    KVIST_CHECK(tenants_[TenantId{t}].clean->bytes() == clean[t]);
+    tenants_[TenantId{t}].clean->CheckInvariants(clean[t], awaiting[t], above[t]);
   KVIST_CHECK(in_use == chunks_.size() && filling == fills_.size());
   OfTiers reading{};
   for (const ChunkIndex i : reads_.chunks()) reading[static_cast<size_t>(ReadFrom(chunks_[i]))] += BytesOf(i);

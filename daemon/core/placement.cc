@@ -32,14 +32,12 @@ std::span<const SlotRef> Placement::SlotsOf(ChunkIndex i) const {
 void Placement::KeepParent(const Chunk& chunk) {
   if (chunk.parent == kNoChunk) return;
   ++chunks_[chunk.parent].residents;
-  chunks_[chunk.parent].last_child = LastChild::kStays;
   PolicyOf(chunk.parent).Withdrawn(chunk.parent);
 }
 
 void Placement::LetParentGo(const Chunk& chunk) {
   if (chunk.parent == kNoChunk) return;
   Chunk& parent = chunks_[chunk.parent];
-  parent.last_child = LastChild::kStays;
   if (--parent.residents == 0 && parent.state == ChunkState::kSealed && !parent.detached && !parent.busy())
     PolicyOf(chunk.parent).Exposed(chunk.parent);
 }

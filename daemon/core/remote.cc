@@ -290,7 +290,8 @@ void Core::WriteRemote(Effects* out) {
 
 void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
   Chunk& chunk = chunks_[i];
-  if (chunk.clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
+  // Until it is written; and what hangs above it goes no sooner.
+  if (chunk.clean || chunk.disk == DiskCopy::kWriting) placement_.PolicyOf(i).Withdrawn(i);
   chunk.remote = RemoteCopy::kWriting;
   NoteCame(i, Tier::kRemote);
   ++chunk.holds;

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "daemon/core/disk_ages.h"
 #include "tests/unit/core/core_fixture.h"
 
 using namespace kvist;
@@ -390,6 +391,25 @@ TEST_CASE("The end of a long chain is written as far up as the reserve wants, so
     CHECK(store(100, 4) == 4);
     CHECK(fixture.core->status().demotions == 4);
   }
+  SECTION("while the write of the last one lasts no more is written than the reserve wants") {
+    for (int n = 0; n < 16; ++n) {
+      if (writes.size() > 1) write(1);
+      hear(fixture.PassTime(absl::Milliseconds(1)));
+    }
+    CHECK(writes.size() == 1);
+    CHECK(fixture.core->status().chunks_written == at_first - 1);
+    CHECK(store(100, 1) == 0);
+    write(0);
+    CHECK(store(100, 4) == 4);
+    CHECK(fixture.core->status().demotions == 4);
+  }
+  SECTION("a hint changes nothing of what is in the reserve") {
+    while (!writes.empty()) write(0);
+    hear(fixture.Do(HintAsked{worker, count(0, 16), {.stop_reason = StopReason::kStop}}));
+    CHECK(writes.empty());
+    CHECK(store(100, 4) == 4);
+    CHECK(fixture.core->status().demotions == 4);
+  }
   SECTION("one that couldn't be written keeps those above it, and is tried again") {
     hear(fixture.Do(WriteFinished{writes.front(), absl::UnavailableError("EIO")}));
     writes.erase(writes.begin());
@@ -398,6 +418,25 @@ TEST_CASE("The end of a long chain is written as far up as the reserve wants, so
     CHECK(at_first <= 6);
     CHECK(store(100, 4) == 4);
     CHECK(hits() == 16);
+  }
+}
+
+TEST_CASE("What was used lately is told from what is only known to have been used before, for a turnover and more") {
+  constexpr Bytes kPeriod = KiB(1);
+  DiskAges ages(kPeriod * 12);
+  for (int period = 0; period < 40; ++period) {
+    CHECK(ages.Lately(ages.now(), StopReason::kUnknown));
+    const uint8_t used = ages.now(), before = ages.before();
+    CHECK_FALSE(ages.Lately(before, StopReason::kUnknown));
+    DiskAges later = ages;
+    for (int ago = 0; ago <= 12; ++ago) {
+      CAPTURE(period, ago);
+      CHECK(later.Lately(used, StopReason::kToolCall) == (ago <= 2));
+      CHECK(later.Lately(used, StopReason::kStop) == (ago <= 1));
+      CHECK_FALSE(later.Lately(before, StopReason::kUnknown));
+      later.Wrote(kPeriod);
+    }
+    ages.Wrote(kPeriod);
   }
 }
 
