@@ -1,11 +1,15 @@
 """Where the pages of one rank lie: read off the tensors' strides, and proven by probe pages written through the tensors."""
 
 import dataclasses
+import logging
 import math
 
 import torch
 
 import kvist
+from kvist.shared import Shared, share
+
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +94,7 @@ class RankMemory:
     tables: tuple[int, ...]
     memory: kvist.Memory
     layers: dict[str, tuple[int, int]]  # [name] its group, and how many of the group's layers there are up to it
+    shared: Shared | None  # a CPU's pages, until `undo`, which comes after the session's end and before the tensors go
 
 
 def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], num_blocks: int) -> RankMemory:
@@ -141,11 +146,19 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
                 layers.append(layer)
     found = [(address, length) for address, (_, length) in regions.items()]
     on_gpu = any(tensor.is_cuda for tensor in tensors.values())
+    shared = None
+    if not on_gpu:
+        try:
+            shared = share(found)
+            places = [(0, shared.offsets[region] + offset) for region, offset in places]
+        except (ValueError, OSError) as error:
+            logger.info("kvistd copies this engine's pages through its process, which is slower than sharing them: %s", error)
     memory = kvist.Memory(
         layers=places,
         groups=pages,
-        process_regions=() if on_gpu else found,
+        memfds=(shared.fd,) if shared else (),
+        process_regions=() if on_gpu or shared else found,
         cuda_regions=found if on_gpu else (),
         write_page=lambda layer, page, data: layers[layer].write(page, data),
     )
-    return RankMemory(tuple(described), tuple(tables), memory, names)
+    return RankMemory(tuple(described), tuple(tables), memory, names, shared)

@@ -16,7 +16,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
 
 import kvist
-from kvist.tensors import EngineGroup, describe_rank
+from kvist.tensors import EngineGroup, RankMemory, describe_rank
 from kvist.vllm import identity
 from kvist.vllm.plan import Handshake, Load, Plan, Report, Store
 from kvist.vllm.settings import Settings
@@ -64,7 +64,7 @@ class WorkerSide:
         self._watch: Watch | None = None
         self._began = 0.0  # the forward pass
         self._on_gpu = False
-        self._pages = None  # keeps the tensors mapped
+        self._rank: RankMemory | None = None  # keeps the tensors mapped
         self.counters = Counters()
 
     def register(self, tensors: dict[str, torch.Tensor]) -> None:
@@ -89,7 +89,7 @@ class WorkerSide:
             pipeline_parallel=parallel.pipeline_parallel_size,
         )
         instance = self._config.kv_transfer_config.engine_id
-        self._pages = tensors
+        self._rank = rank
         self._client = kvist.Client(
             role=kvist.Role.WORKER,
             instance=instance,
@@ -341,3 +341,6 @@ class WorkerSide:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+        rank, self._rank = self._rank, None
+        if rank is not None and rank.shared is not None:
+            rank.shared.undo()
