@@ -114,7 +114,7 @@ void Core::GiveBack(ChunkIndex i, Effects* out) {
   if ((ages_.Lately(chunk.disk_use, chunk.stop_reason) || crowded) && writable_.value_or(false) && !no_room_) {
     if (placement_.spent() || !MayWrite() || placement_.vacating().IsCopied(i)) return;
     if (chunk.state == ChunkState::kSealed) {
-      const bool clean = chunk.clean;
+      const bool clean = chunk.clean || chunk.last_child == LastChild::kAwaited;
       if (clean) placement_.PolicyOf(i).Withdrawn(i);  // until it is written
       BeginWrite(i, out);
       if (clean) tenants_[tenant].clean->BeingWritten(i);

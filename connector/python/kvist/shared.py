@@ -6,6 +6,7 @@ and to a mapping at 3 to 4 times the rate of process_vm_readv (connector/python/
 
 import ctypes
 import dataclasses
+import errno
 import fcntl
 import mmap
 import os
@@ -18,6 +19,7 @@ _PAGE = mmap.PAGESIZE
 _MAP_FIXED = 0x10
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _MREMAP_MAYMOVE, _MREMAP_FIXED = 1, 2
+_PUNCH_HOLE_KEEP_SIZE = 3
 _MADV_POPULATE_WRITE = 23
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 0x2, 0x4
 _PRESENT_OR_SWAPPED = 3 << 62  # of a page in /proc/self/pagemap
@@ -29,6 +31,7 @@ _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.mremap.restype = ctypes.c_void_p
 _libc.mremap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
@@ -41,15 +44,21 @@ class Shared:
     spans: tuple[tuple[int, int], ...]  # [begin, end) that is mapped in place
 
     def undo(self) -> None:
-        """The memory is private again, with the same content: an allocator may take what it gets back for private. Nobody may write to it meanwhile."""
-        for begin, end in self.spans:
-            for at in range(begin, end, _PIECE):
-                size = min(_PIECE, end - at)
-                private = _mapped(None, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-                ctypes.memmove(private, at, size)
-                if _libc.mremap(private, size, size, _MREMAP_MAYMOVE | _MREMAP_FIXED, at) != at:
-                    raise OSError(ctypes.get_errno(), "mremap: " + os.strerror(ctypes.get_errno()))
-        os.close(self.fd)
+        """The memory is private again, with the same content: an allocator may take what it gets back for private. Nobody may use it meanwhile; who still
+        maps the memfd finds zeros there. Raises OSError; what is still shared then stays so."""
+        try:
+            where = 0
+            for begin, end in self.spans:
+                for at in range(begin, end, _PIECE):
+                    size = min(_PIECE, end - at)
+                    private = _mapped(None, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+                    ctypes.memmove(private, at, size)
+                    if _libc.mremap(private, size, size, _MREMAP_MAYMOVE | _MREMAP_FIXED, at) != at:
+                        raise OSError(ctypes.get_errno(), "mremap: " + os.strerror(ctypes.get_errno()))
+                    _libc.fallocate(self.fd, _PUNCH_HOLE_KEEP_SIZE, where, size)  # else all of it would be there twice in the end
+                    where += size
+        finally:
+            os.close(self.fd)
 
 
 def share(regions: Sequence[tuple[int, int]]) -> Shared:
@@ -60,6 +69,9 @@ def share(regions: Sequence[tuple[int, int]]) -> Shared:
     if _huge_pages_only_private():
         raise ValueError("transparent huge pages are always used for private memory here, and never for shared: the engine would be slower")
     spans = [(address // _PAGE * _PAGE, -(-(address + length) // _PAGE) * _PAGE) for address, length in regions]
+    ordered = sorted(spans)
+    if any(end > begin for (_, end), (begin, _) in zip(ordered, ordered[1:])):
+        raise ValueError("two regions lie in one page")
     mappings = _private_mappings()
     for (address, length), (begin, end) in zip(regions, spans):
         if length < _LEAST:
@@ -75,8 +87,9 @@ def share(regions: Sequence[tuple[int, int]]) -> Shared:
             _copy_out(fd, at, begin, end)
             _mapped(begin, end - begin, mmap.MAP_SHARED | _MAP_FIXED, fd, at)
             done += 1
-            # What kvistd touches first would count as its own. Kernels older than 5.14 don't know this.
-            _libc.madvise(begin, end - begin, _MADV_POPULATE_WRITE)
+            # What kvistd touches first would count as its own; and what there is no memory for had better be known now. Kernels older than 5.14 don't know this.
+            if _libc.madvise(begin, end - begin, _MADV_POPULATE_WRITE) != 0 and ctypes.get_errno() != errno.EINVAL:
+                raise OSError(ctypes.get_errno(), "madvise: " + os.strerror(ctypes.get_errno()))
             offsets.append(at + address - begin)
             at += end - begin
     except BaseException:

@@ -94,7 +94,7 @@ class RankMemory:
     tables: tuple[int, ...]
     memory: kvist.Memory
     layers: dict[str, tuple[int, int]]  # [name] its group, and how many of the group's layers there are up to it
-    shared: Shared | None  # a CPU's pages, until `undo`, which comes after the session's end and before the tensors go
+    shared: Shared | None  # a CPU's pages, until the process ends or `undo`, which comes after the session's end and before the tensors go
 
 
 def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], num_blocks: int) -> RankMemory:

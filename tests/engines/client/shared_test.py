@@ -40,7 +40,7 @@ def test_what_was_there_stays_and_both_see_what_is_written():
         assert view[at + 4096] == 4 and other.bytes[5] == 5
         shared.undo()
         one.bytes[4096] = 6
-        assert view[at + 4096] == 4, "private again"
+        assert view[at + 4096] == 0, "private again, and not there twice"
     assert (one.bytes[0], one.bytes[4096], one.bytes[SIZE - 1], other.bytes[5], other.bytes[12345678]) == (1, 6, 2, 5, 3)
     assert one.header() == other.header() == b"h" * HEAD
     with pytest.raises(OSError):
@@ -61,6 +61,14 @@ def test_what_cannot_be_shared_is_refused_and_stays_as_it_was():
         share([(one.address, SIZE), (address, SIZE)])
     assert len(os.listdir("/proc/self/fd")) == descriptors
     assert one.bytes[7] == 7 and one.header() == b"h" * HEAD
+
+
+def test_regions_that_meet_in_a_page_are_refused():
+    one = Allocation()
+    one.bytes[9] = 9
+    with pytest.raises(ValueError, match="in one page"):
+        share([(one.address, SIZE - 100), (one.address + SIZE - 100, 100)])
+    assert one.bytes[9] == 9
 
 
 def test_a_failure_half_way_leaves_private_memory(monkeypatch):

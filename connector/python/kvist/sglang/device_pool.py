@@ -11,7 +11,8 @@ SUPPORTED = "MHATokenToKVPool and MLATokenToKVPool of layout nhd, without scales
 
 
 def describe(pool: Any, page_tokens: int, tensor_parallel: int) -> RankMemory:
-    """Each layer's K and V are layers to kvist, as they lie in tensors of their own. Raises ValueError, saying what was seen."""
+    """Each layer's K and V are layers to kvist, as they lie in tensors of their own. They stay shared until the process ends, as the pool does. Raises
+    ValueError, saying what was seen."""
     seen = f"the KV pool {type(pool).__name__} of layout {getattr(pool, 'kv_cache_layout', 'nhd')}"
     tensors = _tensors(pool)
     if tensors is None:

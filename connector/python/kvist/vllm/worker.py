@@ -7,6 +7,7 @@ Threads: the model runner's.
 """
 
 import dataclasses
+import multiprocessing
 import time
 
 import torch
@@ -75,7 +76,7 @@ class WorkerSide:
             raise ValueError(f"kvist keeps KV that is on one CPU or CUDA device; this is on {', '.join(sorted(map(str, devices)))}")
         device = devices.pop()
         self._on_gpu = device.type == "cuda"
-        rank = describe_rank(self._groups, tensors, self._kv_cache_config.num_blocks)
+        rank = self._rank = describe_rank(self._groups, tensors, self._kv_cache_config.num_blocks)
         model, revision = identity.weights(self._config, self._settings.weights)
         space = kvist.Space(
             model=model,
@@ -89,7 +90,6 @@ class WorkerSide:
             pipeline_parallel=parallel.pipeline_parallel_size,
         )
         instance = self._config.kv_transfer_config.engine_id
-        self._rank = rank
         self._client = kvist.Client(
             role=kvist.Role.WORKER,
             instance=instance,
@@ -342,5 +342,9 @@ class WorkerSide:
         if client is not None:
             client.close()
         rank, self._rank = self._rank, None
-        if rank is not None and rank.shared is not None:
-            rank.shared.undo()
+        # A process that was made for the engine ends with it.
+        if rank is not None and rank.shared is not None and multiprocessing.parent_process() is None:
+            try:
+                rank.shared.undo()
+            except OSError as error:
+                logger.warning("the pages that kvist has shared stay shared: %s", error)
