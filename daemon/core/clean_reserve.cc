@@ -36,13 +36,10 @@ bool CleanReserve::Leave(ChunkIndex i) {
 void CleanReserve::Add(ChunkIndex i) {
   KVIST_CHECK(!Knows(i) && Evictable(chunks_[i]));
   while (true) {
-    const ChunkIndex p = chunks_[i].parent;
-    if (const LastChild child = chunks_[i].last_child; child == LastChild::kBeingWritten || child == LastChild::kAwaited) {
-      SetLastChild(i, LastChild::kAwaited);
-      if (p != kNoChunk && chunks_[p].last_child == LastChild::kStays) GoesBeforeParent(i, LastChild::kBeingWritten);
-      return;
-    }
+    if (const LastChild child = chunks_[i].last_child; child == LastChild::kBeingWritten || child == LastChild::kAwaited)
+      return SetLastChild(i, LastChild::kAwaited);
     Append(i);
+    const ChunkIndex p = chunks_[i].parent;
     const bool awaited = p != kNoChunk && chunks_[p].last_child == LastChild::kAwaited;
     GoesBeforeParent(i, LastChild::kWritten);
     if (!awaited || !Evictable(chunks_[p])) return;  // it is being moved on the disk, say: added when that has ended
