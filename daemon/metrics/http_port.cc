@@ -36,10 +36,13 @@ std::string WithoutRanges(const std::string& request) {
 
 constexpr size_t kThreads = 4;  // a scraper, a prober, and two people
 constexpr absl::Duration kPatience = absl::Seconds(2);
-constexpr size_t kConnectionsMax = 256;               // so many must come within one's way here to push it out
+// What a caller on a busy machine may need from connecting to asking. A kernel's queue of kBacklog that says nothing is worked off in
+// kBacklog / kConnectionsMax of these, within the second that a probe waits.
+constexpr absl::Duration kGrace = absl::Milliseconds(200);
+constexpr size_t kConnectionsMax = 256;
 constexpr size_t kRequestBytesMax = size_t{1} << 14;  // httplib takes 8 KiB of path, and a browser brings cookies
 constexpr std::string_view kEndOfHead = "\r\n\r\n";
-constexpr int kBacklog = 128;  // httplib's is 5: the sixth of a moment would come a second later
+constexpr int kBacklog = 1024;  // httplib's is 5: the sixth of a moment would come a second later
 constexpr int kAcceptedAtOnce = 64;
 constexpr absl::Duration kDeaf = absl::Milliseconds(100);
 
@@ -161,13 +164,14 @@ void HttpPort::Accept() {
     Connection& connection = connections_[number];
     connection.socket = std::move(socket);
     connection.host = HostOf(address);
-    connection.deadline = MonotonicNow() + kPatience;
+    connection.came = MonotonicNow();
+    connection.deadline = connection.came + kPatience;
     // Most have asked when they are accepted: those can't be pushed out any more.
     if (!GoOn(number)) connections_.erase(number);
   }
 }
 
-// False: all are being answered.
+// False: all are being answered, or still have their grace.
 bool HttpPort::MakeRoom() {
   std::unordered_map<std::string, size_t> of_host;
   for (const auto& [number, connection] : connections_) {
@@ -178,6 +182,8 @@ bool HttpPort::MakeRoom() {
   const auto oldest = std::find_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
     return entry.second.stage != Stage::kAnswering && entry.second.host == most->first;
   });
+  deaf_until_ = oldest->second.came + kGrace;
+  if (MonotonicNow() < deaf_until_) return false;
   CutOff(oldest->second);
   connections_.erase(oldest);
   return true;

@@ -24,8 +24,9 @@ namespace kvist::metrics {
 //
 // Connection: kAsking -> kAnswering -> kTaking -> kLeaving -> closed. It is closed kPatience after it came unless its request is there, and
 //   kPatience after its answer was there unless that has been taken.
-// Bounds: kConnectionsMax; for one more the oldest that asks, takes or leaves is closed, of the host that has the most. So somebody who asks
-//   at once is answered however many others don't. A request is at most kRequestBytesMax; of what comes after its head nothing is read.
+// Bounds: kConnectionsMax; for one more the oldest that asks, takes or leaves is closed, of the host that has the most, once it had kGrace;
+//   until then newcomers wait in the kernel, where they can ask already. So somebody who asks within kGrace is answered however many others
+//   don't. A request is at most kRequestBytesMax; of what comes after its head nothing is read.
 // Lifecycle: routes -> bind_to_port or bind_to_any_port -> Start -> the destructor, which waits for those that are being answered.
 // Threads: as httplib::Server; handlers are called on several. listen, listen_after_bind and stop are never called.
 class HttpPort : public httplib::Server {
@@ -43,6 +44,7 @@ class HttpPort : public httplib::Server {
     UniqueFd socket;
     std::string host;  // its address's bytes
     Stage stage = Stage::kAsking;
+    absl::Time came;
     absl::Time deadline;
     std::string bytes;      // kAsking: what has come; kTaking: what has not been taken
     bool said_all = false;  // it won't send any more
@@ -72,7 +74,7 @@ class HttpPort : public httplib::Server {
   std::map<uint64_t, Connection> connections_;  // by number: the oldest is first
   uint64_t next_number_ = 0;
   size_t answering_ = 0;                          // how many of them are kAnswering
-  absl::Time deaf_until_ = absl::InfinitePast();  // to newcomers: there was no descriptor for one
+  absl::Time deaf_until_ = absl::InfinitePast();  // to newcomers: there was no descriptor for one, or no room
 };
 
 }  // namespace kvist::metrics

@@ -152,6 +152,20 @@ TEST_CASE("HttpServer answers whoever asks while more hold connections than it t
   CHECK(silent.made_again() >= 400);
 }
 
+TEST_CASE("HttpServer answers somebody who asks only after more have come than it takes") {
+  const Served served;
+  const UniqueFd late = test::ConnectTo(served.server->port());
+  const test::SlowCallers silent(served.server->port(), 300, "");
+  const std::string request = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  REQUIRE(::send(late.get(), request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  pollfd answered{late.get(), POLLIN, 0};
+  REQUIRE(::poll(&answered, 1, 10'000) == 1);
+  std::string answer(4096, '\0');
+  const ssize_t size = ::recv(late.get(), answer.data(), answer.size(), 0);
+  REQUIRE(size > 0);
+  CHECK_THAT(answer.substr(0, static_cast<size_t>(size)), Contains("200 OK"));
+}
+
 TEST_CASE("HttpServer closes a connection whose answer isn't taken") {
   Served served;
   served.metrics.name_bytes = size_t{64} << 20;  // more than the kernel keeps for a socket
