@@ -8,14 +8,13 @@ namespace kvist::core {
 
 // ---- The list ---------------------------------------------------------------------------------------------------------------
 
-void CleanReserve::Append(ChunkIndex i) {
-  KVIST_CHECK(chunks_[i].last_child == LastChild::kStays || chunks_[i].last_child == LastChild::kWritten);
+void CleanReserve::Link(ChunkIndex i, ChunkIndex older, ChunkIndex newer) {
   Chunk& chunk = chunks_[i];
   chunk.clean = 1;
-  chunk.older = last_;
-  chunk.newer = kEnd;
-  (last_ == kEnd ? first_ : chunks_[last_].newer) = i;
-  last_ = i;
+  chunk.older = older;
+  chunk.newer = newer;
+  (older == kEnd ? first_ : chunks_[older].newer) = i;
+  (newer == kEnd ? last_ : chunks_[newer].older) = i;
   bytes_ += bytes_of_(i);
 }
 
@@ -38,7 +37,7 @@ void CleanReserve::Add(ChunkIndex i) {
   while (true) {
     if (const LastChild child = chunks_[i].last_child; child == LastChild::kBeingWritten || child == LastChild::kAwaited)
       return SetLastChild(i, LastChild::kAwaited);
-    Append(i);
+    Link(i, last_, kEnd);
     const ChunkIndex p = chunks_[i].parent;
     const bool awaited = p != kNoChunk && chunks_[p].last_child == LastChild::kAwaited;
     GoesBeforeParent(i, LastChild::kWritten);
@@ -97,12 +96,7 @@ void CleanReserve::Exposed(ChunkIndex i) {
   if (chunk.clean) return;  // it was added behind the child that has gone
   if (i == taken_ && Evictable(chunk)) {
     taken_ = kNoChunk;
-    chunk.clean = 1;
-    chunk.older = kEnd;
-    chunk.newer = first_;
-    (first_ == kEnd ? last_ : chunks_[first_].older) = i;
-    first_ = i;
-    bytes_ += bytes_of_(i);
+    Link(i, kEnd, first_);
     return;
   }
   Recall(i);

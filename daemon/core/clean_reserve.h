@@ -72,7 +72,7 @@ class CleanReserve final : public EvictionPolicy {
   static constexpr ChunkIndex kEnd = kNoChunk - 1;  // of the list: a chunk in it has a neighbour on each side
   static constexpr size_t kLooks = 8;
   bool Leave(ChunkIndex chunk);
-  void Append(ChunkIndex chunk);
+  void Link(ChunkIndex chunk, ChunkIndex older, ChunkIndex newer);  // between neighbours
   void SetLastChild(ChunkIndex chunk, LastChild what);
   // It goes before its parent, which is offered if it has no other child in slots.
   void GoesBeforeParent(ChunkIndex chunk, LastChild as);
