@@ -33,6 +33,7 @@ struct DirectoryStore::Op {
   size_t index = 0;
   Kind kind = Kind::kGet;
   Operation operation;
+  bool removed = false;  // a removal of its name was submitted while it was put; guarded by Work's mutex
   Mutex mutex;
   bool given_up ABSL_GUARDED_BY(mutex) = false;
 
@@ -77,6 +78,10 @@ class DirectoryStore::Work {
   struct Running {
     std::shared_ptr<RunningBatch> batch;
     std::vector<std::shared_ptr<Op>> ops;
+    bool Removes(const std::string& name) const {
+      return std::any_of(ops.begin(), ops.end(),
+                         [&](const auto& op) { return op->kind == Kind::kRemove && op->operation.name == name; });
+    }
   };
   using Batches = std::vector<std::shared_ptr<RunningBatch>>;
 
@@ -97,6 +102,7 @@ class DirectoryStore::Work {
   std::deque<std::shared_ptr<Op>> questions_ ABSL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Op>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, Running> running_ ABSL_GUARDED_BY(mutex_);  // by deadline
+  std::vector<std::shared_ptr<Op>> putting_ ABSL_GUARDED_BY(mutex_);    // what threads put now, given up or not
   uint32_t workers_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t announcing_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
@@ -118,6 +124,7 @@ absl::Status DirectoryStore::Work::Add(Batch batch, Done done) {
     if (!stopping_) {
       std::deque<std::shared_ptr<Op>>& queue = IsQuestion(running.batch->batch()) ? questions_ : waiting_;
       queue.insert(queue.end(), running.ops.begin(), running.ops.end());
+      for (const std::shared_ptr<Op>& put : putting_) put->removed |= running.Removes(put->operation.name);
       const bool first = running_.empty() || deadline < running_.begin()->first;
       running_.emplace(deadline, std::move(running));
       if (first) time_changed_.Signal();
@@ -144,19 +151,22 @@ void DirectoryStore::Work::DoOperations(bool questions_only) {
       std::deque<std::shared_ptr<Op>>& queue = questions_.empty() ? waiting_ : questions_;
       op = std::move(queue.front());
       queue.pop_front();
+      if (op->kind == Kind::kPut) putting_.push_back(op);
     }
     std::optional<Outcome> outcome = Do(op.get(), &buffer);
     const bool stored = op->kind == Kind::kPut && outcome.has_value() && outcome->status.ok();
     Batches finished;
-    bool late = false;
+    bool late = false, removed = false;
     {
       absl::MutexLock lock(&mutex_);
       late = op->GivenUp();
+      removed = op->removed;
+      putting_.erase(std::remove(putting_.begin(), putting_.end(), op), putting_.end());
       if (outcome.has_value() && !late) End(op, *std::move(outcome), &finished);
       announcing_ += finished.empty() ? 0 : 1;
     }
     // Whoever has cleared that name since must not find it again.
-    if (late && stored) (void)files.Remove(op->operation.name);
+    if (late && stored && removed) (void)files.Remove(op->operation.name);
     op = nullptr;
     Announce(finished);
   }

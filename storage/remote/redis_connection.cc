@@ -1,5 +1,7 @@
 #include "storage/remote/redis_connection.h"
 
+#include <openssl/rand.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -12,9 +14,10 @@
 namespace kvist::remote {
 namespace {
 
-constexpr size_t kVectorMax = 64;       // pieces for a call of the kernel
-constexpr int kRoundsMax = 64;          // calls of the kernel before others have their turn
-constexpr uint32_t kRemovedMax = 8192;  // parts of one object, 16 GiB
+constexpr size_t kVectorMax = 64;                    // pieces for a call of the kernel
+constexpr int kRoundsMax = 64;                       // calls of the kernel before others have their turn
+constexpr uint32_t kPartsMax = 8192;                 // of one object, 16 GiB
+constexpr absl::Duration kUnledTo = absl::Hours(1);  // so long parts last that nothing leads to yet; far above any put
 constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
 
 uint32_t PartsOf(uint64_t body, Bytes part) {
@@ -48,8 +51,10 @@ void RedisConnection::Begin(absl::Time now) {
   Turn(now);
 }
 
-std::string RedisConnection::Key(const std::string& name, uint64_t part) const {
-  return part == 0 ? absl::StrCat(options_->prefix, "{", name, "}") : absl::StrCat(options_->prefix, "{", name, "}:", part);
+std::string RedisConnection::Key(const std::string& name) const { return absl::StrCat(options_->prefix, "{", name, "}"); }
+
+std::string RedisConnection::Key(const std::string& name, uint64_t tag, uint64_t part) const {
+  return absl::StrCat(Key(name), ":", absl::Hex(tag, absl::kZeroPad16), ":", part);
 }
 
 void RedisConnection::Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_t part) {
@@ -66,12 +71,13 @@ void RedisConnection::Say(std::shared_ptr<RedisOp> op, const std::vector<std::st
 void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part) {
   const Operation& operation = op->operation();
   const auto bytes = PartOf(operation.body, part, options_->part);
-  const bool expires = options_->expire_after > absl::ZeroDuration();
-  const RedisPrefix prefix{kRedisMagic, static_cast<uint32_t>(options_->part.value), operation.body.size()};
+  const bool lasts = options_->expire_after == absl::ZeroDuration();
+  const bool expires = part > 0 || !lasts;
+  const RedisPrefix prefix{kRedisMagic, static_cast<uint32_t>(options_->part.value), operation.body.size(), op->tag};
   const uint64_t length = part == 0 ? sizeof prefix + operation.head.size() + bytes.size() : bytes.size();
   std::string text = expires ? "*5\r\n" : "*3\r\n";
   AppendWord(&text, "SET");
-  AppendWord(&text, Key(operation.name, part));
+  AppendWord(&text, part == 0 ? Key(operation.name) : Key(operation.name, op->tag, part));
   absl::StrAppend(&text, "$", length, "\r\n");
   if (part == 0) {
     text.append(reinterpret_cast<const char*>(&prefix), sizeof prefix);
@@ -81,7 +87,7 @@ void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part
   std::string end = "\r\n";
   if (expires) {
     AppendWord(&end, "PX");
-    AppendWord(&end, absl::StrCat(absl::ToInt64Milliseconds(options_->expire_after)));
+    AppendWord(&end, absl::StrCat(absl::ToInt64Milliseconds(lasts ? kUnledTo : options_->expire_after)));
   }
   out_.push_back({op, std::move(end)});
 }
@@ -89,36 +95,116 @@ void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part
 void RedisConnection::Issue(std::shared_ptr<RedisOp> op) {
   const Operation& operation = op->operation();
   outstanding_ += op->bytes;
+  op->step = RedisOp::Step::kFirst;
   switch (op->kind()) {
-    case Kind::kPut:
-      for (uint32_t part = PartsOf(operation.body.size(), options_->part) - 1; part > 0; --part) {
+    case Kind::kPut: {
+      KVIST_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(&op->tag), sizeof op->tag) == 1);
+      const uint32_t parts = PartsOf(operation.body.size(), options_->part);
+      if (parts == 1) return PutFirst(op);
+      op->step = RedisOp::Step::kParts;
+      for (uint32_t part = 1; part < parts; ++part) {
         SayStore(op, part);
         Expect(op, Awaits::kStored);
       }
-      SayStore(op, 0);
-      Expect(op, Awaits::kFirstStored);
-      break;
-    case Kind::kGet: {
-      const uint32_t parts = PartsOf(operation.body_into.size(), options_->part);
-      op->part_bytes.resize(parts);
-      for (uint32_t part = 0; part < parts; ++part) {
-        Say(op, {"GET", Key(operation.name, part)});
-        Expect(op, part == 0 ? Awaits::kFirst : Awaits::kPart, part);
+      return;
+    }
+    case Kind::kGet: Say(op, {"GET", Key(operation.name)}); return Expect(op, Awaits::kFirst);
+    case Kind::kExists: Say(op, {"EXISTS", Key(operation.name)}); return Expect(op, Awaits::kCount);
+    case Kind::kRemove:
+      if (operation.body_max > options_->part) {
+        Say(op, {"GETRANGE", Key(operation.name), "0", absl::StrCat(sizeof(RedisPrefix) - 1)});
+        return Expect(op, Awaits::kPrefix);
       }
-      break;
+      return UnlinkAll(op);
+  }
+}
+
+void RedisConnection::PutFirst(const std::shared_ptr<RedisOp>& op) {
+  op->step = RedisOp::Step::kFirst;
+  Say(op, {"GETRANGE", Key(op->operation().name), "0", absl::StrCat(sizeof(RedisPrefix) - 1)});
+  Expect(op, Awaits::kPrefix);
+  SayStore(op, 0);
+  Expect(op, Awaits::kFirstStored);
+  if (options_->expire_after > absl::ZeroDuration()) return;
+  for (uint32_t part = 1; part < PartsOf(op->operation().body.size(), options_->part); ++part) {
+    Say(nullptr, {"PERSIST", Key(op->operation().name, op->tag, part)});
+    Expect(nullptr, Awaits::kNothing);
+  }
+}
+
+bool RedisConnection::NextStep(const std::shared_ptr<RedisOp>& op) {
+  const Operation& operation = op->operation();
+  const RedisOp::Step step = std::exchange(op->step, RedisOp::Step::kEnd);
+  switch (op->kind()) {
+    case Kind::kExists: return false;
+    case Kind::kPut:
+      if (step == RedisOp::Step::kParts && op->status.ok() && !op->given_up) {
+        PutFirst(op);
+        return true;
+      }
+      // What lay there before goes, or what doesn't come to be there.
+      if (op->is_there) {
+        UnlinkParts(operation.name, op->prefix.tag, PartsThere(*op));
+      } else {
+        UnlinkParts(operation.name, op->tag, PartsOf(operation.body.size(), options_->part));
+      }
+      return false;
+    case Kind::kGet: {
+      const bool whole = op->status.ok() && op->is_there && !op->not_ours && !op->too_long;
+      const uint32_t parts = PartsThere(*op);
+      if (op->given_up || !whole || op->prefix.body_bytes > operation.body_into.size() || parts < 2 ||
+          op->prefix.part_bytes != options_->part.value)
+        return false;
+      if (step == RedisOp::Step::kFirst) {
+        op->step = RedisOp::Step::kParts;
+        op->part_bytes.assign(parts, 0);
+        for (uint32_t part = 1; part < parts; ++part) {
+          Say(op, {"GET", Key(operation.name, op->prefix.tag, part)});
+          Expect(op, Awaits::kPart, part);
+        }
+        return true;
+      }
+      if (!LacksParts(*op) || std::exchange(op->again, true)) return false;
+      op->step = RedisOp::Step::kFirst;
+      op->old_tag = op->prefix.tag;
+      op->is_there = false;
+      Say(op, {"GET", Key(operation.name)});
+      Expect(op, Awaits::kFirst);
+      return true;
     }
-    case Kind::kExists:
-      Say(op, {"EXISTS", Key(operation.name, 0)});
-      Expect(op, Awaits::kCount);
-      break;
-    case Kind::kRemove: {
-      std::vector<std::string> words{"UNLINK"};
-      const uint32_t parts = std::min(PartsOf(operation.body_max.value, options_->part), kRemovedMax);
-      for (uint32_t part = 0; part < parts; ++part) words.push_back(Key(operation.name, part));
-      Say(op, words);
-      Expect(op, Awaits::kCount);
-      break;
-    }
+    case Kind::kRemove:
+      if (step != RedisOp::Step::kFirst || !op->status.ok() || op->given_up) return false;
+      UnlinkAll(op);
+      return true;
+  }
+  return false;
+}
+
+void RedisConnection::UnlinkAll(const std::shared_ptr<RedisOp>& op) {
+  op->step = RedisOp::Step::kEnd;
+  std::vector<std::string> words{"UNLINK", Key(op->operation().name)};
+  for (uint32_t part = 1; part < PartsThere(*op); ++part) words.push_back(Key(op->operation().name, op->prefix.tag, part));
+  Say(op, words);
+  Expect(op, Awaits::kCount);
+}
+
+uint32_t RedisConnection::PartsThere(const RedisOp& op) const {
+  if (op.first_bytes < sizeof op.prefix || op.prefix.magic != kRedisMagic || op.prefix.part_bytes == 0) return 0;
+  return static_cast<uint32_t>(std::min<uint64_t>(kPartsMax, PartsOf(op.prefix.body_bytes, Bytes{op.prefix.part_bytes})));
+}
+
+bool RedisConnection::LacksParts(const RedisOp& op) const {
+  const auto body = op.operation().body_into.first(op.prefix.body_bytes);
+  for (uint32_t part = 1; part < PartsOf(body.size(), options_->part); ++part) {
+    if (op.part_bytes.size() <= part || op.part_bytes[part] != PartOf(body, part, options_->part).size()) return true;
+  }
+  return false;
+}
+
+void RedisConnection::Removing(const std::set<std::string_view>& names) {
+  for (const Expected& one : expected_) {
+    if (one.op != nullptr && one.op->kind() == Kind::kPut && names.count(one.op->operation().name) > 0)
+      one.op->removed = true;
   }
 }
 
@@ -258,9 +344,12 @@ bool RedisConnection::WasAsked(std::string_view reply) {
 
 Scatter RedisConnection::BulkBegins(uint64_t length) {
   if (!WasAsked({})) return {};
-  if (expected_.empty() || expected_.front().op == nullptr || expected_.front().op->given_up) return {};
+  if (expected_.empty() || expected_.front().op == nullptr) return {};
   const Expected& expected = expected_.front();
   RedisOp* const op = expected.op.get();
+  if (expected.awaits == Awaits::kPrefix && length == sizeof op->prefix)
+    return {std::as_writable_bytes(std::span(&op->prefix, 1))};
+  if (op->given_up) return {};
   const Operation& operation = op->operation();
   if (expected.awaits != Awaits::kFirst && expected.awaits != Awaits::kPart) return {};
   const auto part = PartOf(operation.body_into, expected.part, options_->part);
@@ -286,24 +375,29 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   if (given_up_ > 0) linger_until_ = now_ + options_->linger;  // it is slow, and goes on
   RedisOp* const op = expected.op.get();
   --op->replies_left;
-  if (op->given_up) {
-    if (--given_up_ == 0) linger_until_ = absl::InfiniteFuture();
-    if (op->replies_left == 0) outstanding_ -= op->bytes;  // until then the server still works at it
-    const bool is_there = expected.awaits == Awaits::kFirstStored && reply.type == ReplyReader::Type::kText;
-    // Whoever has cleared that name since must not find it again.
-    if (is_there && !IsPut(op->operation().name)) Unlink(op->operation().name);
-    return;
-  }
+  if (op->given_up && --given_up_ == 0) linger_until_ = absl::InfiniteFuture();
   Heard(op, expected, reply);
   if (op->replies_left > 0) return;
-  outstanding_ -= op->bytes;
-  if (op->kind() == Kind::kPut && !op->status.ok() && op->is_there) Unlink(op->operation().name);  // parts of it are missing
-  ended_(expected.op, OutcomeOf(*op));
+  if (NextStep(expected.op)) return;
+  outstanding_ -= op->bytes;  // until then the server still works at it
+  if (!op->given_up) return ended_(expected.op, OutcomeOf(*op));
+  // Whoever has cleared that name since must not find it again.
+  if (op->kind() == Kind::kPut && op->is_there && op->removed && !IsPut(op->operation().name)) {
+    Unlink(op->operation().name);
+    UnlinkParts(op->operation().name, op->tag, PartsOf(op->operation().body.size(), options_->part));
+  }
 }
 
-// Nobody finds an object without its first key.
 void RedisConnection::Unlink(const std::string& name) {
-  Say(nullptr, {"UNLINK", Key(name, 0)});
+  Say(nullptr, {"UNLINK", Key(name)});
+  Expect(nullptr, Awaits::kNothing);
+}
+
+void RedisConnection::UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts) {
+  if (parts < 2) return;
+  std::vector<std::string> words{"UNLINK"};
+  for (uint32_t part = 1; part < parts; ++part) words.push_back(Key(name, tag, part));
+  Say(nullptr, words);
   Expect(nullptr, Awaits::kNothing);
 }
 
@@ -316,6 +410,7 @@ bool RedisConnection::IsPut(const std::string& name) const {
 void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply) {
   using Type = ReplyReader::Type;
   if (reply.type == Type::kError) {
+    if (expected.awaits == Awaits::kPrefix) return;  // nothing of ours lies there
     if (op->kind() == Kind::kGet && IsWrongType(reply.text)) {
       op->not_ours = true;
     } else {
@@ -343,9 +438,13 @@ void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyRe
       if (reply.type != Type::kText) return unexpected();
       op->is_there = op->is_there || expected.awaits == Awaits::kFirstStored;
       return;
+    case Awaits::kPrefix:
+      if (reply.type != Type::kBulk) return unexpected();
+      op->first_bytes = reply.length;
+      return;
     case Awaits::kCount:
       if (reply.type != Type::kInteger) return unexpected();
-      op->is_there = reply.integer > 0;
+      op->is_there = op->is_there || reply.integer > 0;
       return;
     case Awaits::kGreeting:
     case Awaits::kNothing: return;
@@ -374,10 +473,10 @@ Outcome RedisConnection::OutcomeOf(const RedisOp& op) const {
       return outcome;
     }
     const auto body = operation.body_into.first(op.prefix.body_bytes);
-    bool whole = op.prefix.part_bytes == options_->part.value &&
-                 behind - outcome.head.value == PartOf(body, 0, options_->part).size();
-    for (uint32_t part = 1; part < PartsOf(body.size(), options_->part); ++part)
-      whole = whole && op.part_bytes[part] == PartOf(body, part, options_->part).size();
+    const bool whole = op.prefix.part_bytes == options_->part.value &&
+                       behind - outcome.head.value == PartOf(body, 0, options_->part).size() && !LacksParts(op);
+    if (!whole && op.again && op.prefix.tag != op.old_tag)
+      outcome.status = absl::UnavailableError("redis: it is put again and again");
     if (!whole) outcome.found = Found::kInParts;
   }
   return outcome;

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,35 +23,50 @@
 
 namespace kvist::remote {
 
-// How an object lies in Redis. Its first key's value, which is written last, says how long it is; so a half-written one is none:
+// How an object lies in Redis. Its first key's value is written when all others are there, and leads to them:
 //
-//   PREFIX{NAME}    | RedisPrefix 16 B | head | the body's first part |
-//   PREFIX{NAME}:1  | the second part |      PREFIX{NAME}:2 ..  the others, each of part_bytes but the last
+//   PREFIX{NAME}        | RedisPrefix 24 B | head | the body's first part |
+//   PREFIX{NAME}:TAG:1  | the second part |      PREFIX{NAME}:TAG:2 ..  the others, each of part_bytes but the last
 //
-// The braces keep an object's keys in one slot of a cluster.
+// Each put draws a tag, so one that is put over another one replaces it at once, whoever else puts or reads meanwhile; the parts of that one go
+// after it. Parts expire after an hour until something leads to them, so a connection that ends within a put leaves nothing for long. (Two puts of
+// one name that meet may leave one's parts: expire_after or the server's eviction takes those.) The braces keep an object's keys in one slot of a
+// cluster.
 struct RedisPrefix {
   uint32_t magic;
   uint32_t part_bytes;
   uint64_t body_bytes;
+  uint64_t tag;  // in hexadecimal, 16 digits
 };
-inline constexpr uint32_t kRedisMagic = 0x3152'564b;  // "KVR1"
-static_assert(sizeof(RedisPrefix) == 16 && offsetof(RedisPrefix, part_bytes) == 4 && offsetof(RedisPrefix, body_bytes) == 8);
+inline constexpr uint32_t kRedisMagic = 0x3252'564b;  // "KVR2"
+static_assert(sizeof(RedisPrefix) == 24 && offsetof(RedisPrefix, part_bytes) == 4 &&
+              offsetof(RedisPrefix, body_bytes) == 8 && offsetof(RedisPrefix, tag) == 16);
 
-// One operation on its way through a connection.
+// One operation on its way through a connection. In steps, each when the one before is answered:
+//
+//   put     kParts -> kFirst: what lies there is asked for, then written over -> the parts of what lay there are removed, unawaited
+//   get     kFirst -> kParts -> once more from kFirst, when one is missing: another put may have come between
+//   remove  kFirst: what lies there is asked for, if it may have parts -> kEnd: all of it is removed
 struct RedisOp {
+  enum class Step : uint8_t { kFirst, kParts, kEnd };
   std::shared_ptr<RunningBatch> batch;
   size_t index = 0;
-  Bytes bytes{};          // what it counts for in a connection's window
-  bool begun = false;     // some of it was sent
-  bool given_up = false;  // nobody waits any more: its spans are the caller's again
-  uint32_t replies_left = 0;
+  Bytes bytes{};              // what it counts for in a connection's window
+  bool begun = false;         // some of it was sent
+  bool given_up = false;      // nobody waits any more: its spans are the caller's again
+  bool removed = false;       // a removal of its name was submitted behind it
+  uint32_t replies_left = 0;  // of this step
+  Step step = Step::kFirst;
+  uint64_t tag = 0;    // put: its own
+  bool again = false;  // get: it has been read once
+  uint64_t old_tag = 0;
   // What the replies have said.
   absl::Status status;
   bool is_there = false;  // exists; put: the first key was written
   bool too_long = false;
   bool not_ours = false;
-  RedisPrefix prefix{};
-  uint64_t first_bytes = 0;            // of the first key's value
+  RedisPrefix prefix{};                // of what lies there, as far as first_bytes
+  uint64_t first_bytes = 0;            // of the first key's value; put, remove: of its prefix
   std::vector<uint64_t> part_bytes{};  // of the others, 0 where there is none
 
   const Operation& operation() const { return batch->operation(index); }
@@ -80,6 +96,8 @@ class RedisConnection final : private ReplyReader::Owner {
 
   void Begin(absl::Time now);
   void Issue(std::shared_ptr<RedisOp> op);
+  // A removal of these names was submitted: a put of one that is given up must not come to be there.
+  void Removing(const std::set<std::string_view>& names);
   bool Has(const RedisOp* op) const;
   // Its deadline has passed. It ends without `ended`. What was sent of it is answered some time; if no answer comes for options.linger, or if
   // something of it is still to be sent from its spans, the connection is ended.
@@ -106,7 +124,7 @@ class RedisConnection final : private ReplyReader::Owner {
     size_t sent = 0;
     size_t size() const { return text.size() + bytes.size(); }
   };
-  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kStored, kFirstStored, kCount, kNothing };
+  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kPrefix, kStored, kFirstStored, kCount, kNothing };
   struct Expected {
     std::shared_ptr<RedisOp> op;  // none: nobody asked
     Awaits awaits = Awaits::kNothing;
@@ -117,7 +135,16 @@ class RedisConnection final : private ReplyReader::Owner {
   void ReplyEnds(const ReplyReader::Reply& reply) override;
   // Whether the reply that comes answers something that was sent to its end; otherwise nothing it says is believed.
   bool WasAsked(std::string_view reply);
+  // Nobody finds an object without its first key.
   void Unlink(const std::string& name);
+  void UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts);
+  void UnlinkAll(const std::shared_ptr<RedisOp>& op);  // of a removal, as far as it is known what lies there
+  // The next step of an operation whose last one is answered. false: it has ended.
+  bool NextStep(const std::shared_ptr<RedisOp>& op);
+  void PutFirst(const std::shared_ptr<RedisOp>& op);
+  // How many parts what lies there has, as far as it is an object.
+  uint32_t PartsThere(const RedisOp& op) const;
+  bool LacksParts(const RedisOp& op) const;
   // Whether a put of that name is on its way.
   bool IsPut(const std::string& name) const;
   void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
@@ -128,7 +155,8 @@ class RedisConnection final : private ReplyReader::Owner {
   void Greet();
   absl::Status Send();
   absl::Status Receive();
-  std::string Key(const std::string& name, uint64_t part) const;
+  std::string Key(const std::string& name) const;  // the first one
+  std::string Key(const std::string& name, uint64_t tag, uint64_t part) const;
   void Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_t part = 0);
   void Say(std::shared_ptr<RedisOp> op, const std::vector<std::string>& words);
   void SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part);

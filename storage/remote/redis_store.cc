@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -117,6 +119,7 @@ bool RedisStore::TakeSubmitted() {
   }
   for (std::shared_ptr<RunningBatch>& batch : submitted) {
     Lane& lane = IsQuestion(batch->batch()) ? questions_ : bytes_;
+    if (batch->batch().kind == Kind::kRemove) TellOfRemovals(batch->batch());
     Running running{batch, &lane, {}};
     for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
       auto op = std::make_shared<RedisOp>();
@@ -129,6 +132,12 @@ bool RedisStore::TakeSubmitted() {
     running_.emplace(batch->batch().deadline, std::move(running));
   }
   return !stopping;
+}
+
+void RedisStore::TellOfRemovals(const Batch& batch) const {
+  std::set<std::string_view> names;
+  for (const Operation& operation : batch.operations) names.insert(operation.name);
+  for (const auto& connection : bytes_.connections) connection->Removing(names);
 }
 
 void RedisStore::GiveUpLate(absl::Time now) {

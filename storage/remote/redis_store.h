@@ -53,6 +53,8 @@ class RedisStore final : public RemoteStore {
   void Run();
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void GiveUpLate(absl::Time now);
+  // Puts of these names that are given up must not come to be there.
+  void TellOfRemovals(const Batch& batch) const;
   void Pump(Lane* lane, absl::Time now);
   bool HasRoom(const RedisConnection& connection, Bytes wanted) const;
   static void TakeUnsent(Lane* lane);

@@ -7,6 +7,7 @@
 #include "storage/remote/sealed_store.h"
 #include "tests/support/redis_server.h"
 #include "tests/unit/remote/asked.h"
+#include "tests/unit/remote/redis_keys.h"
 
 namespace kvist::remote {
 namespace {
@@ -63,21 +64,24 @@ TEST_CASE("SealedStore gives what was put under its name on another node, and no
 
   // Somebody writes to the store.
   server.Command({"COPY", other_key, key, "REPLACE"});
+  for (int part = 1; part <= 3; ++part)
+    server.Command({"COPY", PartKey(server, other_key, part), PartKey(server, key, part), "REPLACE"});
   CHECK(tier.Get(identity, room) == Verdict::kOther);
-  const auto changed_at = [&](const std::string& where, uint64_t at) {
+  const auto changed_at = [&](int part, uint64_t at) {
     REQUIRE(tier.Put(identity, body).ok());
+    const std::string where = part == 0 ? key : PartKey(server, key, part);
     server.Command({"SETRANGE", where, absl::StrCat(at), "\x01\xff\x03"});
     return tier.Get(identity, room);
   };
-  CHECK(changed_at(key, 0) == Verdict::kNoObject);  // the store's own prefix
-  CHECK(changed_at(key, 16) == Verdict::kNoObject);
-  CHECK(changed_at(key, 16 + 8) == Verdict::kVersion);
-  CHECK(changed_at(key, 16 + 20) == Verdict::kDamagedHeader);
-  CHECK(changed_at(key, 16 + 170) == Verdict::kForeign);
-  CHECK(changed_at(key, 16 + 192) == Verdict::kCorrupt);
-  CHECK(changed_at(key + ":2", 100) == Verdict::kCorrupt);
+  CHECK(changed_at(0, 0) == Verdict::kNoObject);  // the store's own prefix
+  CHECK(changed_at(0, 24) == Verdict::kNoObject);
+  CHECK(changed_at(0, 24 + 8) == Verdict::kVersion);
+  CHECK(changed_at(0, 24 + 20) == Verdict::kDamagedHeader);
+  CHECK(changed_at(0, 24 + 170) == Verdict::kForeign);
+  CHECK(changed_at(0, 24 + 192) == Verdict::kCorrupt);
+  CHECK(changed_at(2, 100) == Verdict::kCorrupt);
   REQUIRE(tier.Put(identity, body).ok());
-  server.Command({"DEL", key + ":3"});
+  server.Command({"DEL", PartKey(server, key, 3)});
   CHECK(tier.Get(identity, room) == Verdict::kTruncated);
   server.Command({"SET", key, "x"});
   CHECK(tier.Get(identity, room) == Verdict::kNoObject);

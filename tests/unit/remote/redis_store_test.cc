@@ -1,11 +1,14 @@
 #include "storage/remote/redis_store.h"
 
+#include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "tests/support/redis_server.h"
 #include "tests/unit/remote/asked.h"
+#include "tests/unit/remote/redis_keys.h"
 
 namespace kvist::remote {
 namespace {
@@ -52,6 +55,10 @@ TEST_CASE("RedisStore gives back what was put, of any length") {
     }
     if (size > 0) CHECK(GetFrom(store.get(), "object", size - 1).outcome.found == Found::kTooLong);
     before = std::max(before, size);
+    // Nothing is left of what lay there before, some time.
+    const std::string keys = absl::StrCat(":", std::max<size_t>(1, (size + kPart - 1) / kPart), "\r\n");
+    for (const absl::Time until = In(absl::Seconds(10)); server.Command({"DBSIZE"}) != keys;)
+      REQUIRE(MonotonicNow() < until);
   }
   CHECK(Ask(store.get(), Kind::kExists, {Named("object"), Named("other")})[0].found == Found::kYes);
   CHECK(Ask(store.get(), Kind::kExists, {Named("object"), Named("other")})[1].found == Found::kNo);
@@ -71,13 +78,13 @@ TEST_CASE("RedisStore takes nothing for an object that isn't a whole one") {
   const auto found = [&] { return GetFrom(store.get(), "object", body.size()).outcome; };
   REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
   SECTION("a part is missing") {
-    server.Command({"DEL", "kvist:{object}:1"});
+    server.Command({"DEL", PartKey(server, "kvist:{object}", 1)});
     CHECK(found().found == Found::kInParts);
   }
   SECTION("a part is shorter, or longer") {
-    server.Command({"SET", "kvist:{object}:2", "short"});
+    server.Command({"SET", PartKey(server, "kvist:{object}", 2), "short"});
     CHECK(found().found == Found::kInParts);
-    server.Command({"SET", "kvist:{object}:2", std::string(kPart + 1, 'x')});
+    server.Command({"SET", PartKey(server, "kvist:{object}", 2), std::string(kPart + 1, 'x')});
     CHECK(found().found == Found::kInParts);
   }
   SECTION("it was put in other parts") {
@@ -86,11 +93,11 @@ TEST_CASE("RedisStore takes nothing for an object that isn't a whole one") {
     CHECK(GetFrom(RedisStore::Create(options)->get(), "object", body.size()).outcome.found != Found::kYes);
   }
   SECTION("something else, of any length, or type") {
-    for (const size_t size : {0, 1, 15, 16, 24, 100}) {
+    for (const size_t size : {0, 1, 23, 24, 32, 100}) {
       server.Command({"SET", "kvist:{object}", std::string(size, 'x')});
       CHECK(found().found == Found::kNotOurs);
     }
-    server.Command({"SET", "kvist:{object}", std::string(kPart + 25, 'x')});
+    server.Command({"SET", "kvist:{object}", std::string(kPart + 33, 'x')});
     CHECK(found().found == Found::kTooLong);
     server.Command({"DEL", "kvist:{object}"});
     server.Command({"LPUSH", "kvist:{object}", "x"});
@@ -98,17 +105,53 @@ TEST_CASE("RedisStore takes nothing for an object that isn't a whole one") {
     CHECK(found().found == Found::kNotOurs);
   }
   SECTION("its first value is cut off anywhere in the head") {
-    for (int length = 0; length < 24; ++length) {
+    for (int length = 0; length < 32; ++length) {
       REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
       server.Command({"EVAL", "return redis.call('SET',KEYS[1],redis.call('GETRANGE',KEYS[1],0,ARGV[1]))", "1",
                       "kvist:{object}", absl::StrCat(length)});
-      CHECK(found().found == (length < 15 ? Found::kNotOurs : Found::kInParts));
+      CHECK(found().found == (length < 23 ? Found::kNotOurs : Found::kInParts));
     }
   }
   // And goes on.
   REQUIRE(Ask(store.get(), Kind::kRemove, {Named("object")})[0].status.ok());
   REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", head, body)})[0].status.ok());
   CHECK(found().found == Found::kYes);
+}
+
+TEST_CASE("RedisStore puts over what lies there at once: readers find the one or the other") {
+  test::RedisServer server;
+  const auto reader = *RedisStore::Create(OptionsOf(server));
+  const auto head = Pattern(8, 9);
+  const std::vector<std::vector<std::byte>> bodies{Pattern(5 * kPart, 1), Pattern(5 * kPart, 2), Pattern(2 * kPart + 7, 3),
+                                                   Pattern(100, 4)};
+  REQUIRE(Ask(reader.get(), Kind::kPut, {PutOf("object", head, bodies[0])})[0].status.ok());
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> writers;
+  for (size_t w = 0; w < 2; ++w) {
+    writers.emplace_back([&, w] {
+      const auto writer = *RedisStore::Create(OptionsOf(server));
+      for (size_t i = w; !ended; ++i) {
+        if (!Ask(writer.get(), Kind::kPut, {PutOf("object", head, bodies[i % bodies.size()])})[0].status.ok()) break;
+      }
+    });
+  }
+  int good = 0, between = 0;
+  for (const absl::Time until = In(absl::Seconds(2)); MonotonicNow() < until;) {
+    Read read = GetFrom(reader.get(), "object", bodies[0].size());
+    if (absl::IsUnavailable(read.outcome.status)) {  // it was put twice while it was read
+      ++between;
+      continue;
+    }
+    REQUIRE(read.outcome.status.ok());
+    REQUIRE(read.outcome.found == Found::kYes);
+    ++good;
+    read.body.resize(read.outcome.body.value);
+    REQUIRE(std::find(bodies.begin(), bodies.end(), read.body) != bodies.end());
+  }
+  ended = true;
+  for (std::thread& writer : writers) writer.join();
+  INFO(good << " read, " << between << " times between two puts");
+  CHECK(good > 10);
 }
 
 TEST_CASE("RedisStore logs in, and says when it may not") {
@@ -156,7 +199,7 @@ TEST_CASE("RedisStore's objects go away after their time when that is asked for"
   options.expire_after = absl::Minutes(1);
   const auto store = *RedisStore::Create(options);
   REQUIRE(Ask(store.get(), Kind::kPut, {PutOf("object", body, body)})[0].status.ok());
-  for (const std::string key : {"kvist:{object}", "kvist:{object}:1"}) {
+  for (const std::string& key : {std::string("kvist:{object}"), PartKey(server, "kvist:{object}", 1)}) {
     const std::string left = server.Command({"PTTL", key});
     CHECK((left > ":50000\r\n" && left <= ":60000\r\n" && left.size() == 8));
   }
