@@ -109,10 +109,6 @@ bool IsEmpty(const node::v1::SpaceFilter& space) {
   return space.digest().empty() && space.model().empty() && space.tenant().empty();
 }
 
-bool IsEmpty(const node::v1::Prompt& prompt) {
-  return prompt.tokens().empty() && prompt.keys().empty() && prompt.salt().empty() && prompt.lora().empty();
-}
-
 // Whether a node's space, of whose digest it says the first digits, fits.
 bool Fits(const node::v1::StatusReply::Space& space, const node::v1::SpaceFilter& filter) {
   const std::string wanted = absl::AsciiStrToLower(filter.digest());
@@ -245,14 +241,14 @@ absl::StatusOr<v1::JobsReply> Controller::Prefetch(const v1::PrefetchRequest& re
 }
 
 absl::StatusOr<v1::JobsReply> Controller::Clear(const v1::ClearRequest& request, absl::Time deadline) const {
-  const bool of_prompt = !IsEmpty(request.prompt()), of_spaces = !IsEmpty(request.space());
+  const bool of_prompt = request.has_prompt(), of_spaces = !IsEmpty(request.space());
   if (of_prompt) KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_RETURN_IF_ERROR(CheckFilter(request.space()));
   if (request.everything() && (of_prompt || of_spaces))
     return absl::InvalidArgumentError("everything: there is a prompt or a space, too; allowed: one of them");
   if (!request.everything() && !of_prompt && !of_spaces) {
     return absl::InvalidArgumentError(
-        "prompt: it is empty, and so is the space; to clear all that a node holds, say so by `everything`");
+        "prompt: there is none, and the space is empty; to clear all that a node holds, say so by `everything`");
   }
   KVIST_RETURN_IF_ERROR(CheckRequestName(request.request()));
   KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.OneOrAll("node", request.node()));

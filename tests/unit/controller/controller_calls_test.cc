@@ -219,9 +219,13 @@ TEST_CASE("Controller moves within a node, and says that nothing moves between t
 TEST_CASE("Controller clears what a filter fits, space by space, and nothing that nobody named") {
   Two two;
   v1::ClearRequest clear;
-  IsError(two.controller.Clear(clear, Later()).status(), absl::StatusCode::kInvalidArgument, "prompt: it is empty");
+  IsError(two.controller.Clear(clear, Later()).status(), absl::StatusCode::kInvalidArgument, "prompt: there is none");
   clear.mutable_space()->set_tenant("blue");
   clear.set_request("r");
+  clear.mutable_prompt();  // a tokenizer that made nothing of its text, say: not all that tenant has
+  IsError(two.controller.Clear(clear, Later()).status(), absl::StatusCode::kInvalidArgument, "prompt: it has neither");
+  CHECK(two.a.cleared().empty());
+  clear.clear_prompt();
   const auto blue = two.controller.Clear(clear, Later());
   REQUIRE(blue.ok());
   CHECK(blue->jobs_size() == 2);
