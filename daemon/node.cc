@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<rpc::JobStatus>> Node::Jobs(absl::Time deadline) {
   return Ask<std::vector<rpc::JobStatus>>(deadline, [this] {
     std::vector<rpc::JobStatus> jobs;
     const core::Core& core = reactor_.core();
-    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, RemoteName())); });
+    core.jobs().ForEach([&](const core::Job& job) { jobs.push_back(RowOf(job, RemoteName(), MonotonicNow())); });
     return jobs;
   });
 }
@@ -222,7 +222,7 @@ absl::StatusOr<rpc::JobStatus> Node::JobNow(core::JobId id) const {
     return absl::NotFoundError(
         absl::StrCat("no job ", id.value, " is listed: it never was, or ended before the last ", core::Jobs::kEndedKept));
   }
-  return RowOf(*job, RemoteName());
+  return RowOf(*job, RemoteName(), MonotonicNow());
 }
 
 std::vector<rpc::QuotaStatus> Node::QuotasNow() const {

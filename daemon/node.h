@@ -101,6 +101,9 @@ class Node final : public rpc::NodeControl {
   // Errors: NotFound  none fits. InvalidArgument  more than can be asked at once.
   absl::StatusOr<std::vector<FittingSpace>> Fitting(const rpc::SpaceFilter& filter, absl::Time deadline);
 
+  // Errors: InvalidArgument  it has more chunks in one of them than are looked at.
+  static absl::Status CheckLength(const rpc::Prompt& prompt, const std::vector<FittingSpace>& spaces);
+
   // Has `start`, which the reactor's thread runs, begin a job on the prompt in each space that fits.
   using StartJob = std::function<absl::StatusOr<core::JobId>(SpaceId space, const std::vector<ChunkKey>& keys)>;
   absl::StatusOr<rpc::PromptJobs> StartOnPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, StartJob start,

@@ -97,9 +97,21 @@ absl::StatusOr<std::vector<rpc::Found>> Node::Lookup(const rpc::SpaceFilter& fil
   return all;
 }
 
+// Whatever changes something for a prompt does it for all of it.
+absl::Status Node::CheckLength(const rpc::Prompt& prompt, const std::vector<FittingSpace>& spaces) {
+  for (const FittingSpace& space : spaces) {
+    if (prompt.tokens.size() / space.chunk_tokens <= rpc::Prompt::kChunksMax) continue;
+    return absl::InvalidArgumentError(absl::StrCat("prompt.tokens: ", prompt.tokens.size(), " tokens are more than ",
+                                                   rpc::Prompt::kChunksMax, " chunks of ", space.chunk_tokens, " in space ",
+                                                   space.digest.substr(0, rpc::kShownDigits)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt, const rpc::PinWish& wish,
                                       absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
+  KVIST_RETURN_IF_ERROR(CheckLength(prompt, spaces));
   rpc::Pinned pinned{.pins = {}, .spaces = spaces.size()};
   KeysBySize all_keys(prompt);
   for (const FittingSpace& space : spaces) {
@@ -126,12 +138,7 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
 absl::StatusOr<rpc::PromptJobs> Node::StartOnPrompt(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                                     StartJob start, absl::Time deadline) {
   KVIST_ASSIGN_OR_RETURN(const std::vector<FittingSpace> spaces, Fitting(filter, deadline));
-  for (const FittingSpace& space : spaces) {
-    if (prompt.tokens.size() / space.chunk_tokens <= rpc::Prompt::kChunksMax) continue;
-    return absl::InvalidArgumentError(absl::StrCat("prompt.tokens: ", prompt.tokens.size(), " tokens are more than ",
-                                                   rpc::Prompt::kChunksMax, " chunks of ", space.chunk_tokens, " in space ",
-                                                   space.digest.substr(0, rpc::kShownDigits)));
-  }
+  KVIST_RETURN_IF_ERROR(CheckLength(prompt, spaces));
   rpc::PromptJobs started{.jobs = {}, .spaces = spaces.size()};
   KeysBySize all_keys(prompt);
   for (const FittingSpace& space : spaces) {

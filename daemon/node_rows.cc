@@ -1,5 +1,7 @@
 #include "daemon/node_rows.h"
 
+#include <algorithm>
+
 #include "absl/strings/escaping.h"
 #include "storage/base/clock.h"
 
@@ -39,7 +41,7 @@ rpc::SessionStatus RowOf(const session::EngineSession& session) {
           .traffic = RowOf(session.traffic())};
 }
 
-rpc::JobStatus RowOf(const core::Job& job, const std::string& remote) {
+rpc::JobStatus RowOf(const core::Job& job, const std::string& remote, absl::Time now) {
   rpc::JobStatus row;
   row.id = job.id.value;
   switch (job.kind) {
@@ -62,6 +64,7 @@ rpc::JobStatus RowOf(const core::Job& job, const std::string& remote) {
   row.done = job.done;
   row.total = job.total;
   row.chunks = job.chunks;
+  if (job.began.has_value()) row.took = std::max(absl::ZeroDuration(), job.ended.value_or(now) - *job.began);
   row.request = job.request;
   row.resumed = job.resumed;
   row.bytes_after = job.bytes_after;

@@ -16,8 +16,8 @@ namespace kvist::daemon {
 std::string Hex(const SpaceDigest& digest);  // 64 digits
 rpc::Traffic RowOf(const session::Traffic& traffic);
 rpc::SessionStatus RowOf(const session::EngineSession& session);
-// `remote`: what the remote tier is called, as in an API's remote:NAME.
-rpc::JobStatus RowOf(const core::Job& job, const std::string& remote);
+// `remote`: what the remote tier is called, as in an API's remote:NAME. `now`: by the core's clock.
+rpc::JobStatus RowOf(const core::Job& job, const std::string& remote, absl::Time now);
 rpc::PinStatus RowOf(const core::PinRow& pin, const core::Core& core);
 
 }  // namespace kvist::daemon

@@ -39,6 +39,9 @@ v1::Job ToJob(const std::string& node, const node::v1::Job& job) {
   reply.set_trouble(job.trouble());
   reply.set_tier(job.tier());
   reply.set_resumed(job.resumed());
+  reply.set_seconds(job.seconds());
+  reply.set_bytes_per_second(job.bytes_per_second());
+  reply.set_seconds_left(job.seconds_left());
   return reply;
 }
 

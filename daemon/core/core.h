@@ -436,6 +436,7 @@ class Core {
   void GoOnWithJob(uint64_t until, Effects* out);
   // The others go in steps (prompt_jobs.h). One goes on until work() has come to `until`, and says how that ended.
   static bool InSteps(const Job& job) { return job.kind != JobKind::kClear || job.tier.has_value(); }
+  static bool Encodes(const Job& job) { return job.kind == JobKind::kCompress || job.kind == JobKind::kDecompress; }
   enum class Turn { kMore, kWaits, kAside, kDone };
   void GoOnWithPrompt(Job* job, uint64_t until, Effects* out);
   // Whether a job in steps may take its first: what a move goes through may be what the disk hasn't told of yet, and what goes on after a restart
@@ -447,6 +448,7 @@ class Core {
 
   Jobs jobs_;
   std::map<JobId, PromptJob> prompt_jobs_;          // that run
+  std::optional<JobId> recoding_;                   // the one that encodes now
   bool job_waits_ = false;                          // the current one does, for an event
   std::optional<absl::Time> remote_awaited_until_;  // by one that goes on after a restart, and by those after it
   std::vector<ChunkIndex> let_go_;                  // that an ended one has kept
@@ -506,7 +508,8 @@ class Core {
   // ---- recoding.cc
   void On(const RecodeAsked& event, Effects* out);
   void On(const Recoded& event, Effects* out);
-  static Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
+  Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
+  void NextRecoding();  // may begin
 
   // ---- slices.cc: what Ticks go on with, until work() has come to `until` or there is nothing left to do
   void On(const Tick& event, Effects* out);

@@ -26,11 +26,12 @@ void Jobs::Keep(JobId id, uint8_t tiers) {
   if (Job* const job = Running(id); job != nullptr) job->unkept = static_cast<uint8_t>(job->unkept & ~tiers);
 }
 
-const Job* Jobs::End(JobId id, JobState how) {
+const Job* Jobs::End(JobId id, JobState how, absl::Time now) {
   KVIST_CHECK(how != JobState::kRunning);
   const auto job = std::find_if(running_.begin(), running_.end(), [id](const Job& j) { return j.id == id; });
   if (job == running_.end()) return nullptr;
   job->state = how;
+  job->ended = now;
   Job ended = std::move(*job);
   running_.erase(job);
   Remember(std::move(ended));

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"
 
@@ -35,10 +36,12 @@ struct Job {
   // The space's; there also when an earlier core has ended the job, and this one doesn't know the space.
   std::optional<SpaceDigest> digest = {};
   bool resumed = false;  // it was asked for of an earlier core, which ended before it
-  bool aside = false;    // it waits for the remote store, so others have their turn
+  bool aside = false;    // it waits for the remote store, or what works there, so others have their turn
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
+  std::optional<absl::Time> began = {},
+                            ended = {};  // its first turn, and its end; absent also of one that an earlier core has ended
   uint8_t unkept = 0;   // tiers, a bit each, from which what it does may still come back; it doesn't end before
   uint8_t lost = 0;     // tiers that couldn't make it durable: it ends cancelled, and a later daemon is to do it again
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends
@@ -88,7 +91,7 @@ class Jobs {
   // What the running job does survives the daemon in these tiers.
   void Keep(JobId id, uint8_t tiers);
   // Ends a running job, and returns it; null when no such job runs.
-  const Job* End(JobId id, JobState how);
+  const Job* End(JobId id, JobState how, absl::Time now);
 
   // Lists a job that has ended elsewhere. Its id must be new.
   void Remember(Job ended);
@@ -104,6 +107,11 @@ class Jobs {
     for (const std::deque<Job>* jobs : {&ended_, &running_}) {
       for (const Job& job : *jobs) f(job);
     }
+  }
+  // Those that run, in the order in which they get their turn.
+  template <class F>
+  void ForEachRunning(F f) {
+    for (Job& job : running_) f(&job);
   }
 
  private:

@@ -19,9 +19,20 @@ void Core::On(const RecodeAsked& event, Effects*) {
   StartJob(std::move(job));
 }
 
+// Others have their turn meanwhile, for it may take hours; but not another one that encodes: what the later one does is to last.
 Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
-  if (!std::exchange(of->recoding, true)) out->push_back(RecodeStarted{job->id, *job->space, of->keys, of->method});
-  return of->recoded ? Turn::kDone : Turn::kWaits;
+  if (of->recoded) return Turn::kDone;
+  if (!recoding_.has_value()) {
+    recoding_ = job->id;
+    of->recoding = true;
+    out->push_back(RecodeStarted{job->id, *job->space, of->keys, of->method});
+  }
+  return Turn::kAside;
+}
+
+void Core::NextRecoding() {
+  recoding_.reset();
+  jobs_.ForEachRunning([](Job* job) { job->aside = job->aside && !Encodes(*job); });
 }
 
 void Core::On(const Recoded& event, Effects*) {
@@ -37,6 +48,7 @@ void Core::On(const Recoded& event, Effects*) {
   job->relative_error = event.relative_error;
   job->trouble = std::string(event.status.message());
   of->second.recoded = event.ended;
+  if (event.ended) job->aside = false;
 }
 
 }  // namespace kvist::core

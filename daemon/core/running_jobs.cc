@@ -13,7 +13,7 @@ namespace kvist::core {
 void Core::On(const ClearAsked& event, Effects* out) {
   if (event.space.has_value() && !spaces_.Has(*event.space)) {
     StartJob(JobOf(event, JobKind::kClear));
-    jobs_.End(event.job, JobState::kDone);  // listed all the same: whoever asked may look for it
+    jobs_.End(event.job, JobState::kDone, now_);  // listed all the same: whoever asked may look for it
     out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
   }
@@ -71,12 +71,11 @@ bool Core::JobWork() const {
 }
 
 bool Core::MayBegin(const Job& job, PromptJob* of) {
-  const bool recode = job.kind == JobKind::kCompress || job.kind == JobKind::kDecompress;
   const bool move = job.kind == JobKind::kMove || job.kind == JobKind::kPrefetch;
   const auto uses = [&](Tier tier) { return move && (of->move.from == tier || of->move.to == tier); };
   if (of->begun) return true;
   if (uses(Tier::kSsd) && options_.disk.has_value() && !all_told_) return false;
-  if (job.resumed && (recode || uses(Tier::kRemote)) && !reachable_) {
+  if (job.resumed && (Encodes(job) || uses(Tier::kRemote)) && !reachable_) {
     if (!remote_awaited_until_.has_value()) remote_awaited_until_ = now_ + options_.remote->awaited;
     if (AwaitsRemote()) return false;
   }
@@ -85,19 +84,19 @@ bool Core::MayBegin(const Job& job, PromptJob* of) {
 
 void Core::GoOnWithJob(uint64_t until, Effects* out) {
   Job* job = jobs_.current();
+  if (!job->began.has_value()) job->began = now_;
   if (InSteps(*job)) return GoOnWithPrompt(job, until, out);
   Clear(job, until);
   if (job->done < job->total || !job->kept() || !placement_.rest().empty()) return;
-  const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled);
+  const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled, now_);
   out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
 }
 
 void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
-  const bool recode = job->kind == JobKind::kCompress || job->kind == JobKind::kDecompress;
   job_waits_ = !MayBegin(*job, &of);
   if (job_waits_) return;
-  const Turn turn = recode                               ? GoOnRecoding(job, &of, out)
+  const Turn turn = Encodes(*job)                        ? GoOnRecoding(job, &of, out)
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
                     : of.move.from == Tier::kRemote      ? GoOnReadingRemote(job, &of, until, out)
@@ -108,7 +107,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   job_waits_ = turn == Turn::kWaits;
   job->aside = turn == Turn::kAside;
   if (turn != Turn::kDone) return;
-  const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled);
+  const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled, now_);
   ForgetPromptJob(ended->id);
   out->push_back(JobEnded{ended->id, ended->state, ended->chunks});
 }
@@ -117,7 +116,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
 
 void Core::On(const JobCancelAsked& event, Effects* out) {
   if (Job* const running = jobs_.Running(event.job); running != nullptr) running->lost = 0;
-  const Job* job = jobs_.End(event.job, JobState::kCancelled);
+  const Job* job = jobs_.End(event.job, JobState::kCancelled, now_);
   if (job == nullptr) return;
   const auto prompt = prompt_jobs_.find(event.job);
   if (prompt != prompt_jobs_.end() && prompt->second.recoding) out->push_back(RecodeStopped{event.job});
@@ -136,6 +135,7 @@ void Core::ForgetPromptJob(JobId id) {
     chunks_.Charge(job->second.keys.size());
     for (const ChunkKey& key : job->second.keys) remote_names_.ClearEnded({*ended->space, key});
   }
+  if (recoding_ == id) NextRecoding();
   if (job->second.of_tier) arrivals_.WatchNoLonger();
   prompt_jobs_.erase(job);
 }

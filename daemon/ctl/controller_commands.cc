@@ -76,6 +76,9 @@ node::v1::Job SumOf(const api::JobsReply& jobs) {
     sum.set_done(sum.done() + jobs.jobs(i).done());
     sum.set_total(sum.total() + jobs.jobs(i).total());
     sum.set_chunks(sum.chunks() + jobs.jobs(i).chunks());
+    sum.set_bytes(sum.bytes() + jobs.jobs(i).bytes());
+    sum.set_bytes_per_second(sum.bytes_per_second() + jobs.jobs(i).bytes_per_second());
+    sum.set_seconds_left(std::max(sum.seconds_left(), jobs.jobs(i).seconds_left()));
   }
   return sum;
 }
@@ -216,7 +219,7 @@ ExitCode ControllerSession::WatchAll(ControllerClient& controller, api::JobsRepl
       const node::v1::Job sum = SumOf(*jobs);
       progress->Show(
           jobs->jobs_size() == 1 ? absl::StrCat("job ", jobs->jobs(0).id()) : absl::StrCat(jobs->jobs_size(), " jobs"),
-          sum.kind(), ShareDone(sum), Achieved(sum));
+          sum.kind(), ShareDone(sum), Achieved(sum) + PaceOf(sum));
     }
     bool goes_on = true;
     if (terminal_.wait) {
@@ -253,7 +256,7 @@ ExitCode ControllerSession::Watch(ControllerClient& controller, api::Job* job) {
     }
     *job = *std::move(now);
     if (const node::v1::Job own = AtItsNode(*job); progress.has_value() && own.state() == "running")
-      progress->Show(absl::StrCat("job ", id), own.kind(), ShareDone(own), Achieved(own));
+      progress->Show(absl::StrCat("job ", id), own.kind(), ShareDone(own), Achieved(own) + PaceOf(own));
     std::string said = ToJsonLine(*job);
     if (json() && said != last) terminal_.out << said << std::flush;
     last = std::move(said);

@@ -24,6 +24,14 @@ std::string Achieved(const node::v1::Job& job) {
                       HumanCount(job.chunks()), job.chunks() == 1 ? " chunk" : " chunks");
 }
 
+std::string PaceOf(const node::v1::Job& job) {
+  std::string text;
+  if (job.state() != "running") return text;
+  if (job.bytes() > 0) absl::StrAppend(&text, ", ", HumanBytes({job.bytes()}), " at ", HumanRate(job.bytes_per_second()));
+  if (job.seconds_left() > 0) absl::StrAppend(&text, ", ", HumanDuration(absl::Seconds(job.seconds_left())), " left");
+  return text;
+}
+
 std::string StateOf(const node::v1::Job& job) {
   return absl::StrCat(Printable(job.state()), job.resumed() ? ", resumed" : "");
 }
@@ -38,7 +46,7 @@ JobProgress::~JobProgress() {
 void JobProgress::Show(const node::v1::Job& job) {
   if (!bar_ && job.state() != "running") return;
   const std::string waits = job.trouble().empty() ? "" : absl::StrCat("; ", Printable(job.trouble()));
-  Show(absl::StrCat("job ", job.id()), job.kind(), ShareDone(job), Achieved(job) + waits);
+  Show(absl::StrCat("job ", job.id()), job.kind(), ShareDone(job), Achieved(job) + PaceOf(job) + waits);
 }
 
 void JobProgress::Show(const std::string& name, const std::string& kind, double share, const std::string& achieved) {

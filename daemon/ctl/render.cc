@@ -291,10 +291,12 @@ std::string ToTable(const node::v1::Job& job, size_t) {
     const std::string where = job.tier().empty() ? "" : absl::StrCat(" in ", Printable(job.tier()));
     return absl::StrCat("cleared ", Plural(job.chunks(), "chunk"), where, OthersOf(job), "\n");
   }
-  return absl::StrCat("job ", job.id(), ", ", Printable(job.kind()), ": ", StateOf(job), ", ", Achieved(job), OthersOf(job),
-                      IsClear(job) && job.tier().empty() && job.state() == "cancelled"
-                          ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
-                          : "\n");
+  return absl::StrCat(
+      "job ", job.id(), ", ", Printable(job.kind()), ": ", StateOf(job), ", ", Achieved(job), OthersOf(job),
+      job.seconds_left() > 0 ? absl::StrCat(", ", HumanDuration(absl::Seconds(job.seconds_left())), " left") : "",
+      IsClear(job) && job.tier().empty() && job.state() == "cancelled"
+          ? "; the others stay hidden, and go when their room is needed or with the next clear\n"
+          : "\n");
 }
 
 std::string ToTable(const node::v1::ListJobsReply& jobs, size_t columns) {

@@ -75,6 +75,9 @@ node::v1::Job AtItsNode(const controller::v1::Job& job) {
   own.set_trouble(job.trouble());
   own.set_tier(job.tier());
   own.set_resumed(job.resumed());
+  own.set_seconds(job.seconds());
+  own.set_bytes_per_second(job.bytes_per_second());
+  own.set_seconds_left(job.seconds_left());
   return own;
 }
 

@@ -111,6 +111,7 @@ class NodeService final : public node::v1::Node::Service {
     for (absl::Duration pause = kFirstLook;; pause = std::min(2 * pause, kLook)) {
       absl::StatusOr<JobStatus> job = control_->Job(request->id(), std::min(deadline, MonotonicNow() + kQuestionTime));
       if (!job.ok()) return ToGrpc(job.status());
+      if (last.has_value()) last->took = job->took;  // that alone is no progress
       if (last != *job && !writer->Write(ToReply(*job))) return grpc::Status::CANCELLED;
       if (!job->running()) return grpc::Status::OK;
       last = *std::move(job);

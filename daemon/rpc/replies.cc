@@ -264,6 +264,11 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_trouble(Text(job.trouble));
   reply.set_tier(Text(job.tier));
   reply.set_resumed(job.resumed);
+  const double seconds = absl::ToDoubleSeconds(job.took);
+  reply.set_seconds(seconds);
+  if (seconds > 0) reply.set_bytes_per_second(static_cast<double>(job.bytes.value) / seconds);
+  if (job.running() && job.done > 0 && job.total > job.done)
+    reply.set_seconds_left(seconds * static_cast<double>(job.total - job.done) / static_cast<double>(job.done));
   return reply;
 }
 

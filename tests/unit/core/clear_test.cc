@@ -183,15 +183,15 @@ TEST_CASE("Jobs lists what runs and what ended last, and finds a request's") {
   REQUIRE(jobs.OfRequest("request 3")->id == JobId{3});
   REQUIRE(jobs.OfRequest("request 4") == nullptr);
   REQUIRE(jobs.OfRequest("") == nullptr);
-  REQUIRE(jobs.End(JobId{3}, JobState::kCancelled)->state == JobState::kCancelled);
-  REQUIRE(jobs.End(JobId{3}, JobState::kDone) == nullptr);
+  REQUIRE(jobs.End(JobId{3}, JobState::kCancelled, {})->state == JobState::kCancelled);
+  REQUIRE(jobs.End(JobId{3}, JobState::kDone, {}) == nullptr);
   REQUIRE(jobs.OfRequest("request 3")->state == JobState::kCancelled);
   REQUIRE(jobs.current()->id == JobId{1});
 
   uint64_t next = 1000;
   for (size_t i = 0; i < Jobs::kEndedKept; ++i) {
     const JobId id = jobs.current()->id;
-    jobs.End(id, JobState::kDone);
+    jobs.End(id, JobState::kDone, {});
     jobs.Start({.id = JobId{++next}});
   }
   REQUIRE(jobs.Find(JobId{3}) == nullptr);  // so many have ended since

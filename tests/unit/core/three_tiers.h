@@ -100,6 +100,7 @@ class ThreeTiers {
   uint64_t asks = 0, in_vain = 0;  // how often the store was asked; so often something of the space is forgotten meanwhile
   std::deque<WriteFinished> writes;
   std::deque<ReadStarted> reads;
+  std::vector<JobId> recodings;  // that were begun or stopped, in that order
   uint64_t tags = 1000, jobs = 0;
 
  private:
@@ -116,6 +117,8 @@ class ThreeTiers {
       Do(finished);
     }
   }
+  void Carry(RecodeStarted& recode) { recodings.push_back(recode.job); }
+  void Carry(RecodeStopped& stopped) { recodings.push_back(stopped.job); }
   void Carry(ReadStarted& read) { reads.push_back(std::move(read)); }
   void Carry(ChunksHidden& hidden) {
     for (const ChunksHidden::Chunk& chunk : hidden.chunks) rows.erase(chunk.key);

@@ -313,7 +313,10 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
                                                             {"relative_error", 0.0},
                                                             {"trouble", ""},
                                                             {"tier", ""},
-                                                            {"resumed", false}});
+                                                            {"resumed", false},
+                                                            {"seconds", 0.0},
+                                                            {"bytes_per_second", 0.0},
+                                                            {"seconds_left", 0.0}});
   CHECK(served.node.cleared().back() == FakeNode::kSpaceA);
 
   const Outcome asked = Ctl({"clear", "--tier", "ssd", "--socket", served.socket}, "y");
