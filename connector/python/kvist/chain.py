@@ -19,6 +19,16 @@ def as_u32(numbers: Iterable[int]) -> array:
     return array("I", numbers)
 
 
+def can_be_bound(text: str | None) -> bool:
+    """Whether a key can hold it: C ends a text at NUL, and a lone surrogate has no bytes."""
+    if not text:
+        return True
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
+
+
 class Chain:
     """The chunk keys of one request, extended as tokens come. Used by one thread at a time.
 

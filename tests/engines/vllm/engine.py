@@ -14,6 +14,7 @@ import dataclasses
 import pickle
 import time
 import types
+import zlib
 
 import numpy as np
 import settings
@@ -320,10 +321,13 @@ class Engine:
         skip_reading: bool | None = None,
         request_id: str | None = None,
         priority: int = 0,
+        lora: LoRARequest | None = None,
+        kv_transfer_params: object = None,
     ) -> str:
         self._numbers += 1
         request_id = request_id or f"r{self._numbers}"
-        lora = LoRARequest(identity.lora, abs(hash(identity.lora)) % 1000 + 1, "/nowhere") if identity.lora else None
+        if identity.lora:
+            lora = LoRARequest(identity.lora, zlib.crc32(identity.lora.encode()) + 1, "/nowhere")
         features = [
             MultiModalFeatureSpec(
                 data=None, modality="image", identifier=i, mm_position=PlaceholderRange(offset=first, length=count)
@@ -341,6 +345,7 @@ class Engine:
             block_hasher=self.hasher,
             priority=priority,
         )
+        request.kv_transfer_params = kv_transfer_params
         self.requests[request_id] = request
         self.names[request_id] = Names(identity)
         self.scheduler.add_request(request)

@@ -73,5 +73,6 @@ def open_session(
         socket=settings.socket,
         deadline_s=settings.deadline_s,
         connect_timeout_s=settings.connect_timeout_s,
+        ask_again=True,  # what kvistd refuses today it may take when it has been upgraded
     )
     return Pages(client, deadline_s=settings.deadline_s, lookup_s=settings.lookup_s)

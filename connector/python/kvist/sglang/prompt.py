@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from kvist.chain import Chain
+from kvist.chain import Chain, can_be_bound
 
 
 def has_keys(req: Any) -> bool:
@@ -18,19 +18,9 @@ def has_keys(req: Any) -> bool:
         and req.dllm_config is None
         and req.beam_group is None
         and (req.session is None or not req.session.streaming)
-        and _can_be_bound(req.cache_salt)
-        and _can_be_bound(req.extra_key)
+        and can_be_bound(req.cache_salt)
+        and can_be_bound(req.extra_key)
     )
-
-
-def _can_be_bound(text: str | None) -> bool:
-    """C ends a text at NUL, and a lone surrogate has no bytes."""
-    if not text:
-        return True
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 class Prompt:

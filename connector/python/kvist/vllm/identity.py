@@ -47,12 +47,24 @@ def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
     return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {isa}"[:255]
 
 
-def lora(request: LoRARequest | None) -> str:
-    """The adapter's name and revision. Its files' sizes and times stand for the latter: an adapter can be loaded anew in its place."""
-    if request is None:
-        return ""
-    try:
-        revision = files(request.lora_path)
-    except OSError:
-        revision = ""  # in no directory: of a hub
-    return f"{len(request.lora_name)}:{request.lora_name}{len(request.lora_path)}:{request.lora_path}{revision}"
+class Adapters:
+    """LoRA adapters by name and revision. Their files' sizes and times stand for the latter: another one can be put in an adapter's place.
+
+    vLLM loads an adapter when a request names it first, and perhaps again when it has had no room for it; by what its files were at
+    each it can't be told. So an adapter whose files have changed since its number was seen first is no name for KV: None.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}
+
+    def name_of(self, request: LoRARequest | None) -> str | None:
+        if request is None:
+            return ""
+        try:
+            revision = files(request.lora_path)
+        except OSError:
+            revision = ""  # in no directory: of a hub
+        name = f"{len(request.lora_name)}:{request.lora_name}{len(request.lora_path)}:{request.lora_path}{revision}"
+        if getattr(request, "load_inplace", False):  # vLLM loads it anew for this request
+            self._seen[request.lora_int_id] = name
+        return name if self._seen.setdefault(request.lora_int_id, name) == name else None

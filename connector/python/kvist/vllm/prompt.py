@@ -4,7 +4,6 @@ from vllm.v1.request import Request
 
 import kvist
 from kvist.chain import as_u32
-from kvist.vllm import identity
 
 
 class Prompt:
@@ -12,11 +11,11 @@ class Prompt:
 
     __slots__ = ("_chain", "_chunk_tokens", "_features", "_hashed", "_request")
 
-    def __init__(self, request: Request, chunk_tokens: int, generation: str) -> None:
-        """`generation`: "" or, since the cache was reset, what tells this engine's chunks from all that were stored before."""
+    def __init__(self, request: Request, chunk_tokens: int, lora: str, generation: str) -> None:
+        """`lora`: the adapter's name (`identity.Adapters`). `generation`: "" or, since the cache was reset, what tells this engine's chunks from all that were stored before."""
         self._request = request
         self._chunk_tokens = chunk_tokens
-        self._chain = kvist.Chain(chunk_tokens, salt=request.cache_salt or "", lora=identity.lora(request.lora_request))
+        self._chain = kvist.Chain(chunk_tokens, salt=request.cache_salt or "", lora=lora)
         if generation:
             self._chain.bind(f"generation {generation}".encode())
         self._hashed = 0

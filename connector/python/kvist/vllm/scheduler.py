@@ -34,6 +34,8 @@ from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request, RequestStatus
 
 import kvist
+from kvist.chain import can_be_bound
+from kvist.vllm import identity
 from kvist.vllm.groups import EngineGroup, Tables
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report
 from kvist.vllm.prompt import Prompt
@@ -95,6 +97,7 @@ class SchedulerSide:
         self._late_answers = 0  # in a row
         self._hung_until = 0.0
         self._generation = ""
+        self._adapters = identity.Adapters()
         self.counters = Counters()
 
     # ---- set-up ----
@@ -142,10 +145,14 @@ class SchedulerSide:
             self._client is None
             or request.resumable
             or request.prompt_embeds is not None
-            or "\0" in (request.cache_salt or "")
+            or not can_be_bound(request.cache_salt)
+            or not all(can_be_bound(feature.identifier) for feature in request.mm_features)
         ):
             return
-        prompt = Prompt(request, self._chunk_tokens, self._generation)
+        lora = self._adapters.name_of(request.lora_request)
+        if lora is None or not can_be_bound(lora):
+            return
+        prompt = Prompt(request, self._chunk_tokens, lora, self._generation)
         tracked = self._requests[request.request_id] = Tracked(request, prompt, self._chunk_tokens)
         self._ask(tracked)
 
@@ -433,13 +440,16 @@ class SchedulerSide:
 
     def _hint(self, tracked: Tracked, request: Request) -> None:
         """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""
-        told: Any = (request.kv_transfer_params or {}).get("kvist") or {}
+        params: Any = request.kv_transfer_params  # whatever a client has sent
+        told = params.get("kvist") if isinstance(params, dict) else None
+        told = {} if told is None else told
         stop = _STOPPED.get(request.status, kvist.StopReason.UNKNOWN)
         try:
             reuse = kvist.ExpectedReuse[str(told.get("expected_reuse", "unknown")).upper()]
             stop = kvist.StopReason[str(told["stop_reason"]).upper()] if "stop_reason" in told else stop
         except (KeyError, AttributeError):
-            logger.warning_once("kv_transfer_params.kvist holds a hint that kvist doesn't know: %s", told)
+            # Without the client's words: it could fill the log with them.
+            logger.warning_once("the kv_transfer_params.kvist of a request is no hint that kvist knows; examples/vllm has them")
             return
         keys = tracked.prompt.keys(tracked.stored_first, tracked.next_store)
         self._client.hint(keys, session_ended=bool(told.get("session_ended")), expected_reuse=reuse, stop_reason=stop)

@@ -162,6 +162,11 @@ class WorkerSide:
         """Waits until the layer's pages are there in all loads inside this step; those that fail are told at the step's end."""
         if not self._inside:
             return
+        if name not in self._layers:
+            # One that has no KV of its own and reads another one's: which, only vLLM's runner knows.
+            for all_of in set(self._layers):
+                self.wait_for_layer(all_of)
+            return
         group, layers = self._layers[name]
         for load in self._inside:
             if load.failed or not load.ops[group]:
