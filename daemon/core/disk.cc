@@ -95,7 +95,7 @@ void Core::On(const WriteFinished& event, Effects* out) {
   chunks_.Charge(1 + event.places.size());
   if (event.status.ok()) {
     ++(moved ? counters_.chunks_moved : counters_.chunks_written);
-    ages_.Wrote(bytes);
+    if (ages_.Wrote(bytes)) pins_used_to_ = 0;
     if (!ages_.Lately(chunk.disk_use, chunk.stop_reason)) chunk.disk_use = ages_.before();
     no_room_ = false;
     if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);

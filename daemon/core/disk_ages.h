@@ -18,11 +18,13 @@ class DiskAges {
  public:
   explicit DiskAges(Bytes capacity) : period_(capacity / 12) {}
 
-  void Wrote(Bytes bytes) {
+  // Whether a new period begins with that.
+  bool Wrote(Bytes bytes) {
     written_ += bytes;
-    if (written_ < period_) return;
+    if (written_ < period_) return false;
     written_ = {};
     now_ = (now_ + 1) % kPeriods;
+    return true;
   }
   uint8_t now() const { return now_; }
   // Not lately, but as late as that: of what is found at the start, or written long after its last use, that is all that is known. When its turn

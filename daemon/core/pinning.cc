@@ -43,6 +43,7 @@ absl::StatusOr<uint32_t> Core::PinPosition(SpaceId space, std::string owner, std
           .until = wish.until,
           .kept = std::move(needed.kept)};
   Keep(pin.kept);
+  UseOnDisk(pin.kept);
   if (known != nullptr) {  // more of it is there now, or some of it was lost and stored again; or it is to last otherwise
     Pin before = pins_.Take(space, tenant, name);
     if (!over) {

@@ -1,6 +1,8 @@
 // What the core does a slice at a time, by the clock: jobs, and the end of what is over.
 
 #include <algorithm>
+#include <optional>
+#include <span>
 
 #include "daemon/core/core.h"
 
@@ -66,6 +68,26 @@ void Core::EndWhatIsOver(uint64_t until, Effects* out) {
   }
   for (; more() && arrivals_.has_leftovers(); arrivals_.DropLeftover()) chunks_.Charge(1);
   ForgetCleared(until);
+  UsePinned(until);
+}
+
+// What is pinned counts as used in each period anew: when its room on disk is wanted it is written again.
+void Core::UsePinned(uint64_t until) {
+  while (chunks_.work() < until && pins_used_to_.has_value()) {
+    const Pins::Page page = pins_.After(*pins_used_to_, 1);
+    chunks_.Charge(1);
+    for (const auto& [space, named] : page.pins) UseOnDisk(named->second.kept);
+    pins_used_to_ = page.next == 0 ? std::nullopt : std::optional(page.next);
+  }
+}
+
+void Core::UseOnDisk(std::span<const ChunkIndex> kept) {
+  for (const ChunkIndex last : kept) {
+    for (ChunkIndex i = last; i != kNoChunk; i = chunks_[i].parent) {
+      chunks_.Charge(1);
+      chunks_[i].disk_use = ages_.now();
+    }
+  }
 }
 
 // Half stores that were left to be ended, those that are late, and those of dead ranks.

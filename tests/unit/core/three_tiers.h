@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <deque>
+#include <map>
 #include <set>
 #include <span>
 #include <utility>
@@ -87,12 +88,20 @@ class ThreeTiers {
   }
   // The store has them no longer, and the core knows.
   void ForgetStore(const std::vector<ChunkKey>& keys) { Clear(Tier::kRemote, keys, /*of_space=*/false); }
+  // Their places on disk are wanted back.
+  void Reclaim(const std::vector<ChunkKey>& keys) {
+    PlacesWanted wanted;
+    for (const ChunkKey& key : keys) wanted.records.push_back({SpaceId{0}, GroupId{}, key, places.at(key)});
+    Do(wanted);
+    while (!reads.empty()) EndReads();
+  }
   // What a lookup finds here, without the store's word.
   uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
 
   CoreFixture f;
   SessionId worker;
   std::set<ChunkKey> rows, store;  // of the disk; of the store
+  std::map<ChunkKey, DiskPlace> places;  // of what was written there last
   std::set<ChunkKey> left;         // of the rows: those of which the core doesn't know any more
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
@@ -110,7 +119,10 @@ class ThreeTiers {
   void Carry(WriteStarted& write) {
     (write.to == Tier::kSsd ? rows : store).insert(write.key);
     WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
-    if (write.to == Tier::kSsd) finished.places.push_back({1, ++units_});
+    if (write.to == Tier::kSsd) {
+      finished.places.push_back({1, ++units_});
+      places[write.key] = finished.places[0];
+    }
     if (hold_writes) {
       writes.push_back(finished);
     } else {
