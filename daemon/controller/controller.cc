@@ -168,25 +168,35 @@ absl::StatusOr<v1::LookupReply> Controller::Lookup(const v1::LookupRequest& requ
   KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.Those("nodes", request.nodes()));
   std::vector<std::optional<Following::Known>> known(nodes.size());
-  if (following_ != nullptr && !request.ask_nodes()) {
+  const bool by_directory = following_ != nullptr && !request.ask_nodes();
+  const absl::Time now = MonotonicNow();
+  absl::Time until = NodeDeadline(deadline);
+  const bool patient = by_directory && until >= now + SilentNodes::kWait;  // enough to say of a node that it is silent
+  if (by_directory) {
+    until = std::min(until, now + SilentNodes::kWait);
     KVIST_ASSIGN_OR_RETURN(const rpc::SpaceFilter filter, rpc::ReadFilter(request.space()));
     KVIST_ASSIGN_OR_RETURN(const rpc::Prompt prompt, rpc::ReadPrompt(request.prompt()));
     known = following_->Lookup(nodes, filter, prompt);
   }
-  std::vector<const NamedNode*> unknown;
+  std::vector<bool> left_alone(nodes.size());
+  std::vector<const NamedNode*> asked;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (!known[i].has_value()) unknown.push_back(nodes[i]);
+    left_alone[i] = !known[i].has_value() && by_directory && silent_.Has(nodes[i], now);
+    if (!known[i].has_value() && !left_alone[i]) asked.push_back(nodes[i]);
   }
   std::vector<absl::StatusOr<node::v1::LookupReply>> answers;
-  if (!unknown.empty()) {
-    answers =
-        AskAll(SameOf(unknown, OnPromptOf<node::v1::LookupRequest>(request)), &NodeApi::Lookup, NodeDeadline(deadline));
+  if (!asked.empty()) answers = AskAll(SameOf(asked, OnPromptOf<node::v1::LookupRequest>(request)), &NodeApi::Lookup, until);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    if (patient && absl::IsDeadlineExceeded(answers[i].status())) silent_.Add(asked[i], MonotonicNow());
   }
   v1::LookupReply reply;
   auto answer = answers.begin();
   for (size_t i = 0; i < nodes.size(); ++i) {
     const absl::StatusOr<node::v1::LookupReply> found =
-        known[i].has_value() ? ToAnswer(known[i]->spaces) : std::move(*answer++);
+        known[i].has_value() ? ToAnswer(known[i]->spaces)
+        : left_alone[i]
+            ? absl::UnavailableError("it tells nothing, and didn't answer the last lookup; soon it is asked again")
+            : std::move(*answer++);
     v1::Outcome& outcome = *reply.add_nodes();
     outcome = ToOutcome(nodes[i]->name, found.status());
     if (known[i].has_value()) {

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "daemon/controller/following.h"
 #include "daemon/controller/nodes.h"
+#include "daemon/controller/silent_nodes.h"
 #include "proto/controller.pb.h"
 
 namespace kvist::controller {
@@ -59,6 +60,7 @@ class Controller {
 
   const Nodes nodes_;
   std::unique_ptr<Following> following_;  // none: no node can be followed
+  mutable SilentNodes silent_;            // of those that are followed
   std::atomic<int> watchers_{0};
 };
 

@@ -311,14 +311,14 @@ struct Mixed {
   ToldNode* far = nullptr;
   Controller controller{Made(), One::Quick()};
 
-  v1::LookupReply Lookup(bool ask_nodes = false) const {
+  v1::LookupReply Lookup(bool ask_nodes = false, absl::Duration time = absl::Milliseconds(200)) const {
     v1::LookupRequest request;
     request.set_ask_nodes(ask_nodes);
     for (uint64_t n = 0; n < 6; ++n) {
       const ChunkKey key = KeyOf(n);
       request.mutable_prompt()->add_keys(key.bytes.data(), key.bytes.size());
     }
-    return *controller.Lookup(request, MonotonicNow() + absl::Milliseconds(200));
+    return *controller.Lookup(request, MonotonicNow() + time);
   }
   Nodes Made() {
     std::vector<NamedNode> nodes;
@@ -363,6 +363,27 @@ TEST_CASE("A lookup asks only the nodes that it must, and says which it hasn't")
   const absl::StatusOr<v1::LookupReply> none = mixed.controller.Lookup(other, MonotonicNow() + absl::Seconds(60));
   CHECK(none->nodes(0).code() == static_cast<int>(absl::StatusCode::kNotFound));
   CHECK(none->nodes(0).by_directory());
+}
+
+TEST_CASE("A node that tells nothing and doesn't answer is left alone by the next lookups, until it tells") {
+  Mixed mixed;
+  const auto line = mixed.far->Connected(0).line;
+  const auto code = [&](absl::Duration time) { return mixed.Lookup(/*ask_nodes=*/false, time).nodes(1).code(); };
+  // Those that have no time for its answer say nothing of it.
+  for (int i = 0; i < 3; ++i) CHECK(code(absl::Milliseconds(50)) == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  const absl::Time before = MonotonicNow();
+  CHECK(code(absl::Seconds(60)) == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  CHECK(MonotonicNow() - before >= SilentNodes::kWait);
+  const size_t asked = mixed.far->held();
+  const absl::Time until = MonotonicNow() + SilentNodes::kPause / 2;
+  for (int i = 0; i < 100 && MonotonicNow() < until; ++i)
+    CHECK(code(absl::Seconds(60)) == static_cast<int>(absl::StatusCode::kUnavailable));
+  CHECK(mixed.far->held() == asked);
+  CHECK(mixed.Lookup(/*ask_nodes=*/true).nodes(1).code() == static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  CHECK(mixed.far->held() == asked + 1);
+  REQUIRE(Eventually([&] { return code(absl::Seconds(60)) != static_cast<int>(absl::StatusCode::kUnavailable); }));
+  TellAll(line.get(), Chunks(0, 4, kDram));
+  CHECK(Eventually([&] { return code(absl::Seconds(60)) == 0; }));
 }
 
 TEST_CASE("A list of nodes says which are followed, and what is known of them") {

@@ -33,6 +33,12 @@ class HeldNode : public controller::NodeApi {
     return !held_.empty();
   }
 
+  // How many questions it holds.
+  size_t held() const {
+    absl::MutexLock lock(&mutex_);
+    return held_.size();
+  }
+
   std::string address() const override { return "unix:/held"; }
   void Ips(const node::v1::StatusRequest&, absl::Time, controller::Done<std::vector<std::string>> done) override {
     Hold(std::move(done));
