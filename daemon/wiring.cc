@@ -229,6 +229,9 @@ absl::StatusOr<std::string> Daemon::State::OpenSsd(const Options& options, Parts
     observation->SsdMissing(why);
     return why;
   }
+  for (const ssd::Store::DeviceRow& device : (*tier)->status().store.devices) {
+    for (const std::string& warning : device.warnings) spdlog::warn("{}: {}", device.directory, warning);
+  }
   (*tier)->OnFreed(std::move(parts->ssd_freed));
   ssd = tier->get();
   disk_tier = *std::move(tier);

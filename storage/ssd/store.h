@@ -203,8 +203,9 @@ class Store {
   // For metrics and kvistctl ssd.
   struct DeviceRow {
     std::string directory;
-    std::string how;       // Device::Report
-    bool writable = true;  // else `why`
+    std::string how;                    // Device::Report
+    std::vector<std::string> warnings;  // of that, too
+    bool writable = true;               // else `why`
     std::string why;
     uint64_t segments = 0, free = 0, fenced = 0;
     Bytes capacity{};

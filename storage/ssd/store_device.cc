@@ -323,6 +323,7 @@ void StoreDevice::Publish() {
   const Segments& segments = drive_.segments();
   row.directory = options_.directory;
   row.how = drive_.device().report().how;
+  row.warnings = drive_.device().report().warnings;
   row.writable = writable_;
   row.why = why_;
   row.segments = segments.options().segments;
