@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.common import evict_from_tree_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from kvist.client import NO_PAGE, Client
+from kvist.hangs import HangWatch
 from kvist.sglang.copies import Copies, Copy
 from kvist.sglang.ranks import UNKNOWN, Ranks
 from kvist.sglang.settings import TreeSettings
@@ -51,6 +52,7 @@ class Loads:
         self._page_tokens = page_tokens
         self._chunk_tokens = settings.chunk_tokens_of(page_tokens)
         self._counts = counts
+        self._watch = HangWatch()
         self._asked: list[Tracked] = []
         self._loading: list[Tracked] = []
         self._late: list[Load] = []  # given up, but kvistd may still write
@@ -79,6 +81,10 @@ class Loads:
         self._asked.append(tracked)
         if self._ranks.rank > 0:
             return
+        if self._watch.hangs():
+            tracked.answer = (0, 0)
+            self._counts["lookups_missed"] += 1
+            return
         chunks = -(-tracked.end // self._chunk_tokens)
         try:
             tracked.op = self._client.lookup_start(
@@ -94,6 +100,7 @@ class Loads:
         hit = self._client.lookup_result(tracked.op, timeout_s)
         if hit is not None:
             tracked.op = 0
+            self._watch.answered(in_time=hit.status != Status.DEADLINE_EXCEEDED)
             tracked.answer = (hit.chunks, hit.lease) if hit.lease else (0, 0)
             self._counts["lookups" if hit.status == Status.OK else "lookups_missed"] += 1
 

@@ -35,6 +35,7 @@ from vllm.v1.request import Request, RequestStatus
 
 import kvist
 from kvist.chain import can_be_bound
+from kvist.hangs import HangWatch
 from kvist.vllm import identity
 from kvist.vllm.groups import EngineGroup, Tables
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report
@@ -51,10 +52,6 @@ _BLOCK_ID = operator.attrgetter("block_id")
 _MISS = kvist.Hit(0, 0)
 # A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
 _PATIENCE_S = 50e-6
-# After so many lookups in a row that weren't answered in time, so long everything is a miss: a daemon that hangs delays few requests. One alone
-# can be late on a busy machine.
-_LATE_MOST = 2
-_HUNG_S = 1.0
 # After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints.
 _STORES_S = 50e-6
 _HINTS_S = 40e-6
@@ -94,8 +91,7 @@ class SchedulerSide:
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
         self._jobs = itertools.count(1)
-        self._late_answers = 0  # in a row
-        self._hung_until = 0.0
+        self._watch = HangWatch()
         self._generation = ""
         self._adapters = identity.Adapters()
         self.counters = Counters()
@@ -158,10 +154,9 @@ class SchedulerSide:
 
     def _ask(self, tracked: Tracked) -> None:
         tracked.hit = _MISS
-        now = time.monotonic()
         # A load inside the step must leave a token to compute.
         keys = tracked.prompt.keys(0, (tracked.request.num_tokens - 1) // self._chunk_tokens if self._layerwise else None)
-        if not keys or now < self._hung_until:
+        if not keys or self._watch.hangs():
             return
         try:
             tracked.op = self._client.lookup_start(
@@ -171,7 +166,7 @@ class SchedulerSide:
             self.counters.lookup(error.status)
             return
         tracked.hit = None
-        tracked.asked_at = now
+        tracked.asked_at = time.monotonic()
 
     def _answer(self, tracked: Tracked, wait_for_slow: bool) -> kvist.Hit | None:
         """None: not known yet. wait_for_slow: a hit that is still on its way from a slower tier isn't known either, for some time."""
@@ -189,13 +184,7 @@ class SchedulerSide:
             return tracked.hit
         tracked.hit = hit
         self.counters.lookup(hit.status)
-        if hit.status != kvist.Status.DEADLINE_EXCEEDED:
-            self._late_answers = 0
-        elif (late := self._late_answers + 1) < _LATE_MOST:
-            self._late_answers = late
-        else:
-            self._late_answers = 0
-            self._hung_until = time.monotonic() + _HUNG_S
+        self._watch.answered(in_time=hit.status != kvist.Status.DEADLINE_EXCEEDED)
         tracked.kvistd_has(hit.chunks)
         return hit
 
