@@ -113,8 +113,8 @@ class Core {
   bool has_work() const {
     return JobWork() || !let_go_.empty() || !given_up_.empty() || leases_.OfClosed() || allocations_.OfClosed() ||
            leases_.Expired(now_) || fills_.Due(now_) || pins_.Due(now_) || !reap_.empty() || !quiet_.empty() ||
-           !cleared_pins_.empty() || pins_used_to_.has_value() || placement_.vacates() || placement_.MakesRoom() || arrivals_.has_leftovers() ||
-           !placement_.rest().empty() || waiting_.has_begun() ||
+           !cleared_pins_.empty() || pins_used_to_.has_value() || placement_.vacates() || placement_.MakesRoom() ||
+           arrivals_.has_leftovers() || !placement_.rest().empty() || waiting_.has_begun() ||
            (placement_.in_doubt() > 0 && now_ >= doubt_until_.value_or(now_)) || (more_reads_ && WaitsForSlots()) ||
            CanFlush() || CanWriteRemote() || cleared_walk_.next < cleared_walk_.end || !unforgotten_.empty() ||
            std::any_of(prompt_jobs_.begin(), prompt_jobs_.end(),
@@ -366,7 +366,8 @@ class Core {
   bool disk_told_ = true;  // or was never taken over from another core: then nothing is written twice
   UntoldClears untold_clears_;
   DiskAges ages_;
-  std::optional<uint64_t> pins_used_to_;  // what pins up to this number keep counts as used in this period; absent: all pins'
+  std::optional<uint64_t>
+      pins_used_to_;  // what pins up to this number keep counts as used in this period; absent: all pins'
   // Of those that are read, waited for, or written elsewhere: their places count no more, and are forgotten when that has ended.
   absl::flat_hash_set<ChunkIndex> places_lost_;
 

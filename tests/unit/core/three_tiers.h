@@ -100,9 +100,9 @@ class ThreeTiers {
 
   CoreFixture f;
   SessionId worker;
-  std::set<ChunkKey> rows, store;  // of the disk; of the store
+  std::set<ChunkKey> rows, store;        // of the disk; of the store
   std::map<ChunkKey, DiskPlace> places;  // of what was written there last
-  std::set<ChunkKey> left;         // of the rows: those of which the core doesn't know any more
+  std::set<ChunkKey> left;               // of the rows: those of which the core doesn't know any more
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
   absl::Status keeps;              // whether the disk makes clears durable
