@@ -19,7 +19,7 @@ def _mix(x: int) -> int:
 
 def _number(text: str) -> int:
     x = 0x9E3779B97F4A7C15
-    for b in text.encode():
+    for b in text.encode(errors="surrogatepass"):
         x = _mix(x ^ b)
     return x
 
