@@ -14,9 +14,11 @@
 namespace kvist::remote {
 namespace {
 
-constexpr size_t kVectorMax = 64;                    // pieces for a call of the kernel
-constexpr int kRoundsMax = 64;                       // calls of the kernel before others have their turn
-constexpr uint32_t kPartsMax = 8192;                 // of one object, 16 GiB
+constexpr size_t kVectorMax = 64;     // pieces for a call of the kernel
+constexpr int kRoundsMax = 64;        // calls of the kernel before others have their turn
+constexpr uint32_t kPartsMax = 8192;  // of one object, 16 GiB
+constexpr uint32_t kPartsRatioMax =
+    16;  // of one object to another under its name: encoded by all methods they differ by less
 constexpr absl::Duration kUnledTo = absl::Hours(1);  // so long parts last that nothing leads to yet; far above any put
 constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
 
@@ -127,8 +129,8 @@ void RedisConnection::PutFirst(const std::shared_ptr<RedisOp>& op) {
   Expect(op, Awaits::kFirstStored);
   if (options_->expire_after > absl::ZeroDuration()) return;
   for (uint32_t part = 1; part < PartsOf(op->operation().body.size(), options_->part); ++part) {
-    Say(nullptr, {"PERSIST", Key(op->operation().name, op->tag, part)});
-    Expect(nullptr, Awaits::kNothing);
+    Say(op, {"PERSIST", Key(op->operation().name, op->tag, part)});
+    Expect(op, Awaits::kPersisted);
   }
 }
 
@@ -142,12 +144,28 @@ bool RedisConnection::NextStep(const std::shared_ptr<RedisOp>& op) {
         PutFirst(op);
         return true;
       }
-      // What lay there before goes, or what doesn't come to be there.
-      if (op->is_there) {
-        UnlinkParts(operation.name, op->prefix.tag, PartsThere(*op));
-      } else {
-        UnlinkParts(operation.name, op->tag, PartsOf(operation.body.size(), options_->part));
+      if (step == RedisOp::Step::kTakeBack) {
+        if (PartsThere(*op) > 0 && op->prefix.tag == op->tag) UnlinkPut(*op);
+        return false;
       }
+      if (!op->is_there) {
+        UnlinkParts(operation.name, op->tag, PartsOf(operation.body.size(), options_->part));
+        return false;
+      }
+      // What lay there before goes. How much that was is the server's word.
+      UnlinkParts(operation.name, op->prefix.tag,
+                  std::min(PartsThere(*op), kPartsRatioMax * PartsOf(operation.body.size(), options_->part)));
+      if (op->given_up && op->removed) {
+        // Whoever has cleared that name since must not find it again; but somebody may have put it anew.
+        op->step = RedisOp::Step::kTakeBack;
+        op->first_bytes = 0;
+        Say(op, {"GETRANGE", Key(operation.name), "0", absl::StrCat(sizeof(RedisPrefix) - 1)});
+        Expect(op, Awaits::kPrefix);
+        ++given_up_;
+        linger_until_ = now_ + options_->linger;
+        return true;
+      }
+      if (!op->status.ok()) UnlinkPut(*op);
       return false;
     case Kind::kGet: {
       const bool whole = op->status.ok() && op->is_there && !op->not_ours && !op->too_long;
@@ -182,8 +200,10 @@ bool RedisConnection::NextStep(const std::shared_ptr<RedisOp>& op) {
 
 void RedisConnection::UnlinkAll(const std::shared_ptr<RedisOp>& op) {
   op->step = RedisOp::Step::kEnd;
-  std::vector<std::string> words{"UNLINK", Key(op->operation().name)};
-  for (uint32_t part = 1; part < PartsThere(*op); ++part) words.push_back(Key(op->operation().name, op->prefix.tag, part));
+  const Operation& operation = op->operation();
+  const uint32_t parts = std::min(PartsThere(*op), PartsOf(operation.body_max.value, options_->part));
+  std::vector<std::string> words{"UNLINK", Key(operation.name)};
+  for (uint32_t part = 1; part < parts; ++part) words.push_back(Key(operation.name, op->prefix.tag, part));
   Say(op, words);
   Expect(op, Awaits::kCount);
 }
@@ -380,17 +400,13 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   if (op->replies_left > 0) return;
   if (NextStep(expected.op)) return;
   outstanding_ -= op->bytes;  // until then the server still works at it
-  if (!op->given_up) return ended_(expected.op, OutcomeOf(*op));
-  // Whoever has cleared that name since must not find it again.
-  if (op->kind() == Kind::kPut && op->is_there && op->removed && !IsPut(op->operation().name)) {
-    Unlink(op->operation().name);
-    UnlinkParts(op->operation().name, op->tag, PartsOf(op->operation().body.size(), options_->part));
-  }
+  if (!op->given_up) ended_(expected.op, OutcomeOf(*op));
 }
 
-void RedisConnection::Unlink(const std::string& name) {
-  Say(nullptr, {"UNLINK", Key(name)});
+void RedisConnection::UnlinkPut(const RedisOp& op) {
+  Say(nullptr, {"UNLINK", Key(op.operation().name)});
   Expect(nullptr, Awaits::kNothing);
+  UnlinkParts(op.operation().name, op.tag, PartsOf(op.operation().body.size(), options_->part));
 }
 
 void RedisConnection::UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts) {
@@ -399,12 +415,6 @@ void RedisConnection::UnlinkParts(const std::string& name, uint64_t tag, uint32_
   for (uint32_t part = 1; part < parts; ++part) words.push_back(Key(name, tag, part));
   Say(nullptr, words);
   Expect(nullptr, Awaits::kNothing);
-}
-
-bool RedisConnection::IsPut(const std::string& name) const {
-  return std::any_of(expected_.begin(), expected_.end(), [&](const Expected& one) {
-    return one.op != nullptr && !one.op->given_up && one.op->kind() == Kind::kPut && one.op->operation().name == name;
-  });
 }
 
 void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply) {
@@ -441,6 +451,10 @@ void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyRe
     case Awaits::kPrefix:
       if (reply.type != Type::kBulk) return unexpected();
       op->first_bytes = reply.length;
+      return;
+    case Awaits::kPersisted:
+      if (reply.type != Type::kInteger) return unexpected();
+      if (reply.integer != 1) op->status.Update(absl::UnavailableError("redis: a part went while the others were written"));
       return;
     case Awaits::kCount:
       if (reply.type != Type::kInteger) return unexpected();

@@ -44,11 +44,12 @@ static_assert(sizeof(RedisPrefix) == 24 && offsetof(RedisPrefix, part_bytes) == 
 
 // One operation on its way through a connection. In steps, each when the one before is answered:
 //
-//   put     kParts -> kFirst: what lies there is asked for, then written over -> the parts of what lay there are removed, unawaited
+//   put     kParts -> kFirst: what lies there is asked for, then written over, and the parts are kept for good -> the parts of what lay there
+//           are removed, unawaited; kTakeBack: it came too late and its name was removed, so it goes if it is still what lies there
 //   get     kFirst -> kParts -> once more from kFirst, when one is missing: another put may have come between
 //   remove  kFirst: what lies there is asked for, if it may have parts -> kEnd: all of it is removed
 struct RedisOp {
-  enum class Step : uint8_t { kFirst, kParts, kEnd };
+  enum class Step : uint8_t { kFirst, kParts, kTakeBack, kEnd };
   std::shared_ptr<RunningBatch> batch;
   size_t index = 0;
   Bytes bytes{};              // what it counts for in a connection's window
@@ -124,7 +125,7 @@ class RedisConnection final : private ReplyReader::Owner {
     size_t sent = 0;
     size_t size() const { return text.size() + bytes.size(); }
   };
-  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kPrefix, kStored, kFirstStored, kCount, kNothing };
+  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kPrefix, kStored, kFirstStored, kPersisted, kCount, kNothing };
   struct Expected {
     std::shared_ptr<RedisOp> op;  // none: nobody asked
     Awaits awaits = Awaits::kNothing;
@@ -135,8 +136,7 @@ class RedisConnection final : private ReplyReader::Owner {
   void ReplyEnds(const ReplyReader::Reply& reply) override;
   // Whether the reply that comes answers something that was sent to its end; otherwise nothing it says is believed.
   bool WasAsked(std::string_view reply);
-  // Nobody finds an object without its first key.
-  void Unlink(const std::string& name);
+  void UnlinkPut(const RedisOp& op);  // what it has put
   void UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts);
   void UnlinkAll(const std::shared_ptr<RedisOp>& op);  // of a removal, as far as it is known what lies there
   // The next step of an operation whose last one is answered. false: it has ended.
@@ -145,8 +145,6 @@ class RedisConnection final : private ReplyReader::Owner {
   // How many parts what lies there has, as far as it is an object.
   uint32_t PartsThere(const RedisOp& op) const;
   bool LacksParts(const RedisOp& op) const;
-  // Whether a put of that name is on its way.
-  bool IsPut(const std::string& name) const;
   void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
   Outcome OutcomeOf(const RedisOp& op) const;
 

@@ -181,6 +181,39 @@ TEST_CASE("RedisStore logs in, and says when it may not") {
   CHECK(absl::IsPermissionDenied(put()));
 }
 
+TEST_CASE("RedisStore puts no object whose parts wouldn't stay") {
+  test::RedisServer server({"--user", "kvist", "on", ">pass", "~kvist:*", "+@all", "-persist"});
+  RedisOptions options = OptionsOf(server);
+  options.user = "kvist";
+  options.password = "pass";
+  const auto store = *RedisStore::Create(options);
+  const auto one = Pattern(kPart, 1), several = Pattern(3 * kPart, 1);
+  CHECK(Ask(store.get(), Kind::kPut, {PutOf("object", {}, one)})[0].status.ok());
+  CHECK(absl::IsPermissionDenied(Ask(store.get(), Kind::kPut, {PutOf("large", {}, several)})[0].status));
+  for (const absl::Time until = In(absl::Seconds(10)); server.Command({"DBSIZE"}) != ":1\r\n";)
+    REQUIRE(MonotonicNow() < until);
+}
+
+TEST_CASE("RedisStore removes no more names than an object of that size may have, whatever lies there") {
+  test::RedisServer server;
+  const auto store = *RedisStore::Create(OptionsOf(server));
+  RedisPrefix endless{kRedisMagic, 1, uint64_t{1} << 40, 0};
+  const std::string there(reinterpret_cast<const char*>(&endless), sizeof endless);
+  server.Command({"CONFIG", "RESETSTAT"});
+  server.Command({"SET", "kvist:{object}", there});
+  CHECK(Ask(store.get(), Kind::kRemove, {Named("object", {3 * kPart})})[0].status.ok());
+  CHECK(server.Command({"DBSIZE"}) == ":0\r\n");
+  server.Command({"SET", "kvist:{object}", there});
+  const auto body = Pattern(100, 1);
+  CHECK(Ask(store.get(), Kind::kPut, {PutOf("object", {}, body)})[0].status.ok());
+  CHECK(GetFrom(store.get(), "object", body.size()).outcome.found != Found::kNo);
+  // What came in was a few hundred bytes a command, not a name for each of 8,192 parts.
+  const std::string stats = server.Command({"INFO", "stats"});
+  const size_t at = stats.find("total_net_input_bytes:");
+  REQUIRE(at != std::string::npos);
+  CHECK(std::stoull(stats.substr(at + 22)) < 20'000);
+}
+
 TEST_CASE("RedisStore says that a server is full, and leaves no half of an object") {
   test::RedisServer server({"--maxmemory", "8mb", "--maxmemory-policy", "noeviction"});
   RedisOptions options = OptionsOf(server);
