@@ -118,6 +118,14 @@ bool Fits(const node::v1::StatusReply::Space& space, const node::v1::SpaceFilter
          (filter.tenant().empty() || filter.tenant() == space.tenant());
 }
 
+// What of a job is progress: time passes whether it gets on or not.
+std::string ProgressOf(v1::Job job) {
+  job.clear_seconds();
+  job.clear_bytes_per_second();
+  job.clear_seconds_left();
+  return job.SerializeAsString();
+}
+
 absl::Status CheckMove(const v1::MoveRequest& request) {
   KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_RETURN_IF_ERROR(CheckTier("source.tier", request.source().tier()));
@@ -169,25 +177,27 @@ absl::StatusOr<v1::LookupReply> Controller::Lookup(const v1::LookupRequest& requ
   KVIST_ASSIGN_OR_RETURN(const std::vector<const NamedNode*> nodes, nodes_.Those("nodes", request.nodes()));
   std::vector<std::optional<Following::Known>> known(nodes.size());
   const bool by_directory = following_ != nullptr && !request.ask_nodes();
-  const absl::Time now = MonotonicNow();
-  absl::Time until = NodeDeadline(deadline);
-  const bool patient = by_directory && until >= now + SilentNodes::kWait;  // enough to say of a node that it is silent
   if (by_directory) {
-    until = std::min(until, now + SilentNodes::kWait);
     KVIST_ASSIGN_OR_RETURN(const rpc::SpaceFilter filter, rpc::ReadFilter(request.space()));
     KVIST_ASSIGN_OR_RETURN(const rpc::Prompt prompt, rpc::ReadPrompt(request.prompt()));
     known = following_->Lookup(nodes, filter, prompt);
   }
+  const absl::Time now = MonotonicNow();
+  absl::Time until = NodeDeadline(deadline);
+  const bool patient = by_directory && until >= now + SilentNodes::kWait;  // enough to say of a node that it is silent
+  if (by_directory) until = std::min(until, now + SilentNodes::kWait);
   std::vector<bool> left_alone(nodes.size());
   std::vector<const NamedNode*> asked;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    left_alone[i] = !known[i].has_value() && by_directory && silent_.Has(nodes[i], now);
-    if (!known[i].has_value() && !left_alone[i]) asked.push_back(nodes[i]);
+    if (known[i].has_value()) continue;
+    left_alone[i] = by_directory && !silent_.MayAsk(nodes[i], now);
+    if (!left_alone[i]) asked.push_back(nodes[i]);
   }
   std::vector<absl::StatusOr<node::v1::LookupReply>> answers;
   if (!asked.empty()) answers = AskAll(SameOf(asked, OnPromptOf<node::v1::LookupRequest>(request)), &NodeApi::Lookup, until);
   for (size_t i = 0; i < asked.size(); ++i) {
-    if (patient && absl::IsDeadlineExceeded(answers[i].status())) silent_.Add(asked[i], MonotonicNow());
+    const bool answered = !absl::IsDeadlineExceeded(answers[i].status());
+    if (answered || patient) silent_.Heard(asked[i], answered);
   }
   v1::LookupReply reply;
   auto answer = answers.begin();
@@ -483,7 +493,7 @@ absl::Status Controller::WatchJob(const v1::WatchJobRequest& request, absl::Time
   std::string last;
   for (absl::Duration pause = kFirstPause;; pause = std::min(2 * pause, kPause)) {
     KVIST_ASSIGN_OR_RETURN(const v1::Job job, JobOf(request.job(), deadline));
-    std::string now = job.SerializeAsString();
+    std::string now = ProgressOf(job);
     if (now != last && !write(job)) return absl::CancelledError("nobody watches any more");
     if (job.state() != "running") return absl::OkStatus();
     last = std::move(now);

@@ -6,11 +6,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/controller/nodes.h"
+#include "storage/base/clock.h"
 
 namespace kvist::controller {
 
-// Nodes that a lookup has asked in vain: others leave them alone for kPause, so that one that hangs costs few lookups anything, and never
-// all threads that answer them.
+// Nodes that a lookup has asked in vain: others leave them alone for kPause, and then one asks again. So one that hangs costs few lookups anything.
 //
 // Threads: any. Times are on the monotonic clock.
 class SilentNodes {
@@ -20,18 +20,26 @@ class SilentNodes {
   static constexpr absl::Duration kWait = absl::Milliseconds(500);
   static constexpr absl::Duration kPause = absl::Seconds(2);
 
-  bool Has(const NamedNode* node, absl::Time now) const {
-    absl::ReaderMutexLock lock(&mutex_);
-    const auto until = until_.find(node);
-    return until != until_.end() && now < until->second;
-  }
-  void Add(const NamedNode* node, absl::Time now) {
+  // Whether the caller may ask it, and shall say by Heard what came of it: any may, until one was asked in vain; then one after each pause.
+  bool MayAsk(const NamedNode* node, absl::Time now) {
     absl::MutexLock lock(&mutex_);
-    until_[node] = now + kPause;
+    const auto until = until_.find(node);
+    if (until == until_.end()) return true;
+    if (now < until->second) return false;
+    until->second = now + kWait;
+    return true;
+  }
+  void Heard(const NamedNode* node, bool answered) {
+    absl::MutexLock lock(&mutex_);
+    if (answered) {
+      until_.erase(node);
+    } else {
+      until_[node] = MonotonicNow() + kPause;
+    }
   }
 
  private:
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   absl::flat_hash_map<const NamedNode*, absl::Time> until_ ABSL_GUARDED_BY(mutex_);
 };
 
