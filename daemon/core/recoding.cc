@@ -25,6 +25,7 @@ Core::Turn Core::GoOnRecoding(Job* job, PromptJob* of, Effects* out) {
   if (!recoding_.has_value()) {
     recoding_ = job->id;
     of->recoding = true;
+    job->began = now_;
     out->push_back(RecodeStarted{job->id, *job->space, of->keys, of->method});
   }
   return Turn::kAside;

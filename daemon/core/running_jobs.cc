@@ -84,8 +84,8 @@ bool Core::MayBegin(const Job& job, PromptJob* of) {
 
 void Core::GoOnWithJob(uint64_t until, Effects* out) {
   Job* job = jobs_.current();
-  if (!job->began.has_value()) job->began = now_;
   if (InSteps(*job)) return GoOnWithPrompt(job, until, out);
+  if (!job->began.has_value()) job->began = now_;
   Clear(job, until);
   if (job->done < job->total || !job->kept() || !placement_.rest().empty()) return;
   const Job* ended = jobs_.End(job->id, job->lost == 0 ? JobState::kDone : JobState::kCancelled, now_);
@@ -96,6 +96,7 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
   job_waits_ = !MayBegin(*job, &of);
   if (job_waits_) return;
+  if (!job->began.has_value() && !Encodes(*job)) job->began = now_;
   const Turn turn = Encodes(*job)                        ? GoOnRecoding(job, &of, out)
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)

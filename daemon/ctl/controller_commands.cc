@@ -257,8 +257,12 @@ ExitCode ControllerSession::Watch(ControllerClient& controller, api::Job* job) {
     *job = *std::move(now);
     if (const node::v1::Job own = AtItsNode(*job); progress.has_value() && own.state() == "running")
       progress->Show(absl::StrCat("job ", id), own.kind(), ShareDone(own), Achieved(own) + PaceOf(own));
-    std::string said = ToJsonLine(*job);
-    if (json() && said != last) terminal_.out << said << std::flush;
+    api::Job progress_alone = *job;
+    progress_alone.clear_seconds();
+    progress_alone.clear_bytes_per_second();
+    progress_alone.clear_seconds_left();
+    std::string said = ToJsonLine(progress_alone);  // time passes whether it gets on or not
+    if (json() && said != last) terminal_.out << ToJsonLine(*job) << std::flush;
     last = std::move(said);
     if (job->state() != "running") return job->state() == "cancelled" || !job->trouble().empty() ? kRefused : kOk;
     bool goes_on = true;
