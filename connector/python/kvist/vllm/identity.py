@@ -50,8 +50,9 @@ def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
 class Adapters:
     """LoRA adapters by name and revision. Their files' sizes and times stand for the latter: another one can be put in an adapter's place.
 
-    vLLM loads an adapter when a request names it first, and perhaps again when it has had no room for it; by what its files were at
-    each it can't be told. So an adapter whose files have changed since its number was seen first is no name for KV: None.
+    vLLM loads an adapter at its first request or, told so by its API, before, and perhaps again when it has had no room for it; by what its
+    files were at each it can't be told. So an adapter whose files have changed since its number was seen first is no name for KV: None. (What
+    is changed between a load by the API and the first request isn't seen: load adapters from folders that stay as they are.)
     """
 
     def __init__(self) -> None:
