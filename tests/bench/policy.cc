@@ -60,6 +60,8 @@ struct Asked {
   double gain, two_tiers;
 };
 constexpr Asked kTraces[] = {{"conversation_dev", 4, 0}, {"synthetic_trace", 0, 0}, {"weka_cc_dev", 0.5, 94.7}};
+constexpr uint64_t kSmallestDram =
+    512;  // blocks: below that a request alone fills it, and the disk's segments hold next to nothing
 constexpr double kWritesAsked = 0.06;  // blocks written a block asked for, rewrites counted
 
 core::StopReason StopReasonOf(const std::string& stop) {
@@ -111,6 +113,22 @@ struct Row {
   std::string found;  // a column a trace
 };
 
+// With 1 % of the trace's blocks in DRAM and 10 % on disk; of traces of which nothing is asked beside the most that so many places could give.
+void CompareTiers(const Subject& subject, const std::vector<std::vector<uint64_t>>& paths, Report* report) {
+  const PolicyOutcome two = ReplayPolicy(subject.requests, Capacity(subject.unique, 1), core::CoreOptions{}.eviction, 1,
+                                         Capacity(subject.unique, 10));
+  const bool asked = subject.two_tiers_asked > 0;
+  const double best =
+      100.0 * static_cast<double>(OptimalHits(paths, Capacity(subject.unique, 11))) / static_cast<double>(two.blocks);
+  const std::string where = absl::StrCat(subject.name, " 1 % + 10 % on disk: ");
+  report->cases.push_back({absl::StrCat(where, asked ? "hits" : "hits beside OPT"), two.hit_percent(), "%",
+                           asked ? subject.two_tiers_asked : best, Better::kHigher,
+                           asked ? std::optional(1.0) : std::nullopt});
+  report->cases.push_back({absl::StrCat(where, "written a block asked for"),
+                           static_cast<double>(two.writes) / static_cast<double>(two.blocks), "blocks", kWritesAsked,
+                           Better::kLower, asked ? std::optional(1.0) : std::nullopt});
+}
+
 // Adds one trace's column, and what it is held against.
 void Compare(const Subject& subject, Report* report, std::vector<Row>* rows) {
   std::vector<std::vector<uint64_t>> paths;
@@ -139,19 +157,7 @@ void Compare(const Subject& subject, Report* report, std::vector<Row>* rows) {
     for (const double hits : {lru.hit_percent(), lhd.hit_percent(), best})
       found[row++].push_back(absl::StrFormat("%.1f", hits));
   }
-  const PolicyOutcome two = ReplayPolicy(subject.requests, Capacity(subject.unique, 1), core::CoreOptions{}.eviction, 1,
-                                         Capacity(subject.unique, 10));
-  const bool asked = subject.two_tiers_asked > 0;
-  // Of other traces beside the most that so many places could give.
-  const double best =
-      100.0 * static_cast<double>(OptimalHits(paths, Capacity(subject.unique, 11))) / static_cast<double>(two.blocks);
-  const std::string where = absl::StrCat(subject.name, " 1 % + 10 % on disk: ");
-  report->cases.push_back({absl::StrCat(where, asked ? "hits" : "hits beside OPT"), two.hit_percent(), "%",
-                           asked ? subject.two_tiers_asked : best, Better::kHigher,
-                           asked ? std::optional(1.0) : std::nullopt});
-  report->cases.push_back({absl::StrCat(where, "written a block asked for"),
-                           static_cast<double>(two.writes) / static_cast<double>(two.blocks), "blocks", kWritesAsked,
-                           Better::kLower, asked ? std::optional(1.0) : std::nullopt});
+  if (Capacity(subject.unique, 1) >= kSmallestDram) CompareTiers(subject, paths, report);
   for (size_t row = 0; row < rows->size(); ++row) {
     std::string column;
     for (const std::string& hits : found[row]) absl::StrAppend(&column, column.empty() ? "" : " / ", hits);
