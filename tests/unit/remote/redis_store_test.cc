@@ -131,7 +131,10 @@ TEST_CASE("RedisStore puts over what lies there at once: readers find the one or
     writers.emplace_back([&, w] {
       const auto writer = *RedisStore::Create(OptionsOf(server));
       for (size_t i = w; !ended; ++i) {
-        if (!Ask(writer.get(), Kind::kPut, {PutOf("object", head, bodies[i % bodies.size()])})[0].status.ok()) break;
+        Answer<Outcome> put;  // not Ask: Catch is the main thread's
+        const Operation operation = PutOf("object", head, bodies[i % bodies.size()]);
+        if (!writer->Submit({Kind::kPut, {operation}, In(absl::Seconds(20))}, put.Done()).ok()) break;
+        if (!put.Wait()[0].status.ok()) break;
       }
     });
   }
