@@ -366,8 +366,8 @@ class Core {
   bool disk_told_ = true;  // or was never taken over from another core: then nothing is written twice
   UntoldClears untold_clears_;
   DiskAges ages_;
-  std::optional<uint64_t>
-      pins_used_to_;  // what pins up to this number keep counts as used in this period; absent: all pins'
+  // What pins up to this number keep counts as used in this period; absent: all pins'.
+  std::optional<uint64_t> pins_used_to_;
   // Of those that are read, waited for, or written elsewhere: their places count no more, and are forgotten when that has ended.
   absl::flat_hash_set<ChunkIndex> places_lost_;
 

@@ -40,8 +40,8 @@ struct Job {
   // Progress: what it has looked at, of what it will have. A clear's are places of the index.
   uint64_t done = 0;
   uint64_t total = 0;
-  std::optional<absl::Time> began = {},
-                            ended = {};  // its first turn, and its end; absent also of one that an earlier core has ended
+  // When it began to work, and its end; absent also of one that an earlier core has ended.
+  std::optional<absl::Time> began = {}, ended = {};
   uint8_t unkept = 0;   // tiers, a bit each, from which what it does may still come back; it doesn't end before
   uint8_t lost = 0;     // tiers that couldn't make it durable: it ends cancelled, and a later daemon is to do it again
   uint64_t chunks = 0;  // to which it was done: of a clear those that it has freed or that go when their last use ends

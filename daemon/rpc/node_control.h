@@ -153,7 +153,7 @@ struct JobStatus {
   std::string space;  // 64 hex digits; "" for everything
   std::string state;  // running, done or cancelled
   uint64_t done = 0, total = 0, chunks = 0;
-  absl::Duration took = absl::ZeroDuration();  // since its first turn; not known of one that an earlier kvistd has ended
+  absl::Duration took = absl::ZeroDuration();  // since it began to work; not known of one that an earlier kvistd has ended
   std::string request = {};
   Bytes bytes{};                   // of those chunks, of a job on a prompt
   uint64_t already = 0, left = 0;  // chunks of a move that were there already, or stayed where they were
