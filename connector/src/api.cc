@@ -172,6 +172,20 @@ kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t time
   return answer.has_value() ? Report(*answer) : KVIST_PENDING;
 } catch (...) { return ReportThrown(); }
 
+kvist_status kvist_where_start(kvist_client* client, const kvist_key* keys, size_t count, uint32_t group,
+                               int64_t deadline_us, kvist_op* op) try {
+  if (op == nullptr) return Missing("op");
+  *op = 0;
+  if (client == nullptr || keys == nullptr) return Missing("client or keys");
+  return Started(client->impl->WhereStart({Keys(keys), count}, group, deadline_us), op);
+} catch (...) { return ReportThrown(); }
+
+kvist_status kvist_where_result(kvist_client* client, kvist_op op, int64_t timeout_us, uint8_t* tiers, size_t count) try {
+  if (client == nullptr || tiers == nullptr) return Missing("client or tiers");
+  const std::optional<absl::Status> answer = client->impl->WhereResult(op, timeout_us, {tiers, count});
+  return answer.has_value() ? Report(*answer) : KVIST_PENDING;
+} catch (...) { return ReportThrown(); }
+
 uint32_t kvist_first_needed(const kvist_client* client, uint32_t group, uint32_t chunks) {
   return client == nullptr ? 0 : client->impl->FirstNeeded(group, chunks);
 }

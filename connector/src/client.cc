@@ -96,7 +96,7 @@ absl::Status Client::End() {
     }
   }
   for (const Op& op : ops) {
-    if (op.kind == Kind::kLookup) continue;  // touches no pages; its lease ends with the session
+    if (!IsCopy(op.kind)) continue;  // touches no pages; its lease ends with the session
     if (op.kind == Kind::kStore) {
       op.link->Abandon(op.ticket);
     } else {

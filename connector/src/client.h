@@ -39,6 +39,9 @@ class Client {
   absl::StatusOr<kvist_op> LookupStart(std::span<const ChunkKey> keys, uint32_t have, int64_t lease_us, int64_t deadline_us);
   // nullopt: not known yet.
   std::optional<absl::Status> LookupResult(kvist_op op, int64_t timeout_us, kvist_hit* hit);
+  absl::StatusOr<kvist_op> WhereStart(std::span<const ChunkKey> keys, uint32_t group, int64_t deadline_us);
+  // As LookupResult; tiers[i] gets the kvist_tier bits of the i-th key that was asked for.
+  std::optional<absl::Status> WhereResult(kvist_op op, int64_t timeout_us, std::span<uint8_t> tiers);
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const;
   absl::Status Release(kvist_lease lease);
   absl::StatusOr<kvist_op> Load(const kvist_load_args& args);
@@ -63,7 +66,11 @@ class Client {
   absl::Status WaitConnected(int64_t timeout_us) const;
 
  private:
-  enum class Kind : uint8_t { kLookup, kLoad, kStore };  // the latter two: into the engine's pages, or out of them
+  enum class Kind : uint8_t { kLookup, kWhere, kLoad, kStore };  // the latter two: into the engine's pages, or out of them
+  static bool IsCopy(Kind kind) { return kind == Kind::kLoad || kind == Kind::kStore; }
+  static shm::Opcode OpcodeOf(Kind question) {
+    return question == Kind::kLookup ? shm::Opcode::kLookup : shm::Opcode::kWhere;
+  }
   // How an operation was ended by this side, before the daemon did.
   enum class GivenUp : uint8_t { kNo, kCancelled, kLate };
   struct Op {
@@ -89,9 +96,12 @@ class Client {
     uint32_t chunks = 0;
     uint32_t coming = 0;
     uint64_t handle = 0;
+    uint32_t asked = 0;  // keys; of Hear
   };
-  // Reads the answer of a request that has ended, and gives its cell back.
-  static Reply Read(Link& link, Link::Ticket ticket);
+  // Reads the answer of a request that has ended, and gives its cell back. `tiers`: of a where.
+  static Reply Read(Link& link, Link::Ticket ticket, std::span<uint8_t> tiers = {});
+  // Hears the answer to a question that was begun, at most timeout_us later. nullopt: not known yet.
+  std::optional<Reply> Hear(kvist_op op, Kind kind, int64_t timeout_us, std::span<uint8_t> tiers = {});
   // The answer of a lookup that asked for so many chunks.
   kvist_hit HitOf(const Reply& reply, uint32_t asked) const;
   static absl::Status NoAnswer();

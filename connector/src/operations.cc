@@ -72,8 +72,8 @@ void Client::GiveUp(kvist_op handle, Op* op, GivenUp how) {
 absl::Status Client::Cancel(kvist_op handle) {
   std::optional<Op> op = FindOp(handle);
   if (!op.has_value()) return absl::OkStatus();  // it has ended and was asked for
-  if (op->kind == Kind::kLookup) {               // has no pages: nobody need ask for it again
-    if (TakeOp(handle)) op->link->Forget(op->ticket, shm::Opcode::kLookup);
+  if (!IsCopy(op->kind)) {                       // has no pages: nobody need ask for it again
+    if (TakeOp(handle)) op->link->Forget(op->ticket, OpcodeOf(op->kind));
     return absl::OkStatus();
   }
   if (op->given_up == GivenUp::kNo && !Link::Over(op->ticket, op->link->Progress(op->ticket), UINT32_MAX))
@@ -83,7 +83,7 @@ absl::Status Client::Cancel(kvist_op handle) {
 
 absl::StatusOr<Client::Op> Client::CopyUnderWay(kvist_op handle) const {
   const std::optional<Op> op = FindOp(handle);
-  if (!op.has_value() || op->kind == Kind::kLookup)
+  if (!op.has_value() || !IsCopy(op->kind))
     return absl::InvalidArgumentError("no such copy: it has ended and its result was given out, or it never began");
   return *op;
 }
@@ -152,7 +152,7 @@ absl::Status Client::Wait(kvist_op handle, uint32_t layers, int64_t timeout_us, 
     return absl::InvalidArgumentError("no such operation: it has ended and its result was given out, or it never began");
   };
   const std::optional<Op> found = FindOp(handle);
-  if (!found.has_value() || found->kind == Kind::kLookup) return unknown();
+  if (!found.has_value() || !IsCopy(found->kind)) return unknown();
   Op op = *found;
   uint64_t progress = op.link->Progress(op.ticket);
   const auto over = [&] { return Link::Over(op.ticket, progress, layers); };

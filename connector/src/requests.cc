@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "connector/src/client.h"
 
 namespace kvist::connector {
 namespace {
+
+static_assert(KVIST_WHERE_KEYS_MAX == shm::kWhereKeysMax);
 
 constexpr int64_t kPrefillMaxUs = int64_t{3600} * 1'000'000;  // of one report
 
@@ -50,7 +54,7 @@ Client::Reply Client::Call(shm::Entry* entry, std::span<const ChunkKey> keys, in
   return Read(*link, *ticket);
 }
 
-Client::Reply Client::Read(Link& link, Link::Ticket ticket) {
+Client::Reply Client::Read(Link& link, Link::Ticket ticket, std::span<uint8_t> tiers) {
   Reply reply;
   const shm::Cell& cell = link.cell(ticket);
   const auto code = static_cast<absl::StatusCode>(cell.status);
@@ -58,6 +62,9 @@ Client::Reply Client::Read(Link& link, Link::Ticket ticket) {
     reply.chunks = cell.copied;
     reply.coming = cell.skipped;
     reply.handle = cell.lease;
+    constexpr uint8_t kKnown = KVIST_IN_DRAM | KVIST_ON_SSD | KVIST_IN_REMOTE;
+    for (size_t i = 0; i < std::min(tiers.size(), sizeof cell.message); ++i)
+      tiers[i] = static_cast<uint8_t>(cell.message[i]) & kKnown;
   } else {
     reply.status = absl::Status(code, absl::string_view(cell.message, ::strnlen(cell.message, sizeof cell.message)));
   }
@@ -102,12 +109,17 @@ absl::StatusOr<kvist_op> Client::LookupStart(std::span<const ChunkKey> keys, uin
   return Begin(&entry, Kind::kLookup, AsManyAsFit(keys), {}, deadline_us, {});
 }
 
-std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {
-  *hit = kvist_hit{};
-  if (handle == 0) return absl::OkStatus();
+std::optional<Client::Reply> Client::Hear(kvist_op handle, Kind kind, int64_t timeout_us, std::span<uint8_t> tiers) {
+  const auto failed = [](absl::Status status) {
+    Reply reply;
+    reply.status = std::move(status);
+    return reply;
+  };
   const std::optional<Op> op = FindOp(handle);
-  if (!op.has_value() || op->kind != Kind::kLookup)
-    return absl::InvalidArgumentError("no lookup under way: it was answered or given up, or this is another operation");
+  if (!op.has_value() || op->kind != kind) {
+    return failed(
+        absl::InvalidArgumentError("no such question under way: it was answered or given up, or this is another operation"));
+  }
   uint64_t progress = op->link->Progress(op->ticket);
   const auto over = [&] { return Link::Over(op->ticket, progress, UINT32_MAX); };
   if (!over() && timeout_us > 0) {
@@ -116,14 +128,41 @@ std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeou
   }
   const bool late = !over() && MonotonicNanos() >= op->deadline_nanos;
   if (!over() && !late) return std::nullopt;
-  if (!TakeOp(handle)) return absl::InvalidArgumentError("another thread has heard the answer to this lookup");
+  if (!TakeOp(handle)) return failed(absl::InvalidArgumentError("another thread has heard the answer to this question"));
   if (late) {
-    op->link->Forget(op->ticket, shm::Opcode::kLookup);
-    return NoAnswer();
+    op->link->Forget(op->ticket, OpcodeOf(kind));
+    return failed(NoAnswer());
   }
-  Reply reply = Read(*op->link, op->ticket);
-  *hit = HitOf(reply, op->chunks);
-  return std::move(reply.status);
+  Reply reply = Read(*op->link, op->ticket, tiers);
+  reply.asked = op->chunks;
+  return reply;
+}
+
+std::optional<absl::Status> Client::LookupResult(kvist_op handle, int64_t timeout_us, kvist_hit* hit) {
+  *hit = kvist_hit{};
+  if (handle == 0) return absl::OkStatus();
+  std::optional<Reply> reply = Hear(handle, Kind::kLookup, timeout_us);
+  if (!reply.has_value()) return std::nullopt;
+  *hit = HitOf(*reply, reply->asked);
+  return std::move(reply->status);
+}
+
+absl::StatusOr<kvist_op> Client::WhereStart(std::span<const ChunkKey> keys, uint32_t group, int64_t deadline_us) {
+  if (keys.empty() || keys.size() > shm::kWhereKeysMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(keys.size(), " keys; where they are is asked of 1 to ", shm::kWhereKeysMax, " at once"));
+  }
+  if (group >= registration_.groups().size()) return NoGroup(group);
+  shm::Entry entry{};
+  entry.opcode = shm::Opcode::kWhere;
+  entry.group = static_cast<uint16_t>(group);
+  return Begin(&entry, Kind::kWhere, keys, {}, deadline_us, {});
+}
+
+std::optional<absl::Status> Client::WhereResult(kvist_op handle, int64_t timeout_us, std::span<uint8_t> tiers) {
+  std::fill(tiers.begin(), tiers.end(), uint8_t{0});
+  std::optional<Reply> reply = Hear(handle, Kind::kWhere, timeout_us, tiers);
+  return reply.has_value() ? std::optional(std::move(reply->status)) : std::nullopt;
 }
 
 uint32_t Client::FirstNeeded(uint32_t group, uint32_t chunks) const {

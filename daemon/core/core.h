@@ -152,6 +152,9 @@ class Core {
     uint32_t below = 0;  // of them
   };
   Located Locate(SpaceId space, std::span<const ChunkKey> keys);
+  // Where each of these chunks, kKeysMax at most, is now, each by itself, as far as a lookup would find it: tiers[i] gets the TierBits of keys[i], 0 for
+  // none. How many have some. Nobody has used them for it. `space` and `group` are there. Costs one work for each key.
+  uint32_t Where(SpaceId space, GroupId group, std::span<const ChunkKey> keys, std::span<uint8_t> tiers) const;
   // Where chunks are that lookups find: of the next places from `cursor` on (0: the first), `most` at most, and where to go on; kReadAll when
   // there are no more. A chunk keeps its place, so one that is there from the first call to the last is given once; with all that ChunksChanged
   // says from the first call on that makes up all there is. (One that hangs on a chunk which was dropped is given, and no lookup gets there.)

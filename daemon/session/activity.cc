@@ -15,6 +15,7 @@ const char* NameOf(Hook hook) {
     case Hook::kUnpin: return "unpin";
     case Hook::kAllocate: return "allocate";
     case Hook::kFlush: return "flush";
+    case Hook::kWhere: return "where";
   }
   return "";
 }

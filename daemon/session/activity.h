@@ -15,11 +15,11 @@
 namespace kvist::session {
 
 // The hooks that get an answer, those that come most often first: their counts share lines.
-enum class Hook : uint8_t { kLookup, kLoad, kStore, kSwapOut, kSwapIn, kPin, kUnpin, kAllocate, kFlush };
-inline constexpr size_t kHooks = 9;
-inline constexpr std::array<Hook, kHooks> kAllHooks = {Hook::kLookup,  Hook::kLoad,     Hook::kStore,
-                                                       Hook::kSwapOut, Hook::kSwapIn,   Hook::kPin,
-                                                       Hook::kUnpin,   Hook::kAllocate, Hook::kFlush};
+enum class Hook : uint8_t { kLookup, kLoad, kStore, kSwapOut, kSwapIn, kPin, kUnpin, kAllocate, kFlush, kWhere };
+inline constexpr size_t kHooks = 10;
+inline constexpr std::array<Hook, kHooks> kAllHooks = {Hook::kLookup, Hook::kLoad, Hook::kStore, Hook::kSwapOut,
+                                                       Hook::kSwapIn, Hook::kPin,  Hook::kUnpin, Hook::kAllocate,
+                                                       Hook::kFlush,  Hook::kWhere};
 
 const char* NameOf(Hook hook);  // as in DESIGN.md: lookup, load, store, swap_out, ..
 

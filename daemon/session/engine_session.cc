@@ -16,6 +16,9 @@ namespace kvist::session {
 namespace {
 
 static_assert(shm::kKeysMax == core::Core::kKeysMax, "the session refuses what the core can't take");
+static_assert(core::TierBit(core::Tier::kDram) == 1 && core::TierBit(core::Tier::kSsd) == 2 &&
+                  core::TierBit(core::Tier::kRemote) == 4,
+              "a where's answer has the bits of kvist_tier");
 static_assert(shm::kCells <= core::Sessions::kOpsPerSession, "a cell is an operation in flight");
 
 // So many take about as long as one of the core's work does: a key is copied in 1 ns, a page copied and checked in 3 (measured: AMD
@@ -46,6 +49,7 @@ size_t HookOf(shm::Opcode opcode) {
       case shm::Opcode::kUnpin: return Hook::kUnpin;
       case shm::Opcode::kAllocate: return Hook::kAllocate;
       case shm::Opcode::kFlush: return Hook::kFlush;
+      case shm::Opcode::kWhere: return Hook::kWhere;
       default: return Hook::kLookup;
     }
   }();
@@ -226,6 +230,7 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
     case shm::Opcode::kPin: return core->Handle(core::PinAsked{identity_.id, tag, keys}, out);
     case shm::Opcode::kUnpin: return core->Handle(core::UnpinAsked{identity_.id, tag, keys}, out);
     case shm::Opcode::kFlush: return core->Handle(core::FlushAsked{identity_.id, tag}, out);
+    case shm::Opcode::kWhere: return AnswerWhere(entry, *core);
     case shm::Opcode::kAllocate: return core->Handle(core::AllocateAsked{identity_.id, tag, group, entry.chunks}, out);
     case shm::Opcode::kSwapOut:
     case shm::Opcode::kSwapIn:
@@ -237,6 +242,21 @@ void EngineSession::Ask(const shm::Entry& entry, const Pending& pending, core::C
           out);
     default: KVIST_CHECK(false);  // ReadArguments knows all opcodes
   }
+}
+
+// A look that changes nothing and ends here.
+void EngineSession::AnswerWhere(const shm::Entry& entry, const core::Core& core) {
+  const size_t groups = core.spec(space_).groups.size();
+  if (entry.group >= groups) {
+    ++traffic_.failed[static_cast<size_t>(Hook::kWhere)];
+    return End(entry.cell, entry.sequence,
+               absl::InvalidArgumentError(absl::StrCat("cache group ", entry.group, " of ", groups)), 0, 0, 0, 0);
+  }
+  uint8_t tiers[shm::kWhereKeysMax];
+  const uint32_t found = core.Where(space_, GroupId{entry.group}, keys_, tiers);
+  std::memcpy(memory_->cell(entry.cell)->message, tiers, keys_.size());
+  End(entry.cell, entry.sequence, absl::OkStatus(), found, 0, 0, 0);
+  RecordLatency(pending_[entry.cell]);
 }
 
 absl::Status EngineSession::ReadHint(const shm::Entry& entry) {
@@ -275,7 +295,8 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   switch (entry.opcode) {
     case shm::Opcode::kLookup:
     case shm::Opcode::kPin:
-    case shm::Opcode::kUnpin: has_keys = true; break;
+    case shm::Opcode::kUnpin:
+    case shm::Opcode::kWhere: has_keys = true; break;
     case shm::Opcode::kLoad:
     case shm::Opcode::kSwapOut:
     case shm::Opcode::kSwapIn: has_pages = true; break;
@@ -287,10 +308,11 @@ absl::Status EngineSession::ReadArguments(const shm::Entry& entry, Pending* pend
   }
   const bool store = entry.opcode == shm::Opcode::kStore;
   const uint64_t parent = store && (entry.flags & shm::kHasParent) != 0 ? 1 : 0;
-  if (entry.keys > (has_keys ? shm::kKeysMax + parent : 0) || entry.pages > (has_pages ? shm::kPagesMax : 0) ||
+  const uint32_t chunks_max = entry.opcode == shm::Opcode::kWhere ? shm::kWhereKeysMax : shm::kKeysMax;
+  if (entry.keys > (has_keys ? chunks_max + parent : 0) || entry.pages > (has_pages ? shm::kPagesMax : 0) ||
       (store && entry.keys < parent + 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages,
-                                                   " pages; allowed are ", shm::kKeysMax, " chunks"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a request of ", entry.keys, " keys and ", entry.pages, " pages; allowed are ", chunks_max, " chunks"));
   }
   const std::byte* arguments =
       ring_.Arguments(entry.arena, uint64_t{entry.keys} * sizeof(ChunkKey) + uint64_t{entry.pages} * sizeof(PageId));

@@ -107,6 +107,7 @@ class EngineSession {
   absl::Status ReadPages(const shm::Entry& entry, uint64_t chunks, const std::byte* pages, Pending* pending);
   // Hands a request that was read to the core.
   void Ask(const shm::Entry& entry, const Pending& pending, core::Core* core, core::Effects* out);
+  void AnswerWhere(const shm::Entry& entry, const core::Core& core);
   // How long an operation that has ended took; not of lookups that were answered in their turn, which the reactor measures together.
   void RecordLatency(const Pending& pending);
   // How long an operation that has ended waited to be taken, if the client says when it asked.

@@ -50,9 +50,9 @@ struct Held {
 };
 
 constexpr shm::Opcode kAnswered[] = {
-    shm::Opcode::kLookup, shm::Opcode::kLoad,     shm::Opcode::kStore,   shm::Opcode::kPin,    shm::Opcode::kUnpin,
-    shm::Opcode::kFlush,  shm::Opcode::kAllocate, shm::Opcode::kSwapOut, shm::Opcode::kSwapIn, shm::Opcode{0},
-    shm::Opcode{15},      shm::Opcode{0xe7},      shm::Opcode{UINT8_MAX}};
+    shm::Opcode::kLookup, shm::Opcode::kLoad,     shm::Opcode::kStore,   shm::Opcode::kPin,     shm::Opcode::kUnpin,
+    shm::Opcode::kFlush,  shm::Opcode::kAllocate, shm::Opcode::kSwapOut, shm::Opcode::kSwapIn,  shm::Opcode::kWhere,
+    shm::Opcode{0},       shm::Opcode{16},        shm::Opcode{0xe7},     shm::Opcode{UINT8_MAX}};
 
 bool IsCopy(shm::Opcode opcode) {
   return opcode == shm::Opcode::kLoad || opcode == shm::Opcode::kStore || opcode == shm::Opcode::kSwapOut ||
@@ -60,7 +60,7 @@ bool IsCopy(shm::Opcode opcode) {
 }
 bool HasKeys(shm::Opcode opcode) {
   return opcode == shm::Opcode::kLookup || opcode == shm::Opcode::kStore || opcode == shm::Opcode::kPin ||
-         opcode == shm::Opcode::kUnpin || opcode == shm::Opcode::kHint;
+         opcode == shm::Opcode::kUnpin || opcode == shm::Opcode::kHint || opcode == shm::Opcode::kWhere;
 }
 
 // A right entry of the opcode.
@@ -91,6 +91,7 @@ bool WellFormed(const shm::Entry& entry, const Held& held) {
     case shm::Opcode::kPin:
     case shm::Opcode::kUnpin:
     case shm::Opcode::kFlush: return true;
+    case shm::Opcode::kWhere: return entry.group == 0 && entry.keys <= shm::kWhereKeysMax;
     case shm::Opcode::kAllocate: return entry.group == 0 && entry.chunks > 0 && entry.chunks <= shm::kKeysMax;
     default: break;
   }
@@ -206,7 +207,7 @@ TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed 
       }
       INFO("opcode " << static_cast<int>(opcode));
       const bool can_be_taken =
-          opcode != shm::Opcode::kFlush && opcode >= shm::Opcode::kLookup && opcode <= shm::Opcode::kPrefill;
+          opcode != shm::Opcode::kFlush && opcode >= shm::Opcode::kLookup && opcode <= shm::Opcode::kWhere;
       CHECK((taken > 0) == can_be_taken);
     }
     return entries;

@@ -124,3 +124,57 @@ TEST_CASE(
     CHECK(engine.scheduler().StartLookup(keys, kLeaseUs) == 0);
   }
 }
+
+TEST_CASE("Where chunks are is asked in two halves, too, and is no use of them") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB", "ssd.enabled=true", "ssd.capacity=64MiB"});
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  REQUIRE(engine.status.message == "");
+  const auto keys = engine.Keys(1, 8);
+  REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+  std::vector<uint8_t> tiers;
+  REQUIRE(engine.scheduler().Where(engine.Keys(1, 10), &tiers).ok());
+  CHECK(tiers == std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 1, 0, 0});
+  REQUIRE(engine.scheduler().Flush(kSoonUs).ok());
+  REQUIRE(engine.worker(0).Where(keys, &tiers).ok());  // of any session
+  CHECK(tiers == std::vector<uint8_t>(8, KVIST_IN_DRAM | KVIST_ON_SSD));
+
+  const auto start = [&](std::span<const kvist_key> asked, uint32_t group, kvist_op* op) {
+    return kvist_where_start(engine.scheduler().get(), asked.data(), asked.size(), group, 0, op);
+  };
+  uint8_t answer[8] = {9, 9, 9, 9, 9, 9, 9, 9};
+  kvist_op op = 0;
+  SECTION("what can't be asked is said") {
+    const auto many = engine.Keys(1, KVIST_WHERE_KEYS_MAX + 1);
+    CHECK(start(many, 0, &op) == KVIST_INVALID_ARGUMENT);
+    CHECK(start(std::span(many).first(0), 0, &op) == KVIST_INVALID_ARGUMENT);
+    CHECK(start(keys, 1, &op) == KVIST_INVALID_ARGUMENT);
+    CHECK(op == 0);
+    CHECK(start(std::span(many).first(KVIST_WHERE_KEYS_MAX), 0, &op) == KVIST_OK);
+    CHECK(kvist_where_result(engine.scheduler().get(), op, kSoonUs, answer, 8) == KVIST_OK);  // the first of them
+    CHECK(answer[7] == (KVIST_IN_DRAM | KVIST_ON_SSD));
+  }
+  SECTION("it is no lookup, no copy, and heard once") {
+    REQUIRE(start(keys, 0, &op) == KVIST_OK);
+    CHECK(engine.scheduler().LookupResult(op).status == KVIST_INVALID_ARGUMENT);
+    CHECK(engine.scheduler().Poll(op).status == KVIST_INVALID_ARGUMENT);
+    CHECK(kvist_where_result(engine.scheduler().get(), op, kSoonUs, answer, 8) == KVIST_OK);
+    CHECK(kvist_where_result(engine.scheduler().get(), op, 0, answer, 8) == KVIST_INVALID_ARGUMENT);
+    CHECK(answer[0] == 0);  // nothing is known where nothing was heard
+  }
+  SECTION("it ends with its deadline, with a cancel and with kvistd") {
+    daemon.Signal(SIGSTOP);
+    kvist_op late = 0, cancelled = 0;
+    REQUIRE(kvist_where_start(engine.scheduler().get(), keys.data(), keys.size(), 0, 20'000, &late) == KVIST_OK);
+    REQUIRE(start(keys, 0, &cancelled) == KVIST_OK);
+    REQUIRE(kvist_where_start(engine.scheduler().get(), keys.data(), keys.size(), 0, kSoonUs, &op) == KVIST_OK);
+    CHECK(kvist_where_result(engine.scheduler().get(), op, 0, answer, 8) == KVIST_PENDING);
+    CHECK(kvist_where_result(engine.scheduler().get(), late, kSoonUs, answer, 8) == KVIST_DEADLINE_EXCEEDED);
+    CHECK(engine.scheduler().Cancel(cancelled).ok());
+    CHECK(kvist_where_result(engine.scheduler().get(), cancelled, 0, answer, 8) == KVIST_INVALID_ARGUMENT);
+    daemon.Kill();
+    CHECK(kvist_where_result(engine.scheduler().get(), op, kSoonUs, answer, 8) == KVIST_UNAVAILABLE);
+    REQUIRE(Eventually([&] { return engine.scheduler().connection() != KVIST_CONNECTED; }));
+    CHECK(start(keys, 0, &op) == KVIST_UNAVAILABLE);
+  }
+}

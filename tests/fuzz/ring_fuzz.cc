@@ -82,7 +82,8 @@ bool HasKeys(shm::Opcode opcode) {
     case shm::Opcode::kStore:
     case shm::Opcode::kPin:
     case shm::Opcode::kUnpin:
-    case shm::Opcode::kHint: return true;
+    case shm::Opcode::kHint:
+    case shm::Opcode::kWhere: return true;
     default: return false;
   }
 }
@@ -214,7 +215,7 @@ class World {
 
   void WriteGoodEntry(Session* of) {
     shm::Entry entry{};
-    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kPrefill) + 1));
+    entry.opcode = static_cast<shm::Opcode>(input_.Byte() % (static_cast<uint32_t>(shm::Opcode::kWhere) + 1));
     entry.cell = input_.Byte() % 12;
     entry.sequence = input_.Byte();
     entry.flags = input_.Byte() % 8;  // one of them means nothing

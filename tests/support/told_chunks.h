@@ -75,7 +75,13 @@ class ToldChunks {
     std::vector<core::ChunkWhere> slice;
     cursor_ = core.ReadChunks(cursor_, kSlice, &slice);
     if (slice.size() > kSlice) return absl::StrCat("a slice of ", slice.size(), " chunks");
-    for (const core::ChunkWhere& chunk : slice) Set(&beside_, chunk);
+    for (const core::ChunkWhere& chunk : slice) {
+      Set(&beside_, chunk);
+      uint8_t tiers = 0;
+      core.Where(chunk.space, chunk.group, {&chunk.key, 1}, {&tiers, 1});
+      if (tiers != chunk.tiers && tiers != 0)  // 0: what it hangs on was dropped
+        return absl::StrCat("a chunk that is read in tiers ", chunk.tiers, " is asked for and in ", tiers);
+    }
     if (cursor_ != core::Core::kReadAll) return "";
     std::string differs = Differs(beside_, core);
     beside_.clear();

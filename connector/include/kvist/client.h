@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace kvist {
 
@@ -137,6 +138,17 @@ class Client {
     kvist_hit hit{};
     const kvist_status status = kvist_lookup_result(client_.get(), op, timeout_us, &hit);
     return {hit.chunks, hit.coming, Lease(client_.get(), hit.lease), status};
+  }
+  // Where chunks are now (kvist_where_start): kvist_tier bits of each, [key].
+  Status Where(std::span<const kvist_key> keys, std::vector<uint8_t>* tiers, uint32_t group = 0, int64_t deadline_us = 0) {
+    tiers->assign(keys.size(), 0);
+    kvist_op op = 0;
+    kvist_status status = kvist_where_start(client_.get(), keys.data(), keys.size(), group, deadline_us, &op);
+    while (status == KVIST_OK || status == KVIST_PENDING) {
+      status = kvist_where_result(client_.get(), op, 1'000'000, tiers->data(), tiers->size());
+      if (status == KVIST_OK) break;
+    }
+    return Status::Of(status);
   }
   // Which chunks of a hit a group needs: [this, chunks).
   uint32_t FirstNeeded(uint32_t group, uint32_t chunks) const { return kvist_first_needed(client_.get(), group, chunks); }

@@ -4,7 +4,20 @@
 """
 
 from kvist.chain import Chain
-from kvist.client import ALL_LAYERS, LAYERS, NO_PAGE, After, Client, Connection, ExpectedReuse, Hit, Result, StopReason
+from kvist.client import (
+    ALL_LAYERS,
+    LAYERS,
+    NO_PAGE,
+    WHERE_KEYS_MAX,
+    After,
+    Client,
+    Connection,
+    ExpectedReuse,
+    Hit,
+    Result,
+    StopReason,
+    Tier,
+)
 from kvist.describe import Group, GroupKind, GroupPages, Memory, Role, Space, WritePage
 from kvist.library import default_chunk_tokens
 from kvist.status import KvistError, Status
@@ -13,6 +26,7 @@ __all__ = [
     "ALL_LAYERS",
     "LAYERS",
     "NO_PAGE",
+    "WHERE_KEYS_MAX",
     "After",
     "Chain",
     "Client",
@@ -29,6 +43,7 @@ __all__ = [
     "Space",
     "Status",
     "StopReason",
+    "Tier",
     "WritePage",
     "default_chunk_tokens",
 ]

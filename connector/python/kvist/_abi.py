@@ -10,6 +10,7 @@ NO_PAGE = 0xFFFFFFFF
 ALL_LAYERS = 0xFFFFFFFF
 GROUPS_MAX = 64
 KEY_BYTES = 32
+WHERE_KEYS_MAX = 192
 
 
 class Group(Structure):
@@ -198,6 +199,7 @@ _PROMPT = {  # never block: called with the interpreter's lock held, because giv
     "kvist_chain_keys": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "kvist_connection_state": (c_int, [c_void_p, POINTER(c_uint8)]),
     "kvist_lookup_start": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32, c_int64, c_int64, POINTER(c_uint64)]),
+    "kvist_where_start": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32, c_int64, POINTER(c_uint64)]),
     "kvist_first_needed": (c_uint32, [c_void_p, c_uint32, c_uint32]),
     "kvist_release": (c_int, [c_void_p, c_uint64]),
     "kvist_load": (c_int, [c_void_p, POINTER(LoadArgs), POINTER(c_uint64)]),
@@ -219,6 +221,7 @@ _WAITING = {  # wait up to a deadline, or call back: the interpreter runs other 
     "kvist_wait_connected": (c_int, [c_void_p, c_int64]),
     "kvist_lookup": (c_int, [c_void_p, c_void_p, c_size_t, c_uint32, c_int64, c_int64, POINTER(Hit)]),
     "kvist_lookup_result": (c_int, [c_void_p, c_uint64, c_int64, POINTER(Hit)]),
+    "kvist_where_result": (c_int, [c_void_p, c_uint64, c_int64, c_void_p, c_size_t]),
     "kvist_wait": (c_int, [c_void_p, c_uint64, c_uint32, c_int64, POINTER(Result)]),
     "kvist_flush": (c_int, [c_void_p, c_int64, POINTER(c_uint32)]),
     "kvist_pin": (c_int, [c_void_p, c_void_p, c_size_t, c_int64, POINTER(c_uint32)]),
@@ -238,15 +241,19 @@ class Library:
                 function = getattr(library, name)
                 function.restype, function.argtypes = result, arguments
                 setattr(self, name.removeprefix("kvist_"), function)
-        # A poll for an answer, as opposed to waiting for it.
-        prompt = ctypes.PyDLL(path).kvist_lookup_result
-        prompt.restype, prompt.argtypes = _WAITING["kvist_lookup_result"]
-        self.lookup_poll = prompt
+        # Polls for an answer, as opposed to waiting for it.
+        self.lookup_poll = self._prompt("kvist_lookup_result")
+        self.where_poll = self._prompt("kvist_where_result")
         found = self.abi_version()
         if found != ABI_VERSION:
             raise ImportError(
                 f"{path} has version {found} of the ABI, this package wants {ABI_VERSION}: install them together"
             )
+
+    def _prompt(self, name: str):
+        function = getattr(ctypes.PyDLL(self.path), name)
+        function.restype, function.argtypes = _WAITING[name]
+        return function
 
 
 def load() -> Library:

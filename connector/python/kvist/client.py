@@ -15,6 +15,7 @@ from kvist.status import KvistError, Status
 
 NO_PAGE = _abi.NO_PAGE
 ALL_LAYERS = _abi.ALL_LAYERS
+WHERE_KEYS_MAX = _abi.WHERE_KEYS_MAX
 _CALLERS_FAULTS = (Status.INVALID_ARGUMENT, Status.FAILED_PRECONDITION, Status.INTERNAL)
 
 
@@ -22,6 +23,14 @@ class Connection(enum.IntEnum):
     CONNECTED = 0
     RECONNECTING = 1
     REFUSED = 2
+
+
+class Tier(enum.IntFlag):
+    """Where a chunk can be; in several at once, with copies."""
+
+    IN_DRAM = 1
+    ON_SSD = 2
+    IN_REMOTE = 4
 
 
 class ExpectedReuse(enum.IntEnum):
@@ -203,6 +212,24 @@ class Client:
         if status in _CALLERS_FAULTS:
             raise error(status)
         return Hit(hit.chunks, hit.lease, _STATUS[status], hit.coming)
+
+    def where_start(self, keys: bytes, *, group: int = 0, deadline_s: float = 0.0) -> int:
+        """Asks where these chunks (WHERE_KEYS_MAX at most) are now, each by itself; where_result hears it. Never waits, and isn't a use of them."""
+        op = ctypes.c_uint64()
+        check(self._lib.where_start(self._client, keys, _count(keys), group, _us(deadline_s), op))
+        return op.value
+
+    def where_result(self, op: int, count: int, timeout_s: float = 0.0) -> bytes | None:
+        """A byte of Tier for each of the `count` keys. None: not known yet. Anything else ends the op, also an error."""
+        tiers = ctypes.create_string_buffer(count)
+        if timeout_s > 0:
+            status = self._lib.where_result(self._client, op, _us(timeout_s), tiers, count)
+        else:
+            status = self._lib.where_poll(self._client, op, 0, tiers, count)
+        if status == Status.PENDING:
+            return None
+        check(status)
+        return tiers.raw
 
     def first_needed(self, group: int, chunks: int) -> int:
         """Which chunks of a hit a group needs: [this, chunks)."""
@@ -394,6 +421,7 @@ __all__ = [
     "ALL_LAYERS",
     "LAYERS",
     "NO_PAGE",
+    "WHERE_KEYS_MAX",
     "After",
     "Client",
     "Connection",
@@ -402,4 +430,5 @@ __all__ = [
     "KvistError",
     "Result",
     "StopReason",
+    "Tier",
 ]

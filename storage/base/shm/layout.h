@@ -45,6 +45,7 @@ enum class Opcode : uint8_t {
   kSwapIn = 12,   // arena: page_ids[pages]
   kFlush = 13,
   kPrefill = 14,  // no cell, no answer
+  kWhere = 15,    // arena: keys[keys], kWhereKeysMax at most
 };
 
 // Layers [first_layer, first_layer + layers); 0 layers: all from the first on.
@@ -101,7 +102,7 @@ struct Cell {
   // connector: it has given a store up and may change the pages: the result must not be published
   std::atomic<uint32_t> abandoned;
   uint32_t status;   // an absl::StatusCode
-  uint32_t copied;   // lookup: chunks found; pin: pinned; flush: that survive; load, store, swap: chunks copied
+  uint32_t copied;   // lookup, where: chunks found; pin: pinned; flush: that survive; load, store, swap: chunks copied
   uint32_t skipped;  // lookup: chunks that are coming
   uint32_t refused;
   uint64_t lease;  // lookup: packed LeaseId or 0; allocate: packed AllocationId
@@ -112,8 +113,9 @@ struct Cell {
   // As progress, but never falls: raised by the daemon, and by the connector when it gives the operation up, so that no stream waits for ever.
   std::atomic<uint64_t> stream_progress;
   std::atomic<uint64_t> ready;  // PackReady: of how many layers the pages may be copied
-  char message[192];            // of an error; ends with a zero
+  char message[192];            // of an error; ends with a zero. Of a where: a byte for each key, TierBits
 };
+inline constexpr uint32_t kWhereKeysMax = sizeof(Cell::message);
 static_assert(sizeof(Cell) == 256 && offsetof(Cell, message) == 64, "four cache lines");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
                   std::atomic<uint32_t>::is_always_lock_free,

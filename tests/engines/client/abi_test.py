@@ -5,7 +5,7 @@ import re
 import subprocess
 
 import pytest
-from kvist import Connection, ExpectedReuse, GroupKind, Role, Status, StopReason, _abi
+from kvist import Connection, ExpectedReuse, GroupKind, Role, Status, StopReason, Tier, _abi
 from kvist_daemon import REPO
 
 INCLUDE = REPO / "connector/include"
@@ -28,12 +28,14 @@ ENUMS = {
     "kvist_connection": (Connection, "KVIST_"),
     "kvist_expected_reuse": (ExpectedReuse, "KVIST_REUSE_"),
     "kvist_stop_reason": (StopReason, "KVIST_STOP_"),
+    "kvist_tier": (Tier, "KVIST_"),
 }
 CONSTANTS = {
     "ABI_VERSION": "KVIST_ABI_VERSION",
     "NO_PAGE": "KVIST_NO_PAGE",
     "ALL_LAYERS": "KVIST_ALL_LAYERS",
     "GROUPS_MAX": "KVIST_GROUPS_MAX",
+    "WHERE_KEYS_MAX": "KVIST_WHERE_KEYS_MAX",
 }
 
 

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -96,6 +99,34 @@ TEST_CASE("A core says that chunks of a cleared prompt are gone as it hides them
   REQUIRE(changed->chunks == std::vector{s.At(0, 0)});  // the other hangs on it
   while (s.f.core->has_work()) s.f.PassTime(absl::ZeroDuration());
   REQUIRE(All(*s.f.core).empty());
+}
+
+TEST_CASE("A core that is asked says of each chunk by itself where it is, as a lookup would find it") {
+  Stored s;  // a pool of eight slots
+  const auto where = [&](const std::vector<ChunkKey>& keys) {
+    std::vector<uint8_t> tiers(keys.size(), 0xff);
+    const uint32_t found = s.f.core->Where(s.space, GroupId{0}, keys, tiers);
+    REQUIRE(found == std::count_if(tiers.begin(), tiers.end(), [](uint8_t t) { return t != 0; }));
+    return tiers;
+  };
+  const std::optional<CopyStarted> copy = s.f.Store(s.session, s.keys);
+  CHECK(where(s.keys) == std::vector<uint8_t>{0, 0});  // not whole yet
+  s.f.Do(CopyFinished{copy->op, absl::OkStatus()});
+  CHECK(where(KeysOf({9, 2, 1, 2})) == std::vector<uint8_t>{0, kInDram, kInDram, kInDram});
+  SECTION("one that is evicted is nowhere") {
+    s.f.Keep(s.session, KeysOf({11, 12, 13, 14, 15, 16, 17}));
+    CHECK(where(s.keys) == std::vector<uint8_t>{kInDram, 0});
+  }
+  SECTION("one that hangs on what was dropped, too, and what a clear has hidden") {
+    s.f.Do(PromptClearAsked{JobId{1}, s.space, std::span(s.keys).first(1)});
+    CHECK(where(s.keys) == std::vector<uint8_t>{0, 0});
+  }
+  SECTION("asking is no use: what was stored first still goes first") {
+    s.f.Keep(s.session, KeysOf({11, 12, 13, 14, 15, 16}));
+    CHECK(where(s.keys) == std::vector<uint8_t>{kInDram, kInDram});
+    s.f.Keep(s.session, KeysOf({21}));
+    CHECK(where(s.keys) == std::vector<uint8_t>{kInDram, 0});
+  }
 }
 
 TEST_CASE("Chunks are read a few at a time, from few places") {

@@ -81,6 +81,7 @@ class Fixture {
   }
 
   absl::StatusCode Status(uint32_t cell) { return static_cast<absl::StatusCode>(client_.cell(cell)->status); }
+  const shm::Cell& cell(uint32_t index) { return *client_.cell(index); }
 
   static constexpr uint32_t kPages = 8;
   core::CoreOptions options;
@@ -131,6 +132,34 @@ TEST_CASE("EngineSession takes reports of prefills, and ends for one that no con
   if (!tokens) report.took_nanos = -1;
   f.Submit(report);
   CHECK(absl::IsInvalidArgument(f.session->Drain({}, 0, &f.core, &f.effects).status()));
+}
+
+TEST_CASE("EngineSession says in the cell where chunks are, and refuses more than it has room for") {
+  Fixture f(2);
+  f.Submit(f.EntryOf(shm::Opcode::kStore, 3, 7), Keys(2), 2);
+  REQUIRE(f.Drain() == 1);
+  const OpId op = std::get<core::CopyStarted>(f.effects.at(0)).op;
+  f.effects.clear();
+  f.core.Handle(core::CopyFinished{op, absl::OkStatus()}, &f.effects);
+  f.session->Answer(std::get<core::OpEnded>(f.effects.at(0)));
+  f.effects.clear();
+  const auto ask = [&](uint32_t cell, uint32_t keys, uint16_t group) {
+    shm::Entry entry = f.EntryOf(shm::Opcode::kWhere, cell, 1);
+    entry.group = group;
+    f.Submit(entry, Keys(keys));
+    CHECK(f.Drain() == 1);
+    CHECK(f.effects.empty());
+    return f.Status(cell);
+  };
+  CHECK(ask(4, shm::kWhereKeysMax, 0) == absl::StatusCode::kOk);
+  CHECK(f.cell(4).copied == 2);
+  for (uint32_t k = 0; k < shm::kWhereKeysMax; ++k) CHECK(static_cast<uint8_t>(f.cell(4).message[k]) == (k < 2 ? 1 : 0));
+  CHECK(ask(5, 2, 1) == absl::StatusCode::kOk);
+  CHECK(f.cell(5).copied == 0);  // another group's
+  CHECK(ask(6, 0, 0) == absl::StatusCode::kOk);
+  CHECK(ask(7, shm::kWhereKeysMax + 1, 0) == absl::StatusCode::kInvalidArgument);
+  CHECK(ask(8, 1, 2) == absl::StatusCode::kInvalidArgument);
+  CHECK(f.session->ops_in_flight() == 0);
 }
 
 TEST_CASE("EngineSession says a large hint over many turns, none longer than a turn and an event, and what follows waits") {
