@@ -90,9 +90,14 @@ def test_long_prompt(daemon, start):
     assert min(times) < 10 * 1.5e-3 * max(1.0, loop / 50e-6)
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["64 running", "nothing to do"])
-def test_every_other_call(busy, daemon, start):
-    engine = start(daemon, Shape(blocks=64 * 40, chunk=256, max_seqs=66, step_tokens=2048))
+@pytest.mark.parametrize(
+    ("busy", "events"),
+    [(True, False), (True, True), (False, False)],
+    ids=["64 running", "64 running with KV events", "nothing to do"],
+)
+def test_every_other_call(busy, events, daemon, start, tmp_path):
+    endpoint = f"ipc://{tmp_path}/events" if events else ""
+    engine = start(daemon, Shape(blocks=64 * 40, chunk=256, max_seqs=66, step_tokens=2048, events=endpoint))
     if busy:
         for i in range(6):  # what newcomers will find
             engine.prefill(prompt(100 + i, 280), max_tokens=1)

@@ -7,6 +7,7 @@ import pathlib
 import torch
 from layouts import Layout
 from vllm.config import VllmConfig
+from vllm.config.kv_events import KVEventsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
@@ -58,6 +59,7 @@ class Shape:
     prefix_caching: bool = True
     policy: str = "fcfs"  # or priority
     ahead: bool = False  # vLLM's default where it can: it schedules a step before it knows how the last one went
+    events: str = ""  # where its KV events are published: an endpoint of ZMQ
 
 
 def model_dir(under: pathlib.Path) -> str:
@@ -97,6 +99,8 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
     )
     if transfer is not None:
         arguments["kv_transfer_config"] = {**transfer, "engine_id": engine_id}
+    if shape.events:
+        arguments["kv_events_config"] = KVEventsConfig(enable_kv_cache_events=True, publisher="zmq", endpoint=shape.events)
     if shape.drafts:
         arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": shape.drafts, "prompt_lookup_max": 2}
     config = EngineArgs(**arguments).create_engine_config()

@@ -13,14 +13,24 @@ from itertools import islice
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
+from kvist.vllm.events import EventChunk
+
 
 class Chunk:
     """A full chunk in the engine's blocks. blocks: [kvist's group], empty where it is out of the window. Valid while all its blocks hold what
-    they held."""
+    they held. to_tell: what KV events say of it, if they do."""
 
-    __slots__ = ("_hashes", "blocks", "key", "parent", "parent_key", "stored")
+    __slots__ = ("_hashes", "blocks", "key", "parent", "parent_key", "stored", "to_tell")
 
-    def __init__(self, key: bytes, parent_key: bytes, parent: "Chunk | None", blocks: list[list[KVCacheBlock]]) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        parent_key: bytes,
+        parent: "Chunk | None",
+        blocks: list[list[KVCacheBlock]],
+        to_tell: list[EventChunk],
+    ) -> None:
+        self.to_tell = to_tell
         self.key = key
         self.parent_key = parent_key
         self.parent = parent

@@ -37,6 +37,7 @@ import kvist
 from kvist.chain import can_be_bound
 from kvist.hangs import HangWatch
 from kvist.vllm import identity
+from kvist.vllm.events import KvEvents
 from kvist.vllm.groups import EngineGroup, Tables
 from kvist.vllm.plan import Handshake, Load, LoadPart, Plan, Report
 from kvist.vllm.prompt import Prompt
@@ -80,6 +81,7 @@ class SchedulerSide:
         self._client: kvist.Client | None = None
         self._tables: Tables | None = None
         self._stores: Stores | None = None  # when connected and bound, which come in either order
+        self._events: KvEvents | None = None  # the same, and if vLLM publishes any
         self._manager: KVCacheManager | None = None
         self._pool: BlockPool | None = None
         self._requests: dict[str, Tracked] = {}
@@ -124,9 +126,13 @@ class SchedulerSide:
         self._settle()
 
     def _settle(self) -> None:
-        if self._manager is not None and self._tables is not None and self._settings.store != "never":
+        if self._manager is None or self._tables is None:
+            return
+        if self._pool.enable_kv_cache_events:
+            self._events = KvEvents(self._pool.hash_block_size, self._chunk_tokens)
+        if self._settings.store != "never":
             ahead = self._evict_ahead if self._settings.store == "on_eviction" else None
-            self._stores = Stores(self._manager, self._tables, self._ranks, self._jobs, ahead)
+            self._stores = Stores(self._manager, self._tables, self._ranks, self._jobs, ahead, self._events)
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -186,6 +192,8 @@ class SchedulerSide:
         self.counters.lookup(hit.status)
         self._watch.answered(in_time=hit.status != kvist.Status.DEADLINE_EXCEEDED)
         tracked.kvistd_has(hit.chunks)
+        if self._events is not None:
+            self._events.found(tracked.request, tracked.prompt, hit.chunks)
         return hit
 
     def _may_wait(self, tracked: Tracked) -> bool:
@@ -406,7 +414,9 @@ class SchedulerSide:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
 
     def take_events(self) -> list[KVCacheEvent]:
-        return self._stores.take_events() if self._stores is not None else []
+        if self._events is None or self._client is None:
+            return []
+        return self._events.take(self._client, self._watch)
 
     def finished(self, request: Request) -> None:
         tracked = self._requests.pop(request.request_id, None)
@@ -447,6 +457,8 @@ class SchedulerSide:
         """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by
         others, who can't know of them."""
         self._generation = uuid.uuid4().hex
+        if self._events is not None and self._client is not None:
+            self._events.forget_all(self._client)
         for tracked in list(self._requests.values()):
             self._forget_hit(tracked)
             tracked.hit = _MISS

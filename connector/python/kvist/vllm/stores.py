@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from kvist.vllm import events
+from kvist.vllm.events import EventChunk, KvEvents
 from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import Tables
 from kvist.vllm.plan import Plan, Report, Store, StorePart
@@ -26,9 +26,15 @@ class Stores:
     """Threads: the scheduler's."""
 
     def __init__(
-        self, manager: KVCacheManager, tables: Tables, ranks: int, jobs: Iterator[int], evict_ahead: int | None
+        self,
+        manager: KVCacheManager,
+        tables: Tables,
+        ranks: int,
+        jobs: Iterator[int],
+        evict_ahead: int | None,
+        events: KvEvents | None,
     ) -> None:
-        """evict_ahead: blocks at the head of the free queue that are stored; None: eager."""
+        """evict_ahead: blocks at the head of the free queue that are stored; None: eager. events: None if nobody wants them."""
         pool = manager.block_pool
         if evict_ahead is not None and not pool.enable_caching:
             raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
@@ -39,9 +45,8 @@ class Stores:
         self._readers = Readers(pool)
         self._on_eviction = EvictionStores(pool, evict_ahead) if evict_ahead is not None else None
         self._storing: dict[int, tuple[int, str]] = {}  # [job] ranks still at it, request
-        self._hash_tokens = pool.hash_block_size if pool.enable_kv_cache_events else 0
-        self._events: dict[int, events.BlockStored] = {}  # [job]
-        self._to_publish: list[events.BlockStored] = []
+        self._events = events
+        self._to_tell: dict[int, list[EventChunk]] = {}  # [job]
 
     def take_stopped(self) -> list[int]:
         """Stores to stop before this step writes."""
@@ -75,10 +80,10 @@ class Stores:
         if not parts:
             return
         job = self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, plan)
-        if self._hash_tokens:
-            event = events.stored(tracked.request, first * size, until * size, self._hash_tokens)
-            if event is not None:
-                self._events[job] = event
+        self._to_tell[job] = self._of_events(tracked, first, until)
+
+    def _of_events(self, tracked: Tracked, first: int, until: int) -> list[EventChunk]:
+        return [] if self._events is None else self._events.chunks_of(tracked.request, tracked.prompt, first, until)
 
     def _store(self, request_id: str, keys: bytes, parts: list[StorePart], plan: Plan) -> int:
         job = next(self._jobs)
@@ -106,7 +111,7 @@ class Stores:
                 return
             known = self._on_eviction.find(anchor, key)  # another request's, shared
             if known is None:
-                known = Chunk(key, parent_key, chunk, own)
+                known = Chunk(key, parent_key, chunk, own, self._of_events(tracked, number, number + 1))
                 self._on_eviction.add(known)
             chunk = known
         tracked.last_kept = chunk
@@ -130,16 +135,14 @@ class Stores:
             blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
         if parts:
-            self._store("", keys, parts, plan)
+            job = self._store("", keys, parts, plan)
+            self._to_tell[job] = [told for chunk in run for told in chunk.to_tell]
 
     # ---- what came of it ----
 
     def take(self, report: Report) -> list[str]:
         """The requests that should offer their chunks again: some of them were not kept."""
-        again = []
-        for job in {*report.refused, *report.unstored}:
-            self._events.pop(job, None)
-            again.append(self._storing[job][1])
+        again = [self._storing[job][1] for job in {*report.refused, *report.unstored}]
         for job, ranks in report.stored.items():
             left, request_id = self._storing[job]
             if left > ranks:
@@ -147,10 +150,7 @@ class Stores:
                 continue
             del self._storing[job]
             self._readers.end(job)
-            if job in self._events:
-                self._to_publish.append(self._events.pop(job))
+            to_tell = self._to_tell.pop(job)
+            if self._events is not None:
+                self._events.stored(to_tell)
         return again
-
-    def take_events(self) -> list[events.BlockStored]:
-        taken, self._to_publish = self._to_publish, []
-        return taken
