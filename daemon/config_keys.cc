@@ -163,9 +163,11 @@ const std::vector<ConfigKey>& ConfigKeys() {
       AtStart("How long a clean stop may write what isn't on disk yet; 0 to write nothing.",
               Duration(KVIST_FIELD(ssd, stop_flush), absl::ZeroDuration(), absl::Hours(1))),
 
-      AtStart("A store beyond this node, in which nodes share KV: \"redis://HOST:PORT[/DATABASE]\" (rediss:// by TLS, "
-              "redis:///PATH/TO/SOCKET), \"file:///DIRECTORY\" (NFS, say), \"s3://BUCKET[/PREFIX]\"; \"\" for none.",
-              RemoteStore(KVIST_FIELD(remote, store))),
+      AtStart(
+          "A store beyond this node, in which nodes share KV: \"redis://HOST:PORT[/DATABASE]\" (of a cluster: any of its "
+          "servers; rediss:// by TLS, redis:///PATH/TO/SOCKET), \"file:///DIRECTORY\" (NFS, say), \"s3://BUCKET[/PREFIX]\"; "
+          "\"\" for none.",
+          RemoteStore(KVIST_FIELD(remote, store))),
       AtStart("That tier's name: operators call it remote:NAME.", Name(KVIST_FIELD(remote, name))),
       AtStart(
           "A file of 64 hexadecimal digits, the same on all nodes that share the store: names there are made with it, and "

@@ -116,11 +116,11 @@ void GuardedStore::Judge(const std::vector<Outcome>& outcomes, bool patient, Bre
       default: answered = true;
     }
   }
-  if (failed) {
+  if (answered) {  // also when not all of it was: one server of several may be gone
+    breaker_.Succeeded(ticket);
+  } else if (failed) {
     breaker_.Failed(ticket, MonotonicNow());
     if (breaker_.state() == Breaker::State::kOpen) changed_.Signal();
-  } else if (answered) {
-    breaker_.Succeeded(ticket);
   } else {
     breaker_.Unused(ticket);
   }

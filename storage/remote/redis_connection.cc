@@ -19,7 +19,8 @@ constexpr int kRoundsMax = 64;        // calls of the kernel before others have 
 constexpr uint32_t kPartsMax = 8192;  // of one object, 16 GiB
 constexpr uint32_t kPartsRatioMax =
     16;  // of one object to another under its name: encoded by all methods they differ by less
-constexpr absl::Duration kUnledTo = absl::Hours(1);  // so long parts last that nothing leads to yet; far above any put
+constexpr absl::Duration kUnledTo = absl::Hours(1);    // so long parts last that nothing leads to yet; far above any put
+constexpr uint64_t kNodesTextMax = uint64_t{4} << 20;  // of CLUSTER NODES: 1,000 servers of many ranges have less
 constexpr absl::Duration kRetryPause = absl::Milliseconds(100);
 
 uint32_t PartsOf(uint64_t body, Bytes part) {
@@ -36,11 +37,12 @@ void AppendWord(std::string* to, const std::string& word) { absl::StrAppend(to, 
 
 }  // namespace
 
-RedisConnection::RedisConnection(const RedisOptions* options, std::shared_ptr<const TlsContext> tls,
-                                 std::function<void()> wake, Ended ended)
+RedisConnection::RedisConnection(const RedisOptions* options, const std::string& address,
+                                 std::shared_ptr<const TlsContext> tls, std::function<void()> wake, Ended ended)
     : options_(options),
       tls_(std::move(tls)),
-      endpoint_(*Endpoint::Parse(options->address)),
+      address_(address),
+      endpoint_(*Endpoint::Parse(address)),
       ended_(std::move(ended)),
       resolver_(endpoint_, std::move(wake)) {}
 
@@ -64,13 +66,21 @@ void RedisConnection::Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_
   expected_.push_back({std::move(op), awaits, part});
 }
 
+void RedisConnection::SayAsking(const std::shared_ptr<RedisOp>& op) {
+  if (op == nullptr || !op->asking) return;
+  out_.push_back({op, "*1\r\n$6\r\nASKING\r\n"});
+  Expect(op, Awaits::kAsking);
+}
+
 void RedisConnection::Say(std::shared_ptr<RedisOp> op, const std::vector<std::string>& words) {
+  SayAsking(op);
   std::string text = absl::StrCat("*", words.size(), "\r\n");
   for (const std::string& word : words) AppendWord(&text, word);
   out_.push_back({std::move(op), std::move(text)});
 }
 
 void RedisConnection::SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part) {
+  SayAsking(op);
   const Operation& operation = op->operation();
   const auto bytes = PartOf(operation.body, part, options_->part);
   const bool lasts = options_->expire_after == absl::ZeroDuration();
@@ -149,11 +159,11 @@ bool RedisConnection::NextStep(const std::shared_ptr<RedisOp>& op) {
         return false;
       }
       if (!op->is_there) {
-        UnlinkParts(operation.name, op->tag, PartsOf(operation.body.size(), options_->part));
+        UnlinkParts(*op, op->tag, PartsOf(operation.body.size(), options_->part));
         return false;
       }
       // What lay there before goes. How much that was is the server's word.
-      UnlinkParts(operation.name, op->prefix.tag,
+      UnlinkParts(*op, op->prefix.tag,
                   std::min(PartsThere(*op), kPartsRatioMax * PartsOf(operation.body.size(), options_->part)));
       if (op->given_up && op->removed) {
         // Whoever has cleared that name since must not find it again; but somebody may have put it anew.
@@ -221,6 +231,13 @@ bool RedisConnection::LacksParts(const RedisOp& op) const {
   return false;
 }
 
+void RedisConnection::AskNodes(NodesTold told) {
+  KVIST_CHECK(ready());
+  nodes_told_ = std::move(told);
+  Say(nullptr, {"CLUSTER", "NODES"});
+  Expect(nullptr, Awaits::kNodes);
+}
+
 void RedisConnection::Removing(const std::set<std::string_view>& names) {
   for (const Expected& one : expected_) {
     if (one.op != nullptr && one.op->kind() == Kind::kPut && names.count(one.op->operation().name) > 0)
@@ -257,19 +274,18 @@ void RedisConnection::Turn(absl::Time now) {
   if (const absl::Status status = Go(now); !status.ok()) {
     Close(status, now);
   } else if (state_ != State::kReady && now >= connect_until_) {
-    Close(absl::UnavailableError(absl::StrCat("no connection to ", options_->address, " within ",
+    Close(absl::UnavailableError(absl::StrCat("no connection to ", address_, " within ",
                                               absl::FormatDuration(options_->connect_timeout), " (connect_timeout)")),
           now);
   } else if (now >= linger_until_) {
-    Close(absl::UnavailableError(absl::StrCat(options_->address, " is too slow: it owes answers to what was given up")),
-          now);
+    Close(absl::UnavailableError(absl::StrCat(address_, " is too slow: it owes answers to what was given up")), now);
   }
 }
 
 absl::Status RedisConnection::Go(absl::Time now) {
   if (state_ == State::kResolving || state_ == State::kConnecting) {
     if (const absl::Status status = Connecting(now); !status.ok())
-      return {status.code(), absl::StrCat(options_->address, ": ", status.message())};
+      return {status.code(), absl::StrCat(address_, ": ", status.message())};
   }
   if (state_ != State::kGreeting && state_ != State::kReady) return absl::OkStatus();
   if (absl::Status status = Send(); !status.ok()) return status;
@@ -364,8 +380,13 @@ bool RedisConnection::WasAsked(std::string_view reply) {
 
 Scatter RedisConnection::BulkBegins(uint64_t length) {
   if (!WasAsked({})) return {};
-  if (expected_.empty() || expected_.front().op == nullptr) return {};
+  if (expected_.empty()) return {};
   const Expected& expected = expected_.front();
+  if (expected.awaits == Awaits::kNodes) {
+    nodes_.resize(std::min<uint64_t>(length, kNodesTextMax));
+    return length <= kNodesTextMax ? Scatter{std::as_writable_bytes(std::span(nodes_))} : Scatter{};
+  }
+  if (expected.op == nullptr) return {};
   RedisOp* const op = expected.op.get();
   if (expected.awaits == Awaits::kPrefix && length == sizeof op->prefix)
     return {std::as_writable_bytes(std::span(&op->prefix, 1))};
@@ -384,6 +405,8 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   const Expected expected = std::move(expected_.front());
   expected_.pop_front();
   if (expected.op == nullptr) {
+    if (expected.awaits == Awaits::kNodes && reply.type == ReplyReader::Type::kBulk)
+      std::exchange(nodes_told_, nullptr)(std::exchange(nodes_, {}));
     if (expected.awaits != Awaits::kGreeting) return;
     // The code only: servers say words that they don't know again, and one of these is the password.
     if (reply.type == ReplyReader::Type::kError)
@@ -398,28 +421,45 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   if (op->given_up && --given_up_ == 0) linger_until_ = absl::InfiniteFuture();
   Heard(op, expected, reply);
   if (op->replies_left > 0) return;
-  if (NextStep(expected.op)) return;
+  if (!op->redirect.has_value() && NextStep(expected.op)) return;
   outstanding_ -= op->bytes;  // until then the server still works at it
   if (!op->given_up) ended_(expected.op, OutcomeOf(*op));
 }
 
 void RedisConnection::UnlinkPut(const RedisOp& op) {
-  Say(nullptr, {"UNLINK", Key(op.operation().name)});
-  Expect(nullptr, Awaits::kNothing);
-  UnlinkParts(op.operation().name, op.tag, PartsOf(op.operation().body.size(), options_->part));
+  Unlink({Key(op.operation().name)}, op.asking);
+  UnlinkParts(op, op.tag, PartsOf(op.operation().body.size(), options_->part));
 }
 
-void RedisConnection::UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts) {
-  if (parts < 2) return;
-  std::vector<std::string> words{"UNLINK"};
-  for (uint32_t part = 1; part < parts; ++part) words.push_back(Key(name, tag, part));
-  Say(nullptr, words);
-  Expect(nullptr, Awaits::kNothing);
+void RedisConnection::UnlinkParts(const RedisOp& op, uint64_t tag, uint32_t parts) {
+  std::vector<std::string> keys;
+  for (uint32_t part = 1; part < parts; ++part) keys.push_back(Key(op.operation().name, tag, part));
+  Unlink(std::move(keys), op.asking);
+}
+
+void RedisConnection::Unlink(std::vector<std::string> keys, bool asking) {
+  const auto say = [this](const std::vector<std::string>& words) {
+    Say(nullptr, words);
+    Expect(nullptr, Awaits::kNothing);
+  };
+  if (!asking && !keys.empty()) {
+    keys.insert(keys.begin(), "UNLINK");
+    return say(keys);
+  }
+  for (std::string& key : keys) {  // of several keys a server whose slot isn't whole yet would have to have all
+    say({"ASKING"});
+    say({"UNLINK", std::move(key)});
+  }
 }
 
 void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply) {
   using Type = ReplyReader::Type;
   if (reply.type == Type::kError) {
+    if (auto redirect = RedirectIn(reply.text, endpoint_.host); redirect.has_value()) {
+      op->redirect = std::move(redirect);
+      op->status.Update(RedisStatus(reply.text));
+      return;
+    }
     if (expected.awaits == Awaits::kPrefix) return;  // nothing of ours lies there
     if (op->kind() == Kind::kGet && IsWrongType(reply.text)) {
       op->not_ours = true;
@@ -460,7 +500,9 @@ void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyRe
       if (reply.type != Type::kInteger) return unexpected();
       op->is_there = op->is_there || reply.integer > 0;
       return;
+    case Awaits::kAsking:
     case Awaits::kGreeting:
+    case Awaits::kNodes:
     case Awaits::kNothing: return;
   }
 }
@@ -504,6 +546,8 @@ void RedisConnection::Close(const absl::Status& error, absl::Time now) {
   error_ = error;
   stream_ = nullptr;
   reader_.Reset();
+  nodes_told_ = nullptr;
+  nodes_ = {};
   out_.clear();
   asked_ = 0;
   outstanding_ = {};

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "storage/remote/net_stream.h"
 #include "storage/remote/redis_options.h"
 #include "storage/remote/redis_reply.h"
+#include "storage/remote/redis_slots.h"
 
 namespace kvist::remote {
 
@@ -56,6 +58,8 @@ struct RedisOp {
   bool begun = false;         // some of it was sent
   bool given_up = false;      // nobody waits any more: its spans are the caller's again
   bool removed = false;       // a removal of its name was submitted behind it
+  uint32_t redirected = 0;    // so often
+  bool asking = false;        // its server has it although the slot isn't its own yet
   uint32_t replies_left = 0;  // of this step
   Step step = Step::kFirst;
   uint64_t tag = 0;    // put: its own
@@ -63,6 +67,7 @@ struct RedisOp {
   uint64_t old_tag = 0;
   // What the replies have said.
   absl::Status status;
+  std::optional<RedisRedirect> redirect{};
   bool is_there = false;  // exists; put: the first key was written
   bool too_long = false;
   bool not_ours = false;
@@ -82,10 +87,15 @@ struct RedisOp {
 //   so none ends well before all of it was sent, whatever the server says.
 class RedisConnection final : private ReplyReader::Owner {
  public:
+  // An operation that has a `redirect` wasn't done, and nothing here leads to it.
   using Ended = std::function<void(const std::shared_ptr<RedisOp>& op, Outcome outcome)>;
+  using NodesTold = std::function<void(std::string_view nodes)>;
 
-  RedisConnection(const RedisOptions* options, std::shared_ptr<const TlsContext> tls, std::function<void()> wake,
-                  Ended ended);
+  // `address`: instead of the options'.
+  RedisConnection(const RedisOptions* options, const std::string& address, std::shared_ptr<const TlsContext> tls,
+                  std::function<void()> wake, Ended ended);
+
+  const std::string& host() const { return endpoint_.host; }
 
   bool idle() const { return state_ == State::kIdle; }
   bool ready() const { return state_ == State::kReady; }
@@ -97,6 +107,8 @@ class RedisConnection final : private ReplyReader::Owner {
 
   void Begin(absl::Time now);
   void Issue(std::shared_ptr<RedisOp> op);
+  // Asks which servers of its cluster have which slots. `told` hears what CLUSTER NODES answers, unless the server refuses or the connection ends.
+  void AskNodes(NodesTold told);
   // A removal of these names was submitted: a put of one that is given up must not come to be there.
   void Removing(const std::set<std::string_view>& names);
   bool Has(const RedisOp* op) const;
@@ -109,6 +121,7 @@ class RedisConnection final : private ReplyReader::Owner {
   void Close(const absl::Status& error, absl::Time now);
   std::vector<std::shared_ptr<RedisOp>> TakeUnsent() { return std::exchange(unsent_, {}); }
 
+  bool busy() const { return !expected_.empty() || !out_.empty(); }
   bool has_output() const { return ready() && !out_.empty(); }
 
   // What to poll for, negative fd: nothing; and when to call Turn at the latest.
@@ -125,7 +138,19 @@ class RedisConnection final : private ReplyReader::Owner {
     size_t sent = 0;
     size_t size() const { return text.size() + bytes.size(); }
   };
-  enum class Awaits : uint8_t { kGreeting, kFirst, kPart, kPrefix, kStored, kFirstStored, kPersisted, kCount, kNothing };
+  enum class Awaits : uint8_t {
+    kGreeting,
+    kAsking,
+    kFirst,
+    kPart,
+    kPrefix,
+    kStored,
+    kFirstStored,
+    kPersisted,
+    kCount,
+    kNodes,
+    kNothing
+  };
   struct Expected {
     std::shared_ptr<RedisOp> op;  // none: nobody asked
     Awaits awaits = Awaits::kNothing;
@@ -137,8 +162,9 @@ class RedisConnection final : private ReplyReader::Owner {
   // Whether the reply that comes answers something that was sent to its end; otherwise nothing it says is believed.
   bool WasAsked(std::string_view reply);
   void UnlinkPut(const RedisOp& op);  // what it has put
-  void UnlinkParts(const std::string& name, uint64_t tag, uint32_t parts);
-  void UnlinkAll(const std::shared_ptr<RedisOp>& op);  // of a removal, as far as it is known what lies there
+  void UnlinkParts(const RedisOp& op, uint64_t tag, uint32_t parts);
+  void Unlink(std::vector<std::string> keys, bool asking);  // unawaited
+  void UnlinkAll(const std::shared_ptr<RedisOp>& op);       // of a removal, as far as it is known what lies there
   // The next step of an operation whose last one is answered. false: it has ended.
   bool NextStep(const std::shared_ptr<RedisOp>& op);
   void PutFirst(const std::shared_ptr<RedisOp>& op);
@@ -158,11 +184,15 @@ class RedisConnection final : private ReplyReader::Owner {
   void Expect(std::shared_ptr<RedisOp> op, Awaits awaits, uint32_t part = 0);
   void Say(std::shared_ptr<RedisOp> op, const std::vector<std::string>& words);
   void SayStore(const std::shared_ptr<RedisOp>& op, uint32_t part);
+  void SayAsking(const std::shared_ptr<RedisOp>& op);  // before each command of one that asks
 
   const RedisOptions* const options_;
   const std::shared_ptr<const TlsContext> tls_;
+  const std::string address_;
   const Endpoint endpoint_;
   const Ended ended_;
+  NodesTold nodes_told_;
+  std::string nodes_;
   Resolver resolver_;
   State state_ = State::kIdle;
   absl::Status error_;

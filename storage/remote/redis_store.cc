@@ -22,6 +22,12 @@ namespace {
 // each other; over two each goes on with the other one's.
 constexpr Bytes kAhead = KiB(256);
 
+constexpr size_t kServersMax = 1000;    // of a cluster: as many as its specification allows for
+constexpr uint32_t kRedirectedMax = 5;  // while slots move; in a ring of servers that lie it ends there
+// How often a cluster is asked who has what, at most: while it repairs itself that changes within seconds.
+constexpr absl::Duration kAskNodesPause = absl::Seconds(1);
+constexpr absl::Duration kAskOthersPause = absl::Milliseconds(50);
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(const RedisOptions& options) {
@@ -35,13 +41,7 @@ absl::StatusOr<std::unique_ptr<RedisStore>> RedisStore::Create(const RedisOption
 
 RedisStore::RedisStore(const RedisOptions& options, std::shared_ptr<const TlsContext> tls, UniqueFd event)
     : options_(options), tls_(std::move(tls)), event_(std::move(event)), in_flight_(options.limits) {
-  for (Lane* const lane : {&bytes_, &questions_}) {
-    const uint32_t connections = lane == &bytes_ ? options_.connections : 1;
-    for (uint32_t i = 0; i < connections; ++i)
-      lane->connections.push_back(std::make_unique<RedisConnection>(
-          &options_, tls_, [this] { Wake(); },
-          [this](const std::shared_ptr<RedisOp>& op, Outcome outcome) { End(op, std::move(outcome)); }));
-  }
+  ServerAt(options.address);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -87,26 +87,141 @@ void RedisStore::Run() {
   while (TakeSubmitted()) {
     const absl::Time now = MonotonicNow();
     GiveUpLate(now);
-    for (Lane* const lane : {&questions_, &bytes_}) {
-      for (const auto& connection : lane->connections) connection->Turn(now);
-      Pump(lane, now);
-      // What was issued goes together: a call of the kernel for many commands.
-      for (const auto& connection : lane->connections)
-        if (connection->has_output()) connection->Turn(now);
-      TakeUnsent(lane);
-    }
+    DropServers();
+    AskNodes(now);
+    EachLane([&](Lane* lane) { Turn(lane, now); });
     Announce();
     Poll(MonotonicNow());
   }
   const absl::Time now = MonotonicNow();
   const absl::Status cancelled = absl::CancelledError("the remote store is being closed");
-  for (Lane* const lane : {&questions_, &bytes_}) {
+  EachLane([&](Lane* lane) {
     for (const auto& connection : lane->connections) connection->Close(cancelled, now);
     TakeUnsent(lane);
     for (const auto& op : std::exchange(lane->waiting, {})) End(op, {cancelled});
-  }
+  });
   Announce();
   KVIST_CHECK(running_.empty());
+}
+
+void RedisStore::Turn(Lane* lane, absl::Time now) {
+  for (const auto& connection : lane->connections) connection->Turn(now);
+  Pump(lane, now);
+  // What was issued goes together: a call of the kernel for many commands.
+  for (const auto& connection : lane->connections)
+    if (connection->has_output()) connection->Turn(now);
+  TakeUnsent(lane);
+}
+
+// ---- Servers ----------------------------------------------------------------------------------------------------------------
+
+template <class Do>
+void RedisStore::EachLane(Do&& each) {
+  for (size_t i = 0; i < servers_.size(); ++i) {  // by index: meanwhile there may be more
+    each(&servers_[i]->questions);
+    each(&servers_[i]->bytes);
+  }
+}
+
+RedisStore::Server* RedisStore::ServerAt(const std::string& address) {
+  for (const auto& server : servers_)
+    if (server->address == address) return server.get();
+  if (servers_.size() >= kServersMax) return nullptr;
+  auto server = std::make_unique<Server>();
+  server->address = address;
+  for (Lane* const lane : {&server->bytes, &server->questions}) {
+    const uint32_t connections = lane == &server->bytes ? options_.connections : 1;
+    for (uint32_t i = 0; i < connections; ++i)
+      lane->connections.push_back(std::make_unique<RedisConnection>(
+          &options_, address, tls_, [this] { Wake(); },
+          [this](const std::shared_ptr<RedisOp>& op, Outcome outcome) { Answered(op, std::move(outcome)); }));
+  }
+  return servers_.emplace_back(std::move(server)).get();
+}
+
+RedisStore::Server* RedisStore::ServerOf(const RedisOp& op) const {
+  return slots_.empty() ? servers_.front().get() : slots_[RedisSlotOf(op.operation().name)];
+}
+
+RedisStore::Lane* RedisStore::LaneOf(const RedisOp& op, Server* server) const {
+  return IsQuestion(op.batch->batch()) ? &server->questions : &server->bytes;
+}
+
+void RedisStore::Answered(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
+  if (!op->redirect.has_value()) return End(op, std::move(outcome));
+  const RedisRedirect redirect = *std::move(op->redirect);
+  Server* const server = ServerAt(redirect.address);
+  if (server == nullptr || op->redirected == kRedirectedMax) return End(op, std::move(outcome));
+  if (!redirect.ask) {
+    if (slots_.empty()) slots_.assign(kRedisSlots, servers_.front().get());
+    slots_[redirect.slot] = server;
+    ask_nodes_ = true;
+  }
+  RedisOp again;
+  again.batch = op->batch;
+  again.index = op->index;
+  again.bytes = op->bytes;
+  again.removed = op->removed;
+  again.redirected = op->redirected + 1;
+  again.asking = redirect.ask;
+  *op = std::move(again);
+  LaneOf(*op, server)->waiting.push_front(op);
+}
+
+void RedisStore::AskNodes(absl::Time now) {
+  if (!ask_nodes_ || now < ask_nodes_at_) return;
+  // One that is there; or else one after the other is tried.
+  const auto connection = [this](size_t i) { return servers_[i % servers_.size()]->questions.connections.front().get(); };
+  ++asked_last_;
+  for (size_t i = asked_last_; i < asked_last_ + servers_.size(); ++i) {
+    if (!connection(i)->ready()) continue;
+    asked_last_ = i % servers_.size();
+    connection(i)->AskNodes([this, by = servers_[asked_last_].get()](std::string_view nodes) { NodesTold(*by, nodes); });
+    ask_nodes_at_ = now + kAskNodesPause;
+    return;
+  }
+  asked_last_ %= servers_.size();
+  if (connection(asked_last_)->idle() && connection(asked_last_)->retry_at() <= now) connection(asked_last_)->Begin(now);
+  ask_nodes_at_ = now + kAskOthersPause;
+}
+
+void RedisStore::NodesTold(const Server& by, std::string_view nodes) {
+  const bool by_name = options_.tls.enabled && options_.tls.server_name.empty();
+  const std::vector<RedisSlotRange> ranges = SlotsIn(nodes, by.questions.connections.front()->host(), by_name);
+  if (ranges.empty()) return;  // it doesn't know itself; the next redirect has it asked again
+  ask_nodes_ = false;
+  for (const RedisSlotRange& range : ranges) {
+    Server* const server = ServerAt(range.address);
+    if (server == nullptr) continue;
+    std::fill(slots_.begin() + range.first, slots_.begin() + range.last + 1, server);
+  }
+  // What waits for a server that has lost it.
+  std::vector<std::shared_ptr<RedisOp>> waiting;
+  EachLane([&](Lane* lane) {
+    const auto stays = [](const auto& op) { return op->asking; };
+    const auto moves = std::stable_partition(lane->waiting.begin(), lane->waiting.end(), stays);
+    waiting.insert(waiting.end(), moves, lane->waiting.end());
+    lane->waiting.erase(moves, lane->waiting.end());
+  });
+  for (auto& op : waiting) {
+    Lane* const lane = LaneOf(*op, ServerOf(*op));
+    lane->waiting.push_back(std::move(op));
+  }
+  drop_servers_ = true;
+}
+
+void RedisStore::DropServers() {
+  if (!std::exchange(drop_servers_, false)) return;
+  std::set<const Server*> wanted(slots_.begin(), slots_.end());
+  wanted.insert(servers_.front().get());
+  const auto is_over = [&](const std::unique_ptr<Server>& server) {
+    const auto is_quiet = [](const Lane& lane) {
+      return lane.waiting.empty() && std::none_of(lane.connections.begin(), lane.connections.end(),
+                                                  [](const auto& connection) { return connection->busy(); });
+    };
+    return wanted.count(server.get()) == 0 && is_quiet(server->bytes) && is_quiet(server->questions);
+  };
+  servers_.erase(std::remove_if(servers_.begin(), servers_.end(), is_over), servers_.end());
 }
 
 bool RedisStore::TakeSubmitted() {
@@ -118,16 +233,16 @@ bool RedisStore::TakeSubmitted() {
     stopping = stopping_;
   }
   for (std::shared_ptr<RunningBatch>& batch : submitted) {
-    Lane& lane = IsQuestion(batch->batch()) ? questions_ : bytes_;
     if (batch->batch().kind == Kind::kRemove) TellOfRemovals(batch->batch());
-    Running running{batch, &lane, {}};
+    Running running{batch, {}};
     for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
       auto op = std::make_shared<RedisOp>();
       op->batch = batch;
       op->index = i;
       op->bytes = batch->operation(i).bytes();
       running.ops.push_back(op);
-      lane.waiting.push_back(std::move(op));
+      Lane* const lane = LaneOf(*op, ServerOf(*op));
+      lane->waiting.push_back(std::move(op));
     }
     running_.emplace(batch->batch().deadline, std::move(running));
   }
@@ -137,23 +252,25 @@ bool RedisStore::TakeSubmitted() {
 void RedisStore::TellOfRemovals(const Batch& batch) const {
   std::set<std::string_view> names;
   for (const Operation& operation : batch.operations) names.insert(operation.name);
-  for (const auto& connection : bytes_.connections) connection->Removing(names);
+  for (const auto& server : servers_)
+    for (const auto& connection : server->bytes.connections) connection->Removing(names);
 }
 
 void RedisStore::GiveUpLate(absl::Time now) {
   while (!running_.empty() && running_.begin()->first <= now) {
     const std::vector<std::shared_ptr<RedisOp>> ops = running_.begin()->second.ops;
-    Lane& lane = *running_.begin()->second.lane;
     for (const std::shared_ptr<RedisOp>& op : ops) {
       if (op->batch->ended(op->index)) continue;
-      const auto waiting = std::find(lane.waiting.begin(), lane.waiting.end(), op);
-      if (waiting != lane.waiting.end()) {
-        lane.waiting.erase(waiting);
-      } else {
-        for (const auto& connection : lane.connections)
-          if (connection->Has(op.get())) connection->GiveUp(op.get(), now);
-      }
-      TakeUnsent(&lane);  // of a connection that was ended for its sake
+      EachLane([&](Lane* lane) {
+        const auto waiting = std::find(lane->waiting.begin(), lane->waiting.end(), op);
+        if (waiting != lane->waiting.end()) {
+          lane->waiting.erase(waiting);
+        } else {
+          for (const auto& connection : lane->connections)
+            if (connection->Has(op.get())) connection->GiveUp(op.get(), now);
+        }
+        TakeUnsent(lane);  // of a connection that was ended for its sake
+      });
       End(op, {absl::DeadlineExceededError("redis didn't answer in time")});
     }
   }
@@ -216,6 +333,7 @@ void RedisStore::Pump(Lane* lane, absl::Time now) {
 }
 
 void RedisStore::End(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
+  if (!slots_.empty() && absl::IsUnavailable(outcome.status)) ask_nodes_ = true;  // another server may have it soon
   if (!op->batch->End(op->index, std::move(outcome))) return;
   const auto [begin, end] = running_.equal_range(op->batch->batch().deadline);
   const auto at = std::find_if(begin, end, [&op](const auto& one) { return one.second.batch == op->batch; });
@@ -231,7 +349,8 @@ void RedisStore::Announce() {
 void RedisStore::Poll(absl::Time now) {
   std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
   absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
-  for (const Lane* const lane : {&questions_, &bytes_}) {
+  if (ask_nodes_) wake = std::min(wake, ask_nodes_at_);
+  EachLane([&](const Lane* lane) {
     // While one is being made no other is begun: Pump waits for it, whenever others might be.
     const bool connecting = std::any_of(lane->connections.begin(), lane->connections.end(),
                                         [](const auto& connection) { return !connection->idle() && !connection->ready(); });
@@ -242,7 +361,7 @@ void RedisStore::Poll(absl::Time now) {
       if (connection->idle() && !connecting) wake = std::min(wake, connection->retry_at());
       if (connection->ready() && HasRoom(*connection, lane->waiting.front()->bytes)) wake = absl::InfinitePast();
     }
-  }
+  });
   const timespec timeout = absl::ToTimespec(std::clamp(wake - now, absl::ZeroDuration(), absl::Seconds(60)));
   ::ppoll(polled.data(), polled.size(), &timeout, nullptr);
   if (polled[0].revents != 0) {

@@ -18,7 +18,11 @@
 
 namespace kvist::remote {
 
-// Objects in a Redis or Valkey server; redis_connection.h draws how they lie there.
+// Objects in a Redis or Valkey server or cluster; redis_connection.h draws how they lie there.
+//
+// A server that belongs to a cluster says so: what it doesn't have it sends elsewhere, with the name of who has it. So a cluster is met by any of its
+// servers and nothing is set; which one has what is then asked of them, at once and whenever one sends us elsewhere or can't be reached. What a server has that is
+// gone is Unavailable until its cluster has another one for it; the others go on.
 //
 // One thread with a few connections for bytes and one for questions, that never block, commands pipelined, values received where they belong. Not by hiredis: Debian 12's (0.14)
 //   has no TLS, looks names up while its caller waits, and copies a value twice, into its buffer and into a reply; with the sockets our own a
@@ -35,14 +39,18 @@ class RedisStore final : public RemoteStore {
   Load load() const override { return in_flight_.load(); }
 
  private:
-  // Connections, and what waits for one of them.
+  // Connections to one server, and what waits for one of them.
   struct Lane {
     std::vector<std::unique_ptr<RedisConnection>> connections;
     std::deque<std::shared_ptr<RedisOp>> waiting;
   };
+  struct Server {
+    std::string address;
+    Lane bytes;
+    Lane questions;  // IsQuestion: of one connection, on which no bytes of others lie before them
+  };
   struct Running {
     std::shared_ptr<RunningBatch> batch;
-    Lane* lane;
     std::vector<std::shared_ptr<RedisOp>> ops;
   };
 
@@ -51,10 +59,20 @@ class RedisStore final : public RemoteStore {
 
   // Of the thread.
   void Run();
+  template <class Do>
+  void EachLane(Do&& each);                      // questions first; also of servers that are met meanwhile
+  Server* ServerAt(const std::string& address);  // null: there are too many
+  Lane* LaneOf(const RedisOp& op, Server* server) const;
+  Server* ServerOf(const RedisOp& op) const;
+  void Answered(const std::shared_ptr<RedisOp>& op, Outcome outcome);
+  void AskNodes(absl::Time now);
+  void NodesTold(const Server& by, std::string_view nodes);
+  void DropServers();                                // that have nothing any more, and nothing on its way
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void GiveUpLate(absl::Time now);
   // Puts of these names that are given up must not come to be there.
   void TellOfRemovals(const Batch& batch) const;
+  void Turn(Lane* lane, absl::Time now);
   void Pump(Lane* lane, absl::Time now);
   bool HasRoom(const RedisConnection& connection, Bytes wanted) const;
   static void TakeUnsent(Lane* lane);
@@ -70,9 +88,13 @@ class RedisStore final : public RemoteStore {
   std::vector<std::shared_ptr<RunningBatch>> submitted_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  Lane bytes_;
-  Lane questions_;                              // IsQuestion: of one connection, on which no bytes of others lie before them
-  std::multimap<absl::Time, Running> running_;  // by deadline
+  std::vector<std::unique_ptr<Server>> servers_;  // the first is the options'; more are a cluster's
+  std::vector<Server*> slots_;                    // [slot] of a cluster whose it is; empty: there is one server
+  bool ask_nodes_ = false;
+  bool drop_servers_ = false;
+  absl::Time ask_nodes_at_ = absl::InfinitePast();  // not before
+  size_t asked_last_ = 0;                           // index of the server
+  std::multimap<absl::Time, Running> running_;      // by deadline
   std::vector<std::shared_ptr<RunningBatch>> finished_;
   std::thread thread_;
 };

@@ -27,6 +27,7 @@
 #include "tests/support/engine_plays.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/recovery.h"
+#include "tests/support/sanitizers.h"
 #include "tests/support/temp_dir.h"
 
 namespace api = kvist::node::v1;
@@ -38,6 +39,7 @@ using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::HasRecovered;
 using kvist::test::kPlays;
+using kvist::test::kSanitized;
 using kvist::test::Player;
 using kvist::test::StatusOf;
 using kvist::test::TempDir;
@@ -271,7 +273,7 @@ uint32_t Found(std::vector<std::unique_ptr<FakeEngine>>& engines, const std::vec
 }  // namespace
 
 TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 threads, over three tiers") {
-  const auto time = std::chrono::seconds(Campaign("KVIST_JOB_RACE_SECONDS", 15, 60));
+  const auto time = std::chrono::seconds(Campaign("KVIST_JOB_RACE_SECONDS", kSanitized ? 15 : 60, 60));
   const auto seed = static_cast<uint32_t>(std::random_device()());
   INFO("seed " << seed);
   const TempDir dir, shared;

@@ -18,6 +18,7 @@
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
 #include "tests/support/files_under.h"
+#include "tests/support/redis_cluster.h"
 #include "tests/support/redis_server.h"
 #include "tests/support/temp_dir.h"
 
@@ -27,6 +28,7 @@ using kvist::test::DaemonProcess;
 using kvist::test::Eventually;
 using kvist::test::FakeEngine;
 using kvist::test::FilesUnder;
+using kvist::test::RedisCluster;
 using kvist::test::RedisServer;
 using kvist::test::StatusOf;
 using kvist::test::TempDir;
@@ -88,12 +90,15 @@ TEST_CASE("what one node's engine stored another node's engine hits") {
   const TempDir shared;
   const std::string secret = SecretIn(shared);
   const auto ranks = GENERATE(1U, 2U);
-  const auto kind = GENERATE(std::string("redis"), std::string("redis, encrypted"), std::string("redis, lossless"),
-                             std::string("directory"));
+  const auto kind = GENERATE(as<std::string>(), "redis", "redis, encrypted", "redis, lossless", "a cluster", "directory");
   CAPTURE(ranks, kind);
   std::unique_ptr<RedisServer> redis;
   std::string store = "file://" + shared.path();
-  if (kind != "directory") {
+  std::unique_ptr<RedisCluster> cluster;
+  if (kind == "a cluster") {
+    cluster = std::make_unique<RedisCluster>(3);
+    store = "redis://" + cluster->address(1);
+  } else if (kind != "directory") {
     redis = std::make_unique<RedisServer>();
     store = StoreOf(*redis);
   }

@@ -1,7 +1,7 @@
 // What a store beyond the node sends: a Redis server's replies, and objects -> what they are taken for.
 //
 // Input: the first byte says what is made of the rest.
-//   bit 0      a stream of replies, read in pieces of as many bytes as the second byte says
+//   bit 0      a stream of replies, read in pieces of as many bytes as the second byte says; and the same as what CLUSTER NODES answers
 //   otherwise  bit 1: encrypted; bit 2: the bytes are an object as they stand; else they change some of a good object's (offset, value), and
 //              then it is cut off where the last byte but one says
 // Holds: a reply is never longer than the buffer that it has, and nothing beyond is touched (AddressSanitizer); an object that was changed in
@@ -9,10 +9,13 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "storage/base/check.h"
+#include "storage/remote/net_address.h"
 #include "storage/remote/redis_reply.h"
+#include "storage/remote/redis_slots.h"
 #include "storage/remote/redis_status.h"
 #include "storage/remote/sealed_object.h"
 
@@ -29,14 +32,28 @@ class Kept final : public remote::ReplyReader::Owner {
   void ReplyEnds(const remote::ReplyReader::Reply& reply) override {
     if (reply.type == remote::ReplyReader::Type::kError) KVIST_CHECK(!remote::RedisStatus(reply.text).ok());
     KVIST_CHECK(reply.text.size() <= 4096);
+    if (const auto redirect = remote::RedirectIn(reply.text, "asked"); redirect.has_value()) {
+      KVIST_CHECK(redirect->slot < remote::kRedisSlots && kvist::remote::Endpoint::Parse(redirect->address).ok());
+    }
   }
 
  private:
   std::vector<std::byte> bytes_ = std::vector<std::byte>(100);
 };
 
+void ReadNodes(std::span<const uint8_t> text) {
+  const std::string_view nodes(reinterpret_cast<const char*>(text.data()), text.size());
+  for (const bool by_name : {false, true}) {
+    for (const remote::RedisSlotRange& range : remote::SlotsIn(nodes, "asked", by_name)) {
+      KVIST_CHECK(range.first <= range.last && range.last < remote::kRedisSlots);
+      KVIST_CHECK(remote::Endpoint::Parse(range.address).ok());
+    }
+  }
+}
+
 void ReadStream(std::span<const uint8_t> stream) {
   if (stream.empty()) return;
+  ReadNodes(stream);
   const size_t most = stream[0] + size_t{1};
   stream = stream.subspan(1);
   remote::ReplyReader reader;

@@ -1,6 +1,7 @@
 #ifndef KVIST_TESTS_UNIT_REMOTE_SCRIPTED_SERVER_H_
 #define KVIST_TESTS_UNIT_REMOTE_SCRIPTED_SERVER_H_
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -28,16 +29,13 @@ inline int ConnectTo(const std::string& path) {
   return -1;
 }
 
-// A server on a unix socket that does with each connection what the test says, on a thread of its own. When it ends, the connections are
+// A server on a unix socket, or a port of loopback, that does with each connection what the test says, on a thread of its own. When it ends, the connections are
 // shut down, and the work has to end by that.
 class ScriptedServer {
  public:
-  explicit ScriptedServer(std::function<void(int connection)> work) : work_(std::move(work)) {
-    listener_ = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, (folder_ / "socket").c_str(), sizeof address.sun_path - 1);
-    REQUIRE(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  explicit ScriptedServer(std::function<void(int connection)> work, bool tcp = false) : work_(std::move(work)) {
+    listener_ = ::socket(tcp ? AF_INET : AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    tcp ? BindPort() : BindPath();
     REQUIRE(::listen(listener_, 16) == 0);
     acceptor_ = std::thread([this] {
       for (int fd = ::accept(listener_, nullptr, nullptr); fd >= 0; fd = ::accept(listener_, nullptr, nullptr)) {
@@ -59,11 +57,29 @@ class ScriptedServer {
     }
     ::close(listener_);
   }
-  std::string address() const { return "unix:" + (folder_ / "socket"); }
+  const std::string& address() const { return address_; }
 
  private:
+  void BindPath() {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, (folder_ / "socket").c_str(), sizeof address.sun_path - 1);
+    REQUIRE(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    address_ = "unix:" + (folder_ / "socket");
+  }
+  void BindPort() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    REQUIRE(::bind(listener_, reinterpret_cast<const sockaddr*>(&address), length) == 0);
+    REQUIRE(::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+    address_ = "127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  }
+
   const std::function<void(int)> work_;
   test::TempDir folder_;
+  std::string address_;
   int listener_ = -1;
   std::mutex mutex_;
   std::vector<std::pair<int, std::thread>> connections_;
