@@ -1,9 +1,12 @@
 """KV events: a router that listens to vLLM's publisher believes what is so in kvistd, whoever changes it."""
 
+import dataclasses
 import json
 import socket
+import time
 
 import kvist
+import kvist.vllm.events
 import pytest
 from contents import Identity
 from engine import Engine
@@ -34,10 +37,13 @@ def router(endpoint):
 class World:
     """An engine that publishes, and the router that listens."""
 
-    def __init__(self, start, daemon: Daemon, endpoint: str, router: Router, **settings) -> None:
+    def __init__(
+        self, start, daemon: Daemon, endpoint: str, router: Router, shape: Shape = Shape(blocks=64), **settings
+    ) -> None:
         # vLLM binds where it sees a wildcard.
-        shape = Shape(blocks=64, chunk=CHUNK, block=BLOCK, events=endpoint.replace("127.0.0.1", "*"))
+        shape = dataclasses.replace(shape, chunk=CHUNK, block=BLOCK, events=endpoint.replace("127.0.0.1", "*"))
         self.daemon, self.router = daemon, router
+        self.full_group = shape.windows.index(0)
         self.engine: Engine = start(daemon, shape, **settings)
         self.asked: list[str] = []
         # A subscriber that has just come hears nothing of what was told before: something of its own until it does.
@@ -66,7 +72,13 @@ class World:
             count = min(len(keys) // 32, len(hashes) * BLOCK // CHUNK)
             if not count:
                 continue
-            tiers = self.client.where_result(self.client.where_start(keys[: 32 * count]), count, 10.0)
+            tiers = b""
+            for first in range(0, count, 100):
+                some = keys[32 * first : 32 * min(first + 100, count)]
+                asked = self.client.where_start(some, group=self.full_group, deadline_s=10.0)
+                tiers += self.client.where_result(asked, len(some) // 32, 10.0)
+            # What lookups find, is somewhere.
+            assert all(tiers[: self.client.lookup(keys[: 32 * count], deadline_s=10.0).chunks])
             for number, tier in enumerate(tiers):
                 fastest = next((place for bit, place in PLACE.items() if tier & bit), None)
                 for block in hashes[number * CHUNK // BLOCK : (number + 1) * CHUNK // BLOCK]:
@@ -100,8 +112,8 @@ def test_what_is_stored_is_told_with_all_that_places_it(world):
     for at, block in enumerate(hashes):
         tokens = tuple(request.all_token_ids[at * BLOCK : (at + 1) * BLOCK])
         assert world.router.blocks[block] == (parents[at], tokens)
-        assert ("CPU", "LOCAL") in world.router.places[block]
-        assert ("GPU", None) in world.router.places[block], "the same hashes as vLLM's own events"
+        # The same hashes and group as vLLM's own events.
+        assert world.router.places[block] == {("CPU", "LOCAL", 0), ("GPU", None, 0)}
 
 
 @pytest.mark.parametrize("store", ["eager", "on_eviction"])
@@ -185,12 +197,86 @@ def test_a_kvistd_that_stands_delays_nothing_and_loses_nothing(world):
     world.settle()
 
 
-def test_after_a_reset_nothing_is_told_that_this_engine_would_not_find(world):
+@pytest.mark.parametrize("clears_gpu_only", [False, True])
+def test_a_reset_of_vllms_own_cache_takes_nothing_from_kvistd(clears_gpu_only, world):
+    world.router.clears_gpu_only = clears_gpu_only
     world.prefill(prompt(1, 160))
     world.settle()
-    world.engine.scheduler.reset_prefix_cache(reset_connector=True)
+    told = world.router.told()
+    world.engine.reset()
+    world.settle()
+    assert world.router.told() >= told > set()
+
+
+@pytest.mark.parametrize("clears_gpu_only", [False, True])
+def test_after_a_reset_for_new_weights_nothing_is_told_that_this_engine_would_not_find(clears_gpu_only, world):
+    world.router.clears_gpu_only = clears_gpu_only
+    world.prefill(prompt(1, 160))
+    world.settle()
+    world.prefill(prompt(2, 160))  # its store is under way, or has just ended
+    assert world.engine.scheduler.reset_prefix_cache(reset_connector=True)
     world.asked.clear()
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        world.engine.step()
+        world.router.hear(0.002)
+    assert not world.router.told()
+    world.engine.prefill(prompt(1, 160))  # the same hashes under another key
+    world.router.until(lambda: len(world.router.told()) >= 10, world.engine.step)
+    world.daemon.clear()
     world.router.until(lambda: not world.router.told(), world.engine.step)
+
+
+def test_what_is_stored_again_before_it_was_found_gone_is_told(world):
+    for number in range(6):
+        world.prefill(prompt(1, 160))
+        world.settle()
+        world.engine.reset()
+        world.daemon.clear()
+        for _ in range(number):
+            world.engine.step()
+
+
+def test_parents_are_told_before_children_when_a_long_prompt_comes_back(start, endpoint, router, tmp_path):
+    with Daemon(ssd__enabled="true", ssd__path=str(tmp_path / "ssd"), ssd__capacity="256MiB", ssd__gate="false") as daemon:
+        shape = Shape(blocks=700, max_model_len=10_000, step_tokens=2048)
+        world = World(start, daemon, endpoint, router, shape)
+        world.prefill(prompt(1, 9000), max_tokens=1)
+        world.settle()
+        assert len(world.truth()) == 562  # three questions of 96 chunks at least
+        world.client.flush(deadline_s=30.0)
+        daemon.kill()
+        router.until(lambda: not router.told(), world.engine.step)
+        daemon.start()
+        world.client.wait_connected(20.0)
+        world.settle()
+        assert len(world.truth()) == 562
+
+
+@pytest.mark.parametrize("windows", [(48, 0), (0, 48), (32, 0, 64)])
+def test_models_with_windows_are_told_by_the_group_that_needs_whole_prefixes(windows, start, endpoint, router):
+    with Daemon(pool__bytes="4MiB") as daemon:
+        world = World(start, daemon, endpoint, router, Shape(blocks=96, windows=windows))
+        while daemon.status()["evictions"] < 20:
+            assert len(world.asked) < 400
+            for _ in range(10):
+                world.prefill(prompt(len(world.asked), 330), max_tokens=1)
+        world.settle()
+        assert router.removed > 0 and world.truth()
+
+
+def test_no_more_is_known_than_there_is_room_for(world, monkeypatch):
+    monkeypatch.setattr(kvist.vllm.events, "_CHUNKS", 30)
+    for number in range(20):
+        world.prefill(prompt(number, 160))
+    world.engine.settle()
+    # 60 of 16 tokens; and what is asked for and about to leave.
+    world.router.until(lambda: 30 < len(world.router.told()) <= 60, world.engine.step)
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        world.engine.step()
+        world.router.hear(0.002)
+    assert 30 < len(world.router.told()) <= 60
 
 
 def test_salts_adapters_and_images_are_told_as_vllm_tells_them(world):
@@ -204,18 +290,31 @@ def test_salts_adapters_and_images_are_told_as_vllm_tells_them(world):
     assert "tenant" in told[0] and ["cat", 8] in told[2]
 
 
-def test_a_kvistd_that_does_not_know_the_question_is_asked_once(world, monkeypatch):
+def test_a_kvistd_that_does_not_know_the_question_is_left_alone(world, monkeypatch):
     world.prefill(prompt(1, 160))
     world.settle()
     asked = []
+    start, result = kvist.Client.where_start, kvist.Client.where_result
 
     def where_start(self, keys, **how):
         asked.append(keys)
-        raise KvistError(Status.INVALID_ARGUMENT, "no such request: opcode 15")
+        return start(self, keys, **how)
+
+    def where_result(self, op, count, timeout_s=0.0):
+        if result(self, op, count, timeout_s) is not None:
+            raise KvistError(Status.INVALID_ARGUMENT, "no such request: opcode 15")
 
     monkeypatch.setattr(kvist.Client, "where_start", where_start)
+    monkeypatch.setattr(kvist.Client, "where_result", where_result)
     world.router.until(lambda: bool(asked) and not world.router.told(), world.engine.step)
+    before = len(asked)
     for number in range(3):
-        world.engine.prefill(prompt(30 + number, 160))
+        world.prefill(prompt(30 + number, 160))
     world.engine.settle()
-    assert len(asked) == 1
+    assert len(asked) == before <= 4
+    monkeypatch.undo()  # another kvistd, after a minute
+    world.engine.connector._scheduler._events._asks_from = 0.0
+    world.prefill(prompt(40, 160))
+    world.asked = world.asked[-1:]
+    world.settle()
+    assert world.truth()

@@ -13,16 +13,17 @@ import zmq
 class Router:
     """A context manager.
 
-    places       {block hash: {(medium, locality)}}
+    places       {block hash: {(medium, locality, cache group)}}
     blocks       {block hash: (parent's, its tokens)}
     extra_keys   {(block hash, medium): what else is in the hash}
     """
 
     def __init__(self, endpoint: str) -> None:
-        self.places: dict[int, set[tuple[str, str | None]]] = {}
+        self.places: dict[int, set[tuple[str, str | None, int]]] = {}
         self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
         self.extra_keys: dict[tuple[int, str], list | None] = {}
         self.removed = 0
+        self.clears_gpu_only = False  # what AllBlocksCleared, which names no medium, means to it
         self._cleared: set[int] = set()
         self._sequence = -1
         self._socket = zmq.Context.instance().socket(zmq.SUB)
@@ -47,22 +48,24 @@ class Router:
         kind = event.pop("type")
         if kind == "AllBlocksCleared":
             self._cleared.update(self.places)
-            self.places.clear()
+            for block, places in self.places.items():
+                self.places[block] = {place for place in places if self.clears_gpu_only and place[0] != "GPU"}
             return
-        hashes, place = event["block_hashes"], (event["medium"], event.get("locality"))
+        hashes, place = event["block_hashes"], (event["medium"], event.get("locality"), event["group_idx"])
         assert hashes and all(isinstance(block, int) and 0 <= block < 1 << 64 for block in hashes), event
         if kind == "BlockRemoved":
             for block in hashes:
                 known = self.places.get(block, set())
-                # What was told before this router came it doesn't know.
-                assert place in known or block in self._cleared or block not in self.blocks, f"removed from {place}: {known}"
+                # What was told before this router came it doesn't know; what vLLM tells of its own blocks is vLLM's.
+                strange = place[0] == "GPU" or block in self._cleared or block not in self.blocks
+                assert place in known or strange, f"removed from {place}: {known}"
                 known.discard(place)
             self.removed += len(hashes)
             return
         assert kind == "BlockStored", event
         size, tokens, parent = event["block_size"], event["token_ids"], event["parent_block_hash"]
         assert size > 0 and len(tokens) == size * len(hashes), event
-        assert parent is None or parent in self.blocks, "a block's parent was never told of"
+        assert parent is None or self.places.get(parent), "a block is told before its parent"
         keys = event.get("extra_keys")
         assert keys is None or len(keys) == len(hashes), event
         for at, block in enumerate(hashes):
@@ -73,7 +76,7 @@ class Router:
             parent = block
 
     def beyond_gpu(self, block: int) -> set[tuple[str, str | None]]:
-        return {place for place in self.places.get(block, ()) if place[0] != "GPU"}
+        return {place[:2] for place in self.places.get(block, ()) if place[0] != "GPU"}
 
     def told(self) -> set[int]:
         """Blocks that are somewhere beyond the engine's own memory."""

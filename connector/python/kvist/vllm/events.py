@@ -2,11 +2,12 @@
 
 A chunk is known from the moment when this engine has stored it, or found it by a lookup. From then on kvistd is asked where it is, again and
 again, and what differs from the last answer is told: BlockRemoved for where it was, BlockStored for where it is now. So nothing is missed,
-whoever moved, evicted or cleared it, and what kvistd brings back after a restart is told anew.
+whoever moved, evicted or cleared it. One that is nowhere stays known for a minute, for it may be on its way: stored anew, by another engine, or
+read by a kvistd that has just started.
 
 A chunk has one place at a time, the fastest of those that it has: medium CPU (kvistd's DRAM), STORAGE LOCAL (its SSD), STORAGE REMOTE (a store
-beyond the node). Of models with several cache groups it is the first one that is asked for. Events tell all that a consumer without
-memory needs: token ids, vLLM's own hashes, the parent.
+beyond the node, as far as kvistd's index has it). It is told when what comes before it is: routers build trees. Events are of one cache group, the first
+that needs whole prefixes, with its blocks, hashes and number as vLLM's own events have them, and tell all that a consumer without memory needs.
 
 Threads: the scheduler's. Its steps wait for nothing here: questions are asked in one and answered in a later one.
 """
@@ -18,6 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE, BlockRemoved, BlockStored, KVCacheEvent
 from vllm.logger import init_logger
+from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import (
     BlockHash,
     ExternalBlockHash,
@@ -29,6 +31,7 @@ from vllm.v1.request import Request
 
 import kvist
 from kvist.hangs import HangWatch
+from kvist.vllm.groups import Tables
 from kvist.vllm.prompt import Prompt
 
 logger = init_logger(__name__)
@@ -36,18 +39,22 @@ logger = init_logger(__name__)
 _KEY = 32
 # Each chunk is asked for so often: as long as a router believes what isn't so any more.
 _ROUND_S = 1.0
+# How long a chunk that is nowhere stays known.
+_NOWHERE_S = 60.0
 # Questions of 192 chunks each: with steps of 10 ms that is a round of a million tokens in chunks of 256 in 0.1 s. One costs a step about 5 us
 # while nothing has changed.
 _UNDER_WAY = 4
-# As many new ones are told of in one step, at most four times: their tokens make events long.
+# Of new ones so many are told of in one step, three times at most: their tokens make events long. More when more wait than that.
 _NEW_AT_ONCE = 32
 # Of a step, to hear answers: one more is begun before it is over.
 _HEAR_S = 50e-6
-# Of a step, for what lookups have found; the oldest of more waiting prompts become known when they are found again.
+# Of a step, for what lookups have found. Of more waiting prompts the chunks become known when they are found again.
 _FOUND_S = 50e-6
 _FOUND_WAITING = 256
-# Known at most, those longest known go first: 16 million tokens in chunks of 256, of which each takes about 2 KiB.
+# Known at most, those go first that were stored or found longest ago: 16 million tokens in chunks of 256, of which each takes about 2 KiB.
 _CHUNKS = 1 << 16
+# After a kvistd that doesn't know the question: perhaps it is another one by then.
+_PAUSE_S = 60.0
 
 Place = tuple[str, str]  # medium, locality
 
@@ -61,13 +68,19 @@ def _place(tiers: int) -> Place | None:
 
 
 _PLACES = [_place(tiers) for tiers in range(8)]
-_NOWHERE = 0
 
 
 class EventChunk:
-    """What events tell of a chunk. parent: the hash of the block before its first, None for a prompt's first."""
+    """What events tell of a chunk, and what was told.
 
-    __slots__ = ("extra_keys", "hashes", "key", "lora", "parent", "tokens")
+    parent   the hash of the block before its first, None for a prompt's first
+    place    where it was told to be; None: nowhere
+    since    when it was first found to be nowhere, 0 while it is somewhere
+    age      of what this engine stores and finds: see KvEvents.forget_all
+    leaves   it makes room for others
+    """
+
+    __slots__ = ("age", "extra_keys", "hashes", "key", "leaves", "lora", "parent", "place", "since", "tokens")
 
     def __init__(
         self,
@@ -77,6 +90,7 @@ class EventChunk:
         tokens: array,
         lora: tuple[int, str] | None,
         extra_keys: list[tuple | None] | None,
+        age: int,
     ) -> None:
         self.key = key
         self.parent = parent
@@ -84,67 +98,74 @@ class EventChunk:
         self.tokens = tokens
         self.lora = lora
         self.extra_keys = extra_keys
+        self.age = age
+        self.place: Place | None = None
+        self.since = 0.0
+        self.leaves = False
 
 
 class _Batch:
-    """Chunks that are asked for at once, and the last answer."""
+    """Chunks that are asked for at once. tiers: the last answer, of which all was told; b"" where some wasn't. left: KvEvents._left then."""
 
-    __slots__ = ("asked_at", "chunks", "keys", "tiers")
+    __slots__ = ("asked_at", "chunks", "keys", "left", "tiers")
 
-    def __init__(self, chunks: list[EventChunk], tiers: bytes, asked_at: float = 0.0) -> None:
+    def __init__(self, chunks: list[EventChunk]) -> None:
         self.chunks = chunks
-        self.tiers = tiers
+        self.tiers = b""
         self.keys = b"".join(chunk.key for chunk in chunks)
-        self.asked_at = asked_at
-
-    def without_gone(self) -> "_Batch":
-        there = [chunk for chunk, place in zip(self.chunks, self.tiers, strict=True) if place]
-        return _Batch(there, bytes(place for place in self.tiers if place), self.asked_at)
+        self.asked_at = 0.0
+        self.left = -1
 
 
 class KvEvents:
-    def __init__(self, hash_tokens: int, chunk_tokens: int) -> None:
-        """hash_tokens: of one of vLLM's block hashes; they divide a chunk's."""
-        self._hash_tokens = hash_tokens
-        self._chunk_tokens = chunk_tokens
+    def __init__(self, pool: BlockPool, tables: Tables) -> None:
+        self._pool = pool
+        self._prefix_cache = pool.cached_block_hash_to_block  # another object after each reset
+        self._group = tables.first_full
+        self._table, self._per_chunk = list(tables)[self._group]
+        self._block_tokens = tables.block_tokens[self._group]
+        self._scale = self._block_tokens // pool.hash_block_size
+        self._chunk_tokens = tables.chunk_tokens
         # vLLM's own conversion reads its environment each time: 1 us.
         is_int = isinstance(maybe_convert_block_hash(BlockHash(bytes(32))), int)
         self._external = _low_64_bits if is_int else _as_it_is
-        self._known: set[bytes] = set()
-        self._found: deque[tuple[Request, Prompt, int, int]] = deque(maxlen=_FOUND_WAITING)
+        self._age = 0
+        self._known: dict[bytes, EventChunk] = {}  # each is new, or in one batch
+        self._recent: dict[bytes, None] = {}  # those that don't leave, what was stored or found longest ago first
+        self._left = 0  # how many have been told to leave
+        self._told: set[ExternalBlockHash] = set()  # last blocks of chunks that have a place
+        self._found: deque[tuple[Request, Prompt, int, int]] = deque()
         self._new: deque[EventChunk] = deque()
         self._round: deque[_Batch] = deque()  # the one that was asked for longest ago first
         self._under_way: deque[tuple[int, _Batch]] = deque()
-        self._asks = True
+        self._asks_from = 0.0
         self._events: list[KVCacheEvent] = []
 
     # ---- what becomes known ----
 
     def chunks_of(self, request: Request, prompt: Prompt, first: int, until: int) -> list[EventChunk]:
-        """Of the request's chunks [first, until), those that aren't known, as far as vLLM has hashed them."""
-        per_chunk = self._chunk_tokens // self._hash_tokens
+        """Of the request's chunks [first, until), as far as vLLM has hashed them."""
         hashes = request.block_hashes
-        until = min(until, len(hashes) // per_chunk)
-        if until <= first:
+        until = min(until, len(hashes) // (self._per_chunk * self._scale))
+        if until <= first or time.monotonic() < self._asks_from:
             return []
         keys = prompt.keys(first, until)
         adapter = request.lora_request
         lora = (adapter.adapter_id, adapter.name) if adapter is not None else None
         plain = lora is None and not request.mm_features and not request.cache_salt
+        external, scale = self._external, self._scale
         chunks = []
         for number in range(first, until):
-            key = keys[(number - first) * _KEY : (number - first + 1) * _KEY]
-            if key in self._known:
-                continue
-            begin, end = number * per_chunk, (number + 1) * per_chunk
+            begin, end = number * self._per_chunk, (number + 1) * self._per_chunk
             chunks.append(
                 EventChunk(
-                    key,
-                    self._external(hashes[begin - 1]) if begin else None,
-                    list(map(self._external, hashes[begin:end])),
+                    keys[(number - first) * _KEY : (number - first + 1) * _KEY],
+                    external(hashes[begin * scale - 1]) if begin else None,
+                    [external(hashes[block * scale + scale - 1]) for block in range(begin, end)],
                     array("I", request.all_token_ids[number * self._chunk_tokens : (number + 1) * self._chunk_tokens]),
                     lora,
                     None if plain else list(self._extra_keys(request, begin, end)),
+                    self._age,
                 )
             )
         return chunks
@@ -152,87 +173,119 @@ class KvEvents:
     def _extra_keys(self, request: Request, begin: int, end: int) -> Iterator[tuple | None]:
         image = 0
         for block in range(begin, end):
-            first = block * self._hash_tokens
-            keys, image = generate_block_hash_extra_keys(request, first, first + self._hash_tokens, image)
+            first = block * self._block_tokens
+            keys, image = generate_block_hash_extra_keys(request, first, first + self._block_tokens, image)
             yield keys
 
     def stored(self, chunks: Sequence[EventChunk]) -> None:
         """kvistd has taken them in."""
         for chunk in chunks:
-            if chunk.key not in self._known:
-                self._known.add(chunk.key)
-                self._new.append(chunk)
+            if chunk.age != self._age or self._touch(chunk.key):
+                continue
+            self._known[chunk.key] = chunk
+            self._recent[chunk.key] = None
+            self._new.append(chunk)
+            if len(self._recent) > _CHUNKS:
+                oldest = next(iter(self._recent))
+                del self._recent[oldest]
+                self._known[oldest].leaves = True
+                self._left += 1
 
     def found(self, request: Request, prompt: Prompt, chunks: int) -> None:
         """A lookup has found the request's first `chunks`."""
-        if chunks:
+        if chunks and len(self._found) < _FOUND_WAITING and time.monotonic() >= self._asks_from:
             self._found.append((request, prompt, 0, chunks))
 
-    def forget_all(self, client: kvist.Client) -> None:
-        """Nothing that is known is of use to this engine any more."""
-        for op, batch in self._under_way:
-            client.cancel(op)
-            self._drop(batch)
-        for batch in self._round:
-            self._drop(batch)
-        self._known.clear()
-        self._found.clear()
-        self._new.clear()
-        self._round.clear()
-        self._under_way.clear()
-
-    # ---- a step ----
-
-    def take(self, client: kvist.Client, watch: HangWatch) -> list[KVCacheEvent]:
-        """What has changed. Once a step."""
-        if self._asks:
-            self._take_in_found()
-            until = time.perf_counter() + _HEAR_S
-            while self._under_way and self._hear(client) and time.perf_counter() < until:
-                pass
-            if not watch.hangs():
-                while len(self._under_way) < _UNDER_WAY and self._ask(client):
-                    pass
-        events, self._events = self._events, []
-        return events
+    def _touch(self, key: bytes) -> bool:
+        """Whether it is known, and then one that was used just now."""
+        chunk = self._known.get(key)
+        if chunk is None:
+            return False
+        chunk.leaves = False
+        self._recent.pop(key, None)
+        self._recent[key] = None
+        return True
 
     def _take_in_found(self) -> None:
         until = time.perf_counter() + _FOUND_S
         while self._found:
             request, prompt, first, last = self._found.popleft()
             some = min(last, first + 8)
-            self.stored(self.chunks_of(request, prompt, first, some))
+            keys = prompt.keys(first, some)
+            for number in range(first, some):
+                at = (number - first) * _KEY
+                if not self._touch(keys[at : at + _KEY]):
+                    self.stored(self.chunks_of(request, prompt, number, number + 1))
             if some < last:
                 self._found.appendleft((request, prompt, some, last))
             if time.perf_counter() > until:
                 return
 
-    def _ask(self, client: kvist.Client) -> bool:
-        """Whether there was something to ask, and kvistd can be asked more."""
+    # ---- what isn't any more ----
+
+    def forget_all(self, client: kvist.Client) -> None:
+        """Nothing that is known, or on its way to be, will be found by this engine again."""
+        self._age += 1
+        for op, _ in self._under_way:
+            client.cancel(op)
+        batches = [batch for _, batch in self._under_way] + list(self._round)
+        self._tell([(chunk, None) for batch in batches for chunk in batch.chunks])
+        for kept in (self._known, self._recent, self._told, self._found, self._new, self._round, self._under_way):
+            kept.clear()
+
+    def _tell_again(self) -> None:
+        """vLLM has told that all blocks are cleared, which means kvistd's, too, to who listens."""
+        self._prefix_cache = self._pool.cached_block_hash_to_block
+        self._told.clear()
+        for batch in [batch for _, batch in self._under_way] + list(self._round):
+            batch.tiers = b""
+            batch.asked_at = 0.0
+            for chunk in batch.chunks:
+                chunk.place = None
+
+    # ---- a step ----
+
+    def take(self, client: kvist.Client, watch: HangWatch) -> list[KVCacheEvent]:
+        """What has changed. Once a step."""
+        if self._prefix_cache is not self._pool.cached_block_hash_to_block:
+            self._tell_again()
+        self._take_in_found()
+        until = time.perf_counter() + _HEAR_S
+        while self._under_way and self._hear(client) and time.perf_counter() < until:
+            pass
         now = time.monotonic()
+        if not watch.hangs() and now >= self._asks_from:
+            while len(self._under_way) < _UNDER_WAY and self._ask(client, now):
+                pass
+        events, self._events = self._events, []
+        return events
+
+    def _ask(self, client: kvist.Client, now: float) -> bool:
+        """Whether there was something to ask, and kvistd can be asked more."""
         batch = self._next(now)
         if batch is None:
             return False
         batch.asked_at = now
         try:
-            self._under_way.append((client.where_start(batch.keys), batch))
+            self._under_way.append((client.where_start(batch.keys, group=self._group), batch))
         except kvist.KvistError as error:
-            return self._failed(client, batch, error)
+            self._failed(client, batch, error)
+            return False
         return True
 
     def _next(self, now: float) -> _Batch | None:
-        if self._new:
-            chunks = [self._new.popleft() for _ in range(min(len(self._new), _NEW_AT_ONCE))]
-            return _Batch(chunks, bytes(len(chunks)))
-        if not self._round or now - self._round[0].asked_at < _ROUND_S:
+        is_due = bool(self._round) and now - self._round[0].asked_at >= _ROUND_S
+        # One of the questions is always the round's.
+        if self._new and (not is_due or len(self._under_way) < _UNDER_WAY - 1):
+            most = _NEW_AT_ONCE if len(self._new) <= 4 * _NEW_AT_ONCE else kvist.WHERE_KEYS_MAX
+            return _Batch([self._new.popleft() for _ in range(min(len(self._new), most))])
+        if not is_due:
             return None
-        while len(self._known) > _CHUNKS and len(self._round) > 1:
-            self._drop(self._round.popleft())
         batch = self._round.popleft()
-        while self._round and len(batch.chunks) + len(self._round[0].chunks) <= kvist.WHERE_KEYS_MAX:
-            other = self._round.popleft()  # what is small grows together
-            batch = _Batch(batch.chunks + other.chunks, batch.tiers + other.tiers)
-        return batch
+        chunks = batch.chunks
+        while self._round and len(chunks) + len(self._round[0].chunks) <= kvist.WHERE_KEYS_MAX:
+            chunks = chunks + self._round.popleft().chunks  # what is small grows together
+        return batch if chunks is batch.chunks else _Batch(chunks)
 
     def _hear(self, client: kvist.Client) -> bool:
         """Whether the first question under way has been answered."""
@@ -241,62 +294,86 @@ class KvEvents:
             tiers = client.where_result(op, len(batch.chunks))
         except kvist.KvistError as error:
             self._under_way.popleft()
-            return self._failed(client, batch, error)
+            self._failed(client, batch, error)
+            return True
         if tiers is None:
             return False
         self._under_way.popleft()
         if tiers != batch.tiers:
-            self._tell(batch, tiers)
-            batch.tiers = tiers
-        if _NOWHERE in tiers:
-            gone = [chunk.key for chunk, place in zip(batch.chunks, tiers, strict=True) if not place]
-            self._known.difference_update(gone)
-            batch = batch.without_gone()
-        if batch.chunks:
-            self._round.append(batch)
+            all_told = self._tell([(chunk, _PLACES[place]) for chunk, place in zip(batch.chunks, tiers, strict=True)])
+            batch.tiers = tiers if all_told else b""
+        self._keep(batch, tiers)
         return True
 
-    def _failed(self, client: kvist.Client, batch: _Batch, error: kvist.KvistError) -> bool:
-        if error.status == kvist.Status.UNAVAILABLE:  # nothing is there now; what is there when it is back is told again
-            nowhere = bytes(len(batch.chunks))
-            self._tell(batch, nowhere)
-            batch.tiers = nowhere
-            batch.asked_at = time.monotonic()
-        elif error.status == kvist.Status.INVALID_ARGUMENT:
-            self._asks = False
-            self.forget_all(client)
-            self._drop(batch)
-            logger.error("kvist tells no more KV events: this kvistd can't say where chunks are (%s); install its version", error)
-            return False
+    def _keep(self, batch: _Batch, tiers: bytes) -> None:
+        """For the next round, without those that have been nowhere for long, or make room for others."""
+        if 0 in tiers or batch.left != self._left:
+            batch.left = self._left
+            now = time.monotonic()
+            stay, go = [], []
+            for chunk, place in zip(batch.chunks, tiers, strict=True):
+                chunk.since = 0.0 if place else chunk.since or now
+                over = chunk.leaves or (chunk.since and now - chunk.since > _NOWHERE_S)
+                (go if over else stay).append(chunk)
+            if go:
+                self._tell([(chunk, None) for chunk in go])
+                for chunk in go:
+                    del self._known[chunk.key]
+                    self._recent.pop(chunk.key, None)
+                asked_at, batch = batch.asked_at, _Batch(stay)
+                batch.asked_at = asked_at
+        if batch.chunks:
+            self._round.append(batch)
+
+    def _failed(self, client: kvist.Client, batch: _Batch, error: kvist.KvistError) -> None:
         self._round.append(batch)
-        return False
+        if error.status == kvist.Status.UNAVAILABLE:  # nothing is there now; what is there when it is back is told again
+            self._tell([(chunk, None) for chunk in batch.chunks])
+            batch.tiers = b""
+        elif error.status == kvist.Status.INVALID_ARGUMENT:
+            self.forget_all(client)
+            self._asks_from = time.monotonic() + _PAUSE_S
+            logger.warning_once(
+                "kvist tells no KV events: this kvistd can't say where chunks are (%s); install the connector's version of it",
+                error.message,
+            )
 
     # ---- what is told ----
 
-    def _tell(self, batch: _Batch, tiers: bytes) -> None:
-        """What differs from the last answer."""
+    def _tell(self, found: list[tuple[EventChunk, Place | None]]) -> bool:
+        """What differs from what was told. False: some waits for what comes before it."""
         gone: dict[Place, list[EventChunk]] = {}
-        came: list[tuple[Place, list[EventChunk]]] = []  # runs
-        for chunk, was, now in zip(batch.chunks, batch.tiers, tiers, strict=True):
-            before, place = _PLACES[was], _PLACES[now]
-            if before == place:
+        came: list[list[EventChunk]] = []  # runs
+        all_told = True
+        for chunk, place in found:
+            if chunk.place == place:
                 continue
-            if before is not None:
-                gone.setdefault(before, []).append(chunk)
-            if place is not None:
-                if came and came[-1][0] == place and _follows(chunk, came[-1][1][-1]):
-                    came[-1][1].append(chunk)
-                else:
-                    came.append((place, [chunk]))
+            if place is not None and chunk.parent is not None and chunk.parent not in self._told:
+                all_told = False
+                place = None
+            if chunk.place is not None:
+                gone.setdefault(chunk.place, []).append(chunk)
+            chunk.place = place
+            if place is None:
+                self._told.discard(chunk.hashes[-1])
+                continue
+            self._told.add(chunk.hashes[-1])
+            if came and _follows(chunk, came[-1][-1]):
+                came[-1].append(chunk)
+            else:
+                came.append([chunk])
         # In this order: who knows one place of a block only must end with where it is.
         for (medium, locality), chunks in gone.items():
             hashes = [block for chunk in chunks for block in chunk.hashes]
-            self._events.append(BlockRemoved(block_hashes=hashes, medium=medium, locality=locality))
-        for place, chunks in came:
-            self._events.append(self._came(place, chunks))
+            self._events.append(
+                BlockRemoved(block_hashes=hashes, medium=medium, group_idx=self._table, locality=locality)
+            )
+        self._events += map(self._came, came)
+        return all_told
 
-    def _came(self, place: Place, run: list[EventChunk]) -> BlockStored:
+    def _came(self, run: list[EventChunk]) -> BlockStored:
         first = run[0]
+        medium, locality = first.place
         adapter_id, adapter = first.lora or (None, None)
         extra_keys = None
         if first.extra_keys is not None:
@@ -308,17 +385,14 @@ class KvEvents:
             block_hashes=[block for chunk in run for block in chunk.hashes],
             parent_block_hash=first.parent,
             token_ids=tokens,
-            block_size=self._hash_tokens,
+            block_size=self._block_tokens,
             lora_id=adapter_id,
-            medium=place[0],
+            medium=medium,
             lora_name=adapter,
             extra_keys=extra_keys,
-            locality=place[1],
+            group_idx=self._table,
+            locality=locality,
         )
-
-    def _drop(self, batch: _Batch) -> None:
-        self._tell(batch, bytes(len(batch.chunks)))
-        self._known.difference_update(chunk.key for chunk in batch.chunks)
 
 
 def _low_64_bits(block: BlockHash) -> int:
@@ -330,5 +404,5 @@ def _as_it_is(block: BlockHash) -> bytes:
 
 
 def _follows(chunk: EventChunk, before: EventChunk) -> bool:
-    same = chunk.lora == before.lora and (chunk.extra_keys is None) == (before.extra_keys is None)
+    same = chunk.place == before.place and chunk.lora == before.lora and (chunk.extra_keys is None) == (before.extra_keys is None)
     return same and chunk.parent == before.hashes[-1]

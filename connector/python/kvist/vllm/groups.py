@@ -64,10 +64,12 @@ class Tables:
     """How kvist's groups follow vLLM's block tables. Iterates over (table, blocks of a chunk), in the order of kvist's groups."""
 
     def __init__(self, groups: list[EngineGroup], tables: tuple[int, ...], tokens: int) -> None:
-        """tables: [kvist's group] its block table. tokens: of a chunk."""
+        """tables: [kvist's group] its block table. tokens: of a chunk. first_full: the first group that needs whole prefixes, else 0."""
         by_table = {group.table: group for group in groups}
         self.chunk_tokens = tokens
         self.block_tokens = tuple(by_table[table].block_tokens for table in tables)
+        windows = [by_table[table].window_tokens for table in tables]
+        self.first_full = next((group for group, window in enumerate(windows) if window == 0), 0)
         self._followed = tuple((table, tokens // by_table[table].block_tokens) for table in tables)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

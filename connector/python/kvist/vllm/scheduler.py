@@ -129,7 +129,7 @@ class SchedulerSide:
         if self._manager is None or self._tables is None:
             return
         if self._pool.enable_kv_cache_events:
-            self._events = KvEvents(self._pool.hash_block_size, self._chunk_tokens)
+            self._events = KvEvents(self._pool, self._tables)
         if self._settings.store != "never":
             ahead = self._evict_ahead if self._settings.store == "on_eviction" else None
             self._stores = Stores(self._manager, self._tables, self._ranks, self._jobs, ahead, self._events)
