@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <span>
@@ -32,6 +33,7 @@ using remote::Verdict;
 constexpr absl::Duration kMarkerFresh = absl::Seconds(1);
 constexpr absl::Duration kAskAtLeast = absl::Milliseconds(1);
 constexpr absl::Duration kProbeEvery = absl::Milliseconds(500);
+constexpr uint16_t kProbed = 8;  // objects at once
 constexpr absl::Duration kLookEvery = absl::Seconds(2);
 // What is read by one batch, whose chunks are there when all are: enough for a store to answer many small ones at once.
 constexpr Bytes kBatch = MiB(4);
@@ -60,6 +62,15 @@ const SpaceDigest* PointerTo(const std::optional<SpaceDigest>& space) { return s
 
 absl::Status FirstError(const std::vector<Outcome>& outcomes) {
   for (const Outcome& outcome : outcomes) KVIST_RETURN_IF_ERROR(outcome.status);
+  return absl::OkStatus();
+}
+
+// Of questions: OK also when some servers of the store couldn't be reached, as long as others answered. What those have isn't there.
+absl::Status ErrorOfAll(const std::vector<Outcome>& outcomes) {
+  const bool any = std::any_of(outcomes.begin(), outcomes.end(), [](const Outcome& outcome) { return outcome.status.ok(); });
+  for (const Outcome& outcome : outcomes) {
+    if (!any || !absl::IsUnavailable(outcome.status)) KVIST_RETURN_IF_ERROR(outcome.status);
+  }
   return absl::OkStatus();
 }
 
@@ -99,6 +110,7 @@ struct RemoteTier::Forgetting {
   std::vector<Identity> identities = {};  // of first shards: without them there is nothing
   Bytes longest{};
   size_t next = 0;
+  absl::Status status{};  // the first error
 };
 
 // A chunk that is being written.
@@ -177,12 +189,14 @@ absl::Duration RemoteTier::LookAfter() {
   return kLookEvery;  // a put may fail later, or the file
 }
 
-// Whether it answers at all: it is asked for an object that needn't be there.
+// Whether it answers at all: it is asked for objects that needn't be there, several, so that not one server of a store decides.
 void RemoteTier::Probe() {
-  const Identity any = MarkerOf(nullptr);
+  std::array<Identity, kProbed> any;
+  any.fill(MarkerOf(nullptr));
+  for (uint16_t i = 0; i < kProbed; ++i) any[i].shard = Rank{i};
   const absl::Status asked =
-      store_->Exists({&any, 1}, MonotonicNow() + options_.read_for, [this](const std::vector<Outcome>& outcomes) {
-        const absl::Status status = FirstError(outcomes);
+      store_->Exists(any, MonotonicNow() + options_.read_for, [this](const std::vector<Outcome>& outcomes) {
+        const absl::Status status = ErrorOfAll(outcomes);
         if (!status.ok()) return Note(status);
         SayReachable(true, "");
       });
@@ -453,10 +467,11 @@ void RemoteTier::RemoveSome(const std::shared_ptr<Forgetting>& forgetting) {
   const auto most = static_cast<size_t>(std::max<uint64_t>(options_.guard.limits.operations / kRemovedShare, 1));
   const std::span<const Identity> some = left.first(std::min(left.size(), most));
   forgetting->next += some.size();
-  const auto ended = [this, forgetting](const absl::Status& status) {
-    Note(status);
-    if (status.ok() && forgetting->next < forgetting->identities.size())
-      return asks_.Post([this, forgetting] { RemoveSome(forgetting); });
+  const auto ended = [this, forgetting](const absl::Status& of_some) {
+    Note(of_some);
+    forgetting->status.Update(of_some);
+    if (forgetting->next < forgetting->identities.size()) return asks_.Post([this, forgetting] { RemoveSome(forgetting); });
+    const absl::Status& status = forgetting->status;
     const core::RemoteForgotten& forgotten = forgetting->forgotten;
     if (!status.ok()) {
       spdlog::warn("{} chunks that were cleared or moved may be found in remote:{}, for they couldn't be removed: {}",
@@ -520,7 +535,7 @@ void RemoteTier::AskExists(const std::shared_ptr<Asking>& asking) {
     AskedPart(asking);
   };
   const absl::Status taken = store_->Exists(identities, asking->deadline, [answered](const std::vector<Outcome>& outcomes) {
-    answered(FirstError(outcomes), outcomes);
+    answered(ErrorOfAll(outcomes), outcomes);
   });
   if (!taken.ok()) answered(taken, {});
 }

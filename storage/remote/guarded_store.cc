@@ -103,24 +103,25 @@ absl::Status GuardedStore::Pass(Batch batch, std::shared_ptr<Done> done, Breaker
 }
 
 void GuardedStore::Judge(const std::vector<Outcome>& outcomes, bool patient, Breaker::Ticket ticket) {
+  bool unreachable = false;
   bool failed = false;
   bool answered = false;
   absl::MutexLock lock(&mutex_);
   for (const Outcome& outcome : outcomes) {
     ++figures_.outcomes[static_cast<size_t>(outcome.status.code())];
     switch (outcome.status.code()) {
-      case absl::StatusCode::kUnavailable:
+      case absl::StatusCode::kUnavailable: unreachable = true; break;
       case absl::StatusCode::kPermissionDenied: failed = true; break;
       case absl::StatusCode::kDeadlineExceeded: failed = failed || patient; break;
       case absl::StatusCode::kCancelled: break;
       default: answered = true;
     }
   }
-  if (answered) {  // also when not all of it was: one server of several may be gone
-    breaker_.Succeeded(ticket);
-  } else if (failed) {
+  if (failed || (unreachable && !answered)) {
     breaker_.Failed(ticket, MonotonicNow());
     if (breaker_.state() == Breaker::State::kOpen) changed_.Signal();
+  } else if (answered) {  // also when a part couldn't be reached: one server of several may be gone
+    breaker_.Succeeded(ticket);
   } else {
     breaker_.Unused(ticket);
   }

@@ -171,7 +171,7 @@ bool RedisConnection::NextStep(const std::shared_ptr<RedisOp>& op) {
         op->first_bytes = 0;
         Say(op, {"GETRANGE", Key(operation.name), "0", absl::StrCat(sizeof(RedisPrefix) - 1)});
         Expect(op, Awaits::kPrefix);
-        ++given_up_;
+        given_up_ += op->replies_left;
         linger_until_ = now_ + options_->linger;
         return true;
       }
@@ -212,10 +212,11 @@ void RedisConnection::UnlinkAll(const std::shared_ptr<RedisOp>& op) {
   op->step = RedisOp::Step::kEnd;
   const Operation& operation = op->operation();
   const uint32_t parts = std::min(PartsThere(*op), PartsOf(operation.body_max.value, options_->part));
-  std::vector<std::string> words{"UNLINK", Key(operation.name)};
-  for (uint32_t part = 1; part < parts; ++part) words.push_back(Key(operation.name, op->prefix.tag, part));
-  Say(op, words);
-  Expect(op, Awaits::kCount);
+  // One by one: of several keys a server whose slot moves would have to have all.
+  for (uint32_t part = 0; part < std::max(parts, 1U); ++part) {
+    Say(op, {"UNLINK", part == 0 ? Key(operation.name) : Key(operation.name, op->prefix.tag, part)});
+    Expect(op, Awaits::kCount);
+  }
 }
 
 uint32_t RedisConnection::PartsThere(const RedisOp& op) const {
@@ -231,9 +232,11 @@ bool RedisConnection::LacksParts(const RedisOp& op) const {
   return false;
 }
 
-void RedisConnection::AskNodes(NodesTold told) {
+void RedisConnection::AskNodes(NodesTold told, absl::Time now) {
   KVIST_CHECK(ready());
+  if (asks_nodes()) return;
   nodes_told_ = std::move(told);
+  nodes_until_ = now + options_->connect_timeout;
   Say(nullptr, {"CLUSTER", "NODES"});
   Expect(nullptr, Awaits::kNodes);
 }
@@ -277,8 +280,9 @@ void RedisConnection::Turn(absl::Time now) {
     Close(absl::UnavailableError(absl::StrCat("no connection to ", address_, " within ",
                                               absl::FormatDuration(options_->connect_timeout), " (connect_timeout)")),
           now);
-  } else if (now >= linger_until_) {
-    Close(absl::UnavailableError(absl::StrCat(address_, " is too slow: it owes answers to what was given up")), now);
+  } else if (now >= linger_until_ || now >= nodes_until_) {
+    Close(absl::UnavailableError(absl::StrCat(address_, " is too slow: it owes answers that nobody waits for any more")),
+          now);
   }
 }
 
@@ -405,8 +409,11 @@ void RedisConnection::ReplyEnds(const ReplyReader::Reply& reply) {
   const Expected expected = std::move(expected_.front());
   expected_.pop_front();
   if (expected.op == nullptr) {
-    if (expected.awaits == Awaits::kNodes && reply.type == ReplyReader::Type::kBulk)
-      std::exchange(nodes_told_, nullptr)(std::exchange(nodes_, {}));
+    if (expected.awaits == Awaits::kNodes) {
+      nodes_until_ = absl::InfiniteFuture();
+      const std::string nodes = std::exchange(nodes_, {});
+      std::exchange(nodes_told_, nullptr)(reply.type == ReplyReader::Type::kBulk ? nodes : std::string());
+    }
     if (expected.awaits != Awaits::kGreeting) return;
     // The code only: servers say words that they don't know again, and one of these is the password.
     if (reply.type == ReplyReader::Type::kError)
@@ -442,12 +449,8 @@ void RedisConnection::Unlink(std::vector<std::string> keys, bool asking) {
     Say(nullptr, words);
     Expect(nullptr, Awaits::kNothing);
   };
-  if (!asking && !keys.empty()) {
-    keys.insert(keys.begin(), "UNLINK");
-    return say(keys);
-  }
-  for (std::string& key : keys) {  // of several keys a server whose slot isn't whole yet would have to have all
-    say({"ASKING"});
+  for (std::string& key : keys) {
+    if (asking) say({"ASKING"});
     say({"UNLINK", std::move(key)});
   }
 }
@@ -508,6 +511,15 @@ void RedisConnection::Heard(RedisOp* op, const Expected& expected, const ReplyRe
 }
 
 Outcome RedisConnection::OutcomeOf(const RedisOp& op) const {
+  Outcome outcome = OutcomeHere(op);
+  // While its slot moves some of it may be at another server: then it isn't missing, and not damaged.
+  if (op.kind() == Kind::kGet && outcome.status.ok() &&
+      ((op.torn && outcome.found != Found::kYes) || (op.asking && outcome.found == Found::kInParts)))
+    return {absl::UnavailableError("redis: its slot is on its way to another server")};
+  return outcome;
+}
+
+Outcome RedisConnection::OutcomeHere(const RedisOp& op) const {
   Outcome outcome;
   outcome.status = op.status;
   if (!op.status.ok() || op.kind() == Kind::kPut || op.kind() == Kind::kRemove) return outcome;
@@ -548,6 +560,7 @@ void RedisConnection::Close(const absl::Status& error, absl::Time now) {
   reader_.Reset();
   nodes_told_ = nullptr;
   nodes_ = {};
+  nodes_until_ = absl::InfiniteFuture();
   out_.clear();
   asked_ = 0;
   outstanding_ = {};
@@ -581,7 +594,8 @@ pollfd RedisConnection::Poll() const {
 absl::Time RedisConnection::wake() const {
   if (idle()) return absl::InfiniteFuture();
   if (again_) return absl::InfinitePast();
-  return state_ == State::kReady ? linger_until_ : std::min(connect_until_, linger_until_);
+  const absl::Time until = std::min(linger_until_, nodes_until_);
+  return state_ == State::kReady ? until : std::min(connect_until_, until);
 }
 
 }  // namespace kvist::remote

@@ -60,6 +60,8 @@ struct RedisOp {
   bool removed = false;       // a removal of its name was submitted behind it
   uint32_t redirected = 0;    // so often
   bool asking = false;        // its server has it although the slot isn't its own yet
+  bool torn = false;          // get: the first key was found at one server of a slot that moves, a part is at another one
+  bool question = false;      // IsQuestion of its batch
   uint32_t replies_left = 0;  // of this step
   Step step = Step::kFirst;
   uint64_t tag = 0;    // put: its own
@@ -107,8 +109,10 @@ class RedisConnection final : private ReplyReader::Owner {
 
   void Begin(absl::Time now);
   void Issue(std::shared_ptr<RedisOp> op);
-  // Asks which servers of its cluster have which slots. `told` hears what CLUSTER NODES answers, unless the server refuses or the connection ends.
-  void AskNodes(NodesTold told);
+  // Asks which servers of its cluster have which slots, unless that is asked already. `told` hears what CLUSTER NODES answers, nothing where the server
+  // refuses; not at all when the connection ends, as it does when no answer comes within connect_timeout.
+  void AskNodes(NodesTold told, absl::Time now);
+  bool asks_nodes() const { return nodes_told_ != nullptr; }
   // A removal of these names was submitted: a put of one that is given up must not come to be there.
   void Removing(const std::set<std::string_view>& names);
   bool Has(const RedisOp* op) const;
@@ -173,6 +177,7 @@ class RedisConnection final : private ReplyReader::Owner {
   bool LacksParts(const RedisOp& op) const;
   void Heard(RedisOp* op, const Expected& expected, const ReplyReader::Reply& reply);
   Outcome OutcomeOf(const RedisOp& op) const;
+  Outcome OutcomeHere(const RedisOp& op) const;
 
   absl::Status Go(absl::Time now);
   absl::Status Connecting(absl::Time now);
@@ -193,6 +198,7 @@ class RedisConnection final : private ReplyReader::Owner {
   const Ended ended_;
   NodesTold nodes_told_;
   std::string nodes_;
+  absl::Time nodes_until_ = absl::InfiniteFuture();
   Resolver resolver_;
   State state_ = State::kIdle;
   absl::Status error_;

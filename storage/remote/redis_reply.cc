@@ -35,6 +35,7 @@ void ReplyReader::Scattered(size_t bytes) {
 }
 
 std::span<const iovec> ReplyReader::Room() {
+  if (buffer_.empty()) buffer_.resize(kBuffer.value);
   size_t n = 0;
   if (in_bulk_) {
     uint64_t left = bulk_left_;

@@ -41,8 +41,6 @@ class ReplyReader {
     virtual void ReplyEnds(const Reply& reply) = 0;
   };
 
-  ReplyReader() : buffer_(kBuffer.value) {}
-
   std::span<const iovec> Room();
   // Errors: Unavailable, it isn't that protocol; then the stream is no more use.
   absl::Status Filled(size_t bytes, Owner* owner);
@@ -59,8 +57,8 @@ class ReplyReader {
   void Scattered(size_t bytes);
   absl::Status Line(std::string_view line, Owner* owner);
 
-  std::vector<std::byte> buffer_;
-  size_t begin_ = 0;  // of what is in the buffer and not read yet
+  std::vector<std::byte> buffer_;  // once something is to be read
+  size_t begin_ = 0;               // of what is in the buffer and not read yet
   size_t end_ = 0;
   bool in_bulk_ = false;
   uint64_t bulk_left_ = 0;

@@ -82,6 +82,7 @@ std::vector<RedisSlotRange> SlotsIn(std::string_view nodes, std::string_view ask
       const std::optional<uint16_t> first = Slot(fields[i].substr(0, dash));
       const std::optional<uint16_t> last = dash == absl::string_view::npos ? first : Slot(fields[i].substr(dash + 1));
       if (first.has_value() && last.has_value() && *first <= *last) ranges.push_back({*first, *last, *address});
+      if (ranges.size() == kRedisSlots) return ranges;  // there can't be more
     }
   }
   return ranges;

@@ -31,8 +31,8 @@ struct RedisSlotRange {
   uint16_t last = 0;
   std::string address;
 };
-// Of what CLUSTER NODES answers: the masters' slots, as far as it makes sense. `by_name`: servers that announce a name are called by it, for
-// certificates that name them so.
+// Of what CLUSTER NODES answers: the masters' slots, as far as it makes sense, no more ranges than there are slots. `by_name`: servers that announce
+// a name are called by it.
 std::vector<RedisSlotRange> SlotsIn(std::string_view nodes, std::string_view asked, bool by_name);
 
 }  // namespace kvist::remote

@@ -95,6 +95,7 @@ void RedisStore::Run() {
   }
   const absl::Time now = MonotonicNow();
   const absl::Status cancelled = absl::CancelledError("the remote store is being closed");
+  closing_ = true;
   EachLane([&](Lane* lane) {
     for (const auto& connection : lane->connections) connection->Close(cancelled, now);
     TakeUnsent(lane);
@@ -143,15 +144,18 @@ RedisStore::Server* RedisStore::ServerOf(const RedisOp& op) const {
   return slots_.empty() ? servers_.front().get() : slots_[RedisSlotOf(op.operation().name)];
 }
 
-RedisStore::Lane* RedisStore::LaneOf(const RedisOp& op, Server* server) const {
-  return IsQuestion(op.batch->batch()) ? &server->questions : &server->bytes;
+RedisStore::Lane* RedisStore::LaneOf(const RedisOp& op, Server* server) {
+  return op.question ? &server->questions : &server->bytes;
 }
 
 void RedisStore::Answered(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
-  if (!op->redirect.has_value()) return End(op, std::move(outcome));
-  const RedisRedirect redirect = *std::move(op->redirect);
+  if (!op->redirect.has_value() || closing_) return End(op, std::move(outcome));
+  const RedisRedirect redirect = *op->redirect;
+  const bool in_parts = op->step == RedisOp::Step::kParts;
   Server* const server = ServerAt(redirect.address);
-  if (server == nullptr || op->redirected == kRedirectedMax) return End(op, std::move(outcome));
+  // A put of several parts while its slot moves would leave one object here and one there.
+  if (server == nullptr || op->redirected == kRedirectedMax || (redirect.ask && in_parts && op->kind() == Kind::kPut))
+    return End(op, std::move(outcome));
   if (!redirect.ask) {
     if (slots_.empty()) slots_.assign(kRedisSlots, servers_.front().get());
     slots_[redirect.slot] = server;
@@ -161,22 +165,25 @@ void RedisStore::Answered(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
   again.batch = op->batch;
   again.index = op->index;
   again.bytes = op->bytes;
+  again.question = op->question;
   again.removed = op->removed;
   again.redirected = op->redirected + 1;
   again.asking = redirect.ask;
+  again.torn = op->torn || (redirect.ask && in_parts);
   *op = std::move(again);
-  LaneOf(*op, server)->waiting.push_front(op);
+  LaneOf(*op, server)->waiting.push_back(op);
 }
 
 void RedisStore::AskNodes(absl::Time now) {
-  if (!ask_nodes_ || now < ask_nodes_at_) return;
+  if (!ask_nodes_ || running_.empty() || now < ask_nodes_at_) return;
   // One that is there; or else one after the other is tried.
   const auto connection = [this](size_t i) { return servers_[i % servers_.size()]->questions.connections.front().get(); };
   ++asked_last_;
   for (size_t i = asked_last_; i < asked_last_ + servers_.size(); ++i) {
-    if (!connection(i)->ready()) continue;
+    if (!connection(i)->ready() || connection(i)->asks_nodes()) continue;
     asked_last_ = i % servers_.size();
-    connection(i)->AskNodes([this, by = servers_[asked_last_].get()](std::string_view nodes) { NodesTold(*by, nodes); });
+    connection(i)->AskNodes([this, by = servers_[asked_last_].get()](std::string_view nodes) { NodesTold(*by, nodes); },
+                            now);
     ask_nodes_at_ = now + kAskNodesPause;
     return;
   }
@@ -185,11 +192,23 @@ void RedisStore::AskNodes(absl::Time now) {
   ask_nodes_at_ = now + kAskOthersPause;
 }
 
+// Redirects call servers by their addresses or by names; what calls them otherwise may not lead to them from here.
+std::vector<RedisSlotRange> RedisStore::Believed(const Server& by, std::string_view nodes) const {
+  for (const bool by_name : {false, true}) {
+    std::vector<RedisSlotRange> ranges = SlotsIn(nodes, by.questions.connections.front()->host(), by_name);
+    const auto is_known = [this](const RedisSlotRange& range) {
+      return std::any_of(servers_.begin(), servers_.end(), [&](const auto& one) { return one->address == range.address; });
+    };
+    if (std::any_of(ranges.begin(), ranges.end(), is_known)) return ranges;
+  }
+  return {};
+}
+
 void RedisStore::NodesTold(const Server& by, std::string_view nodes) {
-  const bool by_name = options_.tls.enabled && options_.tls.server_name.empty();
-  const std::vector<RedisSlotRange> ranges = SlotsIn(nodes, by.questions.connections.front()->host(), by_name);
-  if (ranges.empty()) return;  // it doesn't know itself; the next redirect has it asked again
+  const std::vector<RedisSlotRange> ranges = Believed(by, nodes);
   ask_nodes_ = false;
+  nodes_refused_ = ranges.empty();
+  if (nodes_refused_) return;
   for (const RedisSlotRange& range : ranges) {
     Server* const server = ServerAt(range.address);
     if (server == nullptr) continue;
@@ -234,12 +253,14 @@ bool RedisStore::TakeSubmitted() {
   }
   for (std::shared_ptr<RunningBatch>& batch : submitted) {
     if (batch->batch().kind == Kind::kRemove) TellOfRemovals(batch->batch());
+    const bool question = IsQuestion(batch->batch());
     Running running{batch, {}};
     for (size_t i = 0; i < batch->batch().operations.size(); ++i) {
       auto op = std::make_shared<RedisOp>();
       op->batch = batch;
       op->index = i;
       op->bytes = batch->operation(i).bytes();
+      op->question = question;
       running.ops.push_back(op);
       Lane* const lane = LaneOf(*op, ServerOf(*op));
       lane->waiting.push_back(std::move(op));
@@ -333,7 +354,13 @@ void RedisStore::Pump(Lane* lane, absl::Time now) {
 }
 
 void RedisStore::End(const std::shared_ptr<RedisOp>& op, Outcome outcome) {
-  if (!slots_.empty() && absl::IsUnavailable(outcome.status)) ask_nodes_ = true;  // another server may have it soon
+  if (!slots_.empty() && (absl::IsUnavailable(outcome.status) || absl::IsDeadlineExceeded(outcome.status))) {
+    ask_nodes_ = true;  // another server may have it soon
+    // Where nobody says who, others are asked for it themselves.
+    Server*& server = slots_[RedisSlotOf(op->operation().name)];
+    const auto at = std::find_if(servers_.begin(), servers_.end(), [&](const auto& one) { return one.get() == server; });
+    if (nodes_refused_) server = (at + 1 == servers_.end() ? servers_.front() : *(at + 1)).get();
+  }
   if (!op->batch->End(op->index, std::move(outcome))) return;
   const auto [begin, end] = running_.equal_range(op->batch->batch().deadline);
   const auto at = std::find_if(begin, end, [&op](const auto& one) { return one.second.batch == op->batch; });
@@ -349,7 +376,7 @@ void RedisStore::Announce() {
 void RedisStore::Poll(absl::Time now) {
   std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
   absl::Time wake = running_.empty() ? absl::InfiniteFuture() : running_.begin()->first;
-  if (ask_nodes_) wake = std::min(wake, ask_nodes_at_);
+  if (ask_nodes_ && !running_.empty()) wake = std::min(wake, ask_nodes_at_);
   EachLane([&](const Lane* lane) {
     // While one is being made no other is begun: Pump waits for it, whenever others might be.
     const bool connecting = std::any_of(lane->connections.begin(), lane->connections.end(),

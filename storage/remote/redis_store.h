@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -62,11 +63,12 @@ class RedisStore final : public RemoteStore {
   template <class Do>
   void EachLane(Do&& each);                      // questions first; also of servers that are met meanwhile
   Server* ServerAt(const std::string& address);  // null: there are too many
-  Lane* LaneOf(const RedisOp& op, Server* server) const;
+  static Lane* LaneOf(const RedisOp& op, Server* server);
   Server* ServerOf(const RedisOp& op) const;
   void Answered(const std::shared_ptr<RedisOp>& op, Outcome outcome);
   void AskNodes(absl::Time now);
   void NodesTold(const Server& by, std::string_view nodes);
+  std::vector<RedisSlotRange> Believed(const Server& by, std::string_view nodes) const;
   void DropServers();                                // that have nothing any more, and nothing on its way
   bool TakeSubmitted() ABSL_LOCKS_EXCLUDED(mutex_);  // false: stop
   void GiveUpLate(absl::Time now);
@@ -91,7 +93,9 @@ class RedisStore final : public RemoteStore {
   std::vector<std::unique_ptr<Server>> servers_;  // the first is the options'; more are a cluster's
   std::vector<Server*> slots_;                    // [slot] of a cluster whose it is; empty: there is one server
   bool ask_nodes_ = false;
+  bool nodes_refused_ = false;  // each slot is learned by its own redirect
   bool drop_servers_ = false;
+  bool closing_ = false;
   absl::Time ask_nodes_at_ = absl::InfinitePast();  // not before
   size_t asked_last_ = 0;                           // index of the server
   std::multimap<absl::Time, Running> running_;      // by deadline

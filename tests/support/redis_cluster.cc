@@ -112,8 +112,8 @@ void RedisCluster::BeginMove(uint16_t slot, size_t from, size_t to) {
   Must(from, {"CLUSTER", "SETSLOT", std::to_string(slot), "MIGRATING", id(to)});
 }
 
-void RedisCluster::MoveKeys(uint16_t slot, size_t from, size_t to) {
-  while (true) {
+void RedisCluster::MoveKeys(uint16_t slot, size_t from, size_t to, size_t most) {
+  for (size_t i = 0; i < most; ++i) {
     // "*1\r\n$12\r\nthe key here\r\n"
     const std::string keys = Must(from, {"CLUSTER", "GETKEYSINSLOT", std::to_string(slot), "1"});
     if (keys.substr(0, 2) == "*0") return;

@@ -27,7 +27,7 @@ class RedisCluster {
 
   // Moves a slot and all its keys, in steps: it is on its way from Begin to End.
   void BeginMove(uint16_t slot, size_t from, size_t to);
-  void MoveKeys(uint16_t slot, size_t from, size_t to);
+  void MoveKeys(uint16_t slot, size_t from, size_t to, size_t most = SIZE_MAX);
   void EndMove(uint16_t slot, size_t to);
 
   // Keys of all masters.

@@ -1,9 +1,11 @@
 // RedisStore with real clusters: found from any server, while slots move, while servers die.
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,6 +76,20 @@ std::string NameAt(const test::RedisCluster& cluster, size_t master, uint16_t* s
   for (size_t n = 0;; ++n) {
     *slot = RedisSlotOf(NameOf(n));
     if (cluster.master_of(*slot) == master) return NameOf(n);
+  }
+}
+
+// A server that answers each CLUSTER, ASKING and EXISTS with what `reply` says to it.
+void Serve(int connection, const std::function<std::string(std::string_view command)>& reply) {
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(connection, buffer, sizeof buffer)) > 0;) {
+    std::string replies;
+    std::string_view said(buffer, static_cast<size_t>(n));
+    for (size_t at = 0; (at = said.find_first_of("ACE")) != std::string_view::npos; said.remove_prefix(at + 1)) {
+      for (const std::string_view command : {"CLUSTER", "ASKING", "EXISTS"})
+        if (said.substr(at, command.size()) == command) replies += reply(command);
+    }
+    if (!replies.empty() && ::send(connection, replies.data(), replies.size(), MSG_NOSIGNAL) < 0) return;
   }
 }
 
@@ -154,19 +170,37 @@ TEST_CASE("RedisStore serves a slot before, while and after it moves to another 
     cluster.MoveKeys(slot, 0, 1);
     CHECK(get(body));  // ASK
     CHECK(Found(Ask(store.get(), Kind::kExists, {Named(name)})) == 1);
-    CHECK(Well(Ask(store.get(), Kind::kPut, {PutOf(name, {}, other)})) == 1);
-    CHECK(get(other));
     cluster.EndMove(slot, 1);
-    CHECK(get(other));  // MOVED
+    CHECK(get(body));  // MOVED
   }
   SECTION("it comes to be there meanwhile") {
+    const auto small = Pattern(kPart - 100, 3);
     cluster.BeginMove(slot, 0, 1);
-    CHECK_FALSE(get(body));
-    CHECK(Well(Ask(store.get(), Kind::kPut, {PutOf(name, {}, body)})) == 1);
-    CHECK(get(body));
+    CHECK_FALSE(get(small));
+    CHECK(Well(Ask(store.get(), Kind::kPut, {PutOf(name, {}, small)})) == 1);
+    CHECK(get(small));
+    cluster.MoveKeys(slot, 0, 1);
+    cluster.EndMove(slot, 1);
+    CHECK(get(small));
+  }
+  SECTION("it has parts here and there") {
+    REQUIRE(Well(Ask(store.get(), Kind::kPut, {PutOf(name, {}, body)})) == 1);
+    cluster.BeginMove(slot, 0, 1);
+    // One key after the other, in either order of them.
+    for (size_t moved = 0; moved < 4; ++moved) {
+      std::vector<std::byte> room(body.size());
+      const Outcome outcome = Ask(store.get(), Kind::kGet, {GetOf(name, {}, room)})[0];
+      // Not missing, and not damaged: that is removed.
+      CHECK((absl::IsUnavailable(outcome.status) || (outcome.found == Found::kYes && room == body)));
+      // Nor is another one put beside it.
+      CHECK(absl::IsUnavailable(Ask(store.get(), Kind::kPut, {PutOf(name, {}, other)})[0].status));
+      cluster.MoveKeys(slot, 0, 1, 1);
+    }
     cluster.MoveKeys(slot, 0, 1);
     cluster.EndMove(slot, 1);
     CHECK(get(body));
+    CHECK(Well(Ask(store.get(), Kind::kPut, {PutOf(name, {}, other)})) == 1);
+    CHECK(get(other));
   }
   CHECK(Well(Ask(store.get(), Kind::kRemove, {Named(name, {4 * kPart})})) == 1);
   CHECK_FALSE(get(body));
@@ -178,18 +212,11 @@ TEST_CASE("RedisStore ends what is sent round and round") {
   std::string where;
   ScriptedServer liar(
       [&](int connection) {
-        char buffer[4096];
-        for (ssize_t n = 0; (n = ::read(connection, buffer, sizeof buffer)) > 0;) {
-          std::string answers;
-          std::string_view said(buffer, static_cast<size_t>(n));
-          for (size_t at = 0; (at = said.find_first_of("ACE")) != std::string_view::npos; said.remove_prefix(at + 1)) {
-            const std::string_view command = said.substr(at, 6);
-            if (command == "ASKING") answers += "+OK\r\n";
-            if (command == "CLUSTE") answers += "-NOPERM this user has no permissions\r\n";
-            if (command == "EXISTS") answers += (++asked % 2 == 0 ? "-MOVED 7 " : "-ASK 7 ") + where + "\r\n";
-          }
-          if (::write(connection, answers.data(), answers.size()) < 0) return;
-        }
+        Serve(connection, [&](std::string_view command) -> std::string {
+          if (command == "ASKING") return "+OK\r\n";
+          if (command == "CLUSTER") return "-NOPERM this user has no permissions\r\n";
+          return (++asked % 2 == 0 ? "-MOVED 7 " : "-ASK 7 ") + where + "\r\n";
+        });
       },
       true);
   where = liar.address();
@@ -199,16 +226,47 @@ TEST_CASE("RedisStore ends what is sent round and round") {
   CHECK(asked == 6);
 }
 
+TEST_CASE("RedisStore lives with a server that answers who has what late, twice, or never") {
+  const int answers = GENERATE(0, 1, 2);
+  std::atomic<int> asked = 0;
+  ScriptedServer slow([&](int connection) {
+    Serve(connection, [&](std::string_view command) -> std::string {
+      if (command == "EXISTS") return "-MOVED 7 127.0.0.1:1\r\n";
+      ++asked;
+      absl::SleepFor(absl::Milliseconds(1500));
+      return answers == 0 ? "" : answers == 1 ? "$-1\r\n" : "$-1\r\n$-1\r\n";
+    });
+  });
+  const auto store = *RedisStore::Create(At(slow.address()));
+  const auto until = MonotonicNow() + absl::Seconds(5);
+  for (size_t n = 0; MonotonicNow() < until; ++n) {
+    const absl::Status status = Ask(store.get(), Kind::kExists, {Named(NameOf(n))}, absl::Milliseconds(300))[0].status;
+    CHECK((absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)));
+  }
+  CHECK(asked > 1);
+  CHECK(store->load().operations == 0);
+}
+
+TEST_CASE("RedisStore is closed in the middle of redirects") {
+  test::RedisCluster cluster(3);
+  for (int round = 0; round < 20; ++round) {
+    auto store = *RedisStore::Create(At(cluster.address(0)));
+    std::vector<std::vector<std::byte>> bodies(60, BodyOf(7));
+    std::vector<Operation> operations;
+    for (size_t n = 0; n < bodies.size(); ++n) operations.push_back(PutOf(NameOf(n), {}, bodies[n]));
+    Answer<Outcome> answer;
+    REQUIRE(store->Submit({Kind::kPut, operations, In(absl::Seconds(20))}, answer.Done()).ok());
+    absl::SleepFor(absl::Microseconds(200 * round));
+    store = nullptr;
+    CHECK(answer.there());
+  }
+}
+
 TEST_CASE("RedisStore ends what is sent to nowhere") {
   const std::string where =
       GENERATE(as<std::string>(), "127.0.0.1:1", "?:7000", "unix:/run/redis.sock", "::", "256.0.0.1:7");
-  ScriptedServer liar([&](int connection) {
-    char buffer[4096];
-    while (::read(connection, buffer, sizeof buffer) > 0) {
-      const std::string answer = "-MOVED 7 " + where + "\r\n";
-      if (::write(connection, answer.data(), answer.size()) < 0) return;
-    }
-  });
+  ScriptedServer liar(
+      [&](int connection) { Serve(connection, [&](std::string_view) { return "-MOVED 7 " + where + "\r\n"; }); });
   const auto store = *RedisStore::Create(At(liar.address()));
   for (int i = 0; i < 20; ++i) {
     const Outcome outcome = Ask(store.get(), Kind::kExists, {Named("a")}, absl::Seconds(10))[0];
