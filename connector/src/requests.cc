@@ -118,7 +118,8 @@ std::optional<Client::Reply> Client::Hear(kvist_op handle, Kind kind, int64_t ti
   const std::optional<Op> op = FindOp(handle);
   if (!op.has_value() || op->kind != kind) {
     return failed(
-        absl::InvalidArgumentError("no such question under way: it was answered or given up, or this is another operation"));
+        absl::InvalidArgumentError(absl::StrCat("no ", kind == Kind::kLookup ? "lookup" : "question where chunks are",
+                                                " under way: it was answered or given up, or this is another operation")));
   }
   uint64_t progress = op->link->Progress(op->ticket);
   const auto over = [&] { return Link::Over(op->ticket, progress, UINT32_MAX); };
@@ -128,7 +129,7 @@ std::optional<Client::Reply> Client::Hear(kvist_op handle, Kind kind, int64_t ti
   }
   const bool late = !over() && MonotonicNanos() >= op->deadline_nanos;
   if (!over() && !late) return std::nullopt;
-  if (!TakeOp(handle)) return failed(absl::InvalidArgumentError("another thread has heard the answer to this question"));
+  if (!TakeOp(handle)) return failed(absl::InvalidArgumentError("another thread has heard the answer"));
   if (late) {
     op->link->Forget(op->ticket, OpcodeOf(kind));
     return failed(NoAnswer());

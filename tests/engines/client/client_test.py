@@ -11,7 +11,7 @@ import time
 
 import kvist
 import pytest
-from kvist import Client, Connection, Group, GroupKind, GroupPages, Hit, KvistError, Memory, Role, Space, Status
+from kvist import Client, Connection, Group, GroupKind, GroupPages, Hit, KvistError, Memory, Role, Space, Status, Tier
 from kvist_daemon import Daemon
 
 LAYERS, PAGES, SEGMENT = 3, 32, 64
@@ -191,6 +191,32 @@ def test_lookup_in_two_halves(daemon, worker, scheduler, pages):
     scheduler.release(0)  # nothing
     scheduler.cancel(gone)  # over already
     assert scheduler.lookup_result(scheduler.lookup_start(b""), 1.0) == Hit(0, 0, Status.OK)
+
+
+def test_where_chunks_are(daemon, worker, scheduler, pages):
+    keys = keys_of(4)
+    stored(worker, pages, keys[:64])
+    for client in (scheduler, worker):
+        assert client.where_result(client.where_start(keys), 4, 20.0) == bytes([Tier.IN_DRAM] * 2 + [0] * 2)
+    op = scheduler.where_start(keys)
+    assert scheduler.where_result(op, 2, 20.0) == bytes([Tier.IN_DRAM] * 2)  # the first of them
+    with pytest.raises(KvistError, match="no question where chunks are under way"):
+        scheduler.where_result(op, 2)
+    with pytest.raises(KvistError, match="asked of 1 to 192 at once"):
+        scheduler.where_start(keys_of(1) * (kvist.WHERE_KEYS_MAX + 1))
+    with pytest.raises(KvistError, match="group is 1"):
+        scheduler.where_start(keys, group=1)
+    with pytest.raises(ValueError, match="keys have 33 bytes"):
+        scheduler.where_start(keys[:33])
+    daemon.pause()
+    asked, late, gone = (scheduler.where_start(keys, deadline_s=deadline) for deadline in (60.0, 0.05, 60.0))
+    assert scheduler.where_result(asked, 4) is None
+    with pytest.raises(KvistError, match="DEADLINE_EXCEEDED"):
+        scheduler.where_result(late, 4, 20.0)
+    scheduler.cancel(gone)
+    daemon.kill()
+    with pytest.raises(KvistError, match="UNAVAILABLE"):
+        scheduler.where_result(asked, 4, 20.0)
 
 
 def test_cancelled_stores_give_their_pages_back_at_once(daemon, worker, scheduler, pages):
