@@ -62,14 +62,17 @@ class RemoteBench {
     failed_ = absl::OkStatus();
     const double start = Now();
     for (size_t i = 0; i < count_; i += kBatch) {
+      size_t place = 0;
       {
         absl::MutexLock lock(&mutex_);
         mutex_.Await(absl::Condition(
             +[](RemoteBench* bench) { return bench->running_ < kOnTheWay / kBatch; }, this));
         ++running_;
+        place = places_.back();
+        places_.pop_back();
       }
-      const absl::Status status = put ? SubmitPut(i) : SubmitGet(i);
-      if (!status.ok()) Ended(status);
+      const absl::Status status = put ? SubmitPut(i, place) : SubmitGet(i, place);
+      if (!status.ok()) Ended(status, place);
     }
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(
@@ -103,32 +106,37 @@ class RemoteBench {
   std::span<std::byte> Buffer(size_t i) { return buffers_[i % buffers_.size()]; }
   double Rate(double start) const { return static_cast<double>(count_ * object_.value) / (Now() - start); }
 
-  absl::Status SubmitPut(size_t first) {
+  // `place`: a batch's own buffers, for batches don't end in their order.
+  absl::Status SubmitPut(size_t first, size_t place) {
     std::vector<remote::SealedStore::Put> puts;
-    for (size_t i = first; i < first + kBatch; ++i) puts.push_back({IdentityOfObject(i % kObjects), {}, Buffer(i)});
-    return store_->Submit(puts, MonotonicNow() + absl::Seconds(20), [this](const std::vector<absl::Status>& statuses) {
-      absl::Status all;
-      for (const absl::Status& status : statuses) all.Update(status);
-      Ended(all);
-    });
+    for (size_t i = first; i < first + kBatch; ++i)
+      puts.push_back({IdentityOfObject(i % kObjects), {}, Buffer(place * kBatch + i - first)});
+    return store_->Submit(puts, MonotonicNow() + absl::Seconds(20),
+                          [this, place](const std::vector<absl::Status>& statuses) {
+                            absl::Status all;
+                            for (const absl::Status& status : statuses) all.Update(status);
+                            Ended(all, place);
+                          });
   }
-  absl::Status SubmitGet(size_t first) {
+  absl::Status SubmitGet(size_t first, size_t place) {
     std::vector<remote::SealedStore::Get> gets;
-    for (size_t i = first; i < first + kBatch; ++i) gets.push_back({IdentityOfObject(i % kObjects), 0, Buffer(i)});
+    for (size_t i = first; i < first + kBatch; ++i)
+      gets.push_back({IdentityOfObject(i % kObjects), 0, Buffer(place * kBatch + i - first)});
     return store_->Submit(gets, MonotonicNow() + absl::Seconds(20),
-                          [this](const std::vector<remote::SealedStore::Got>& got) {
+                          [this, place](const std::vector<remote::SealedStore::Got>& got) {
                             absl::Status all;
                             for (const remote::SealedStore::Got& one : got) {
                               all.Update(one.status);
                               if (one.status.ok() && one.verdict != remote::Verdict::kGood)
                                 all.Update(absl::DataLossError(NameOf(one.verdict)));
                             }
-                            Ended(all);
+                            Ended(all, place);
                           });
   }
-  void Ended(const absl::Status& status) {
+  void Ended(const absl::Status& status, size_t place) {
     absl::MutexLock lock(&mutex_);
     failed_.Update(status);
+    places_.push_back(place);
     --running_;
   }
 
@@ -138,6 +146,8 @@ class RemoteBench {
   std::array<std::vector<std::byte>, kObjects> buffers_;
   redisContext* bare_ = nullptr;
   absl::Mutex mutex_;
+  std::vector<size_t> places_{0, 1};  // that are free
+  static_assert(kOnTheWay / kBatch == 2 && kObjects >= kOnTheWay);
   size_t running_ = 0;  // batches
   absl::Status failed_;
   std::unique_ptr<remote::SealedStore> store_;
