@@ -5,8 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <catch2/catch.hpp>
 #include <cstdint>
+#include <cstdlib>
 
 namespace kvist::test {
 
@@ -14,14 +14,17 @@ namespace kvist::test {
 // listen. Who listens on it sets SO_REUSEADDR, as servers do.
 inline uint16_t FreePort() {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const auto must = [](int result) {
+    if (result != 0) std::abort();
+  };
   const int yes = 1;
-  REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0);
+  must(::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof address;
-  REQUIRE(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0);
-  REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  must(::bind(fd, reinterpret_cast<const sockaddr*>(&address), size));
+  must(::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size));
   return ntohs(address.sin_port);
 }
 

@@ -1,38 +1,17 @@
 #include "tests/support/redis_cluster.h"
 
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <thread>
 
+#include "tests/support/free_port.h"
+
 namespace kvist::test {
 namespace {
 
 constexpr uint32_t kSlots = 16384;
-
-std::vector<uint16_t> FreePorts(size_t count) {
-  std::vector<int> sockets;
-  std::vector<uint16_t> ports;
-  for (size_t i = 0; i < count; ++i) {
-    const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
-    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0)
-      std::abort();
-    sockets.push_back(fd);
-    ports.push_back(ntohs(address.sin_port));
-  }
-  for (const int fd : sockets) ::close(fd);
-  return ports;
-}
 
 void WaitFor(const char* what, const std::function<bool()>& holds) {
   for (int i = 0; i < 3000; ++i) {
@@ -53,11 +32,10 @@ uint64_t NumberIn(const std::string& text, const std::string& name) {
 
 RedisCluster::RedisCluster(size_t masters, bool replica) : masters_(masters) {
   servers_.resize(masters + (replica ? 1 : 0));
-  const std::vector<uint16_t> ports = FreePorts(2 * servers_.size());
   for (size_t i = 0; i < servers_.size(); ++i) {
     One& one = servers_[i];
-    one.port = ports[2 * i];
-    one.bus_port = ports[2 * i + 1];
+    one.port = FreePort();
+    one.bus_port = FreePort();
     one.server = std::make_unique<RedisServer>(std::vector<std::string>{
         "--port", std::to_string(one.port), "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port",
         std::to_string(one.bus_port), "--cluster-node-timeout", "1000", "--cluster-require-full-coverage", "no"});
