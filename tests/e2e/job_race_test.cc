@@ -59,9 +59,11 @@ class Operator {
         number_(number),
         player{*engine, (kEngineThreads / kEngines + number / kEngines) * Player::kPlayedChunks, std::mt19937(seed)} {}
 
-  // Does one thing, at random.
+  // Does one thing: each at first, each operator beginning elsewhere, and then at random.
   void Act() {
-    switch (Any(10)) {
+    const uint32_t act = acts_ < 10 ? (number_ + acts_) % 10 : Any(10);
+    ++acts_;
+    switch (act) {
       case 0:
       case 1: return Follow(Move(AnyTokens()));
       case 2: return Follow(Prefetch(AnyTokens()));
@@ -176,18 +178,25 @@ class Operator {
     ++began[request.tier().empty() ? "clears of a space" : "clears of a space in one tier"];
     Watch(job.id());
   }
+  // Engines pin more than they unpin, so there is seldom room: some of that goes, and half as much is asked for, down to one chunk.
   void Pin(const std::vector<uint32_t>& tokens) {
     api::AddPinRequest request;
-    request.mutable_prompt()->mutable_tokens()->Add(tokens.begin(), tokens.end());
+    auto* asked = request.mutable_prompt()->mutable_tokens();
+    asked->Add(tokens.begin(), tokens.end());
     request.set_seconds(Any(2) == 0 ? 0 : 0.1);
     api::AddPinReply reply;
-    began["pins"] += Ask(&api::Node::Stub::AddPin, request, &reply);
+    const auto chunk = static_cast<int>(FakeEngine::Tokens(0, 1).size());
+    while (!Ask(&api::Node::Stub::AddPin, request, &reply)) {
+      if (asked->size() == chunk) return;
+      Unpin();
+      asked->Truncate(asked->size() / chunk / 2 * chunk);
+    }
+    ++began["pins"];
   }
   void Unpin() {
     api::ListPinsReply pins;
     if (!Ask(&api::Node::Stub::ListPins, api::ListPinsRequest(), &pins) || pins.pins().empty()) return;
-    for (int some = 0; some < 8;
-         ++some) {  // engines pin more than they unpin, and there would be no room for operators' pins
+    for (int some = 0; some < 8; ++some) {
       api::RemovePinRequest request;
       request.set_id(pins.pins(static_cast<int>(Any(static_cast<uint32_t>(pins.pins_size())))).id());
       api::Pin pin;
@@ -223,6 +232,7 @@ class Operator {
 
   std::unique_ptr<api::Node::Stub> stub_;
   const uint32_t number_;
+  uint32_t acts_ = 0;
 
  public:
   Player player;
@@ -340,12 +350,11 @@ TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 thread
   CHECK(status["evictions"] > 0);
   CHECK(ssd["chunks_read"] > 0);
   CHECK(remote["chunks_written"] > 0);
-  for (const char* name :
-       {"moves", "prefetches", "compressions", "decompressions", "clears of prompts", "clears of one tier"}) {
+  for (const char* name : {"moves", "prefetches", "compressions", "decompressions", "clears of prompts",
+                           "clears of one tier", "pins", "unpins"}) {
     CAPTURE(name);
     CHECK(began[name] > 0);
   }
-  if (time >= std::chrono::seconds(15)) CHECK(began["pins"] > 0);  // most of them find no room beside engines' pins
 
   // All jobs end, and nothing is left on its way or kept.
   CHECK(Eventually([&] { return Running(daemon) == 0; }));
