@@ -1,6 +1,7 @@
 """What vLLM's scheduler waits for: 1.5 ms once for a prompt of 131,072 tokens, 100 us p99 for every other call with 64 running requests.
 
-Times of a machine that others use prove nothing: they are printed, and asserted only against a loop of Python calls measured beside them.
+The clock on the wall of a machine that others use proves nothing: it is printed. Asserted is the processor's time that calls took, beside a loop of
+Python measured between them.
 """
 
 import functools
@@ -28,20 +29,22 @@ WORKER_CALLS = ("handle_preemptions", "start_load_kv", "wait_for_save", "get_tra
 
 
 class Clock:
-    """Measures the calls of a connector's methods, each by name."""
+    """Measures the calls of a connector's methods, each by name: on the wall, and of its thread's processor time."""
 
     def __init__(self, connector, names: tuple[str, ...]) -> None:
         self.times: dict[str, list[float]] = {name: [] for name in names}
+        self.cpu: dict[str, list[float]] = {name: [] for name in names}
         for name in names:
             setattr(connector, name, self._measured(name, getattr(connector, name)))
 
     def _measured(self, name: str, real):
-        times = self.times[name]
+        times, cpu = self.times[name], self.cpu[name]
 
         @functools.wraps(real)
         def call(*arguments, **named):
-            begin = time.perf_counter()
+            begin, cpu_begin = time.perf_counter(), time.thread_time()
             result = real(*arguments, **named)
+            cpu.append(time.thread_time() - cpu_begin)
             times.append(time.perf_counter() - begin)
             return result
 
@@ -53,6 +56,7 @@ class Clock:
             if times:
                 rows.append(
                     f"  {name:32} {len(times):6} calls  p50 {1e6 * quantile(times, 0.5):7.1f} us  p99 {1e6 * quantile(times, 0.99):7.1f} us"
+                    f"  of a processor p99 {1e6 * quantile(self.cpu[name], 0.99):7.1f}"
                 )
         return "\n".join(rows)
 
@@ -117,10 +121,10 @@ def test_every_other_call(busy, events, daemon, start, tmp_path):
         f"scheduler's calls (wanted: p99 100 us where 1,000 turns of a loop take 50 us; here {1e6 * loop:.0f}):\n{scheduler.table()}"
     )
     print(f"worker's calls:\n{worker.table()}")
-    # Where others compute, the worst calls are those that were interrupted: the median shows what the code takes.
-    wanted = (4 * 100e-6 if busy else 4 * 10e-6) * max(1.0, loop / 50e-6)
-    slow = {name: quantile(times, 0.5) for name, times in scheduler.times.items() if times}
-    assert all(took < wanted for took in slow.values()), slow
+    # Others on the machine take caches away, and their interrupts count as ours: beside a compiler's work p99 is up to 1.5 times as long.
+    wanted = 2.5 * (100e-6 if busy else 40e-6) * max(1.0, loop / 50e-6)
+    slow = {name: took for name, times in scheduler.cpu.items() if times and (took := quantile(times, 0.99)) > wanted}
+    assert not slow, slow
     for request_id in list(engine.scheduler.requests):
         engine.abort(request_id)
     engine.settle()

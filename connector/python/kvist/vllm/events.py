@@ -12,6 +12,7 @@ that needs whole prefixes, with its blocks, hashes and number as vLLM's own even
 Threads: the scheduler's. Its steps wait for nothing here: questions are asked in one and answered in a later one.
 """
 
+import enum
 import time
 from array import array
 from collections import deque
@@ -44,12 +45,15 @@ _NOWHERE_S = 60.0
 # Questions of 192 chunks each: with steps of 10 ms that is a round of a million tokens in chunks of 256 in 0.1 s. One costs a step about 5 us
 # while nothing has changed.
 _UNDER_WAY = 4
-# Of new ones so many are told of in one step, three times at most: their tokens make events long. More when more wait than that.
+# New ones that are asked for at once; more when more wait than that.
 _NEW_AT_ONCE = 32
-# Of a step, to hear answers: one more is begun before it is over.
-_HEAR_S = 50e-6
-# Of a step, for what lookups have found. Of more waiting prompts the chunks become known when they are found again.
-_FOUND_S = 50e-6
+# Of an answer so many chunks are told of that have come, the rest when it is asked for again, in the next step: a chunk of 256 tokens takes a step
+# 5 to 10 us. With steps of 10 ms that is 100,000 tokens a second.
+_CAME_AT_ONCE = 4
+# Of a step: one thing more is begun before it is over. What has no time for itself is first in a later one.
+_STEP_S = 30e-6
+_FOUND_AT_ONCE = 2  # chunks that become known, in one go
+# Of more waiting prompts the chunks become known when they are found again.
 _FOUND_WAITING = 256
 # Known at most, those go first that were stored or found longest ago: 16 million tokens in chunks of 256, of which each takes about 2 KiB.
 _CHUNKS = 1 << 16
@@ -105,16 +109,26 @@ class EventChunk:
 
 
 class _Batch:
-    """Chunks that are asked for at once. tiers: the last answer, of which all was told; b"" where some wasn't. left: KvEvents._left then."""
+    """Chunks that are asked for together. tiers: the last answer, of which all was told; b"" where some wasn't. again: as soon as may be, for
+    there was too much to tell. left: KvEvents._left then."""
 
-    __slots__ = ("asked_at", "chunks", "keys", "left", "tiers")
+    __slots__ = ("again", "asked_at", "chunks", "keys", "left", "tiers")
 
     def __init__(self, chunks: list[EventChunk]) -> None:
         self.chunks = chunks
         self.tiers = b""
+        self.again = False
         self.keys = b"".join(chunk.key for chunk in chunks)
         self.asked_at = 0.0
         self.left = -1
+
+
+class _Told(enum.IntEnum):
+    """Of an answer. SOME_WAITS: for what comes before it."""
+
+    ALL = 0
+    SOME_WAITS = 1
+    MUCH_IS_LEFT = 2
 
 
 class KvEvents:
@@ -129,7 +143,7 @@ class KvEvents:
         # vLLM's own conversion reads its environment each time: 1 us.
         is_int = isinstance(maybe_convert_block_hash(BlockHash(bytes(32))), int)
         self._external = _low_64_bits if is_int else _as_it_is
-        self._age = 0
+        self.age = 0  # grows with each `forget_all`
         self._known: dict[bytes, EventChunk] = {}  # each is new, or in one batch
         self._recent: dict[bytes, None] = {}  # those that don't leave, what was stored or found longest ago first
         self._left = 0  # how many have been told to leave
@@ -139,6 +153,7 @@ class KvEvents:
         self._round: deque[_Batch] = deque()  # the one that was asked for longest ago first
         self._under_way: deque[tuple[int, _Batch]] = deque()
         self._asks_from = 0.0
+        self._step = 0
         self._events: list[KVCacheEvent] = []
 
     # ---- what becomes known ----
@@ -165,7 +180,7 @@ class KvEvents:
                     array("I", request.all_token_ids[number * self._chunk_tokens : (number + 1) * self._chunk_tokens]),
                     lora,
                     None if plain else list(self._extra_keys(request, begin, end)),
-                    self._age,
+                    self.age,
                 )
             )
         return chunks
@@ -177,10 +192,15 @@ class KvEvents:
             keys, image = generate_block_hash_extra_keys(request, first, first + self._block_tokens, image)
             yield keys
 
-    def stored(self, chunks: Sequence[EventChunk]) -> None:
+    def stored(self, request: Request, prompt: Prompt, first: int, until: int, age: int) -> None:
+        """kvistd has taken in the request's chunks [first, until), of a store that was begun at this `age`."""
+        if age == self.age and time.monotonic() >= self._asks_from:
+            self._found.append((request, prompt, first, until))
+
+    def stored_chunks(self, chunks: Sequence[EventChunk]) -> None:
         """kvistd has taken them in."""
         for chunk in chunks:
-            if chunk.age != self._age or self._touch(chunk.key):
+            if chunk.age != self.age or self._touch(chunk.key):
                 continue
             self._known[chunk.key] = chunk
             self._recent[chunk.key] = None
@@ -206,16 +226,15 @@ class KvEvents:
         self._recent[key] = None
         return True
 
-    def _take_in_found(self) -> None:
-        until = time.perf_counter() + _FOUND_S
+    def _take_in_found(self, client: kvist.Client, watch: HangWatch, until: float) -> None:
         while self._found:
             request, prompt, first, last = self._found.popleft()
-            some = min(last, first + 8)
+            some = min(last, first + _FOUND_AT_ONCE)
             keys = prompt.keys(first, some)
             for number in range(first, some):
                 at = (number - first) * _KEY
                 if not self._touch(keys[at : at + _KEY]):
-                    self.stored(self.chunks_of(request, prompt, number, number + 1))
+                    self.stored_chunks(self.chunks_of(request, prompt, number, number + 1))
             if some < last:
                 self._found.appendleft((request, prompt, some, last))
             if time.perf_counter() > until:
@@ -225,7 +244,7 @@ class KvEvents:
 
     def forget_all(self, client: kvist.Client) -> None:
         """Nothing that is known, or on its way to be, will be found by this engine again."""
-        self._age += 1
+        self.age += 1
         for op, _ in self._under_way:
             client.cancel(op)
         batches = [batch for _, batch in self._under_way] + list(self._round)
@@ -247,18 +266,24 @@ class KvEvents:
 
     def take(self, client: kvist.Client, watch: HangWatch) -> list[KVCacheEvent]:
         """What has changed. Once a step."""
+        began = time.perf_counter()
         if self._prefix_cache is not self._pool.cached_block_hash_to_block:
             self._tell_again()
-        self._take_in_found()
-        until = time.perf_counter() + _HEAR_S
-        while self._under_way and self._hear(client) and time.perf_counter() < until:
-            pass
-        now = time.monotonic()
-        if not watch.hangs() and now >= self._asks_from:
-            while len(self._under_way) < _UNDER_WAY and self._ask(client, now):
-                pass
+        until = began + _STEP_S
+        self._step += 1
+        for turn in range(3):
+            (self._take_in_found, self._hear_all, self._ask_all)[(self._step + turn) % 3](client, watch, until)
+            if time.perf_counter() > until:
+                break
         events, self._events = self._events, []
         return events
+
+    def _ask_all(self, client: kvist.Client, watch: HangWatch, until: float) -> None:
+        now = time.monotonic()
+        if watch.hangs() or now < self._asks_from:
+            return
+        while len(self._under_way) < _UNDER_WAY and self._ask(client, now) and time.perf_counter() < until:
+            pass
 
     def _ask(self, client: kvist.Client, now: float) -> bool:
         """Whether there was something to ask, and kvistd can be asked more."""
@@ -287,6 +312,10 @@ class KvEvents:
             chunks = chunks + self._round.popleft().chunks  # what is small grows together
         return batch if chunks is batch.chunks else _Batch(chunks)
 
+    def _hear_all(self, client: kvist.Client, watch: HangWatch, until: float) -> None:
+        while self._under_way and self._hear(client) and time.perf_counter() < until:
+            pass
+
     def _hear(self, client: kvist.Client) -> bool:
         """Whether the first question under way has been answered."""
         op, batch = self._under_way[0]
@@ -300,8 +329,9 @@ class KvEvents:
             return False
         self._under_way.popleft()
         if tiers != batch.tiers:
-            all_told = self._tell([(chunk, _PLACES[place]) for chunk, place in zip(batch.chunks, tiers, strict=True)])
-            batch.tiers = tiers if all_told else b""
+            told = self._tell([(chunk, _PLACES[place]) for chunk, place in zip(batch.chunks, tiers, strict=True)])
+            batch.tiers = tiers if told == _Told.ALL else b""
+            batch.again = told == _Told.MUCH_IS_LEFT
         self._keep(batch, tiers)
         return True
 
@@ -320,9 +350,12 @@ class KvEvents:
                 for chunk in go:
                     del self._known[chunk.key]
                     self._recent.pop(chunk.key, None)
-                asked_at, batch = batch.asked_at, _Batch(stay)
-                batch.asked_at = asked_at
-        if batch.chunks:
+                before, batch = batch, _Batch(stay)
+                batch.asked_at, batch.again = before.asked_at, before.again
+        if batch.again and batch.chunks:
+            batch.again, batch.asked_at = False, 0.0
+            self._round.appendleft(batch)
+        elif batch.chunks:
             self._round.append(batch)
 
     def _failed(self, client: kvist.Client, batch: _Batch, error: kvist.KvistError) -> None:
@@ -340,16 +373,20 @@ class KvEvents:
 
     # ---- what is told ----
 
-    def _tell(self, found: list[tuple[EventChunk, Place | None]]) -> bool:
-        """What differs from what was told. False: some waits for what comes before it."""
+    def _tell(self, found: list[tuple[EventChunk, Place | None]]) -> _Told:
+        """What differs from what was told."""
         gone: dict[Place, list[EventChunk]] = {}
         came: list[list[EventChunk]] = []  # runs
-        all_told = True
+        told = _Told.ALL
+        left = _CAME_AT_ONCE
         for chunk, place in found:
             if chunk.place == place:
                 continue
+            if place is not None and left == 0:
+                told = _Told.MUCH_IS_LEFT
+                continue
             if place is not None and chunk.parent is not None and chunk.parent not in self._told:
-                all_told = False
+                told = max(told, _Told.SOME_WAITS)
                 place = None
             if chunk.place is not None:
                 gone.setdefault(chunk.place, []).append(chunk)
@@ -357,6 +394,7 @@ class KvEvents:
             if place is None:
                 self._told.discard(chunk.hashes[-1])
                 continue
+            left -= 1
             self._told.add(chunk.hashes[-1])
             if came and _follows(chunk, came[-1][-1]):
                 came[-1].append(chunk)
@@ -364,12 +402,14 @@ class KvEvents:
                 came.append([chunk])
         # In this order: who knows one place of a block only must end with where it is.
         for (medium, locality), chunks in gone.items():
-            hashes = [block for chunk in chunks for block in chunk.hashes]
+            hashes: list[ExternalBlockHash] = []
+            for chunk in chunks:
+                hashes.extend(chunk.hashes)
             self._events.append(
                 BlockRemoved(block_hashes=hashes, medium=medium, group_idx=self._table, locality=locality)
             )
         self._events += map(self._came, came)
-        return all_told
+        return told
 
     def _came(self, run: list[EventChunk]) -> BlockStored:
         first = run[0]

@@ -4,7 +4,8 @@ What stays in the engine's own prefix cache needn't be written anywhere. Each fu
 head of the pool's free queue, and a chunk that has a block there is stored, with those before it that aren't yet: without them nobody would
 find it. vLLM frees a request's last blocks first, so those before it are still there.
 
-Its blocks stay where they are in the queue: storing a chunk doesn't make it recent.
+Its blocks stay where they are in the queue: storing a chunk doesn't make it recent. What kvistd didn't take is offered once more, if its blocks
+come up again before they are reused.
 """
 
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from kvist.vllm.events import EventChunk
 
 class Chunk:
     """A full chunk in the engine's blocks. blocks: [kvist's group], empty where it is out of the window. Valid while all its blocks hold what
-    they held. to_tell: what KV events say of it, if they do."""
+    they held. stored: or on its way. to_tell: what KV events say of it, if they do."""
 
-    __slots__ = ("_hashes", "blocks", "key", "parent", "parent_key", "stored", "to_tell")
+    __slots__ = ("_hashes", "blocks", "key", "offers_left", "parent", "parent_key", "stored", "to_tell")
 
     def __init__(
         self,
@@ -37,6 +38,7 @@ class Chunk:
         self.blocks = blocks
         self._hashes = [block.block_hash for block in self.all_blocks()]
         self.stored = False
+        self.offers_left = 2
 
     def all_blocks(self) -> Iterator[KVCacheBlock]:
         for blocks in self.blocks:
@@ -76,9 +78,20 @@ class EvictionStores:
                 continue  # something before it is gone, so nobody could find it
             for kept in run:
                 kept.stored = True
+                kept.offers_left -= 1
                 kept.parent = None  # a chain ends at what is stored: nothing keeps a whole conversation's chunks alive
             runs.append(run[::-1])
         return runs
+
+    def not_kept(self, run: list[Chunk]) -> None:
+        """kvistd hasn't taken all of a run of `due`."""
+        before = None
+        for chunk in run:
+            if chunk.offers_left == 0 or not chunk.holds():
+                return  # nor would those behind it be found
+            chunk.stored = False
+            chunk.parent, before = before, chunk
+            self.add(chunk)
 
     def _free(self) -> Iterator[KVCacheBlock]:
         queue = self._pool.free_block_queue

@@ -53,9 +53,10 @@ _BLOCK_ID = operator.attrgetter("block_id")
 _MISS = kvist.Hit(0, 0)
 # A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
 _PATIENCE_S = 50e-6
-# After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints.
-_STORES_S = 50e-6
-_HINTS_S = 40e-6
+# After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints. One more of each
+# is begun before.
+_STORES_S = 30e-6
+_HINTS_S = 25e-6
 _HINTS_WAITING = 64  # more than that don't wait
 _PREFILL_TOKENS = 64  # kvistd is told what computing them takes; of fewer the time is that of reading the weights
 

@@ -4,6 +4,7 @@ Eager: a request's full chunks, in the step that fills them. On eviction: see `k
 `kvist.vllm.readers`.
 """
 
+import dataclasses
 import operator
 from array import array
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,24 @@ from kvist.vllm.tracked import Tracked
 
 _BLOCK_ID = operator.attrgetter("block_id")
 _KEY = 32
+
+
+@dataclasses.dataclass
+class _Store:
+    """A store under way: of the chunks [first, until) of a request, or on eviction of a run.
+
+    ranks  those still at it
+    kept   by all ranks so far
+    age    KvEvents.age when it was begun
+    """
+
+    ranks: int
+    tracked: Tracked | None
+    first: int = 0
+    until: int = 0
+    run: list[Chunk] = dataclasses.field(default_factory=list)
+    kept: bool = True
+    age: int = 0
 
 
 class Stores:
@@ -44,9 +63,8 @@ class Stores:
         self._jobs = jobs
         self._readers = Readers(pool)
         self._on_eviction = EvictionStores(pool, evict_ahead) if evict_ahead is not None else None
-        self._storing: dict[int, tuple[int, str]] = {}  # [job] ranks still at it, request
+        self._storing: dict[int, _Store] = {}  # [job]
         self._events = events
-        self._to_tell: dict[int, list[EventChunk]] = {}  # [job]
 
     def take_stopped(self) -> list[int]:
         """Stores to stop before this step writes."""
@@ -79,18 +97,15 @@ class Stores:
                 parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, own))))
         if not parts:
             return
-        job = self._store(tracked.request.request_id, tracked.prompt.keys(first - parent, until), parts, plan)
-        self._to_tell[job] = self._of_events(tracked, first, until)
+        self._begin(_Store(self._ranks, tracked, first, until), tracked.prompt.keys(first - parent, until), parts, plan)
 
-    def _of_events(self, tracked: Tracked, first: int, until: int) -> list[EventChunk]:
-        return [] if self._events is None else self._events.chunks_of(tracked.request, tracked.prompt, first, until)
-
-    def _store(self, request_id: str, keys: bytes, parts: list[StorePart], plan: Plan) -> int:
+    def _begin(self, store: _Store, keys: bytes, parts: list[StorePart], plan: Plan) -> None:
         job = next(self._jobs)
         self._readers.begin(job, parts[0].pages if len(parts) == 1 else [page for part in parts for page in part.pages])
-        self._storing[job] = (self._ranks, request_id)
-        plan.stores.append(Store(job, request_id, keys, parts))
-        return job
+        self._storing[job] = store
+        if self._events is not None:
+            store.age = self._events.age
+        plan.stores.append(Store(job, store.tracked.request.request_id if store.tracked is not None else "", keys, parts))
 
     # ---- on eviction ----
 
@@ -111,7 +126,8 @@ class Stores:
                 return
             known = self._on_eviction.find(anchor, key)  # another request's, shared
             if known is None:
-                known = Chunk(key, parent_key, chunk, own, self._of_events(tracked, number, number + 1))
+                to_tell = [] if self._events is None else self._events.chunks_of(tracked.request, tracked.prompt, number, number + 1)
+                known = Chunk(key, parent_key, chunk, own, to_tell)
                 self._on_eviction.add(known)
             chunk = known
         tracked.last_kept = chunk
@@ -135,22 +151,32 @@ class Stores:
             blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
             parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
         if parts:
-            job = self._store("", keys, parts, plan)
-            self._to_tell[job] = [told for chunk in run for told in chunk.to_tell]
+            self._begin(_Store(self._ranks, None, run=run), keys, parts, plan)
 
     # ---- what came of it ----
 
     def take(self, report: Report) -> list[str]:
         """The requests that should offer their chunks again: some of them were not kept."""
-        again = [self._storing[job][1] for job in {*report.refused, *report.unstored}]
+        for job in (*report.refused, *report.unstored):
+            self._storing[job].kept = False
+        again: list[str] = []
         for job, ranks in report.stored.items():
-            left, request_id = self._storing[job]
-            if left > ranks:
-                self._storing[job] = (left - ranks, request_id)
+            store = self._storing[job]
+            store.ranks -= ranks
+            if store.ranks > 0:
                 continue
             del self._storing[job]
             self._readers.end(job)
-            to_tell = self._to_tell.pop(job)
             if self._events is not None:
-                self._events.stored(to_tell)
+                self._tell(store)
+            if not store.kept and store.tracked is not None:
+                again.append(store.tracked.request.request_id)
+            elif not store.kept:
+                self._on_eviction.not_kept(store.run)
         return again
+
+    def _tell(self, store: _Store) -> None:
+        if store.tracked is not None:
+            self._events.stored(store.tracked.request, store.tracked.prompt, store.first, store.until, store.age)
+        for chunk in store.run:
+            self._events.stored_chunks(chunk.to_tell)
