@@ -56,6 +56,21 @@ def test_wrong_settings_stop_the_start(daemon, setting, says):
         StorageBackendFactory.create_backend("dynamic", config(daemon, **setting), None)
 
 
+def test_untried_sglang_is_refused_by_both_ways(daemon, engines, monkeypatch):
+    monkeypatch.setattr(sglang, "__version__", "0.5.24")
+    wanted = 'SGLang 0.5.23; this is 0.5.24.*"other_versions" in --hicache-storage-backend-extra-config to true'
+    with pytest.raises(ValueError, match=wanted):
+        KvistStorage(config(daemon), {})
+    with pytest.raises(ValueError, match=wanted):
+        engines(daemon.socket)
+    KvistStorage(config(daemon, other_versions=True), {})
+    engine = engines(daemon.socket, other_versions=True)
+    engine.add(range(40))
+    engine.run()
+    with pytest.raises(ValueError, match="other_versions in SGLang's extra config is 'yes'; wanted is true or false"):
+        KvistStorage(config(daemon, other_versions="yes"), {})
+
+
 def test_sglangs_own_settings_are_let_through():
     extra = {
         "prefetch_threshold": 1,

@@ -42,7 +42,7 @@ def kv_pool(kind, tokens, page, layers=3):
 class TreeEngine:
     """tokens: of the pool."""
 
-    def __init__(self, socket, *, kind="mha", tokens=256, page=4, chunk=8, prefill=24, rows=16, group=None, **settings):
+    def __init__(self, socket, *, kind="mha", tokens=256, page=4, chunk=8, prefill=24, rows=16, group=None, metrics=False, **settings):
         patient = {"lookup_timeout_s": 10.0, "load_timeout_s": 20.0, "store_timeout_s": 20.0}  # tests share their machine
         extra = {"socket": socket, "weights": "toy", "chunk_tokens": chunk, **patient, **settings}
         override = get_context().override_server_args(
@@ -66,6 +66,7 @@ class TreeEngine:
             token_to_kv_pool_allocator=self.allocator,
             page_size=page,
             tp_cache_group=group,
+            enable_metrics=metrics,
         )
         self.context = context(args, params)
         self.tree = radix_cache.build(self.context)

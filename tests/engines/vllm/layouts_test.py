@@ -98,6 +98,27 @@ def test_other_vllm_is_refused(monkeypatch):
         importlib.import_module("kvist.vllm")
 
 
+def test_untried_vllm_is_refused(model, daemon, monkeypatch):
+    """With what was seen, what was tried, and what to set to start all the same."""
+    shape = Shape()
+
+    def make(**extra):
+        transfer = settings.transfer_config(daemon.socket, shape.chunk, **extra)
+        config = settings.vllm_config(model, shape, transfer, "untried")
+        return KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
+
+    for untried in ("0.33.0", "0.3", "0.320.0", "1.0.32"):
+        monkeypatch.setattr(vllm, "__version__", untried)
+        with pytest.raises(ValueError, match=f"vLLM 0\\.32; this is {untried}.*kv_connector_extra_config.other_versions to true"):
+            make()
+        make(other_versions=True)
+    for tried in ("0.32.0+cpu", "0.32.1", "0.32.1.dev3", "0.32rc1"):
+        monkeypatch.setattr(vllm, "__version__", tried)
+        make()
+    with pytest.raises(ValueError, match="other_versions is 1; wanted is true or false"):
+        make(other_versions=1)
+
+
 def test_misspelt_setting_is_refused(model, daemon):
     shape = Shape()
     config = settings.vllm_config(

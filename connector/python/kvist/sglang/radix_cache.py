@@ -20,14 +20,16 @@ from sglang.srt.mem_cache.base_prefix_cache import (
     MatchPrefixParams,
     MatchResult,
 )
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_unified_radix_cache
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_spec
 
 from kvist.sglang import device_pool, identity
+from kvist.sglang.metrics import Metrics
 from kvist.sglang.ranks import Ranks
 from kvist.sglang.settings import TreeSettings
-from kvist.sglang.tree_side import TreeSide
+from kvist.sglang.tree_side import COUNTS, TreeSide
 
 logger = logging.getLogger(__name__)
 
@@ -123,18 +125,27 @@ def _refuse(ctx: TreeCacheBuildContext) -> None:
         raise ValueError(f"--radix-cache-backend kvist doesn't serve this engine: {'; '.join(found)}")
 
 
+def _metrics(args: Any, params: CacheInitParams, ranks: Ranks) -> Metrics | None:
+    if not params.enable_metrics:
+        return None
+    name = getattr(args, "served_model_name", None) or args.model_path
+    dp_rank = get_parallel().attn_dp_rank if args.enable_dp_attention else 0
+    return Metrics(COUNTS, model=name, tp_rank=ranks.rank, pp_rank=params.pp_rank, dp_rank=dp_rank)
+
+
 def build(ctx: TreeCacheBuildContext) -> KvistRadixCache:
     """What --radix-cache-backend kvist makes. Raises ValueError or KvistError where SGLang must not start like this."""
     if not hasattr(UnifiedRadixCache, "checkpoint") or not hasattr(UnifiedRadixCache, "flush_pending_backups"):
         raise ImportError(f"kvist's radix cache serves SGLang 0.5.23; this is {sglang.__version__}")
+    settings = TreeSettings.of(get_memory().hicache_storage_backend_extra_config)
+    settings.refuse_other_versions()
     _refuse(ctx)
     args, params = ctx.server_args, ctx.params
-    settings = TreeSettings.of(get_memory().hicache_storage_backend_extra_config)
     ranks = Ranks(params.attn_tp_cache_group or params.tp_cache_group)
     pool = params.token_to_kv_pool_allocator.get_kvcache()
     described = device_pool.describe(pool, params.page_size, ranks.size)
     space = identity.tree_space(args, pool, described.groups, params.page_size, settings, ranks.size)
     cache = create_unified_radix_cache(ctx, cache_class=KvistRadixCache)
-    cache.side = TreeSide(cache, ranks, space, described.memory, settings)
+    cache.side = TreeSide(cache, ranks, space, described.memory, settings, _metrics(args, params, ranks))
     logger.info("kvist: the radix cache looks up and keeps chunks of %d tokens in kvistd", space.chunk_tokens)
     return cache

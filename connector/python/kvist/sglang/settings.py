@@ -5,7 +5,10 @@ import dataclasses
 import json
 from typing import Any, TypeVar
 
+import sglang
+
 import kvist
+from kvist.proven import refuse_others
 
 WHERE = "--hicache-storage-backend-extra-config"
 WANTED = (
@@ -29,6 +32,7 @@ _ENGINES = {
 }
 _T = TypeVar("_T", bound="_Common")
 _TEXTS = ("socket", "namespace", "weights")
+_SWITCHES = ("other_versions",)
 _LEAST = {"chunk_tokens": 0, "load_min_tokens": 1}
 
 
@@ -40,12 +44,19 @@ class _Common:
     weights            names the model's weights where the files can't tell (copies of them on other nodes, weights changed in place); else
                        their names, sizes and times do
     connect_timeout_s  how long the start waits for kvistd; it goes on without, too
+    other_versions     true: starts with an SGLang that kvist wasn't tried with, too
     """
 
     socket: str | None = None
     namespace: str = ""
     weights: str | None = None
     connect_timeout_s: float = 1.0
+    other_versions: bool = False
+
+    def refuse_other_versions(self) -> None:
+        """Raises ValueError for an SGLang that kvist wasn't tried with."""
+        if not self.other_versions:
+            refuse_others("SGLang", sglang.__version__, ("0.5.23",), f'"other_versions" in {WHERE}')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,6 +132,8 @@ def _checked(kind: type[_T], given: dict[str, Any], where: str, who: str) -> _T:
 def _wanted(name: str, value: Any) -> str | None:
     if name in _TEXTS:
         return None if isinstance(value, str) and len(value.encode()) <= 200 else "a text of at most 200 bytes"
+    if name in _SWITCHES:
+        return None if isinstance(value, bool) else "true or false"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if name in _LEAST:
         whole = number and isinstance(value, int) and value >= _LEAST[name]

@@ -4,6 +4,17 @@ import threading
 from typing import Any
 
 
+# What `Stats.totals` has, of one rank.
+TOTALS = {
+    "pages_asked": "pages that were looked up",
+    "pages_found": "pages that were there",
+    "pages_loaded": "pages copied from kvistd",
+    "pages_stored": "pages copied to kvistd, or known there already",
+    "pages_refused": "pages that kvistd didn't take: away, late, or full",
+}
+CALLS_WITHOUT_KVISTD = "calls_without_kvistd"
+
+
 class Stats:
     """Pages and rates of each copying call since they were last asked for, and totals. Any thread."""
 
@@ -14,7 +25,7 @@ class Stats:
         self._lock = threading.Lock()
         self._read: list[tuple[int, float]] = []
         self._written: list[tuple[int, float]] = []
-        self.totals = {"pages_asked": 0, "pages_found": 0, "pages_loaded": 0, "pages_stored": 0, "pages_refused": 0}
+        self.totals = dict.fromkeys(TOTALS, 0)
 
     def asked(self, pages: int, found: int) -> None:
         with self._lock:

@@ -19,10 +19,11 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from kvist.sglang import identity
 from kvist.sglang.host_pool import HostPool, open_session
+from kvist.sglang.metrics import Metrics
 from kvist.sglang.pages import KEY_BYTES, Pages
 from kvist.sglang.settings import WANTED, Settings
 from kvist.sglang.staging import Staging
-from kvist.sglang.stats import Stats
+from kvist.sglang.stats import CALLS_WITHOUT_KVISTD, TOTALS, Stats
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class KvistStorage(HiCacheStorage):
         self._config = storage_config
         extra = storage_config.extra_config or {}
         self._settings = Settings.of(extra)
+        self._settings.refuse_other_versions()
         if extra.get("allocator") != "shm":
             raise ValueError(
                 f'"allocator" in SGLang\'s extra config is {extra.get("allocator")!r}; kvistd can reach a pool of "shm" only: {WANTED}'
@@ -94,6 +96,11 @@ class KvistStorage(HiCacheStorage):
         self._staging_pages: Pages | None = None
         self._staging_lock = threading.Lock()
         self._stats = Stats()
+        self._metrics: Metrics | None = None
+        if getattr(storage_config, "enable_storage_metrics", False):
+            counts = {**TOTALS, CALLS_WITHOUT_KVISTD: "calls that found kvistd away or late"}
+            model, tp_rank, pp_rank, dp_rank = self._rank
+            self._metrics = Metrics(counts, model=str(model), tp_rank=tp_rank, pp_rank=pp_rank, dp_rank=dp_rank)
 
     # ---- attaching ----
 
@@ -311,13 +318,16 @@ class KvistStorage(HiCacheStorage):
 
     @_never_raises(lambda *_, **__: None)
     def get_stats(self) -> Any | None:
+        """SGLang's scheduler asks for it in each of its rounds."""
+        if self._metrics is not None:
+            self._metrics.tell(self.totals, away=not all(pool.pages.connected for pool in self._pools.values()))
         return self._stats.take()
 
     @property
     def totals(self) -> dict[str, int]:
         """Pages asked for, found, loaded, stored and refused since the start; calls that found kvistd away or late."""
         away = sum(pool.pages.seen_away for pool in self._pools.values())
-        return {**self._stats.totals, "calls_without_kvistd": away}
+        return {**self._stats.totals, CALLS_WITHOUT_KVISTD: away}
 
     @_never_raises(lambda *_, **__: None)
     def close(self) -> None:

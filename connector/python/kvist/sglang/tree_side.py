@@ -24,6 +24,7 @@ from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, MatchPref
 from kvist.client import Client
 from kvist.describe import Memory, Role, Space
 from kvist.sglang.copies import Copies
+from kvist.sglang.metrics import Metrics
 from kvist.sglang.prompt import Prompt, has_keys
 from kvist.sglang.ranks import Ranks
 from kvist.sglang.settings import TreeSettings
@@ -34,12 +35,27 @@ from kvist.watch import Watch
 
 logger = logging.getLogger(__name__)
 
+# What `TreeSide.counts` has, of one rank.
+COUNTS = {
+    "lookups": "lookups that were answered",
+    "lookups_missed": "lookups that kvistd didn't answer: away, hung, or full",
+    "asked_tokens": "tokens whose load was begun",
+    "loads": "loads that ended well",
+    "loaded_tokens": "tokens that the tree has got from kvistd",
+    "loads_failed": "loads that failed: computed instead",
+    "loads_without_room": "loads that found no room in the KV pool: computed instead",
+    "stores": "stores that ended well",
+    "stores_failed": "stores that failed, were given up, or some of whose chunks had no room",
+}
+
 
 class TreeSide:
-    """One rank's. `counts`: what happened since the start, by name."""
+    """One rank's. `counts`: what happened since the start, by the names of COUNTS."""
 
-    def __init__(self, cache: Any, ranks: Ranks, space: Space, memory: Memory, settings: TreeSettings) -> None:
-        """cache: a UnifiedRadixCache. Raises KvistError for a description that proves wrong."""
+    def __init__(
+        self, cache: Any, ranks: Ranks, space: Space, memory: Memory, settings: TreeSettings, metrics: Metrics | None
+    ) -> None:
+        """cache: a UnifiedRadixCache; metrics: where counts are told, if anywhere. Raises KvistError for a description that proves wrong."""
         self._instance = ranks.of_first(f"sglang tree {uuid.uuid4().hex}")
         self._client = Client(
             role=Role.WORKER,
@@ -53,6 +69,7 @@ class TreeSide:
         )
         self._watch = Watch(self._client, logger)
         self._watch.look()
+        self._metrics = metrics
         self._cache = cache
         self._ranks = ranks
         self._chunk_tokens = space.chunk_tokens
@@ -77,6 +94,8 @@ class TreeSide:
     def progress(self) -> None:
         """Takes in what has ended on all ranks."""
         self._watch.look()
+        if self._metrics is not None:
+            self._metrics.tell(self.counts, away=not self._watch.connected)
         if self._in_progress:
             return
         stores = self._stores.report()

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import vllm
 from vllm.config import VllmConfig
 from vllm.distributed.kv_events import KVCacheEvent
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -19,6 +20,7 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvist.proven import refuse_others
 from kvist.vllm.groups import chunk_tokens, engine_groups
 from kvist.vllm.plan import Handshake, Plan
 from kvist.vllm.scheduler import SchedulerSide
@@ -38,6 +40,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         self._settings = Settings.of(transfer.kv_connector_extra_config)
+        if not self._settings.other_versions:
+            refuse_others("vLLM", vllm.__version__, ("0.32",), "kv_connector_extra_config.other_versions")
         parallel = vllm_config.parallel_config
         for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
             if getattr(parallel, name, 1) > 1:

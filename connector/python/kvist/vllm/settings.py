@@ -23,6 +23,7 @@ class Settings:
                       scheduler time (0: two steps' worth, at most 512)
     weights           names the model's weights where the files can't tell (other replicas with copies of them); else their names, sizes
                       and times do
+    other_versions    true: starts with a vLLM that the connector wasn't tried with, too
     """
 
     socket: str | None = None
@@ -37,6 +38,7 @@ class Settings:
     lease_s: float = 30.0
     evict_ahead: int = 0
     weights: str | None = None
+    other_versions: bool = False
 
     @staticmethod
     def of(extra_config: dict[str, Any]) -> "Settings":
@@ -53,6 +55,7 @@ class Settings:
 
 _CHOICES = {"store": ("eager", "on_eviction", "never"), "load": ("async", "layerwise", "never")}
 _TEXTS = ("socket", "weights")
+_SWITCHES = ("other_versions",)
 _LEAST = {"chunk_tokens": 0, "load_min_tokens": 1, "evict_ahead": 0}
 
 
@@ -64,6 +67,9 @@ def _check(name: str, value: Any) -> None:
     elif name in _TEXTS:
         if not isinstance(value, str):
             wanted = "a text"
+    elif name in _SWITCHES:
+        if not isinstance(value, bool):
+            wanted = "true or false"
     elif name in _LEAST:
         if not isinstance(value, int) or isinstance(value, bool) or value < _LEAST[name]:
             wanted = f"a whole number, at least {_LEAST[name]}"
