@@ -14,6 +14,7 @@ import kv_contents
 import torch
 from kvist.sglang import radix_cache
 from pools import wait_for
+from sglang.srt.disaggregation.kv_events import EventPublisherFactory, KVEventBatch, uses_dynamo_format
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, Req
 from sglang.srt.managers.schedule_policy import AddReqResult, PrefillAdder
 from sglang.srt.mem_cache.allocation import alloc_for_decode, alloc_for_extend
@@ -40,9 +41,23 @@ def kv_pool(kind, tokens, page, layers=3):
 
 
 class TreeEngine:
-    """tokens: of the pool."""
+    """tokens: of the pool; events: SGLang's configuration of its publisher."""
 
-    def __init__(self, socket, *, kind="mha", tokens=256, page=4, chunk=8, prefill=24, rows=16, group=None, metrics=False, **settings):
+    def __init__(
+        self,
+        socket,
+        *,
+        kind="mha",
+        tokens=256,
+        page=4,
+        chunk=8,
+        prefill=24,
+        rows=16,
+        group=None,
+        metrics=False,
+        events=None,
+        **settings,
+    ):
         patient = {"lookup_timeout_s": 10.0, "load_timeout_s": 20.0, "store_timeout_s": 20.0}  # tests share their machine
         extra = {"socket": socket, "weights": "toy", "chunk_tokens": chunk, **patient, **settings}
         override = get_context().override_server_args(
@@ -67,9 +82,12 @@ class TreeEngine:
             page_size=page,
             tp_cache_group=group,
             enable_metrics=metrics,
+            enable_kv_cache_events=events is not None,
+            dynamo_kv_event_format=uses_dynamo_format(events),
         )
         self.context = context(args, params)
         self.tree = radix_cache.build(self.context)
+        self.publisher = EventPublisherFactory.create(events)
         _open.append(self)
         self.waiting: list[Req] = []
         self.running: list[Req] = []
@@ -128,8 +146,14 @@ class TreeEngine:
         else:
             return False
         self.tree.flush_pending_backups()
+        self.publish()
         self.check()
         return True
+
+    def publish(self) -> None:
+        """As SGLang's scheduler does after each batch, and while it is idle."""
+        if events := self.tree.take_events():
+            self.publisher.publish(KVEventBatch(ts=time.time(), events=events))
 
     def run(self, seconds=60.0) -> None:
         """Until all requests are finished; `seconds` is for liveness."""
@@ -299,6 +323,7 @@ class TreeEngine:
         self.shut()
 
     def shut(self) -> None:
+        self.publisher.shutdown()
         self.tree.release_host_resources()
         _open.remove(self)
         while _overrides and not _open:

@@ -6,7 +6,7 @@ import socket
 import time
 
 import kvist
-import kvist.vllm.events
+import kvist.placements
 import pytest
 from contents import Identity
 from engine import Engine
@@ -266,7 +266,7 @@ def test_models_with_windows_are_told_by_the_group_that_needs_whole_prefixes(win
 
 
 def test_no_more_is_known_than_there_is_room_for(world, monkeypatch):
-    monkeypatch.setattr(kvist.vllm.events, "_CHUNKS", 30)
+    monkeypatch.setattr(kvist.placements, "_CHUNKS", 30)
     for number in range(20):
         world.prefill(prompt(number, 160))
     world.engine.settle()
@@ -313,7 +313,7 @@ def test_a_kvistd_that_does_not_know_the_question_is_left_alone(world, monkeypat
     world.engine.settle()
     assert len(asked) == before <= 4
     monkeypatch.undo()  # another kvistd, after a minute
-    world.engine.connector._scheduler._events._asks_from = 0.0
+    world.engine.connector._scheduler._events._placements._asks_from = 0.0
     world.prefill(prompt(40, 160))
     world.asked = world.asked[-1:]
     world.settle()

@@ -109,7 +109,9 @@ def test_untried_vllm_is_refused(model, daemon, monkeypatch):
 
     for untried in ("0.33.0", "0.3", "0.320.0", "1.0.32"):
         monkeypatch.setattr(vllm, "__version__", untried)
-        with pytest.raises(ValueError, match=f"vLLM 0\\.32; this is {untried}.*kv_connector_extra_config.other_versions to true"):
+        with pytest.raises(
+            ValueError, match=f"vLLM 0\\.32; this is {untried}.*kv_connector_extra_config.other_versions to true"
+        ):
             make()
         make(other_versions=True)
     for tried in ("0.32.0+cpu", "0.32.1", "0.32.1.dev3", "0.32rc1"):

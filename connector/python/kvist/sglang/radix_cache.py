@@ -25,7 +25,9 @@ from sglang.srt.mem_cache.registry import TreeCacheBuildContext, create_unified_
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_disagg, get_exec, get_memory, get_parallel, get_spec
 
+from kvist.describe import Space
 from kvist.sglang import device_pool, identity
+from kvist.sglang.events import KvEvents
 from kvist.sglang.metrics import Metrics
 from kvist.sglang.ranks import Ranks
 from kvist.sglang.settings import TreeSettings
@@ -84,6 +86,10 @@ class KvistRadixCache(UnifiedRadixCache):
         if self.side is not None:
             self.side.progress()
 
+    def take_events(self) -> list:
+        events = super().take_events()
+        return events if self.side is None else events + self.side.take_events()
+
     def protected_size(self) -> int:
         return super().protected_size() + (self.side.tokens_in_flight if self.side is not None else 0)
 
@@ -133,6 +139,18 @@ def _metrics(args: Any, params: CacheInitParams, ranks: Ranks) -> Metrics | None
     return Metrics(COUNTS, model=name, tp_rank=ranks.rank, pp_rank=params.pp_rank, dp_rank=dp_rank)
 
 
+def _events(params: CacheInitParams, space: Space, ranks: Ranks) -> KvEvents | None:
+    """SGLang publishes those of the first rank."""
+    if not params.enable_kv_cache_events or ranks.rank > 0:
+        return None
+    return KvEvents(
+        page_tokens=space.page_tokens,
+        chunk_tokens=space.chunk_tokens,
+        lora_names=params.kv_event_lora_names,
+        dynamo=params.dynamo_kv_event_format,
+    )
+
+
 def build(ctx: TreeCacheBuildContext) -> KvistRadixCache:
     """What --radix-cache-backend kvist makes. Raises ValueError or KvistError where SGLang must not start like this."""
     if not hasattr(UnifiedRadixCache, "checkpoint") or not hasattr(UnifiedRadixCache, "flush_pending_backups"):
@@ -146,6 +164,14 @@ def build(ctx: TreeCacheBuildContext) -> KvistRadixCache:
     described = device_pool.describe(pool, params.page_size, ranks.size)
     space = identity.tree_space(args, pool, described.groups, params.page_size, settings, ranks.size)
     cache = create_unified_radix_cache(ctx, cache_class=KvistRadixCache)
-    cache.side = TreeSide(cache, ranks, space, described.memory, settings, _metrics(args, params, ranks))
+    cache.side = TreeSide(
+        cache,
+        ranks,
+        space,
+        described.memory,
+        settings,
+        metrics=_metrics(args, params, ranks),
+        events=_events(params, space, ranks),
+    )
     logger.info("kvist: the radix cache looks up and keeps chunks of %d tokens in kvistd", space.chunk_tokens)
     return cache

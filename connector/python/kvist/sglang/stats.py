@@ -3,7 +3,6 @@
 import threading
 from typing import Any
 
-
 # What `Stats.totals` has, of one rank.
 TOTALS = {
     "pages_asked": "pages that were looked up",

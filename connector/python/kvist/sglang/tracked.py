@@ -4,12 +4,15 @@ import dataclasses
 import enum
 import weakref
 from array import array
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kvist.sglang.copies import Copy
 from kvist.sglang.prompt import Prompt
+
+if TYPE_CHECKING:
+    from kvist.sglang.events import PageHashes
 
 
 class Stage(enum.Enum):
@@ -47,6 +50,8 @@ class Tracked:
     end       how far the request may resume, in tokens, as of its last match
     kept      chunks that kvistd has or was offered
     offers_left  how often the whole chain may be offered again
+    tokens    what kvistd was asked for, until it has answered; only for KV events
+    page_hashes  what KV events call its pages, once they have told of it
     """
 
     __slots__ = (
@@ -59,11 +64,13 @@ class Tracked:
         "load",
         "offers_left",
         "op",
+        "page_hashes",
         "priority",
         "prompt",
         "_req",
         "salt",
         "stage",
+        "tokens",
     )
 
     def __init__(self, req: Any, prompt: Prompt) -> None:
@@ -81,6 +88,8 @@ class Tracked:
         self.load: Load | None = None
         self.kept = 0
         self.offers_left = 2
+        self.tokens: array | None = None
+        self.page_hashes: PageHashes | None = None
 
     def of(self, req: Any) -> bool:
         return self._req() is req

@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from kvist.client import NO_PAGE, Client
 from kvist.hangs import HangWatch
 from kvist.sglang.copies import Copies, Copy
+from kvist.sglang.events import KvEvents
 from kvist.sglang.ranks import UNKNOWN, Ranks
 from kvist.sglang.settings import TreeSettings
 from kvist.sglang.tracked import Load, Stage, Tracked
@@ -43,6 +44,7 @@ class Loads:
         settings: TreeSettings,
         page_tokens: int,
         counts: Counter,
+        events: KvEvents | None,
     ) -> None:
         self._cache = cache
         self._client = client
@@ -52,7 +54,8 @@ class Loads:
         self._page_tokens = page_tokens
         self._chunk_tokens = settings.chunk_tokens_of(page_tokens)
         self._counts = counts
-        self._watch = HangWatch()
+        self._events = events
+        self.watch = HangWatch()
         self._asked: list[Tracked] = []
         self._loading: list[Tracked] = []
         self._late: list[Load] = []  # given up, but kvistd may still write
@@ -79,9 +82,11 @@ class Loads:
         tracked.prompt.extend(tokens, len(tokens))
         tracked.stage = Stage.ASKED
         self._asked.append(tracked)
+        if self._events is not None:
+            tracked.tokens = tokens
         if self._ranks.rank > 0:
             return
-        if self._watch.hangs():
+        if self.watch.hangs():
             tracked.answer = (0, 0)
             self._counts["lookups_missed"] += 1
             return
@@ -100,7 +105,7 @@ class Loads:
         hit = self._client.lookup_result(tracked.op, timeout_s)
         if hit is not None:
             tracked.op = 0
-            self._watch.answered(in_time=hit.status != Status.DEADLINE_EXCEEDED)
+            self.watch.answered(in_time=hit.status != Status.DEADLINE_EXCEEDED)
             tracked.answer = (hit.chunks, hit.lease) if hit.lease else (0, 0)
             self._counts["lookups" if hit.status == Status.OK else "lookups_missed"] += 1
 
@@ -200,6 +205,9 @@ class Loads:
             tracked.chunks, tracked.lease = chunks, lease % (1 << 64)
             tracked.kept = max(tracked.kept, chunks)
             tracked.stage = Stage.FOUND if chunks else Stage.OVER
+            if self._events is not None:
+                self._events.found(tracked, tracked.tokens, chunks)
+                tracked.tokens = None
 
     def _ended(self, tracked: Tracked, there: bool) -> None:
         load, tracked.load = tracked.load, None

@@ -24,6 +24,7 @@ from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, MatchPref
 from kvist.client import Client
 from kvist.describe import Memory, Role, Space
 from kvist.sglang.copies import Copies
+from kvist.sglang.events import KvEvents
 from kvist.sglang.metrics import Metrics
 from kvist.sglang.prompt import Prompt, has_keys
 from kvist.sglang.ranks import Ranks
@@ -53,9 +54,18 @@ class TreeSide:
     """One rank's. `counts`: what happened since the start, by the names of COUNTS."""
 
     def __init__(
-        self, cache: Any, ranks: Ranks, space: Space, memory: Memory, settings: TreeSettings, metrics: Metrics | None
+        self,
+        cache: Any,
+        ranks: Ranks,
+        space: Space,
+        memory: Memory,
+        settings: TreeSettings,
+        *,
+        metrics: Metrics | None,
+        events: KvEvents | None,
     ) -> None:
-        """cache: a UnifiedRadixCache; metrics: where counts are told, if anywhere. Raises KvistError for a description that proves wrong."""
+        """cache: a UnifiedRadixCache; metrics: where counts are told, if anywhere; events: if this rank publishes any.
+        Raises KvistError for a description that proves wrong."""
         self._instance = ranks.of_first(f"sglang tree {uuid.uuid4().hex}")
         self._client = Client(
             role=Role.WORKER,
@@ -70,6 +80,7 @@ class TreeSide:
         self._watch = Watch(self._client, logger)
         self._watch.look()
         self._metrics = metrics
+        self._events = events
         self._cache = cache
         self._ranks = ranks
         self._chunk_tokens = space.chunk_tokens
@@ -79,8 +90,8 @@ class TreeSide:
         self._in_progress = False
         self.counts: Counter = Counter()
         copies = Copies(self._client, load_timeout_s=settings.load_timeout_s, store_timeout_s=settings.store_timeout_s)
-        self._loads = Loads(cache, self._client, copies, ranks, settings, space.page_tokens, self.counts)
-        self._stores = Stores(cache, copies, space.chunk_tokens, space.page_tokens, self.counts)
+        self._loads = Loads(cache, self._client, copies, ranks, settings, space.page_tokens, self.counts, events)
+        self._stores = Stores(cache, copies, space.chunk_tokens, space.page_tokens, self.counts, events)
 
     @property
     def tokens_in_flight(self) -> int:
@@ -184,6 +195,10 @@ class TreeSide:
     def aborted(self, handle: CacheRequestHandle) -> None:
         self.drop(handle.rid)
 
+    def take_events(self) -> list:
+        """KV events of what has changed in kvistd."""
+        return [] if self._events is None else self._events.take(self._client, self._loads.watch)
+
     def _track(self, req: Any) -> Tracked | None:
         tracked = self._requests.get(req.rid)
         if tracked is not None and not tracked.of(req):
@@ -207,6 +222,8 @@ class TreeSide:
         self._stores.stop()
         self._loads.stop()
         self._generation += 1
+        if self._events is not None:
+            self._events.forget_all(self._client)
 
     def close(self) -> None:
         self._client.close()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from kvist.sglang.copies import Copies, Copy
+from kvist.sglang.events import KvEvents
 from kvist.sglang.tracked import Tracked
 
 # How long a store's pages are kept from requests that have no other room. Most stores take a few ms.
@@ -22,18 +23,25 @@ class _Store:
     copy: Copy
     lock: Any
     begun: float
+    tokens: array
+    first: int  # of its chunks
+    until: int
+    age: int  # KvEvents.age when it was begun
     state: int = _UNDER_WAY  # on all ranks, as of the last `take`
 
 
 class Stores:
     """A store's node of the tree has a lock of ours: nothing on its path is evicted until all ranks' stores have ended."""
 
-    def __init__(self, cache: Any, copies: Copies, chunk_tokens: int, page_tokens: int, counts: Counter) -> None:
+    def __init__(
+        self, cache: Any, copies: Copies, chunk_tokens: int, page_tokens: int, counts: Counter, events: KvEvents | None
+    ) -> None:
         self._cache = cache
         self._copies = copies
         self._chunk_tokens = chunk_tokens
         self._page_tokens = page_tokens
         self._counts = counts
+        self._events = events
         self._stores: list[_Store] = []
 
     def offer(self, tracked: Tracked, tokens: array, node: Any, length: int) -> None:
@@ -49,7 +57,8 @@ class Stores:
         lock = self._cache.lock(node)
         copy = self._copies.store(tracked.prompt.keys(first - parent, until), pages, first_chunk=parent)
         tracked.kept = until
-        self._stores.append(_Store(tracked, copy, lock, time.monotonic()))
+        age = self._events.age if self._events is not None else 0
+        self._stores.append(_Store(tracked, copy, lock, time.monotonic(), tokens, first, until, age))
 
     @property
     def busy(self) -> bool:
@@ -78,6 +87,8 @@ class Stores:
     def _ended(self, store: _Store, kept: bool) -> None:
         self._cache.unlock(store.lock)
         self._counts["stores" if kept else "stores_failed"] += 1
+        if self._events is not None:  # also when some of it wasn't kept: kvistd is asked what was
+            self._events.stored(store.tracked, store.tokens, store.first, store.until, store.age)
         if not kept and store.tracked.offers_left > 0:
             # Without its first chunks nobody finds the later ones: what comes next offers all of them.
             store.tracked.offers_left -= 1

@@ -14,7 +14,7 @@ from itertools import islice
 from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from kvist.vllm.events import EventChunk
+from kvist.placements import PlacedChunk
 
 
 class Chunk:
@@ -29,7 +29,7 @@ class Chunk:
         parent_key: bytes,
         parent: "Chunk | None",
         blocks: list[list[KVCacheBlock]],
-        to_tell: list[EventChunk],
+        to_tell: list[PlacedChunk],
     ) -> None:
         self.to_tell = to_tell
         self.key = key

@@ -449,7 +449,9 @@ class SchedulerSide:
             stop = kvist.StopReason[str(told["stop_reason"]).upper()] if "stop_reason" in told else stop
         except (KeyError, AttributeError):
             # Without the client's words: it could fill the log with them.
-            logger.warning_once("the kv_transfer_params.kvist of a request is no hint that kvist knows; examples/vllm has them")
+            logger.warning_once(
+                "the kv_transfer_params.kvist of a request is no hint that kvist knows; examples/vllm has them"
+            )
             return
         keys = tracked.prompt.keys(tracked.stored_first, tracked.next_store)
         self._client.hint(keys, session_ended=bool(told.get("session_ended")), expected_reuse=reuse, stop_reason=stop)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
-from kvist.vllm.events import EventChunk, KvEvents
+from kvist.vllm.events import KvEvents
 from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import Tables
 from kvist.vllm.plan import Plan, Report, Store, StorePart
@@ -126,7 +126,11 @@ class Stores:
                 return
             known = self._on_eviction.find(anchor, key)  # another request's, shared
             if known is None:
-                to_tell = [] if self._events is None else self._events.chunks_of(tracked.request, tracked.prompt, number, number + 1)
+                to_tell = (
+                    []
+                    if self._events is None
+                    else self._events.chunks_of(tracked.request, tracked.prompt, number, number + 1)
+                )
                 known = Chunk(key, parent_key, chunk, own, to_tell)
                 self._on_eviction.add(known)
             chunk = known

@@ -1,4 +1,4 @@
-"""What a router makes of an engine's KV events: a subscriber of vLLM's own publisher, which decodes what comes over the wire by itself.
+"""What a router makes of an engine's KV events: a subscriber of the engine's own publisher, which decodes what comes over the wire by itself.
 
 As strict as consumers may be: an event tells all that is needed to place its blocks, parents are told before their children, and nothing is removed
 from where it never was.
@@ -13,12 +13,14 @@ import zmq
 class Router:
     """A context manager.
 
-    places       {block hash: {(medium, locality, cache group)}}
+    places       {block hash: {(medium, locality, cache group)}}; SGLang's have no localities or groups
     blocks       {block hash: (parent's, its tokens)}
     extra_keys   {(block hash, medium): what else is in the hash}
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, groups: bool = True) -> None:
+        """groups: events name the cache group, as vLLM's do."""
+        self._groups = groups
         self.places: dict[int, set[tuple[str, str | None, int]]] = {}
         self.blocks: dict[int, tuple[int | None, tuple[int, ...]]] = {}
         self.extra_keys: dict[tuple[int, str], list | None] = {}
@@ -51,12 +53,13 @@ class Router:
             for block, places in self.places.items():
                 self.places[block] = {place for place in places if self.clears_gpu_only and place[0] != "GPU"}
             return
-        hashes, place = event["block_hashes"], (event["medium"], event.get("locality"), event["group_idx"])
-        assert hashes and all(isinstance(block, int) and 0 <= block < 1 << 64 for block in hashes), event
+        group = event["group_idx"] if self._groups else 0
+        hashes, place = event["block_hashes"], (event["medium"], event.get("locality"), group)
+        assert hashes and all(isinstance(block, int) and -(1 << 63) <= block < 1 << 64 for block in hashes), event
         if kind == "BlockRemoved":
             for block in hashes:
                 known = self.places.get(block, set())
-                # What was told before this router came it doesn't know; what vLLM tells of its own blocks is vLLM's.
+                # What was told before this router came it doesn't know; what an engine tells of its own blocks is the engine's.
                 strange = place[0] == "GPU" or block in self._cleared or block not in self.blocks
                 assert place in known or strange, f"removed from {place}: {known}"
                 known.discard(place)
