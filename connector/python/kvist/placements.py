@@ -5,7 +5,8 @@ again, and what differs from the last answer is told: that it isn't where it was
 or cleared it. One that is nowhere stays known for a minute, for it may be on its way: stored anew, by another engine, or read by a kvistd that has
 just started.
 
-A chunk has one place at a time, the fastest tier of those that have it. It is told when what comes before it is: routers build trees.
+A chunk has one place at a time, the fastest tier of those that have it. It is told when what comes before it is: routers build trees. Chunks of different
+keys may be the same blocks to the engine; those are where any of them is.
 
 Threads: the scheduler's. Its steps wait for nothing here: questions are asked in one and answered in a later one.
 """
@@ -14,7 +15,7 @@ import enum
 import logging
 import time
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -34,14 +35,17 @@ _NOWHERE_S = 60.0
 _UNDER_WAY = 4
 # New ones that are asked for at once; more when more wait than that.
 _NEW_AT_ONCE = 32
-# Of an answer so many chunks are told of that have come, the rest when it is asked for again, in the next step: a chunk of 256 tokens takes a step
-# 5 to 10 us. With steps of 10 ms that is 100,000 tokens a second.
+# What a step gives to this, of the time since the last one, within these bounds: one thing more is begun before it is over. What has no time for itself
+# is first in a later one.
+_SHARE = 0.002
+_STEP_S = (30e-6, 300e-6)
+# Of an answer so many chunks are told of that have come for each 30 us of that, the rest when it is asked for again, in the next step: a chunk of
+# 256 tokens takes 5 to 10 us. That is 70,000 tokens a second and more.
 _CAME_AT_ONCE = 4
-# Of a step: one thing more is begun before it is over. What has no time for itself is first in a later one.
-_STEP_S = 30e-6
 _FOUND_AT_ONCE = 2  # chunks that become known, in one go
-# Of more waiting prompts the chunks become known when they are found again.
+# Of more waiting prompts and stores the chunks become known when they are found again.
 _FOUND_WAITING = 256
+_STORED_WAITING = 4096
 # Known at most, those go first that were stored or found longest ago: 16 million tokens in chunks of 256, of which each takes about 2 KiB.
 _CHUNKS = 1 << 16
 # After a kvistd that doesn't know the question: perhaps it is another one by then.
@@ -57,7 +61,7 @@ class PlacedChunk:
     """What events tell of a chunk, and what was told.
 
     parent   the hash of the engine's block before its first, None for a prompt's first
-    hashes   of its blocks
+    hashes   of its blocks; the last tells it from all others, whatever their keys
     of       chunks of one event have the same
     extra    the engine's
     tier     where it was told to be
@@ -69,7 +73,14 @@ class PlacedChunk:
     __slots__ = ("age", "extra", "hashes", "key", "leaves", "of", "parent", "since", "tier", "tokens")
 
     def __init__(
-        self, key: bytes, parent: Hashable | None, hashes: list, tokens: array, of: Hashable, extra: Any, age: int
+        self,
+        key: bytes,
+        parent: Hashable | None,
+        hashes: Sequence,
+        tokens: array,
+        of: Hashable,
+        extra: Any,
+        age: int,
     ) -> None:
         self.key = key
         self.parent = parent
@@ -93,8 +104,8 @@ class Prompt(Protocol):
     def keys(self, first: int, until: int) -> bytes:
         """Of its chunks [first, until)."""
 
-    def chunks(self, first: int, until: int, age: int) -> list[PlacedChunk]:
-        """Its chunks [first, until), as far as the engine can say now what events tell of them."""
+    def chunk(self, number: int, age: int, before: PlacedChunk | None) -> PlacedChunk | None:
+        """Its chunk of this number, if the engine can say now what events tell of it. before: the one before it, if that is known."""
 
 
 class Terms(Protocol):
@@ -138,13 +149,18 @@ class Placements:
         self._known: dict[bytes, PlacedChunk] = {}  # each is new, or in one batch
         self._recent: dict[bytes, None] = {}  # those that don't leave, what was stored or found longest ago first
         self._left = 0  # how many have been told to leave
-        self._told: set[Hashable] = set()  # last blocks of chunks that have a place
+        self._told: Counter[Hashable] = Counter()  # [last block] chunks that have a place
+        self._at: Counter[tuple[Hashable, Tier]] = Counter()  # [last block, place] chunks
         self._found: deque[tuple[Prompt, int, int]] = deque()
         self._new: deque[PlacedChunk] = deque()
+        self._again: deque[_Batch] = deque()  # of whose answers not all was told yet
         self._round: deque[_Batch] = deque()  # the one that was asked for longest ago first
         self._under_way: deque[tuple[int, _Batch]] = deque()
         self._asks_from = 0.0
         self._step = 0
+        self._asked = 0
+        self._came_at_once = _CAME_AT_ONCE
+        self._took_at = time.perf_counter()
         self._events: list[Any] = []
 
     # ---- what becomes known ----
@@ -156,7 +172,7 @@ class Placements:
 
     def stored(self, prompt: Prompt, first: int, until: int, age: int) -> None:
         """kvistd has taken in the prompt's chunks [first, until), of a store that was begun at this `age`."""
-        if age == self.age and self.asks:
+        if age == self.age and len(self._found) < _STORED_WAITING and self.asks:
             self._found.append((prompt, first, until))
 
     def found(self, prompt: Prompt, chunks: int) -> None:
@@ -167,7 +183,7 @@ class Placements:
     def add(self, chunks: Iterable[PlacedChunk]) -> None:
         """kvistd has taken them in."""
         for chunk in chunks:
-            if chunk.age != self.age or self._touch(chunk.key):
+            if chunk.age != self.age or self._touch(chunk.key) is not None:
                 continue
             self._known[chunk.key] = chunk
             self._recent[chunk.key] = None
@@ -178,25 +194,29 @@ class Placements:
                 self._known[oldest].leaves = True
                 self._left += 1
 
-    def _touch(self, key: bytes) -> bool:
-        """Whether it is known, and then one that was used just now."""
+    def _touch(self, key: bytes) -> PlacedChunk | None:
+        """The known one, which was used just now."""
         chunk = self._known.get(key)
-        if chunk is None:
-            return False
-        chunk.leaves = False
-        self._recent.pop(key, None)
-        self._recent[key] = None
-        return True
+        if chunk is not None:
+            chunk.leaves = False
+            self._recent.pop(key, None)
+            self._recent[key] = None
+        return chunk
 
     def _take_in_found(self, client: Client, watch: HangWatch, until: float) -> None:
         while self._found:
             prompt, first, last = self._found.popleft()
             some = min(last, first + _FOUND_AT_ONCE)
-            keys = prompt.keys(first, some)
+            begin = max(first - 1, 0)
+            keys = prompt.keys(begin, some)
+            before = self._known.get(keys[:KEY_BYTES]) if first else None
             for number in range(first, some):
-                at = (number - first) * KEY_BYTES
-                if not self._touch(keys[at : at + KEY_BYTES]):
-                    self.add(prompt.chunks(number, number + 1, self.age))
+                at = (number - begin) * KEY_BYTES
+                chunk = self._touch(keys[at : at + KEY_BYTES])
+                if chunk is None:
+                    chunk = prompt.chunk(number, self.age, before)
+                    self.add([] if chunk is None else [chunk])
+                before = chunk
             if some < last:
                 self._found.appendleft((prompt, some, last))
             if time.perf_counter() > until:
@@ -210,12 +230,13 @@ class Placements:
         for op, _ in self._under_way:
             client.cancel(op)
         self._tell([(chunk, _NOWHERE) for batch in self._batches() for chunk in batch.chunks])
-        for kept in (self._known, self._recent, self._told, self._found, self._new, self._round, self._under_way):
+        for kept in (self._known, self._recent, self._found, self._new, self._again, self._round, self._under_way):
             kept.clear()
 
     def tell_again(self) -> None:
         """The engine has told that all blocks are cleared, which means kvistd's, too, to who listens."""
         self._told.clear()
+        self._at.clear()
         for batch in self._batches():
             batch.tiers = b""
             batch.asked_at = 0.0
@@ -223,13 +244,18 @@ class Placements:
                 chunk.tier = _NOWHERE
 
     def _batches(self) -> list[_Batch]:
-        return [batch for _, batch in self._under_way] + list(self._round)
+        return [*(batch for _, batch in self._under_way), *self._again, *self._round]
 
     # ---- a step ----
 
     def take(self, client: Client, watch: HangWatch) -> list[Any]:
         """Events of what has changed. Once a step."""
-        until = time.perf_counter() + _STEP_S
+        began = time.perf_counter()
+        least, most = _STEP_S
+        budget = min(max(_SHARE * (began - self._took_at), least), most)
+        self._took_at = began
+        self._came_at_once = int(_CAME_AT_ONCE * budget / least)
+        until = began + budget
         self._step += 1
         for turn in range(3):
             (self._take_in_found, self._hear_all, self._ask_all)[(self._step + turn) % 3](client, watch, until)
@@ -259,12 +285,23 @@ class Placements:
         return True
 
     def _next(self, now: float) -> _Batch | None:
-        is_due = bool(self._round) and now - self._round[0].asked_at >= _ROUND_S
-        # One of the questions is always the round's.
-        if self._new and (not is_due or len(self._under_way) < _UNDER_WAY - 1):
-            most = _NEW_AT_ONCE if len(self._new) <= 4 * _NEW_AT_ONCE else WHERE_KEYS_MAX
-            return _Batch([self._new.popleft() for _ in range(min(len(self._new), most))])
-        if not is_due:
+        """In turn: new ones, those of which more is to be told, the round's."""
+        self._asked += 1
+        for turn in range(3):
+            batch = (self._next_new, self._next_again, self._next_of_round)[(self._asked + turn) % 3](now)
+            if batch is not None:
+                return batch
+        return None
+
+    def _next_new(self, now: float) -> _Batch | None:
+        most = _NEW_AT_ONCE if len(self._new) <= 4 * _NEW_AT_ONCE else WHERE_KEYS_MAX
+        return _Batch([self._new.popleft() for _ in range(min(len(self._new), most))]) if self._new else None
+
+    def _next_again(self, now: float) -> _Batch | None:
+        return self._again.popleft() if self._again else None
+
+    def _next_of_round(self, now: float) -> _Batch | None:
+        if not self._round or now - self._round[0].asked_at < _ROUND_S:
             return None
         batch = self._round.popleft()
         chunks = batch.chunks
@@ -312,11 +349,9 @@ class Placements:
                     self._recent.pop(chunk.key, None)
                 before, batch = batch, _Batch(stay)
                 batch.asked_at, batch.again = before.asked_at, before.again
-        if batch.again and batch.chunks:
-            batch.again, batch.asked_at = False, 0.0
-            self._round.appendleft(batch)
-        elif batch.chunks:
-            self._round.append(batch)
+        if batch.chunks:
+            (self._again if batch.again else self._round).append(batch)
+            batch.again = False
 
     def _failed(self, client: Client, batch: _Batch, error: KvistError) -> None:
         self._round.append(batch)
@@ -335,33 +370,63 @@ class Placements:
     # ---- what is told ----
 
     def _tell(self, found: Sequence[tuple[PlacedChunk, Tier]]) -> _Told:
-        """What differs from what was told."""
-        gone: dict[Tier, list] = {}
-        came: list[list[PlacedChunk]] = []  # runs
+        """What differs from what was told.
+
+        First all that isn't where it was, then what has come: who knows one place of a block only must end with where it is.
+        """
         told = _Told.ALL
-        left = _CAME_AT_ONCE
+        left = self._came_at_once
+        gone: dict[Tier, list] = {}
+        coming: list[tuple[PlacedChunk, Tier]] = []
+        last: set[Hashable] = set()  # blocks of those that come
         for chunk, tier in found:
             if chunk.tier == tier:
                 continue
-            if tier and left == 0:
+            if tier and chunk.parent is not None and chunk.parent not in self._told and chunk.parent not in last:
+                told = max(told, _Told.SOME_WAITS)
+            elif tier and left == 0:
                 told = _Told.MUCH_IS_LEFT
                 continue
-            if tier and chunk.parent is not None and chunk.parent not in self._told:
-                told = max(told, _Told.SOME_WAITS)
-                tier = _NOWHERE
+            elif tier:
+                left -= 1
+                coming.append((chunk, tier))
+                last.add(chunk.hashes[-1])
             if chunk.tier:
-                gone.setdefault(chunk.tier, []).extend(chunk.hashes)
-            chunk.tier = tier
-            if not tier:
-                self._told.discard(chunk.hashes[-1])
-                continue
-            left -= 1
-            self._told.add(chunk.hashes[-1])
-            if came and chunk.follows(came[-1][-1]):
+                self._leave(chunk, gone)
+        came: list[list[PlacedChunk]] = []  # runs
+        for chunk, tier in coming:
+            if chunk.parent is not None and chunk.parent not in self._told:  # that comes behind it
+                told = max(told, _Told.SOME_WAITS)
+            elif not self._come(chunk, tier):
+                continue  # a chunk with the same blocks is there
+            elif came and chunk.follows(came[-1][-1]):
                 came[-1].append(chunk)
             else:
                 came.append([chunk])
-        # In this order: who knows one place of a block only must end with where it is.
         self._events += [self._terms.removed(tier, hashes) for tier, hashes in gone.items()]
         self._events += map(self._terms.stored, came)
         return told
+
+    def _leave(self, chunk: PlacedChunk, gone: dict[Tier, list]) -> None:
+        last, tier = chunk.hashes[-1], chunk.tier
+        chunk.tier = _NOWHERE
+        if _one_less(self._at, (last, tier)):
+            gone.setdefault(tier, []).extend(chunk.hashes)
+        _one_less(self._told, last)
+
+    def _come(self, chunk: PlacedChunk, tier: Tier) -> bool:
+        """Whether it is the first of these blocks there."""
+        last = chunk.hashes[-1]
+        chunk.tier = tier
+        self._told[last] += 1
+        self._at[last, tier] += 1
+        return self._at[last, tier] == 1
+
+
+def _one_less(count: Counter, of: Hashable) -> bool:
+    """Whether it was the last."""
+    count[of] -= 1
+    if count[of]:
+        return False
+    del count[of]
+    return True

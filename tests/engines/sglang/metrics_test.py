@@ -32,7 +32,7 @@ def tree_process(daemon_socket, stop):
     from sglang.srt.runtime_context import get_parallel
     from tree_engine import TreeEngine
 
-    with get_parallel().override(tp_rank=0, pp_rank=0):
+    with get_parallel().override(tp_rank=0, pp_rank=0, dp_rank=None):
         engine = TreeEngine(daemon_socket, metrics=True)
     engine.add(range(40))
     engine.run()

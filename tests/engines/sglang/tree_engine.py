@@ -3,6 +3,7 @@
 Computing a token writes what `kv_contents` says; each step reads all that attention would read, and every page is checked.
 """
 
+import atexit
 import itertools
 import json
 import random
@@ -95,6 +96,7 @@ class TreeEngine:
         self.finished: list[Req] = []
         self.cached: dict[str, int] = {}  # [rid] tokens that weren't computed at the first admission
         self.retracted = 0
+        self._decoded = 0  # batches
         self.starved = 0
         self.waited = 0  # times that an admission was put off for a load
 
@@ -143,15 +145,17 @@ class TreeEngine:
             self._extend(admitted)
         elif self.running:
             self._decode()
+            self._decoded += 1
         else:
             return False
         self.tree.flush_pending_backups()
-        self.publish()
+        if admitted or self._decoded % 40 == 0:
+            self.publish()
         self.check()
         return True
 
     def publish(self) -> None:
-        """As SGLang's scheduler does after each batch, and while it is idle."""
+        """As SGLang's scheduler does after each batch that prefills and each 40th that decodes, and while it is idle."""
         if events := self.tree.take_events():
             self.publisher.publish(KVEventBatch(ts=time.time(), events=events))
 
@@ -324,6 +328,7 @@ class TreeEngine:
 
     def shut(self) -> None:
         self.publisher.shutdown()
+        atexit.unregister(self.publisher.shutdown)  # SGLang's own, which says once more what was left
         self.tree.release_host_resources()
         _open.remove(self)
         while _overrides and not _open:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import socket
+import time
 
 import pytest
 from kvist import Tier
@@ -195,6 +196,27 @@ def test_after_a_flush_nothing_is_told_that_this_engine_would_not_find(world):
     world.router.until(lambda: len(world.router.told()) >= 14, world.idle)
     world.daemon.clear()
     world.router.until(lambda: not world.router.told(), world.idle)
+
+
+def test_what_two_keys_have_is_where_either_is(engines, daemon, endpoint, router, tmp_path):
+    """An extra_key without a public name is in kvist's keys, and in SGLang's default hashes it isn't."""
+    world = World(engines, daemon, endpoint, router, tokens=1024)
+    before = router.told()
+    tokens = tokens_of(1, 60)
+    world.serve(tokens)
+    world.settle()
+    world.serve(tokens, extra_key="a")
+    world.engine.settle()
+    mine, removed = router.told() - before, router.removed
+    assert len(mine) == 14
+    (tmp_path / "tokens").write_text(json.dumps(tokens))
+    for lora, left in ((), 14), (("--lora", "a"), 0):  # one after the other
+        daemon.ctl("clear", "--tokens", str(tmp_path / "tokens"), *lora, "--yes")
+        until = time.monotonic() + 2.5  # each is asked for once a second
+        while time.monotonic() < until:
+            world.idle()
+            router.hear(0.01)
+        assert len(router.told() & mine) == left and router.removed == removed + 14 - left
 
 
 @pytest.mark.parametrize("dynamo", [False, True])

@@ -17,11 +17,10 @@ from sglang.srt.disaggregation.kv_events import (
     namespaced_block_hash,
 )
 from sglang.srt.mem_cache.events import KvEventLoraNames
-from sglang.srt.mem_cache.utils import get_hash_str, hash_str_to_int64
 
 from kvist.client import Client, Tier
 from kvist.hangs import HangWatch
-from kvist.placements import KEY_BYTES, PlacedChunk, Placements
+from kvist.placements import PlacedChunk, Placements
 from kvist.sglang.tracked import Tracked
 
 _MEDIA = {
@@ -31,65 +30,59 @@ _MEDIA = {
 }
 
 
-class PageHashes:
-    """Of a request's pages, from the first on, extended as they are asked for. `lora`: the adapter's public name, if it has one."""
+class _Namespace(NamedTuple):
+    """What parts requests in SGLang's hashes, and in what is told. root: that the first page's hash begins with."""
 
-    __slots__ = ("_last", "_seed", "lora", "numbers")
+    root: bytes
+    seed: bytes | None
+    salt: str | None
+    lora: str | None  # the adapter's public name, if it has one
 
-    def __init__(self, tracked: Tracked, names: KvEventLoraNames, dynamo: bool) -> None:
-        extra_key, salt = tracked.extra_key, tracked.salt
-        self.numbers: list[int] = []
-        if dynamo:
-            self.lora = names.resolve(extra_key)
-            self._seed = kv_event_namespace_seed(extra_key=extra_key, cache_salt=salt)
-        else:
-            self.lora = names.get(extra_key)
-            named = extra_key if self.lora is not None else None
-            self._seed = kv_event_namespace_seed(extra_key=named, cache_salt=None)
-        # SGLang's own root of a chain: that of storage keys where nothing parts requests, which is none.
-        self._last = hashlib.sha256(b"sglang-cache-salt-v1\0" + salt.encode()).hexdigest() if salt is not None else None
 
-    def extend(self, tokens: array, pages: int, page_tokens: int) -> None:
-        """To so many pages of the request's tokens."""
-        known = len(self.numbers)
-        if pages <= known:
-            return
-        hashes = get_hash_str(tokens[known * page_tokens : pages * page_tokens], self._last, page_size=page_tokens)
-        self._last = hashes[-1]
-        self.numbers += [namespaced_block_hash(hash_str_to_int64(page), namespace_seed=self._seed) for page in hashes]
+def _namespace(tracked: Tracked, names: KvEventLoraNames, dynamo: bool) -> _Namespace:
+    extra_key, salt = tracked.extra_key, tracked.salt
+    root = hashlib.sha256(b"sglang-cache-salt-v1\0" + salt.encode()).digest() if salt is not None else b""
+    if dynamo:
+        seed = kv_event_namespace_seed(extra_key=extra_key, cache_salt=salt)
+        return _Namespace(root, seed, salt, names.resolve(extra_key))
+    lora = names.get(extra_key)
+    seed = kv_event_namespace_seed(extra_key=extra_key if lora is not None else None, cache_salt=None)
+    return _Namespace(root, seed, salt, lora)
 
 
 class _Told(NamedTuple):
-    """A request with its tokens, as placements.Prompt."""
+    """A request with its tokens, as placements.Prompt. A chunk's `extra` is the whole hash of its last page, with which the next one's begins."""
 
     events: "KvEvents"
     tracked: Tracked
     tokens: array
+    namespace: _Namespace
 
     def keys(self, first: int, until: int) -> bytes:
         return self.tracked.prompt.keys(first, until)
 
-    def chunks(self, first: int, until: int, age: int) -> list[PlacedChunk]:
-        events = self.events
-        size, pages = events.chunk_tokens, events.chunk_pages
-        until = min(until, len(self.tokens) // size)
-        if until <= first:
-            return []
-        hashes = events.hashes_of(self.tracked)
-        hashes.extend(self.tokens, until * pages, events.page_tokens)
-        keys = self.tracked.prompt.keys(first, until)
-        return [
-            PlacedChunk(
-                keys[(number - first) * KEY_BYTES : (number - first + 1) * KEY_BYTES],
-                hashes.numbers[number * pages - 1] if number else None,
-                hashes.numbers[number * pages : (number + 1) * pages],
-                self.tokens[number * size : (number + 1) * size],
-                of=(self.tracked.salt, hashes.lora),
-                extra=None,
-                age=age,
-            )
-            for number in range(first, until)
-        ]
+    def chunk(self, number: int, age: int, before: PlacedChunk | None) -> PlacedChunk | None:
+        """None where the one before it isn't known: routers couldn't place it."""
+        size, page = self.events.chunk_tokens, self.events.page_tokens
+        if (number > 0 and before is None) or (number + 1) * size > len(self.tokens):
+            return None
+        tokens = array("I", self.tokens[number * size : (number + 1) * size])
+        last = self.namespace.root if before is None else before.extra
+        # As SGLang's own: native code, which it compiles when it is first called.
+        hashes = array("q")
+        for first in range(0, size, page):
+            last = hashlib.sha256(last + tokens[first : first + page].tobytes()).digest()
+            number_of_page = int.from_bytes(last[:8], "big", signed=True)
+            hashes.append(namespaced_block_hash(number_of_page, namespace_seed=self.namespace.seed))
+        return PlacedChunk(
+            self.tracked.prompt.keys(number, number + 1),
+            before.hashes[-1] if before is not None else None,
+            hashes,
+            tokens,
+            of=(self.namespace.salt, self.namespace.lora),
+            extra=last,
+            age=age,
+        )
 
 
 class _Terms:
@@ -125,33 +118,37 @@ class KvEvents:
         """lora_names: SGLang's own table, borrowed; dynamo: the format that it publishes."""
         self.page_tokens = page_tokens
         self.chunk_tokens = chunk_tokens
-        self.chunk_pages = chunk_tokens // page_tokens
         self._lora_names = lora_names
         self._dynamo = dynamo
         self._placements = Placements(_Terms(page_tokens), group=0)
+        self._to_take: list = []
 
     @property
     def age(self) -> int:
         """Of what this engine stores and finds: grows when all of that is forgotten."""
         return self._placements.age
 
-    def hashes_of(self, tracked: Tracked) -> PageHashes:
-        if tracked.page_hashes is None:
-            tracked.page_hashes = PageHashes(tracked, self._lora_names, self._dynamo)
-        return tracked.page_hashes
+    def _told(self, tracked: Tracked, tokens: array) -> _Told:
+        return _Told(self, tracked, tokens, _namespace(tracked, self._lora_names, self._dynamo))
 
     def found(self, tracked: Tracked, tokens: array, chunks: int) -> None:
         """A lookup has found the first `chunks` of a request's prompt."""
-        self._placements.found(_Told(self, tracked, tokens), chunks)
+        if chunks:
+            self._placements.found(self._told(tracked, tokens), chunks)
 
     def stored(self, tracked: Tracked, tokens: array, first: int, until: int, age: int) -> None:
         """kvistd has taken in the request's chunks [first, until), of a store that was begun at this `age`."""
-        self._placements.stored(_Told(self, tracked, tokens), first, until, age)
+        self._placements.stored(self._told(tracked, tokens), first, until, age)
 
     def forget_all(self, client: Client) -> None:
         """Nothing that was stored or found will be found by this engine again."""
         self._placements.forget_all(client)
 
-    def take(self, client: Client, watch: HangWatch) -> list:
-        """What has changed. Once a step."""
-        return self._placements.take(client, watch)
+    def progress(self, client: Client, watch: HangWatch) -> None:
+        """Once a step."""
+        self._to_take += self._placements.take(client, watch)
+
+    def take(self) -> list:
+        """What has changed."""
+        events, self._to_take = self._to_take, []
+        return events

@@ -40,6 +40,10 @@ class Metrics:
                 counter.inc(more)
                 self._told[name] = totals[name]
 
+    def close(self) -> None:
+        """No rank is without kvistd that doesn't want one. Totals stay."""
+        self._away.set(0)
+
 
 # A process's registry takes each name once, and SGLang may attach a backend anew.
 @functools.cache

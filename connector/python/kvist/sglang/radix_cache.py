@@ -80,7 +80,7 @@ class KvistRadixCache(UnifiedRadixCache):
         """SGLang calls it after every batch."""
         super().flush_pending_backups()
         if self.side is not None:
-            self.side.progress()
+            self.side.after_batch()
 
     def check_hicache_events(self) -> None:
         if self.side is not None:
@@ -135,7 +135,8 @@ def _metrics(args: Any, params: CacheInitParams, ranks: Ranks) -> Metrics | None
     if not params.enable_metrics:
         return None
     name = getattr(args, "served_model_name", None) or args.model_path
-    dp_rank = get_parallel().attn_dp_rank if args.enable_dp_attention else 0
+    parallel = get_parallel()
+    dp_rank = parallel.attn_dp_rank if args.enable_dp_attention else parallel.dp_rank or 0
     return Metrics(COUNTS, model=name, tp_rank=ranks.rank, pp_rank=params.pp_rank, dp_rank=dp_rank)
 
 

@@ -334,6 +334,8 @@ class KvistStorage(HiCacheStorage):
         for pool in self._pools.values():
             pool.pages.close()
         self._close_staging()
+        if self._metrics is not None:
+            self._metrics.close()
 
     def _close_staging(self) -> None:
         with self._staging_lock:

@@ -4,15 +4,12 @@ import dataclasses
 import enum
 import weakref
 from array import array
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from kvist.sglang.copies import Copy
 from kvist.sglang.prompt import Prompt
-
-if TYPE_CHECKING:
-    from kvist.sglang.events import PageHashes
 
 
 class Stage(enum.Enum):
@@ -51,7 +48,6 @@ class Tracked:
     kept      chunks that kvistd has or was offered
     offers_left  how often the whole chain may be offered again
     tokens    what kvistd was asked for, until it has answered; only for KV events
-    page_hashes  what KV events call its pages, once they have told of it
     """
 
     __slots__ = (
@@ -64,7 +60,6 @@ class Tracked:
         "load",
         "offers_left",
         "op",
-        "page_hashes",
         "priority",
         "prompt",
         "_req",
@@ -89,7 +84,6 @@ class Tracked:
         self.kept = 0
         self.offers_left = 2
         self.tokens: array | None = None
-        self.page_hashes: PageHashes | None = None
 
     def of(self, req: Any) -> bool:
         return self._req() is req

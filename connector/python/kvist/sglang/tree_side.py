@@ -196,8 +196,17 @@ class TreeSide:
         self.drop(handle.rid)
 
     def take_events(self) -> list:
-        """KV events of what has changed in kvistd."""
-        return [] if self._events is None else self._events.take(self._client, self._loads.watch)
+        """KV events of what has changed in kvistd. Also while SGLang is idle, when there are no batches."""
+        if self._events is None:
+            return []
+        self._events.progress(self._client, self._loads.watch)
+        return self._events.take()
+
+    def after_batch(self) -> None:
+        """`progress`; and KV events are gathered: SGLang takes them once in 40 batches only, while it decodes."""
+        self.progress()
+        if self._events is not None:
+            self._events.progress(self._client, self._loads.watch)
 
     def _track(self, req: Any) -> Tracked | None:
         tracked = self._requests.get(req.rid)
@@ -227,3 +236,5 @@ class TreeSide:
 
     def close(self) -> None:
         self._client.close()
+        if self._metrics is not None:
+            self._metrics.close()

@@ -6,7 +6,7 @@ as vLLM's own events have them, and tell all that a consumer without memory need
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE, BlockRemoved, BlockStored, KVCacheEvent
@@ -22,7 +22,7 @@ from vllm.v1.request import Request
 
 import kvist
 from kvist.hangs import HangWatch
-from kvist.placements import KEY_BYTES, PlacedChunk, Placements
+from kvist.placements import PlacedChunk, Placements
 from kvist.vllm.groups import Tables
 from kvist.vllm.prompt import Prompt
 
@@ -57,33 +57,25 @@ class _Told(NamedTuple):
     def keys(self, first: int, until: int) -> bytes:
         return self.prompt.keys(first, until)
 
-    def chunks(self, first: int, until: int, age: int) -> list[PlacedChunk]:
-        """As far as vLLM has hashed its blocks."""
+    def chunk(self, number: int, age: int, before: PlacedChunk | None = None) -> PlacedChunk | None:
+        """None where vLLM hasn't hashed its blocks yet."""
         request, blocks = self.request, self.blocks
         hashes, external, scale = request.block_hashes, blocks.external, blocks.scale
-        until = min(until, len(hashes) // (blocks.per_chunk * scale))
-        if until <= first:
-            return []
-        keys = self.prompt.keys(first, until)
+        begin, end = number * blocks.per_chunk, (number + 1) * blocks.per_chunk
+        if end * scale > len(hashes):
+            return None
         adapter = request.lora_request
         lora = (adapter.adapter_id, adapter.name) if adapter is not None else None
         plain = lora is None and not request.mm_features and not request.cache_salt
-        chunks = []
-        for number in range(first, until):
-            begin, end = number * blocks.per_chunk, (number + 1) * blocks.per_chunk
-            tokens = request.all_token_ids[number * blocks.chunk_tokens : (number + 1) * blocks.chunk_tokens]
-            chunks.append(
-                PlacedChunk(
-                    keys[(number - first) * KEY_BYTES : (number - first + 1) * KEY_BYTES],
-                    external(hashes[begin * scale - 1]) if begin else None,
-                    [external(hashes[block * scale + scale - 1]) for block in range(begin, end)],
-                    array("I", tokens),
-                    of=(lora, plain),
-                    extra=None if plain else list(self._extra_keys(begin, end)),
-                    age=age,
-                )
-            )
-        return chunks
+        return PlacedChunk(
+            self.prompt.keys(number, number + 1),
+            external(hashes[begin * scale - 1]) if begin else None,
+            [external(hashes[block * scale + scale - 1]) for block in range(begin, end)],
+            array("I", request.all_token_ids[number * blocks.chunk_tokens : (number + 1) * blocks.chunk_tokens]),
+            of=(lora, plain),
+            extra=None if plain else list(self._extra_keys(begin, end)),
+            age=age,
+        )
 
     def _extra_keys(self, begin: int, end: int) -> Iterator[tuple | None]:
         image = 0
@@ -149,11 +141,11 @@ class KvEvents:
         """kvistd has taken in the request's chunks [first, until), of a store that was begun at this `age`."""
         self._placements.stored(_Told(self._blocks, request, prompt), first, until, age)
 
-    def chunks_of(self, request: Request, prompt: Prompt, first: int, until: int) -> list[PlacedChunk]:
-        """Of a request that may be gone when they are stored; for `stored_chunks`."""
-        return _Told(self._blocks, request, prompt).chunks(first, until, self.age) if self._placements.asks else []
+    def chunk_of(self, request: Request, prompt: Prompt, number: int) -> PlacedChunk | None:
+        """Of a request that may be gone when it is stored; for `stored_chunks`."""
+        return _Told(self._blocks, request, prompt).chunk(number, self.age) if self._placements.asks else None
 
-    def stored_chunks(self, chunks: list[PlacedChunk]) -> None:
+    def stored_chunks(self, chunks: Iterable[PlacedChunk]) -> None:
         self._placements.add(chunks)
 
     def forget_all(self, client: kvist.Client) -> None:

@@ -29,7 +29,7 @@ class Chunk:
         parent_key: bytes,
         parent: "Chunk | None",
         blocks: list[list[KVCacheBlock]],
-        to_tell: list[PlacedChunk],
+        to_tell: PlacedChunk | None,
     ) -> None:
         self.to_tell = to_tell
         self.key = key
@@ -79,19 +79,23 @@ class EvictionStores:
             for kept in run:
                 kept.stored = True
                 kept.offers_left -= 1
-                kept.parent = None  # a chain ends at what is stored: nothing keeps a whole conversation's chunks alive
             runs.append(run[::-1])
         return runs
 
-    def not_kept(self, run: list[Chunk]) -> None:
-        """kvistd hasn't taken all of a run of `due`."""
-        before = None
+    def ended(self, run: list[Chunk], kept: bool) -> None:
+        """kvistd has taken all of a run of `due`, or hasn't."""
         for chunk in run:
-            if chunk.offers_left == 0 or not chunk.holds():
+            if kept:
+                chunk.parent = None  # a chain ends at what is stored: nothing keeps a whole conversation's chunks alive
+            elif chunk.offers_left > 0 and chunk.holds():
+                chunk.stored = False
+                self.add(chunk)
+            else:
                 return  # nor would those behind it be found
-            chunk.stored = False
-            chunk.parent, before = before, chunk
-            self.add(chunk)
+
+    def forget(self) -> None:
+        """Nothing that was remembered is to be stored any more."""
+        self._chunks.clear()
 
     def _free(self) -> Iterator[KVCacheBlock]:
         queue = self._pool.free_block_queue

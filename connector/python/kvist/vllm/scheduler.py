@@ -460,6 +460,8 @@ class SchedulerSide:
         """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by
         others, who can't know of them."""
         self._generation = uuid.uuid4().hex
+        if self._stores is not None:
+            self._stores.forget()
         if self._events is not None and self._client is not None:
             self._events.forget_all(self._client)
         for tracked in list(self._requests.values()):

@@ -126,11 +126,9 @@ class Stores:
                 return
             known = self._on_eviction.find(anchor, key)  # another request's, shared
             if known is None:
-                to_tell = (
-                    []
-                    if self._events is None
-                    else self._events.chunks_of(tracked.request, tracked.prompt, number, number + 1)
-                )
+                to_tell = None
+                if self._events is not None:
+                    to_tell = self._events.chunk_of(tracked.request, tracked.prompt, number)
                 known = Chunk(key, parent_key, chunk, own, to_tell)
                 self._on_eviction.add(known)
             chunk = known
@@ -173,14 +171,20 @@ class Stores:
             self._readers.end(job)
             if self._events is not None:
                 self._tell(store)
-            if not store.kept and store.tracked is not None:
+            if store.run:
+                self._on_eviction.ended(store.run, store.kept)
+            elif not store.kept and store.tracked is not None:
                 again.append(store.tracked.request.request_id)
-            elif not store.kept:
-                self._on_eviction.not_kept(store.run)
         return again
 
     def _tell(self, store: _Store) -> None:
         if store.tracked is not None:
             self._events.stored(store.tracked.request, store.tracked.prompt, store.first, store.until, store.age)
-        for chunk in store.run:
-            self._events.stored_chunks(chunk.to_tell)
+        self._events.stored_chunks(chunk.to_tell for chunk in store.run if chunk.to_tell is not None)
+
+    def forget(self) -> None:
+        """Nothing that was remembered, or is under way, is to be offered or told of: a reset. What is under way ends as it does."""
+        if self._on_eviction is not None:
+            self._on_eviction.forget()
+        for store in self._storing.values():
+            store.tracked, store.run = None, []

@@ -73,7 +73,9 @@ class WorkerSide:
         parallel = self._config.parallel_config
         devices = {tensor.device for tensor in tensors.values()}
         if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
-            raise ValueError(f"kvist keeps KV that is on one CPU or CUDA device; this is on {', '.join(sorted(map(str, devices)))}")
+            raise ValueError(
+                f"kvist keeps KV that is on one CPU or CUDA device; this is on {', '.join(sorted(map(str, devices)))}"
+            )
         device = devices.pop()
         self._on_gpu = device.type == "cuda"
         rank = self._rank = describe_rank(self._groups, tensors, self._kv_cache_config.num_blocks)
