@@ -237,6 +237,7 @@ class Placements:
         """The engine has told that all blocks are cleared, which means kvistd's, too, to who listens."""
         self._told.clear()
         self._at.clear()
+        self._events.clear()  # that something isn't where it was
         for batch in self._batches():
             batch.tiers = b""
             batch.asked_at = 0.0

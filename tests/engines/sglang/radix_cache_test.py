@@ -433,14 +433,14 @@ def test_few_requests_wait_for_a_kvistd_that_hangs(daemon, engines):
     engine = engines(daemon.socket, lookup_timeout_s=4.0)
     daemon.pause()
     begun = time.monotonic()
-    engine.tree.side._loads._watch.answered(in_time=False)  # a first one was late
+    engine.tree.side._loads.watch.answered(in_time=False)  # a first one was late
     for number in range(8):
         engine.add(tokens_of(100 + number, 64))
     engine.run()
     assert time.monotonic() - begun < 20
     assert engine.counts["lookups_missed"] == 8
     daemon.resume()
-    wait_for(lambda: not engine.tree.side._loads._watch.hangs())
+    wait_for(lambda: not engine.tree.side._loads.watch.hangs())
 
 
 def test_leases_end_with_their_requests(daemon, engines):
