@@ -22,6 +22,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "cuda/region_mapper.h"
 #include "daemon/session/closer.h"
 #include "daemon/session/door.h"
 #include "daemon/session/line_pace.h"
@@ -110,6 +111,7 @@ struct Listener::State {
   LinePace refusals{kRefusalsAtOnce}, comings{kSessionsAtOnce}, goings{kSessionsAtOnce};
   bool stopping = false;
 
+  cuda::RegionMapper mapper;
   Closer closer;  // last: it calls Post until it goes
 
   void Log(bool warning, const std::string& text) const {
@@ -276,8 +278,10 @@ struct Listener::State {
     connection->digest = connection->registration.space.digest;
     connection->memory_proof = connection->registration.memory_proof;
     connection->stage = Connection::Stage::kOpening;
-    if (Registration& registration = connection->registration; registration.memory != nullptr)
+    if (Registration& registration = connection->registration; registration.memory != nullptr) {
       connection->numa_node = registration.numa_node = registration.memory->NumaNode();
+      mapper.Add(registration.memory);
+    }
     const SessionId id{connection->number};
     auto session = std::make_unique<EngineSession>(
         EngineSession::Identity{id, connection->peer.pid, connection->peer.uid, MonotonicNow()},
