@@ -92,13 +92,19 @@ class Kvistd:
 class Router:
     def __init__(self) -> None:
         self.places: dict[str, set[Tier]] = {}
+        self.cleared: set[str] = set()  # of what was told before, removals may come behind the clear
+
+    def clear(self) -> None:
+        self.cleared.update(self.places)
+        self.places.clear()
 
     def hear(self, events) -> None:
         for kind, tier, *rest in events:
             if kind == "removed":
                 for block in rest[0]:
-                    assert tier in self.places[block], f"{block} was never in {tier!r}"
-                    self.places[block].discard(tier)
+                    known = self.places.get(block, set())
+                    assert tier in known or block in self.cleared, f"{block} was never in {tier!r}"
+                    known.discard(tier)
                 continue
             parent, blocks = rest
             assert parent is None or self.places.get(parent), f"{blocks[0]} is told before {parent}"
@@ -153,7 +159,7 @@ class World:
                 self.kvistd.away = rng.random() < 0.2
             case 11 if rng.random() < 0.2:
                 if rng.random() < 0.5:
-                    self.router.places.clear()
+                    self.router.clear()
                     placed.tell_again()
                 else:
                     placed.forget_all(self.kvistd)
