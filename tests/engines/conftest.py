@@ -1,6 +1,7 @@
 """For all folders: kvist, the examples and kvist_daemon can be imported, and a test gets a kvistd of its own."""
 
 import pathlib
+import socket
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -15,3 +16,11 @@ import pytest  # noqa: E402
 def daemon():
     with kvist_daemon.Daemon() as running:
         yield running
+
+
+@pytest.fixture
+def endpoint():
+    """Where an engine may publish its KV events."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{free.getsockname()[1]}"

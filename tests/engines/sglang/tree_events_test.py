@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import socket
 import time
 
 import pytest
@@ -14,13 +13,6 @@ from router import Router
 
 PAGE, CHUNK = 4, 8
 MEDIA = {Tier.IN_DRAM: "CPU_PINNED", Tier.ON_SSD: "DISK", Tier.IN_REMOTE: "EXTERNAL"}
-
-
-@pytest.fixture
-def endpoint():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{free.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstddef>
@@ -117,10 +118,17 @@ TEST_CASE("Memory of several engines is mapped, and that of one that has ended i
 }
 
 TEST_CASE("The mapper ends in the middle of a large memory") {
-  const Region region(size_t{256} << 20);
-  region.Write(0, 16384);
-  RegionMapper mapper;
-  mapper.Add(region.memory);
+  constexpr size_t kPages = 16384;
+  const Region region(kPages * kPage);
+  region.Write(0, kPages);
+  {
+    RegionMapper mapper;
+    mapper.Add(region.memory);
+    REQUIRE(Eventually([&] { return Mapped(region.data(), 1) == std::vector<bool>{true}; }));
+  }
+  const std::vector<bool> mapped = Mapped(region.data(), kPages);
+  CHECK(std::count(mapped.begin(), mapped.end(), false) > 0);
+  CHECK(region.memory.use_count() == 1);
 }
 
 }  // namespace
