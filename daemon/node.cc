@@ -108,6 +108,11 @@ void Node::SettleJobs(absl::Time deadline) {
   if (jobs_ != nullptr) jobs_->Settle(std::min(deadline, MonotonicNow() + kSettleTime));
 }
 
+// As of jobs: whoever is told of a pin, or of its end, finds that after a restart, too.
+void Node::SettlePins(absl::Time deadline) {
+  if (below_.ssd != nullptr) below_.ssd->SettlePins(std::min(deadline, MonotonicNow() + kSettleTime));
+}
+
 absl::StatusOr<std::vector<rpc::QuotaStatus>> Node::Quotas(absl::Time deadline) {
   return Ask<std::vector<rpc::QuotaStatus>>(deadline, [this] { return QuotasNow(); });
 }
@@ -121,7 +126,9 @@ absl::StatusOr<rpc::Page<rpc::PinStatus>> Node::Pins(uint64_t after, absl::Time 
 }
 
 absl::StatusOr<rpc::PinStatus> Node::RemovePin(uint64_t id, absl::Time deadline) {
-  return Ask<rpc::PinStatus>(deadline, [this, id] { return RemovePinNow(id); });
+  const absl::StatusOr<rpc::PinStatus> removed = Ask<rpc::PinStatus>(deadline, [this, id] { return RemovePinNow(id); });
+  SettlePins(deadline);
+  return removed;
 }
 
 // ---- On the reactor's thread ------------------------------------------------------------------------------------------------

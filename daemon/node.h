@@ -111,6 +111,7 @@ class Node final : public rpc::NodeControl {
 
   // Jobs that were begun or cancelled are kept when this returns, or can't be soon.
   void SettleJobs(absl::Time deadline);
+  void SettlePins(absl::Time deadline);
   static constexpr absl::Duration kSettleTime = absl::Seconds(1);
 
   // On the reactor's thread.

@@ -132,6 +132,7 @@ absl::StatusOr<rpc::Pinned> Node::Pin(const rpc::SpaceFilter& filter, const rpc:
                  pin->chunks, space.digest.substr(0, rpc::kShownDigits));
     pinned.pins.push_back(*pin);
   }
+  SettlePins(deadline);
   return pinned;
 }
 

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "daemon/core/core.h"
 #include "daemon/node_rows.h"
+#include "daemon/pin_row.h"
 #include "daemon/session/space_description.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
@@ -84,7 +87,7 @@ void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slot
   store_->Write({.ticket = write.chunk.Pack(),
                  .id = IdOf(NumberOf(write.space, space), write.group, write.key, write.position),
                  .parent = write.parent,
-                 .hints = 0,
+                 .hints = core::Pack(write.hint),
                  .shape = ShapeOf(space, write.group),
                  .slots = std::move(slots),
                  .checksums = checksums_});
@@ -166,6 +169,32 @@ void SsdTier::Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) {
     }
     ear_->Say(core::ClearKept{job, core::Tier::kSsd, kept});
   });
+}
+
+void SsdTier::NotePins(const core::SpaceSpec& space, core::PinsNoted noted) {
+  const uint32_t number = NumberOf(noted.space, space);
+  const absl::Time now = absl::Now();  // pins last beyond this boot
+  std::vector<ssd::PinChange> changes;
+  changes.reserve(noted.notes.size());
+  for (const core::PinNote& note : noted.notes) changes.push_back({ToRow(number, note, now), note.count == 0});
+  store_->NotePins(std::move(changes));
+}
+
+bool SsdTier::SettlePins(absl::Time deadline) const {
+  struct Settled {
+    absl::Notification over;
+    absl::Status kept;
+  };
+  const auto settled = std::make_shared<Settled>();
+  store_->SettlePins([settled](absl::Status kept) {
+    settled->kept = std::move(kept);
+    settled->over.Notify();
+  });
+  const bool in_time = settled->over.WaitForNotificationWithTimeout(deadline - MonotonicNow());
+  if (in_time && settled->kept.ok()) return true;
+  spdlog::warn("a restart may not find what is pinned as it is now: {}",
+               in_time ? std::string(settled->kept.message()) : "the SSD tier's catalog takes too long");
+  return false;
 }
 
 // ---- From the store ---------------------------------------------------------------------------------------------------------
@@ -256,10 +285,23 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
     }
     if ((found.chunks.size() == core::Core::kPlacesMax || *space != found.space) && !tell()) return false;
     found.space = *space;
-    found.chunks.push_back(
-        {GroupId{chunk.id.group}, chunk.id.key, chunk.parent, chunk.id.position, std::move(chunk.places)});
+    found.chunks.push_back({GroupId{chunk.id.group}, chunk.id.key, chunk.parent, chunk.id.position, std::move(chunk.places),
+                            core::UnpackHint(chunk.hints)});
   }
   return tell();
+}
+
+void SsdTier::FoundPins(std::vector<ssd::PinRow> pins, bool withheld) {
+  const absl::Time now = absl::Now();
+  uint64_t unread = 0;
+  for (const ssd::PinRow& row : pins) {
+    const std::optional<SpaceId> space = NameOf(row.space);
+    if (!space.has_value()) continue;  // whoever serves it one day keeps it
+    std::optional<core::PinNote> note = ParsePin(row, now);
+    unread += note.has_value() ? 0 : 1;
+    if (note.has_value() && !ear_->Tell(core::PinFound{*space, *std::move(note), withheld})) return;
+  }
+  if (unread > 0) spdlog::warn("{} pins that the SSD tier's catalog has are of another version, or damaged", unread);
 }
 
 void SsdTier::Recovered(const ssd::Recovery& recovery) {

@@ -114,6 +114,7 @@ rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::C
     row.devices.push_back(RowOf(status.store.devices[i], status.moved[i]));
   row.commits = status.store.commits;
   row.commits_failed = status.store.commits_failed;
+  row.catalogs_set_aside = status.store.catalogs_set_aside;
   row.catalog = status.store.catalog;
   if (status.recovery.has_value()) row.recovery = RowOf(*status.recovery);
   const ssd::Store::Scrubbed& scrubbed = status.store.scrubbed;
@@ -151,6 +152,7 @@ metrics::SsdFigures FiguresOf(const SsdTier* tier, const Options& options) {
   figures.scrubbed = status.store.scrubbed;
   figures.commits = status.store.commits;
   figures.commits_failed = status.store.commits_failed;
+  figures.catalogs_set_aside = status.store.catalogs_set_aside;
   return figures;
 }
 

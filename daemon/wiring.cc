@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "cuda/copy_engines.h"
@@ -51,6 +52,7 @@
 #include "spdlog/spdlog.h"
 #include "storage/base/check.h"
 #include "storage/base/clock.h"
+#include "storage/base/log_subject.h"
 #include "storage/base/status.h"
 #include "storage/pool/memory_file.h"
 #include "storage/pool/memory_limit.h"
@@ -127,6 +129,7 @@ absl::StatusOr<session::MemoryProofs> OpenProofs(const Options& options) {
 
 // A turn of the listener's loop is far shorter.
 constexpr absl::Duration kListenerTime = absl::Milliseconds(500);
+constexpr int kLostPinsTold = 16;  // each a line of the log
 
 // What is pinned for GPUs at once: whole slabs, so that no slot, and so no copy, crosses a border.
 Bytes PinnedAtOnce(const Options::Pool& options) {
@@ -353,6 +356,14 @@ absl::Status Daemon::State::MakeReactor(const Options& options) {
 
   reactor->OnCorruption([raw = core.get(), log = CorruptionLog()](const core::CorruptionFound& found) mutable {
     log.Found(found, raw->space(found.space).digest, MonotonicNow());
+  });
+  reactor->OnPinLost([raw = core.get(), told = 0](const core::PinLost& lost) mutable {
+    if (++told > kLostPinsTold) return;
+    const LogSubject about({.space = Hex(raw->space(lost.space).digest)});
+    spdlog::warn("a pin that {} {} had before the restart keeps nothing any more: {}",
+                 lost.pin.by_operator ? "operator" : "engine", absl::CHexEscape(lost.pin.owner),
+                 std::string(lost.why.message()));
+    if (told == kLostPinsTold) spdlog::warn("further pins like that aren't named");
   });
   return absl::OkStatus();
 }

@@ -80,11 +80,13 @@ struct Chunk {
   bool cold() const {
     return expected_reuse == ExpectedReuse::kNever || (session_ended && expected_reuse == ExpectedReuse::kUnknown);
   }
-  void ForgetHint() {
-    session_ended = false;
-    expected_reuse = ExpectedReuse::kUnknown;
-    stop_reason = StopReason::kUnknown;
+  Hint hint() const { return {session_ended, expected_reuse, stop_reason}; }
+  void SetHint(const Hint& said) {
+    session_ended = said.session_ended;
+    expected_reuse = said.expected_reuse;
+    stop_reason = said.stop_reason;
   }
+  void ForgetHint() { SetHint({}); }
   bool on_disk() const { return disk == DiskCopy::kThere || disk == DiskCopy::kMoving; }
   // Whether its only bytes are in a remote store: then it is known as long as something here needs it.
   bool only_remote() const { return state == ChunkState::kBelow && !on_disk(); }

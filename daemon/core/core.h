@@ -34,6 +34,7 @@
 #include "daemon/core/jobs.h"
 #include "daemon/core/leases.h"
 #include "daemon/core/op.h"
+#include "daemon/core/pin_notes.h"
 #include "daemon/core/pins.h"
 #include "daemon/core/placement.h"
 #include "daemon/core/prompt_jobs.h"
@@ -44,6 +45,7 @@
 #include "daemon/core/spaces.h"
 #include "daemon/core/tenants.h"
 #include "daemon/core/untold_clears.h"
+#include "daemon/core/untold_pins.h"
 #include "daemon/core/usable_position.h"
 #include "storage/pool/sections.h"
 #include "storage/pool/slot_allocator.h"
@@ -249,15 +251,23 @@ class Core {
   void On(const OperatorPinAsked& event, Effects* out);
   void On(const UnpinAsked& event, Effects* out);
   void On(const PinRemoved& event, Effects* out);
+  void On(const PinFound& event, Effects* out);
   void On(const HintAsked& event, Effects* out);
   // The position of `keys` is kept by a pin of this name from now on; how many chunks that are. Errors: ResourceExhausted  the tenant's budget.
   struct PinWish {
     absl::Time until = absl::InfiniteFuture();
-    bool by_operator = false;  // then it doesn't count how often it is said
+    uint64_t times = 1;  // that it counts for; 0: an operator's, which is said again and doesn't count
   };
-  absl::StatusOr<uint32_t> PinPosition(SpaceId space, std::string owner, std::span<const ChunkKey> keys, PinWish wish);
+  absl::StatusOr<uint32_t> PinPosition(SpaceId space, const PinName& name, std::span<const ChunkKey> keys, PinWish wish);
+  void EndPin(SpaceId space, const PinName& name);
+  // A later daemon is to know of the pin, whose position `keys` begin with; or that it is over.
+  void NotePin(SpaceId space, const PinName& name, const Pin& pin, std::span<const ChunkKey> keys);
+  void NotePinEnded(SpaceId space, const PinName& name);
   Bytes PinBudget(TenantId tenant) const;
   PinRow RowOf(SpaceId space, const Pins::Named& named) const;
+
+  PinNotes pin_notes_;
+  UntoldPins untold_pins_;
 
   // ---- swapping.cc
   void On(const AllocateAsked& event, Effects* out);
@@ -528,8 +538,8 @@ class Core {
     job_waits_ &= placement_.vacating().busy();
   }
 
-  std::optional<absl::Time> doubt_until_;   // of slots that rest, from the first Tick on
-  std::deque<Pins::OfSpace> cleared_pins_;  // to be ended
+  std::optional<absl::Time> doubt_until_;                       // of slots that rest, from the first Tick on
+  std::deque<std::pair<SpaceId, Pins::OfSpace>> cleared_pins_;  // to be ended
   struct DeadWriter {
     InstanceId instance;
     uint64_t serial = 0;  // of its half stores those that are older: what the dead rank hasn't stored of them it never will

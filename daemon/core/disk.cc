@@ -12,6 +12,7 @@ namespace kvist::core {
 void Core::ServeBelow(Effects* out) {
   if (std::vector<PlacesFreed::Chunk> forgotten = placement_.TakeForgotten(); !forgotten.empty())
     out->push_back(PlacesFreed{std::move(forgotten)});
+  for (PinsNoted& noted : pin_notes_.Take()) out->push_back(std::move(noted));
   if (WaitsForSlots()) BeginReads(out);
   if (options_.disk.has_value()) ServeDisk(out);
   if (options_.remote.has_value()) WriteRemote(out);
@@ -77,6 +78,7 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
   chunks_.Charge(slots.size());
   WriteStarted write{RefOf(i), chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()}};
   if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
+  write.hint = chunk.hint();
   out->push_back(std::move(write));
 }
 

@@ -44,6 +44,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   if (i == kNoChunk) {
     const ChunkIndex added = placement_.AddOnDisk(id, found.group, found.key, parent, found.places);
     chunks_[added].disk_use = ages_.before();
+    chunks_[added].SetHint(found.hint);
     ++counters_.chunks_found;
     return;
   }
@@ -52,6 +53,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   if (chunk.state == ChunkState::kGhost) {
     placement_.Revive(i, found.places);
     chunk.disk_use = ages_.before();
+    if (chunk.hint() == Hint{}) chunk.SetHint(found.hint);
   } else if ((chunk.state == ChunkState::kSealed || chunk.only_remote()) && chunk.disk == DiskCopy::kNone) {
     placement_.SetPlaces(i, found.places);  // stored again before it was found, or found elsewhere
   } else {
@@ -64,6 +66,7 @@ void Core::On(const DiskTold& event, Effects*) {
   for (uint32_t s = 0; event.rows_left && s < spaces_.size(); ++s) spaces_[SpaceId{s}].rows_left = true;
   disk_told_ = all_told_ = true;
   untold_clears_.AllTold();
+  untold_pins_.AllTold();
 }
 
 void Core::On(const PlacesWanted& event, Effects* out) {

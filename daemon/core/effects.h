@@ -71,6 +71,7 @@ struct WriteStarted {
   uint32_t position = 0;  // in its chain
   std::vector<SlotRef> slots;
   Tier to = Tier::kSsd;
+  Hint hint = {};
 };
 // Copy the bytes of slots to other ones, each of `bytes`; then SlotsCopied. One at a time. Nobody writes to either meanwhile.
 struct SlotsCopyStarted {
@@ -126,6 +127,17 @@ struct PlacesFreed {
     bool row_stays = false;                    // they couldn't be read now: a later daemon may find them all the same
   };
   std::vector<Chunk> chunks;
+};
+// A later daemon is to find these pins of the space as they are now. While there is a disk.
+struct PinsNoted {
+  SpaceId space;
+  std::vector<PinNote> notes;
+};
+// To PinFound: nothing is kept for it.
+struct PinLost {
+  SpaceId space;
+  PinName pin;
+  absl::Status why;
 };
 // What was written or is being written of the space (of all when absent), to this tier (to any, when absent), must not be found by a later
 // daemon. Answer: ClearKept of each tier.
@@ -205,8 +217,8 @@ struct ChunksChanged {
 
 using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
                             CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            SlotsCopyStarted, ReadStarted, PlacesFreed, SpaceCleared, ChunksHidden, Flushed, RemoteAsked,
-                            RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
+                            SlotsCopyStarted, ReadStarted, PlacesFreed, PinsNoted, PinLost, SpaceCleared, ChunksHidden,
+                            Flushed, RemoteAsked, RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

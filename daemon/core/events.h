@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -93,6 +94,10 @@ struct PinName {
   uint32_t asked = 0;        // keys
   bool by_operator = false;  // else `owner` is an engine's instance: the two never meet
 
+  // Of keys, at least one, that were asked for.
+  static PinName Of(std::string owner, std::span<const ChunkKey> keys, bool by_operator = false) {
+    return {std::move(owner), keys.back(), static_cast<uint32_t>(keys.size()), by_operator};
+  }
   auto operator<=>(const PinName&) const = default;
 };
 
@@ -113,6 +118,23 @@ struct OperatorPinAsked {
   std::string owner;
   std::span<const ChunkKey> keys;
   absl::Duration lasts = absl::InfiniteDuration();
+};
+
+// A pin as a later daemon is to find it.
+struct PinNote {
+  PinName pin;
+  uint64_t count = 0;                               // how often it was pinned and not unpinned; 0: it is over
+  absl::Duration lasts = absl::InfiniteDuration();  // from now on; it ends by itself then
+  std::vector<ChunkKey> keys = {};                  // of its position
+};
+
+// An earlier daemon has noted this pin (PinsNoted) of a space that was found, and it wasn't over: what is there of its keys stays. It comes before
+// DiskTold, behind all chunks. What was pinned or ended under that name since the core began counts, not this. Answer: PinLost, when nothing is
+// there, or the tenant's pins would take too much.
+struct PinFound {
+  SpaceId space;
+  PinNote note;
+  bool rows_left = false;  // as DiskTold's: then its note stays as it was, though less of it is there
 };
 
 // Takes one of the owner's pins of `keys` back; the last one ends it. Unknown ones are ignored. Answer: Answered.
@@ -271,6 +293,7 @@ struct ChunksFound {
     std::optional<ChunkKey> parent;  // in chained groups
     uint32_t position = 0;           // in its chain
     std::vector<DiskPlace> places;   // [shard]
+    Hint hint = {};                  // as it was when it was written
   };
   SpaceId space;
   std::vector<Found> chunks;

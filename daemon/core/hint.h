@@ -21,6 +21,18 @@ struct Hint {
   bool operator==(const Hint&) const = default;
 };
 
+// A hint as a catalog keeps it (hints of ssd::ChunkRow): bit 0 session_ended, bits 1 and 2 expected_reuse, bits 3 to 5 stop_reason. Other bits are a
+// later version's, and a stop reason that isn't known here is none.
+constexpr uint16_t Pack(const Hint& hint) {
+  return static_cast<uint16_t>((hint.session_ended ? 1U : 0U) | static_cast<unsigned>(hint.expected_reuse) << 1 |
+                               static_cast<unsigned>(hint.stop_reason) << 3);
+}
+constexpr Hint UnpackHint(uint16_t bits) {
+  const auto reason = static_cast<uint8_t>(bits >> 3 & 7);
+  return {(bits & 1) != 0, static_cast<ExpectedReuse>(bits >> 1 & 3),
+          reason <= kStopReasonMax ? static_cast<StopReason>(reason) : StopReason::kUnknown};
+}
+
 }  // namespace kvist::core
 
 #endif  // KVIST_DAEMON_CORE_HINT_H_

@@ -31,7 +31,7 @@ void Core::CheckInvariants() {
     for (const ChunkIndex chunk : named.second.kept) ++keeps[chunk];
   });
   size_t numbers = pins_.size();
-  for (const Pins::OfSpace& pins : cleared_pins_) {
+  for (const auto& [space, pins] : cleared_pins_) {
     numbers += pins.size();
     for (const auto& [name, pin] : pins) {
       for (const ChunkIndex chunk : pin.kept) ++keeps[chunk];

@@ -159,7 +159,7 @@ void Core::EndPinsOfHidden(PromptJob* of, SpaceId space, uint64_t until) {
         over = named->first;
     }
     of->pin = page.next;
-    if (over.has_value()) KeepNoLonger(pins_.Take(space, spaces_[space].tenant, *over).kept);
+    if (over.has_value()) EndPin(space, *over);
     if (page.next == 0) {
       of->step = PromptJob::Step::kDurable;
       return;

@@ -17,15 +17,19 @@ void Core::On(const ClearAsked& event, Effects* out) {
     out->push_back(JobEnded{event.job, JobState::kDone, 0});
     return;
   }
-  if (!event.space.has_value()) untold_clears_.ClearedAll();
+  if (!event.space.has_value()) {
+    untold_clears_.ClearedAll();
+    if (!all_told_) untold_pins_.ClearedAll();
+  }
   for (uint32_t s = 0; s < spaces_.size(); ++s) {
     if (event.space.has_value() && event.space->value != s) continue;
     Space& space = spaces_[SpaceId{s}];
     chunks_.Charge(1);
     spaces_.NewEpoch(SpaceId{s});
     space.cleared = true;
+    if (!all_told_) untold_pins_.Cleared(SpaceId{s});
     if (Pins::OfSpace pins = pins_.TakeAll(SpaceId{s}, space.tenant); !pins.empty())
-      cleared_pins_.push_back(std::move(pins));
+      cleared_pins_.emplace_back(SpaceId{s}, std::move(pins));
   }
   placement_.HiddenAtOnce();
   // Places that are made later hold nothing of the epochs before.

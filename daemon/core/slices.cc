@@ -46,8 +46,7 @@ void Core::EndWhatIsOver(uint64_t until, Effects* out) {
   }
   while (more() && pins_.Due(now_)) {
     chunks_.Charge(1);
-    if (const auto over = pins_.NextDue())
-      KeepNoLonger(pins_.Take(over->space, spaces_[over->space].tenant, over->name).kept);
+    if (const auto over = pins_.NextDue()) EndPin(over->space, over->name);
   }
   for (; more() && !given_up_.empty(); given_up_.pop_front()) {
     chunks_.Charge(1);
@@ -59,11 +58,13 @@ void Core::EndWhatIsOver(uint64_t until, Effects* out) {
     EndAllocation(allocations_.OfClosed());
   }
   while (more() && !cleared_pins_.empty()) {
-    Pins::OfSpace& pins = cleared_pins_.front();
+    auto& [space, pins] = cleared_pins_.front();
     chunks_.Charge(1);
     const Pins::OfSpace::node_type ended = pins.extract(pins.begin());
     pins_.Forget(ended.mapped());
     KeepNoLonger(ended.mapped().kept);
+    // Unless it was pinned anew since the clear.
+    if (pins_.Find(space, ended.key()) == nullptr) NotePinEnded(space, ended.key());
     if (pins.empty()) cleared_pins_.pop_front();
   }
   for (; more() && arrivals_.has_leftovers(); arrivals_.DropLeftover()) chunks_.Charge(1);

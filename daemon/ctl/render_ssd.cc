@@ -101,9 +101,11 @@ std::string ChunkTable(const node::v1::SsdReply& ssd, size_t columns) {
 }
 
 std::string Commits(const node::v1::SsdReply& ssd) {
-  return absl::StrCat("catalog: ", HumanCount(ssd.commits()), " commits, ",
-                      ssd.commits_failed() == 0 ? "none" : HumanCount(ssd.commits_failed()), " failed; ",
-                      ssd.catalog().empty() ? "nothing is wrong with it" : ssd.catalog());
+  return absl::StrCat(
+      "catalog: ", HumanCount(ssd.commits()), " commits, ",
+      ssd.commits_failed() == 0 ? "none" : HumanCount(ssd.commits_failed()), " failed; ",
+      ssd.catalog().empty() ? "nothing is wrong with it" : ssd.catalog(),
+      ssd.catalogs_set_aside() == 0 ? "" : absl::StrCat("; ", ssd.catalogs_set_aside(), " set aside since the start"));
 }
 
 std::string Recovery(const node::v1::SsdReply::Recovery& recovery) {

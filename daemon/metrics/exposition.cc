@@ -270,6 +270,8 @@ void AddSsd(const SsdFigures& ssd, Families* out) {
   out->Add(Counter("kvist_ssd_commits_total", "Batches of changes of the catalog: durable ones, and ones that failed.")
                .Add({{"result", "good"}}, ssd.commits)
                .Add({{"result", "failed"}}, ssd.commits_failed));
+  out->Count("kvist_ssd_catalogs_set_aside_total",
+             "Catalogs that could not be used: chunks were found by their records then.", ssd.catalogs_set_aside);
   out->Count("kvist_ssd_scrub_passes_total", "Times that all full segments were read again.", ssd.scrubbed.passes);
   out->Count("kvist_ssd_scrubbed_bytes_total", "Bytes that were read again to see whether they are still there.",
              ssd.scrubbed.read.value);

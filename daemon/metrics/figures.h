@@ -29,6 +29,7 @@ struct SsdFigures {
   std::vector<Bytes> moved;  // [device] of what was written: what was there already
   ssd::Store::Scrubbed scrubbed;
   uint64_t commits = 0, commits_failed = 0;
+  uint64_t catalogs_set_aside = 0;
 };
 
 // The store beyond the node.

@@ -123,6 +123,7 @@ struct SsdStatus {
   SsdTierStatus tier;
   std::vector<Device> devices;
   uint64_t commits = 0, commits_failed = 0;
+  uint64_t catalogs_set_aside = 0;
   std::string catalog;  // what is wrong with it
   Recovery recovery;
   Scrub scrub;

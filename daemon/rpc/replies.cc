@@ -205,6 +205,7 @@ node::v1::SsdReply ToReply(const SsdStatus& ssd) {
   reply.set_commits(ssd.commits);
   reply.set_commits_failed(ssd.commits_failed);
   reply.set_catalog(Text(ssd.catalog));
+  reply.set_catalogs_set_aside(ssd.catalogs_set_aside);
   Put(ssd.recovery, reply.mutable_recovery());
   Put(ssd.scrub, reply.mutable_scrub());
   reply.set_chunks_written(ssd.chunks_written);

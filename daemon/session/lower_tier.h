@@ -21,10 +21,10 @@ namespace kvist::session {
 // Threads: all calls come on the reactor's, and don't block; events are said on any.
 class LowerTier {
  public:
-  using Event =
-      std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
-                   core::SpaceFound, core::ChunksFound, core::PlacesWanted, core::PlacesLost, core::ClearKept,
-                   core::RemoteFound, core::RemoteForgot, core::RemoteCleared, core::RemoteReachable, core::Recoded>;
+  using Event = std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
+                             core::SpaceFound, core::ChunksFound, core::PinFound, core::PlacesWanted, core::PlacesLost,
+                             core::ClearKept, core::RemoteFound, core::RemoteForgot, core::RemoteCleared,
+                             core::RemoteReachable, core::Recoded>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
     const core::SpaceSpec* space;
@@ -63,6 +63,8 @@ class DiskTier : public LowerTier {
   // These chunks are not to be found again by a later daemon, though their places may be read until they are freed;
   // ClearKept when that is so, or can't be.
   virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
+  // A later daemon is told of these pins (PinFound), soon; of those that are over it isn't.
+  virtual void NotePins(const core::SpaceSpec& space, core::PinsNoted noted) = 0;
 };
 
 // A store beyond the node, which others may write to and read.

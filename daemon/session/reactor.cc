@@ -497,6 +497,15 @@ void Reactor::Carry(core::ChunksHidden& effect) {
   disk_->Hide(space, std::move(effect));
 }
 
+void Reactor::Carry(core::PinsNoted& effect) {
+  const core::SpaceSpec& space = core_.spec(effect.space);
+  disk_->NotePins(space, std::move(effect));
+}
+
+void Reactor::Carry(core::PinLost& effect) {
+  if (pin_lost_) pin_lost_(effect);
+}
+
 void Reactor::Carry(core::RemoteAsked& effect) {
   const core::SpaceSpec& space = core_.spec(effect.space);
   remote_->Ask(space, std::move(effect));

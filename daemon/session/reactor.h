@@ -75,6 +75,8 @@ class Reactor : public LowerTier::Ear {
 
   // Hears (on the reactor's thread) that chunks were dropped because they held other bytes than were stored. Before Start.
   void OnCorruption(std::function<void(const core::CorruptionFound&)> corruption) { corruption_ = std::move(corruption); }
+  // Hears (on the reactor's thread) that a pin of an earlier daemon keeps nothing any more. Before Start.
+  void OnPinLost(std::function<void(const core::PinLost&)> lost) { pin_lost_ = std::move(lost); }
 
   // Hears (on the reactor's thread) of all jobs that are listed, in their order, whenever one was asked for, has become durable, or has ended.
   // Before Start.
@@ -196,6 +198,8 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::SlotsCopyStarted& effect);
   void Carry(core::ReadStarted& effect);
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
+  void Carry(core::PinsNoted& effect);
+  void Carry(core::PinLost& effect);
   void Carry(core::SpaceCleared& effect);
   void Carry(core::ChunksHidden& effect);
   void Carry(core::Flushed& effect);
@@ -215,6 +219,7 @@ class Reactor : public LowerTier::Ear {
   RemoteTier* remote_ = nullptr;
   std::function<void(SessionId, absl::Status)> broken_;
   std::function<void(const core::CorruptionFound&)> corruption_;
+  std::function<void(const core::PinLost&)> pin_lost_;
   std::function<void(const core::ChunksChanged&)> chunks_changed_;
   std::function<void(std::vector<ListedJob>)> jobs_listed_;
   std::thread thread_;

@@ -138,7 +138,9 @@ absl::Status Store::State::OpenCatalog() {
     found.rows.segments.clear();
     found.rows.clears.clear();  // their records say it again
     found.rows.spaces.clear();
+    found.rows.pins.clear();  // nobody else knows of them
   }
+  for (PinRow& row : found.rows.pins) pins_[{row.space, row.name}] = std::move(row);
   for (const SpaceRow& row : found.rows.spaces) {
     spaces_.Know(row);
     untold_spaces_.push_back({row.number, row.digest, row.description});
@@ -154,6 +156,12 @@ absl::Status Store::State::OpenCatalog() {
   }
   commits_ = std::make_unique<Commits>(
       catalog_.get(), [this](std::function<void()> task) { keeper_->Post(std::move(task)); }, [this] { CatalogChanged(); });
+  pin_rows_ = std::make_unique<PinRows>([this](CatalogBatch batch, PinRows::Done then) {
+    commits_->Add(std::move(batch), Commits::Need::kMust, [this, then = std::move(then)](const absl::Status& status) {
+      then(status);
+      CheckCatalog();
+    });
+  });
   return absl::OkStatus();
 }
 
@@ -305,6 +313,7 @@ Store::Status Store::State::status() const {
   status.recovering = recovering_;
   status.commits = catalog.commits;
   status.commits_failed = catalog.failed;
+  status.catalogs_set_aside = catalog.set_aside;
   const absl::MutexLock lock(&mutex_);
   status.catalog = catalog_trouble_;
   return status;
@@ -340,6 +349,8 @@ void Store::Clear(std::optional<uint32_t> space, std::function<void(absl::Status
 void Store::Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done) {
   state_->Hide(space, std::move(chunks), std::move(done));
 }
+void Store::NotePins(std::vector<PinChange> changes) { state_->NotePins(std::move(changes)); }
+void Store::SettlePins(std::function<void(absl::Status)> done) { state_->SettlePins(std::move(done)); }
 Store::Status Store::status() const { return state_->status(); }
 
 }  // namespace kvist::ssd

@@ -19,6 +19,7 @@
 #include "storage/ssd/device.h"
 #include "storage/ssd/format.h"
 #include "storage/ssd/hands.h"
+#include "storage/ssd/pin_rows.h"
 #include "storage/ssd/record.h"
 #include "storage/ssd/verdict.h"
 
@@ -112,6 +113,9 @@ class StoreOwner {
   // cleared meanwhile: that may have been on its way here. false: no more, please
   // (Recovery is Cancelled, and no segment that was found is used again before the next start).
   virtual bool Found(std::vector<FoundSpace> spaces, std::vector<FoundChunk> chunks) = 0;
+  // Behind all chunks, once, when recovery goes well: pins as NotePins was told last of each, by this daemon or an earlier one. A catalog that is
+  // lost takes them along. `withheld`: some chunks are kept for a later start (Recovery). May wait, as Found.
+  virtual void FoundPins(std::vector<PinRow> pins, bool withheld) = 0;
   virtual void Recovered(const Recovery& recovery) = 0;
 
   // The segment of these records is to be used again. The owner frees what it can do without, and writes the rest again (Write, then
@@ -200,6 +204,12 @@ class Store {
   // `done`: as Clear's.
   void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
 
+  // The next start is told of these pins as they are now (FoundPins): rows that mean something to the owner, of spaces that have a number. Changes
+  // that follow each other faster than the catalog takes them are made one.
+  void NotePins(std::vector<PinChange> changes);
+  // `done`: when all that NotePins was given before is durable, or why some since the last one isn't; on a thread of the store's.
+  void SettlePins(std::function<void(absl::Status)> done);
+
   // For metrics and kvistctl ssd.
   struct DeviceRow {
     std::string directory;
@@ -231,7 +241,8 @@ class Store {
     Scrubbed scrubbed;
     bool recovering = false;
     uint64_t commits = 0, commits_failed = 0;
-    std::string catalog;  // what is wrong with it; empty: nothing
+    std::string catalog;              // what is wrong with it; empty: nothing
+    uint64_t catalogs_set_aside = 0;  // that couldn't be used, since the process began
   };
   Status status() const;
 

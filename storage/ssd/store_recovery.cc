@@ -268,6 +268,7 @@ void Store::State::BeginAnew() {
     batch.Put(ClearRow{space, sequence, record == clear_records_.end() ? Place{} : record->second.place});
   }
   for (const auto& [id, row] : std::exchange(rows_since_, {})) batch.Put(row);
+  for (const auto& [name, row] : pins_) batch.Put(row);
   Must(std::move(batch), [] {});
   BeginRebuild();
 }
@@ -352,6 +353,7 @@ void Store::State::EndRecovery(absl::Status status) {
   keeper_->Post([this, status = std::move(status)]() mutable {
     // What waited for room in a full catalog until then is told of that.
     if (closing_ && !status.ok()) status = absl::CancelledError("the store was closed");
+    if (status.ok() && !std::exchange(pins_told_, true)) return TellOfPins();
     recovery_.status = status;
     recovery_.rebuilt = rebuild_;
     recovery_.message = message_;
@@ -365,12 +367,23 @@ void Store::State::EndRecovery(absl::Status status) {
       recovering_ = false;
       touched_.clear();
       rows_since_.clear();
+      pins_.clear();
       handed_over_ = {};
       TellGivenUp();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }
     owner_->Recovered(recovery_);
     recovery_ended_.Notify();
+  });
+}
+
+// The keeper's. Before the devices hear that they may ask for segments: what is pinned is to be kept.
+void Store::State::TellOfPins() {
+  std::vector<PinRow> pins;
+  for (const auto& [name, row] : pins_) pins.push_back(row);
+  beside_->Post([this, pins = std::move(pins)]() mutable {
+    if (!pins.empty()) owner_->FoundPins(std::move(pins), recovery_.withheld > 0);
+    EndRecovery(absl::OkStatus());
   });
 }
 

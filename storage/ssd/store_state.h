@@ -64,6 +64,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Leave(const ChunkId& id, uint32_t units, std::vector<Place> places);
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
   void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
+  void NotePins(std::vector<PinChange> changes);
+  void SettlePins(std::function<void(absl::Status)> done);
   Status status() const;
 
  private:
@@ -180,6 +182,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void FenceFound(uint32_t segment);
   void GoOnRebuilding();
   void EndRecovery(absl::Status status);
+  void TellOfPins();
   void AskFor(const SegmentHeader& header);
   bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
   void Loaded(const LoadReport& report) override;  //
@@ -219,6 +222,9 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
 
   // The keeper's.
   std::unique_ptr<Commits> commits_;
+  std::unique_ptr<PinRows> pin_rows_;
+  std::map<std::pair<uint32_t, std::string>, PinRow> pins_;  // by space and name, as they are now; until it has recovered
+  bool pins_told_ = false;
   std::map<uint32_t, SegmentRow> segments_;
   uint64_t sequence_ = 0;
   uint64_t next_write_ = 0;

@@ -320,6 +320,25 @@ void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::functi
   });
 }
 
+void Store::State::NotePins(std::vector<PinChange> changes) {
+  keeper_->Post([this, changes = std::move(changes)]() mutable {
+    for (const PinChange& change : changes) {
+      if (!recovering_) break;
+      if (change.ended) {
+        pins_.erase({change.row.space, change.row.name});
+      } else {
+        pins_[{change.row.space, change.row.name}] = change.row;
+      }
+    }
+    Step("pins: note");
+    pin_rows_->Note(std::move(changes));
+  });
+}
+
+void Store::State::SettlePins(std::function<void(absl::Status)> done) {
+  keeper_->Post([this, done = std::move(done)] { pin_rows_->Settle(done); });
+}
+
 // Reading.
 
 absl::Status Store::State::CheckRead(const ChunkToRead& chunk) const {

@@ -1,4 +1,4 @@
-// Very many pins of a real kvistd: listed page by page, removed by number, and no engine waits for that.
+// Pins of a real kvistd: very many, listed page by page and removed by number while no engine waits for that; and those that outlive it.
 #include <catch2/catch.hpp>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/recovery.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::Ctl;
@@ -160,4 +162,71 @@ TEST_CASE("An operator looks a prompt up by its tokens, pins it for a while, and
   CHECK(Ctl(daemon, {"lookup", "--tokens", file})["spaces"][0]["chunks"] == 0);
   CHECK(CtlSays(daemon, {"lookup", "--tokens", file, "--model", "another"}).second.find("no space fits") !=
         std::string::npos);
+}
+
+TEST_CASE("What is pinned stays pinned through kill -9: for as long as was said, by whom, and until somebody ends it") {
+  TempDir dir;
+  DaemonProcess daemon(dir.path(), {"pool.bytes=4MiB", "ssd.enabled=true", "ssd.capacity=64MiB"});
+  constexpr uint32_t kChunks = 4;
+  const std::string file = dir.path() + "/tokens";
+  {
+    std::ofstream tokens(file);
+    for (const uint32_t token : FakeEngine::Tokens(3000, kChunks)) tokens << token << " ";
+  }
+  const auto add = [&](const std::string& owner, std::vector<std::string> more = {}) -> uint64_t {
+    more.insert(more.begin(), {"pins", "add", "--tokens", file, "--owner", owner});
+    return Ctl(daemon, more)["pins"][0]["id"];
+  };
+  const auto restart = [&] {
+    daemon.Kill();
+    daemon.Start();
+    REQUIRE(kvist::test::HasRecovered(daemon));
+    std::map<std::string, nlohmann::json> pins;
+    const nlohmann::json listed = Ctl(daemon, {"pins"})["pins"];
+    for (const auto& pin : listed) pins[pin["owner"]] = pin;
+    return pins;
+  };
+  {
+    FakeEngine engine(FakeEngine::On(daemon.socket(), "engine"));
+    REQUIRE(engine.status.ok());
+    const std::vector<kvist_key> keys = engine.Keys(3000, kChunks);
+    REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(30'000'000, nullptr).ok());
+    REQUIRE(engine.scheduler().Pin(keys) == kChunks);
+    REQUIRE(engine.scheduler().Pin(keys) == kChunks);
+  }
+  add("brief", {"--for", "1s"});
+  add("bob", {"--for", "10m"});
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  const uint64_t gone = add("gone");
+  Ctl(daemon, {"pins", "remove", std::to_string(gone)});
+  add("ann");
+  auto pins = restart();  // right behind the answer
+  REQUIRE(pins.size() == 3);
+  for (const auto& [owner, pin] : pins) CHECK(pin["chunks"] == kChunks);
+  REQUIRE(pins.contains("engine"));
+  CHECK(pins["engine"]["count"] == 2);
+  CHECK(pins.at("ann").value("seconds_left", 0.0) == 0);
+  CHECK(pins.at("bob")["seconds_left"] > 500);
+  CHECK(pins.at("bob")["seconds_left"] < 599);
+
+  FakeEngine engine(FakeEngine::On(daemon.socket(), "engine"));
+  REQUIRE(engine.status.ok());
+  const std::vector<kvist_key> keys = engine.Keys(3000, kChunks);
+  // It stays though the disk's room is written over again and again, and counts down as if nothing had happened.
+  REQUIRE(kvist::test::Eventually([&, prompt = 10u]() mutable {
+    for (const uint32_t end = prompt + 200; prompt < end; ++prompt) engine.StoreAll(engine.Keys(prompt * 1000, kChunks));
+    return Ctl(daemon, {"ssd"})["chunks_reclaimed"] > 1000;
+  }));
+  std::string wrong;
+  CHECK(engine.LoadAll(keys, &wrong) == kChunks);
+  CHECK(wrong == "");
+  REQUIRE(engine.scheduler().Unpin(keys).ok());
+  add("ann");  // behind what was unpinned
+  pins = restart();
+  REQUIRE(pins.contains("engine"));
+  CHECK(pins["engine"]["count"] == 1);
+  Ctl(daemon, {"clear", "--yes"});
+  CHECK(Ctl(daemon, {"pins"})["pins"].empty());
+  CHECK(restart().empty());
 }

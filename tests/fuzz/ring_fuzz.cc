@@ -402,6 +402,8 @@ class World {
   void Carry(core::WriteStarted&) { KVIST_CHECK(false); }
   void Carry(core::ReadStarted&) { KVIST_CHECK(false); }
   void Carry(core::PlacesFreed&) { KVIST_CHECK(false); }
+  void Carry(core::PinsNoted&) { KVIST_CHECK(false); }
+  void Carry(core::PinLost&) { KVIST_CHECK(false); }
   void Carry(core::SpaceCleared&) { KVIST_CHECK(false); }
   void Carry(core::RemoteAsked&) { KVIST_CHECK(false); }
   void Carry(core::RecodeStarted&) { KVIST_CHECK(false); }

@@ -36,7 +36,18 @@ void PrintTotals(const Totals& t) {
   std::printf("%" PRIu64 " freed, %" PRIu64 " left, %" PRIu64 " clears, %" PRIu64 " hidden, %" PRIu64
               " segments wanted back, %" PRIu64 " chunks written again, %" PRIu64 " given up\n",
               c.freed, c.left, c.cleared, c.hidden, c.wanted_back, c.written_again, c.given_up);
+  std::printf("pins: %" PRIu64 " notes durable, %" PRIu64 " found\n", c.pins_noted, c.pins_found);
   std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
+  // Of the fault matrix. All of it in seeds that kept every promise.
+  std::printf("row 7: %" PRIu64 " power cuts; durable chunks were looked for %" PRIu64
+              " times after these and other ends, 0 were missing\n",
+              c.power_cuts, c.looked_for);
+  std::printf("row 9: %" PRIu64 " reads, writes and syncs failed; %" PRIu64 " chunks given up, 0 served since\n", c.errors,
+              c.given_up);
+  std::printf("rows 11, 15: %" PRIu64
+              " torn, misdirected, dropped and flipped writes, flipped files, wrong and stale rows; of %" PRIu64
+              " reads %" PRIu64 " were refused, 0 gave wrong bytes\n",
+              c.lies, c.read + c.damaged_reads + c.failed_reads, c.damaged_reads);
 }
 
 std::string NameOf(StoreWorld::Plant plant) {

@@ -255,6 +255,50 @@ void StoreWorld::Hide(const Name& name) {
   store_->Free(IdOf(name), shape_.units(), std::move(node.mapped().places));
 }
 
+void StoreWorld::NotePin(uint32_t pin) {
+  PinHistory& history = pins_[pin];
+  const uint64_t version = history.over.size();
+  history.over.push_back(prng_.Percent(30));
+  Note(absl::StrCat("note pin ", pin, history.over.back() ? " over" : ""));
+  ssd::PinChange change{{.space = numbers_[0], .name = std::to_string(pin), .description = std::to_string(version)},
+                        history.over.back()};
+  store_->NotePins({std::move(change)});
+  pins_now_.insert(pin);
+  ++notes_running_;
+  store_->SettlePins([this, pin, version](const absl::Status& status) {
+    --notes_running_;
+    Note(absl::StrCat("noted ", absl::StatusCodeToString(status.code())), std::string(status.message()));
+    if (!status.ok()) return;
+    ++coverage_.pins_noted;
+    pins_[pin].durable = std::max(pins_[pin].durable, version);
+  });
+}
+
+void StoreWorld::FoundPins(std::vector<ssd::PinRow> pins, bool) {
+  verdict_.Expect(!recovered_ && pins_found_.empty(), kOneAnswer, "pins are told of twice, or too late");
+  for (const ssd::PinRow& row : pins)
+    pins_found_[static_cast<uint32_t>(std::stoul(row.name))] = std::stoull(row.description);
+}
+
+void StoreWorld::CheckPins(const ssd::Recovery& recovery) {
+  if (kind_ == Kind::kLying) return;  // rows are spoilt, and catalogs older than they say
+  coverage_.pins_found += pins_found_.size();
+  for (auto& [pin, history] : pins_) {
+    const auto it = pins_found_.find(pin);
+    if (pins_now_.contains(pin)) continue;
+    if (recovery.rebuilt) history.durable = 0;  // what the catalog alone knew may be lost
+    if (it != pins_found_.end()) {
+      const uint64_t version = it->second;
+      verdict_.Expect(version >= history.durable && version < history.over.size() && !history.over[version], kSurvives,
+                      absl::StrCat("pin ", pin, " is found in version ", version, ", and was noted in ", history.durable));
+      continue;
+    }
+    const auto may_be = std::find(history.over.begin() + static_cast<ptrdiff_t>(history.durable), history.over.end(), true);
+    verdict_.Expect(recovery.rebuilt || may_be != history.over.end(), kSurvives,
+                    absl::StrCat("pin ", pin, " was noted in version ", history.durable, " and isn't found"));
+  }
+}
+
 void StoreWorld::Writable(bool writable, const std::string& why) {
   Note(absl::StrCat("writable ", writable), why);
   writable_ = writable;
@@ -319,6 +363,7 @@ void StoreWorld::Recovered(const ssd::Recovery& recovery) {
                     absl::StrCat("recovery fails: ", recovery.status.message()));
     return;
   }
+  CheckPins(recovery);
   for (const auto& [name, history] : histories_) {
     if (!history.durable || MayBeLost(history.places)) continue;
     ++coverage_.looked_for;

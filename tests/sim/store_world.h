@@ -54,6 +54,7 @@ class StoreWorld final : private ssd::StoreOwner {
     uint64_t looked_for = 0;  // times a durable chunk had to be found
     uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0, given_up = 0;
     uint64_t errors = 0, lies = 0, no_space = 0;
+    uint64_t pins_noted = 0, pins_found = 0;
   };
 
   explicit StoreWorld(Options options);
@@ -94,6 +95,11 @@ class StoreWorld final : private ssd::StoreOwner {
   struct Known {
     std::vector<ssd::Place> places;
   };
+  // All that was ever noted of a pin: [version] whether it was over then; it didn't begin by being there.
+  struct PinHistory {
+    std::vector<bool> over = {true};
+    uint64_t durable = 0;  // this version or a later one must be found
+  };
 
   // store_world.cc: what happens.
   void Open();
@@ -115,6 +121,8 @@ class StoreWorld final : private ssd::StoreOwner {
   void LeaveOne(const Name& name);
   void Clear(std::optional<uint32_t> space);
   void Hide(const Name& name);
+  void NotePin(uint32_t pin);
+  void CheckPins(const ssd::Recovery& recovery);
   bool MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const;
   ssd::ChunkId IdOf(const Name& name) const;
   Name NameOf(const ssd::ChunkId& id) const;
@@ -132,6 +140,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void Read(Ticket ticket, absl::Status status) override;
   void Writable(bool writable, const std::string& why) override;
   bool Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) override;
+  void FoundPins(std::vector<ssd::PinRow> pins, bool withheld) override;
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
@@ -181,6 +190,10 @@ class StoreWorld final : private ssd::StoreOwner {
   uint32_t catalog_full_ = 0;          // for so many steps, about
 
   std::map<Name, History> histories_;  // over all lives
+  std::map<uint32_t, PinHistory> pins_;
+  uint32_t notes_running_ = 0;               // this life
+  std::map<uint32_t, uint64_t> pins_found_;  // in this life, and their versions
+  std::set<uint32_t> pins_now_;              // noted in this life: what is found of them is of before
 };
 
 }  // namespace kvist::sim

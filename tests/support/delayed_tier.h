@@ -26,6 +26,7 @@ class DelayedTier final : public session::DiskTier {
   void Free(core::PlacesFreed freed) override;
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) override;
+  void NotePins(const core::SpaceSpec&, core::PinsNoted) override {}
 
  private:
   void ReadOne(core::ReadStarted read, Slots slots);

@@ -382,7 +382,9 @@ KVIST_API kvist_status kvist_flush(kvist_client* client, int64_t deadline_us, ui
  * Pins keep a prompt's KV until it is unpinned, whatever else wants the room; hints say what goes first. Neither makes anything wrong. */
 
 /* Pins how far `keys` (the whole chain, at most 4,096) can be resumed now, as a lookup would find it; *chunks (may be NULL) gets how far
- * that is. The instance's name owns the pin, so it outlives the session; it ends with its last kvist_unpin, a clear, or the daemon.
+ * that is. The instance's name owns the pin, so it outlives the session, and with an SSD tier the daemon, on what of it is found again:
+ * what was asked some moments before it was killed may not be. It ends with its last kvist_unpin, a clear, `kvistctl pins remove`, or, where there
+ * is no SSD tier, with the daemon. While a daemon that was started again finds what is on its disk, a pin or unpin takes the place of what it knew.
  * Pinning again counts, and pins what is there then. Errors: RESOURCE_EXHAUSTED  the tenant's pins keep their share already;
  * DEADLINE_EXCEEDED  it may be pinned all the same. */
 KVIST_API kvist_status kvist_pin(kvist_client* client, const kvist_key* keys, size_t count, int64_t deadline_us,

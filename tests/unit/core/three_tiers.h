@@ -1,8 +1,10 @@
 #ifndef KVIST_TESTS_UNIT_CORE_THREE_TIERS_H_
 #define KVIST_TESTS_UNIT_CORE_THREE_TIERS_H_
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -28,7 +30,7 @@ inline CoreFixture::Options ThreeTiersOptions() {
 class ThreeTiers {
  public:
   explicit ThreeTiers(const CoreFixture::Options& options = ThreeTiersOptions())
-      : f(options), worker(f.Worker("engine", SpaceNamed("model", {KiB(4)}))) {
+      : f(options), worker(f.Worker("engine", space)) {
     Do(DiskWritable{true});
     Do(DiskTold{});
     Do(RemoteReachable{true});
@@ -95,14 +97,46 @@ class ThreeTiers {
     Do(wanted);
     while (!reads.empty()) EndReads();
   }
+  // The daemon is killed and comes back over a new pool: it is told of the disk's rows and of the pins that were noted, each of which lasts as
+  // long as it should. `early`: what happens before it is told of the pins.
+  void Restart(
+      const CoreFixture::Options& options, const std::function<void()>& early = [] {}, bool rows_left = false) {
+    f.Restart(options);
+    reads.clear();
+    writes.clear();
+    Do(Tick{f.now});
+    worker = f.Worker("engine", space);
+    Do(SpaceFound{space});
+    std::vector<ChunksFound::Found> found;
+    for (const ChunkKey& key : rows) found.push_back(catalog.at(key));
+    std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.position < b.position; });
+    Do(ChunksFound{SpaceId{0}, std::move(found)});
+    const auto before = noted;  // the disk was asked before anything happened
+    const auto lasted = ends;
+    early();
+    for (const auto& [name, note] : before) {
+      PinNote of = note;
+      of.lasts = lasted.at(name) - f.now;
+      Do(PinFound{SpaceId{0}, std::move(of), rows_left});
+    }
+    Do(DiskTold{});
+    Do(DiskWritable{true});
+    Do(RemoteReachable{true});
+    Rest();
+  }
   // What a lookup finds here, without the store's word.
   uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
 
+  const SpaceSpec space = SpaceNamed("model", {KiB(4)});
   CoreFixture f;
   SessionId worker;
-  std::set<ChunkKey> rows, store;        // of the disk; of the store
-  std::map<ChunkKey, DiskPlace> places;  // of what was written there last
-  std::set<ChunkKey> left;               // of the rows: those of which the core doesn't know any more
+  std::set<ChunkKey> rows, store;                  // of the disk; of the store
+  std::map<ChunkKey, DiskPlace> places;            // of what was written there last
+  std::set<ChunkKey> left;                         // of the rows: those of which the core doesn't know any more
+  std::map<ChunkKey, ChunksFound::Found> catalog;  // what the rows say, and said
+  std::map<PinName, PinNote> noted;                // the pins that a restart finds
+  std::map<PinName, absl::Time> ends;              // when
+  std::vector<PinLost> pins_lost;
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
   absl::Status keeps;              // whether the disk makes clears durable
@@ -122,6 +156,7 @@ class ThreeTiers {
     if (write.to == Tier::kSsd) {
       finished.places.push_back({1, ++units_});
       places[write.key] = finished.places[0];
+      catalog[write.key] = {write.group, write.key, write.parent, write.position, finished.places, write.hint};
     }
     if (hold_writes) {
       writes.push_back(finished);
@@ -137,6 +172,17 @@ class ThreeTiers {
     for (const ChunkKey& key : std::exchange(left, {})) rows.erase(key);
     Do(ClearKept{hidden.job, Tier::kSsd, keeps});
   }
+  void Carry(PinsNoted& of) {
+    for (PinNote& note : of.notes) {
+      ends[note.pin] = f.now + note.lasts;
+      if (note.count == 0) {
+        noted.erase(note.pin);
+      } else {
+        noted[note.pin] = std::move(note);
+      }
+    }
+  }
+  void Carry(PinLost& lost) { pins_lost.push_back(std::move(lost)); }
   void Carry(PlacesFreed& freed) {
     for (const PlacesFreed::Chunk& chunk : freed.chunks) {
       if (chunk.row_stays) left.insert(chunk.key);

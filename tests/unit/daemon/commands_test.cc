@@ -157,6 +157,7 @@ TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever th
   ssd.devices[1].syncs = 12'345'678'901;
   ssd.devices[1].verdicts = {{"damaged_header", 12345}, {"misdirected", 12345}, {"no_record", 12345}, {"foreign", 12345}};
   ssd.commits_failed = 3;
+  ssd.catalogs_set_aside = 2;
   ssd.catalog = "the catalog's directory is gone";
   ssd.recovery = {};
   served.node.SetSsd(ssd);
@@ -168,6 +169,7 @@ TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever th
   for (std::string line; std::getline(lines, line);) CHECK(Width(line) <= 80);
   CHECK_THAT(out.str(), StartsWith("SSD tier: read-only, ") && Contains("\nwarning: it takes no writes: /mnt/a: "));
   CHECK_THAT(out.str(), Contains("\ndevice 1 takes no writes: /mnt/a: making"));
+  CHECK_THAT(out.str(), Contains("2 set aside"));
   CHECK_THAT(out.str(), Contains("AMPLIFIED") && Contains("FENCED") && Contains("READS FAILED"));
   CHECK_THAT(out.str(), Contains("12,345 damaged_header, 12,345"));
   CHECK_THAT(out.str(), Contains("98,765 commits, 3 failed; the catalog's directory is gone\n"));

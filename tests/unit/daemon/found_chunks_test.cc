@@ -71,6 +71,7 @@ class Writer final : public ssd::StoreOwner {
     changed_.wait(lock, [&] { return written_ >= n; });
   }
 
+  void FoundPins(std::vector<ssd::PinRow>, bool) override {}
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place>) override {
     KVIST_CHECK(status.ok());
     const std::lock_guard lock(mutex_);

@@ -86,6 +86,7 @@ TEST_CASE("Expose shows each device of the tier on disk by its number, and the s
   second.verdicts[static_cast<size_t>(ssd::Verdict::kTorn)] = 6;
   second.waiting = 7;
   figures.ssd.commits_failed = 8;
+  figures.ssd.catalogs_set_aside = 2;
   figures.ssd.scrubbed = {.passes = 12, .records = 13, .read = MiB(14), .damaged = 15, .unreadable = 16, .last = {}};
   figures.core.chunks_found = 9;
   figures.core.loads_waited = 10;
@@ -109,6 +110,7 @@ TEST_CASE("Expose shows each device of the tier on disk by its number, and the s
                            "kvist_ssd_verdicts_total{device=\"0\",verdict=\"good\"} 0",
                            "kvist_ssd_waiting_records{device=\"1\"} 7",
                            "kvist_ssd_commits_total{result=\"failed\"} 8",
+                           "kvist_ssd_catalogs_set_aside_total 2",
                            "kvist_ssd_scrub_passes_total 12",
                            "kvist_ssd_scrubbed_bytes_total 14680064",
                            "kvist_ssd_scrubbed_records_total{result=\"read\"} 13",

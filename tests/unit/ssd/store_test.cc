@@ -50,6 +50,39 @@ void CheckAll(StoreWorld* world) {
   }
 }
 
+PinChange Pinned(const std::string& name, const std::string& words) {
+  return {{.space = 0, .name = name, .description = words}};
+}
+PinChange Over(const std::string& name) { return {{.space = 0, .name = name, .description = {}}, /*ended=*/true}; }
+
+void NotePinsNow(StoreWorld* world, std::vector<PinChange> changes) {
+  world->store->NotePins(std::move(changes));
+  absl::Notification durable;
+  absl::Status kept;
+  world->store->SettlePins([&](absl::Status status) {
+    kept = std::move(status);
+    durable.Notify();
+  });
+  durable.WaitForNotification();
+  REQUIRE(kept == absl::OkStatus());
+}
+
+TEST_CASE("Store tells of pins as they were noted last, behind all chunks") {
+  const kvist::test::TempDir dir;
+  for (int life = 0; life < 3; ++life) {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    std::vector<PinRow> expected;
+    if (life > 0) expected = {Pinned("a", absl::StrCat(life - 1)).row, Pinned("c", "").row};
+    CHECK(world.Pins() == expected);
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    NotePinsNow(&world, {Pinned("a", "x"), Pinned("b", "x"), Pinned("c", ""), Pinned("d", "x")});
+    NotePinsNow(&world, {Over("d")});
+    NotePinsNow(&world, {Pinned("a", absl::StrCat(life)), Over("b")});
+  }
+}
+
 TEST_CASE("Store has what it called durable, at once and after a restart") {
   const kvist::test::TempDir dir;
   {
@@ -404,6 +437,7 @@ TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its reco
     world.StartNow();
     world.store->OpenSpace(SpaceNamed(0), "a space");
     for (uint64_t n = 0; n < 60; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    NotePinsNow(&world, {Pinned("old", "x"), Pinned("changed", "x"), Pinned("ended", "x")});
   }
   absl::Notification written;
   TroubledCatalog::Trouble trouble;
@@ -414,6 +448,9 @@ TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its reco
     trouble.before = [&] { written.WaitForNotification(); };
   }
   CAPTURE(trouble.load, trouble.status.ToString());
+  // Nobody knows any more what was noted before when that can't be read at all.
+  std::vector<PinRow> pins{Pinned("changed", "y").row, Pinned("new", "z").row};
+  if (trouble.load == 2) pins.push_back(Pinned("old", "x").row);
   {
     StoreWorld world;
     world.Open(WithTrouble(options, trouble));
@@ -424,10 +461,12 @@ TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its reco
     CHECK(world.WriteNow(0, 1002) == absl::OkStatus());
     CHECK(world.WriteNow(0, 1002, 1) == absl::OkStatus());
     world.FreeNow(0, 1001);
+    NotePinsNow(&world, {Pinned("changed", "y"), Over("ended"), Pinned("new", "z")});
     written.Notify();
     const Recovery& recovery = world.AwaitRecovered();
     CHECK(recovery.status == absl::OkStatus());
     CHECK(recovery.rebuilt);
+    if (trouble.load == 2) CHECK(world.Pins() == pins);  // else it may have recovered before they were noted
     CHECK(absl::StrContains(recovery.message, trouble.status.message()));
     CHECK_FALSE(world.store->status().recovering);
     CHECK(world.count() == 62);
@@ -440,6 +479,7 @@ TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its reco
     CHECK_FALSE(recovery.rebuilt);
     CHECK(recovery.chunks == 62);
     CHECK(recovery.skipped == 0);
+    CHECK(world.Pins() == pins);
     const auto found = world.All();
     CHECK(found.contains({0, 1000}));
     CHECK_FALSE(found.contains({0, 1001}));

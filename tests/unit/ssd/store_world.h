@@ -184,6 +184,10 @@ class StoreWorld final : public StoreOwner {
     while (!result.has_value()) Wait();
     return *result;
   }
+  std::vector<PinRow> Pins() {
+    const absl::MutexLock lock(&mutex);
+    return pins;
+  }
   const Recovery& StartNow() {
     store->Start();
     return AwaitRecovered();
@@ -264,6 +268,11 @@ class StoreWorld final : public StoreOwner {
     }
     return true;
   }
+  void FoundPins(std::vector<PinRow> found, bool) override {
+    const absl::MutexLock lock(&mutex);
+    KVIST_CHECK(!recovery.has_value() && pins.empty());
+    pins = std::move(found);
+  }
   void Recovered(const Recovery& r) override {
     const absl::MutexLock lock(&mutex);
     KVIST_CHECK(!recovery.has_value());
@@ -332,6 +341,7 @@ class StoreWorld final : public StoreOwner {
   uint64_t wanted_back = 0;
   std::set<std::pair<uint32_t, uint64_t>> damaged;
   std::optional<Recovery> recovery;
+  std::vector<PinRow> pins ABSL_GUARDED_BY(mutex);  // that were found
   std::optional<bool> can_write;
   std::string why_not;
   std::unique_ptr<Store> store;  // last: its threads call this
