@@ -101,11 +101,10 @@ std::string ChunkTable(const node::v1::SsdReply& ssd, size_t columns) {
 }
 
 std::string Commits(const node::v1::SsdReply& ssd) {
-  return absl::StrCat(
-      "catalog: ", HumanCount(ssd.commits()), " commits, ",
-      ssd.commits_failed() == 0 ? "none" : HumanCount(ssd.commits_failed()), " failed; ",
-      ssd.catalog().empty() ? "nothing is wrong with it" : ssd.catalog(),
-      ssd.catalogs_set_aside() == 0 ? "" : absl::StrCat("; ", ssd.catalogs_set_aside(), " set aside since the start"));
+  return absl::StrCat("catalog: ", HumanCount(ssd.commits()), " commits, ",
+                      ssd.commits_failed() == 0 ? "none" : HumanCount(ssd.commits_failed()), " failed; ",
+                      ssd.catalogs_set_aside() == 0 ? "" : absl::StrCat(ssd.catalogs_set_aside(), " set aside; "),
+                      ssd.catalog().empty() ? "nothing is wrong with it" : ssd.catalog());
 }
 
 std::string Recovery(const node::v1::SsdReply::Recovery& recovery) {
