@@ -168,7 +168,7 @@ TEST_CASE("Row 26: calls to a stopped kvistd end at their deadlines, and what wa
   kvist_result result = engine.worker(0).Wait(load, 1'000'000);
   CHECK(result.status == KVIST_DEADLINE_EXCEEDED);
   CHECK(result.pages_released == 0);  // kvistd may copy yet when it goes on
-  CHECK(Clock::now() - begin < std::chrono::seconds(3));
+  CHECK(Clock::now() - begin < std::chrono::seconds(15));
   daemon.Signal(SIGCONT);
   while (result.pages_released == 0) {
     result = engine.worker(0).Wait(load, 1'000'000);

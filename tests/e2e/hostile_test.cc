@@ -147,7 +147,7 @@ Held Hold(RawClient* client) {
   for (uint32_t c = 0; c < kChunks; ++c) client->memory.arena()[kKeysAt + c * sizeof(kvist_key)] = std::byte(c + 1);
   ask(Right(shm::Opcode::kStore, cell++, {}));
   shm::Entry lookup = Right(shm::Opcode::kLookup, cell++, {});
-  lookup.lease_nanos = 60'000'000'000;
+  lookup.lease_nanos = 3'600'000'000'000;
   Held held;
   held.lease = ask(lookup);
   REQUIRE(held.lease != 0);
@@ -161,7 +161,7 @@ Held Hold(RawClient* client) {
 TEST_CASE("Row 30: lengths and counts of every size in ring entries get a typed error in their cell") {
   TempDir dir;
   std::vector<std::string> settings = kProvoked;
-  settings.push_back("lease.max=60s");
+  settings.push_back("lease.max=1h");
   DaemonProcess daemon(dir.path(), settings);
   Bystander bystander(daemon);
   RawClient client(daemon);

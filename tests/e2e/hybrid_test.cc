@@ -68,6 +68,7 @@ class HybridEngine {
     options.role = KVIST_WORKER;
     options.memory = &memory;
     options.connect_timeout_us = connect_timeout_us;
+    options.deadline_us = 10'000'000;
     kvist_space space{};
     options.space = &space;
     space.struct_size = sizeof space;

@@ -135,7 +135,7 @@ TEST_CASE("Where chunks are is asked in two halves, too, and is no use of them")
   std::vector<uint8_t> tiers;
   REQUIRE(engine.scheduler().Where(engine.Keys(1, 10), &tiers).ok());
   CHECK(tiers == std::vector<uint8_t>{1, 1, 1, 1, 1, 1, 1, 1, 0, 0});
-  REQUIRE(engine.scheduler().Flush(kSoonUs).ok());
+  REQUIRE(engine.scheduler().Flush(30'000'000).ok());
   REQUIRE(engine.worker(0).Where(keys, &tiers).ok());  // of any session
   CHECK(tiers == std::vector<uint8_t>(8, KVIST_IN_DRAM | KVIST_ON_SSD));
 

@@ -52,7 +52,7 @@ std::pair<int, std::string> Kvistd(std::vector<std::string> arguments) {
 
 // kvistctl reload of a configuration that is refused: what it says.
 std::string RefusedReload(const DaemonProcess& daemon) {
-  const auto [status, said] = CtlSays(daemon, {"reload"});
+  const auto [status, said] = CtlSays(daemon, {"--timeout", "30s", "reload"});
   CHECK(status == 1);
   return said;
 }
@@ -395,6 +395,7 @@ TEST_CASE("A service manager hears of readiness, reloads and the end, and of lif
   const pid_t reactor = StopReactor(daemon);
   if (reactor != 0) {
     // What it did before it stood may be told once; then nothing, in the time of ten pings.
+    while (manager.Receive(0) == "WATCHDOG=1") {}
     int pings = 0;
     while (manager.Receive(1000) == "WATCHDOG=1") REQUIRE(++pings <= 10);
     CHECK(manager.Receive(1000) == "");

@@ -109,7 +109,9 @@ TEST_CASE("The README's engine loads what there is and computes at least the las
 TEST_CASE("The README's engine computes all without a kvistd, and with one that hangs, whose pages it gets back") {
   TempDir dir;
   DaemonProcess daemon(dir.path(), {"pool.bytes=64MiB"});
-  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  FakeEngine::Options options = FakeEngine::On(daemon.socket());
+  options.deadline_us = 1'000'000;  // less than it waits
+  FakeEngine engine(options);
   REQUIRE(engine.status.message == "");
   const Started started(engine);
   REQUIRE(started.well);

@@ -297,8 +297,8 @@ TEST_CASE(
     }
     return found;
   };
-  CHECK(CtlSays(*node.daemon, {"clear", "--tokens", tokens, "--yes", "--timeout", "1s"}).first != 0);
-  REQUIRE(Eventually([&] { return job()["trouble"] != ""; }));
+  CHECK(CtlSays(*node.daemon, {"clear", "--tokens", tokens, "--yes", "--timeout", "3s"}).first != 0);
+  REQUIRE(Eventually([&] { return job().is_object() && job()["trouble"] != ""; }));
   CHECK(job()["state"] == "running");
   CHECK(HitsOf(*engine, RemotePrompt(*engine, 0)) == 0);
   // Others don't wait behind it.

@@ -30,6 +30,7 @@
 #include "tests/support/ctl.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/killed.h"
 #include "tests/support/temp_dir.h"
 
 using kvist::test::AtRest;
@@ -261,16 +262,11 @@ TEST_CASE("Row 41: what kvistd holds when nobody is there doesn't grow") {
     const bool rests = Eventually([&] {
       Ctl(daemon, {"clear", "--yes"});
       status = StatusOf(daemon);
-      return status["sessions"] == 0 && AtRest(status);
+      return status["sessions"] == 0 && AtRest(status) && status["pool"]["used_bytes"] == 0;
     });
     CHECK(rests);
     REQUIRE(!daemon.Ended().has_value());
-    // kvistctl's own connection may be closing yet.
-    size_t fds = daemon.OpenFds();
-    for (int i = 0; i < 20; ++i) {
-      std::this_thread::yield();
-      fds = std::min(fds, daemon.OpenFds());
-    }
+    const size_t fds = kvist::test::FdsAtRest(daemon);  // kvistctl's own connection may be closing yet
     samples.push_back({std::chrono::duration<double>(Clock::now() - begin).count(),
                        static_cast<double>(daemon.ResidentBytes()), static_cast<double>(fds),
                        status["pool"]["used_bytes"].get<double>()});

@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -121,13 +122,18 @@ TEST_CASE("Any number of large hints leaves room for who wants an answer") {
   const auto keys = engine.Keys(1, 4);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
   const std::vector<kvist_key> many(4096);
+  std::vector<double> took;
   for (int round = 0; round < 20; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));                                // kvistd sleeps by then
     for (int hint = 0; hint < 40; ++hint) CHECK(engine.scheduler().SessionEnded(many).ok());  // together more than the arena
-    const kvist::Hit hit = engine.scheduler().Lookup(keys, 0, 900'000);
+    const auto begin = std::chrono::steady_clock::now();
+    const kvist::Hit hit = engine.scheduler().Lookup(keys, 0, 10'000'000);
+    took.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     CHECK(hit.status == KVIST_OK);
     CHECK(hit.chunks == 4);
   }
+  std::nth_element(took.begin(), took.begin() + 10, took.end());
+  CHECK(took[10] < 0.4);  // a wake-up that is lost is made up for after half a second
 }
 
 TEST_CASE("A chunk of several ranks is a hit only when all have stored it") {
@@ -208,7 +214,7 @@ TEST_CASE("Wrong calls get a typed error that says what to do, and nothing is di
   REQUIRE(engine.status.ok());
   const auto keys = engine.Keys(1, 4);
   REQUIRE(engine.StoreAll(keys).status == KVIST_OK);
-  kvist::Hit hit = engine.scheduler().Lookup(keys, 1'000'000);
+  kvist::Hit hit = engine.scheduler().Lookup(keys, 60'000'000);
   REQUIRE(hit.chunks == 4);
   std::vector<uint32_t> pages = engine.Pages(0, 4);
   const auto failed = [&](kvist_op op) { return engine.worker(0).Wait(op, 5'000'000); };

@@ -161,9 +161,9 @@ TEST_CASE("Row 6: kill -9 at random moments of stores, loads and clears, again a
           while (!stop && engine.status.ok()) {
             const std::vector<kvist_key> keys = Prompt(engine, static_cast<uint32_t>(mine() % 120));
             std::string one;
-            const uint32_t hit = engine.LoadAll(keys, &one, 1'000'000);
+            const uint32_t hit = engine.LoadAll(keys, &one);
             wrong_here += !one.empty();
-            if (hit < keys.size()) engine.StoreAll(keys, hit, 1'000'000);
+            if (hit < keys.size()) engine.StoreAll(keys, hit);
           }
         });
       }

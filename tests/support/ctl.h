@@ -1,6 +1,7 @@
 #ifndef KVIST_TESTS_SUPPORT_CTL_H_
 #define KVIST_TESTS_SUPPORT_CTL_H_
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <functional>
@@ -24,9 +25,11 @@ inline std::pair<int, std::string> CtlSays(const DaemonProcess& daemon, const st
   return {status, said};
 }
 
-// What kvistctl answers to these arguments, as JSON; requires that it succeeds.
+// What kvistctl answers to these arguments, as JSON; requires that it succeeds, however long a busy machine takes.
 inline nlohmann::json Ctl(const DaemonProcess& daemon, const std::vector<std::string>& arguments) {
   std::vector<std::string> argv{BinDir() + "/kvistctl", "--socket", daemon.admin_socket(), "-o", "json"};
+  if (std::find(arguments.begin(), arguments.end(), "--timeout") == arguments.end())
+    argv.insert(argv.end(), {"--timeout", "60s"});
   argv.insert(argv.end(), arguments.begin(), arguments.end());
   std::string out;
   const int status = RunProgram(argv, &out);

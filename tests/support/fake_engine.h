@@ -38,8 +38,8 @@ class FakeEngine {
     bool by_layer = false;      // its loads are waited for layer by layer
     bool ask_again = false;     // goes on asking a kvistd that refuses it
     int64_t connect_timeout_us = 5'000'000;
-    // Of loads and stores; 0: the connector's default, which a busy machine may miss when they are large
-    int64_t deadline_us = 0;
+    // Of every call that names none. The connector's default, 1 s, a busy machine may miss.
+    int64_t deadline_us = 10'000'000;
   };
   static constexpr uint32_t kPageTokens = 16;
   static constexpr uint32_t kChunkTokens = 64;

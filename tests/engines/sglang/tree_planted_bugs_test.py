@@ -20,7 +20,7 @@ def opened(daemon):
     engines = []
 
     def open_one(**settings):
-        engines.append(TreeEngine(daemon.socket, lookup_timeout_s=0.3, **settings))
+        engines.append(TreeEngine(daemon.socket, **{"lookup_timeout_s": 5.0} | settings))
         return engines[-1]
 
     yield open_one
@@ -115,7 +115,7 @@ def test_pages_of_an_aborted_load_that_are_given_back_at_once(daemon, opened, mo
 
 def test_pages_that_are_evicted_while_a_store_reads_them(daemon, opened, monkeypatch):
     tokens = tokens_of(5, 64)
-    engine = opened()
+    engine = opened(lookup_timeout_s=0.3)
     offer = Stores.offer
 
     def unlocked(self, *args):

@@ -36,7 +36,9 @@ def start(model):
     engines: list[Engine] = []
 
     def begin(daemon: Daemon, shape: settings.Shape = settings.Shape(), *, instance: str | None = None, **extra) -> Engine:
-        transfer = settings.transfer_config(daemon.socket, shape.chunk, **extra)
+        # On a busy machine kvistd may have no processor for as long as a lookup may take by default: that is a miss then.
+        patient = {"lookup_timeout_s": 2.0}
+        transfer = settings.transfer_config(daemon.socket, shape.chunk, **patient | extra)
         engines.append(Engine(model, shape, transfer, instance or f"engine{next(_numbers)}"))
         return engines[-1]
 

@@ -85,9 +85,15 @@ class World:
         return all(believed[block] == ({truth[block]} if block in truth else set()) for block in mine)
 
     def settle(self) -> None:
-        """Until the router believes what is so."""
+        """Until all is stored, and the router believes what is so."""
         self.engine.settle()
+        stored(self.engine, self.router)
         self.router.until(self.is_true, self.engine.step)
+
+
+def stored(engine: Engine, router: Router) -> None:
+    """Until no store of the engine is under way."""
+    router.until(lambda: not any(worker.connector._worker._stores for worker in engine.workers), engine.step)
 
 
 @pytest.fixture
@@ -136,6 +142,7 @@ def test_what_others_stored_is_told_when_it_is_found(world, start):
     other = start(world.daemon, Shape(blocks=64, chunk=CHUNK, block=BLOCK))
     other.prefill(prompt(7, 160))
     other.settle()
+    stored(other, world.router)
     request = world.prefill(prompt(7, 160))
     world.settle()
     assert world.engine.loaded_tokens() == 160
@@ -176,7 +183,8 @@ def test_a_kvistd_that_is_away_has_nothing(world):
     assert len(world.truth()) >= 8
 
 
-def test_a_kvistd_that_stands_delays_nothing_and_loses_nothing(world):
+def test_a_kvistd_that_stands_delays_nothing_and_loses_nothing(start, daemon, endpoint, router):
+    world = World(start, daemon, endpoint, router, lookup_timeout_s=0.25)
     world.prefill(prompt(1, 160))
     world.settle()
     world.daemon.pause()

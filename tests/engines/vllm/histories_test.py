@@ -70,7 +70,7 @@ def no_turn_is_missed(monkeypatch):
 def test_history(kind, seed, daemon, ledger, start):
     shape, faults, *extra = KINDS[kind]
     print(f"KVIST_SEED={seed} kind: {kind}")
-    engine = start(daemon, shape, **{"load_timeout_s": 1.0, **dict(*extra)})
+    engine = start(daemon, shape, **{"lookup_timeout_s": 0.25, "load_timeout_s": 1.0, **dict(*extra)})
     history = History(seed, [engine], ledger, daemon, faults)
     try:
         history.play(250)

@@ -99,4 +99,4 @@ class Llm:
 
 
 def transfer(socket: str) -> dict:
-    return settings.transfer_config(socket, CHUNK)
+    return settings.transfer_config(socket, CHUNK, lookup_timeout_s=2.0)

@@ -119,16 +119,20 @@ TEST_CASE("Memory of several engines is mapped, and that of one that has ended i
 
 TEST_CASE("The mapper ends in the middle of a large memory") {
   constexpr size_t kPages = 16384;
-  const Region region(kPages * kPage);
-  region.Write(0, kPages);
-  {
-    RegionMapper mapper;
-    mapper.Add(region.memory);
-    REQUIRE(Eventually([&] { return Mapped(region.data(), 1) == std::vector<bool>{true}; }));
+  bool in_the_middle = false;
+  for (int i = 0; i < 20 && !in_the_middle; ++i) {  // it may have been at its end before this thread had a processor again
+    const Region region(kPages * kPage);
+    region.Write(0, kPages);
+    {
+      RegionMapper mapper;
+      mapper.Add(region.memory);
+      REQUIRE(Eventually([&] { return Mapped(region.data(), 1) == std::vector<bool>{true}; }));
+    }
+    const std::vector<bool> mapped = Mapped(region.data(), kPages);
+    in_the_middle = std::count(mapped.begin(), mapped.end(), false) > 0;
+    CHECK(region.memory.use_count() == 1);
   }
-  const std::vector<bool> mapped = Mapped(region.data(), kPages);
-  CHECK(std::count(mapped.begin(), mapped.end(), false) > 0);
-  CHECK(region.memory.use_count() == 1);
+  CHECK(in_the_middle);
 }
 
 }  // namespace

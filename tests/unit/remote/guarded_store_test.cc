@@ -97,7 +97,7 @@ TEST_CASE("GuardedStore refuses wrong names, no operations and what is too late"
 
 TEST_CASE("GuardedStore leaves a store alone that fails, probes it, and takes it back") {
   GuardOptions options;
-  options.breaker = {2, absl::Seconds(1), absl::Seconds(1)};  // longer than this thread is away between two lines
+  options.breaker = {2, absl::Seconds(3), absl::Seconds(3)};  // longer than this thread is away between two lines
   Guarded guarded(options);
   const auto open = [&] { return guarded.guard->figures().breaker != Breaker::State::kClosed; };
   const auto fail = [&](const absl::Status& status, absl::Duration time = absl::Seconds(10)) {
@@ -138,8 +138,8 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
   Answer<Outcome> first;
   Answer<Outcome> waits;
   Answer<Outcome> late;
-  CHECK(guarded.Submit(first, 200'000).ok());  // leaves a debt of 100,000: 1 s
   const absl::Time start = MonotonicNow();
+  CHECK(guarded.Submit(first, 400'000).ok());  // leaves a debt of 300,000: 3 s
   CHECK(guarded.Submit(waits, 1000).ok());
   CHECK(guarded.Submit(late, 1000, absl::Milliseconds(200)).ok());
   CHECK(guarded.held->held() == 1);
@@ -151,7 +151,7 @@ TEST_CASE("GuardedStore has a batch wait for the rate, in its turn, until its de
   const absl::Time until = In(absl::Seconds(10));
   while (guarded.held->held() < 3 && MonotonicNow() < until) absl::SleepFor(absl::Milliseconds(1));
   CHECK(guarded.held->held() == 3);
-  CHECK(MonotonicNow() - start >= absl::Milliseconds(900));
+  CHECK(MonotonicNow() - start >= absl::Milliseconds(2900));
   CHECK(!waits.there());
   Answer<Outcome> never;
   CHECK(guarded.Submit(never, 1'000'000).ok());
@@ -180,7 +180,7 @@ TEST_CASE("GuardedStore gives no batch longer than its time, and hands on what t
   options.time_max = absl::Seconds(5);
   options.rate = {Bytes{4000}, Bytes{1000}};
   Guarded guarded(options);
-  REQUIRE(guarded.Submit({}, 2000, absl::Hours(1)).ok());  // leaves a debt: 0.25 s
+  REQUIRE(guarded.Submit({}, 12'000, absl::Hours(1)).ok());  // leaves a debt: 2.75 s
   CHECK(guarded.held->deadline() <= In(absl::Seconds(5)));
   guarded.held->refuse = true;
   Answer<Outcome> waits;
