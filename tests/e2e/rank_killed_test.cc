@@ -226,6 +226,7 @@ TEST_CASE("Rows 1 and 2: one rank of an engine killed leaves the other and the s
     ranks[victim]->Ask({.store = beyond, .leased = before, .lease = hit.lease.id()});
     CHECK(ranks[victim]->Loads());
     const kvist::Hit whole = scheduler.Lookup(engine.Keys(beyond, kOrdered), kLeaseMicros);
+    INFO(StatusOf(daemon).dump());  // half stores that somebody took along are new ones now
     REQUIRE(whole.status == KVIST_OK);
     REQUIRE(whole.chunks == kOrdered);
     for (auto& rank : ranks) rank->Ask({.leased = beyond, .lease = whole.lease.id()});
