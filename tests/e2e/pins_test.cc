@@ -197,7 +197,7 @@ TEST_CASE("What is pinned stays pinned through kill -9: for as long as was said,
   }
   add("brief", {"--for", "1s"});
   add("bob", {"--for", "10m"});
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  REQUIRE(kvist::test::Eventually([&] { return Ctl(daemon, {"pins"})["pins"].size() == 2; }));  // the brief one has ended
   const uint64_t gone = add("gone");
   Ctl(daemon, {"pins", "remove", std::to_string(gone)});
   add("ann");
