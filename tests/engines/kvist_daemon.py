@@ -73,6 +73,14 @@ class Daemon:
             self._process.stdout.close()
             self._process = None
 
+    def stop(self) -> None:
+        """SIGTERM: what a kvistd has is on its disk then, if it has one."""
+        self._process.terminate()
+        if (status := self._process.wait(60)) != 0:
+            raise AssertionError(f"kvistd ended as {status}")
+        self._process.stdout.close()
+        self._process = None
+
     def pause(self) -> None:
         """SIGSTOP; returns when it stands."""
         os.kill(self._process.pid, signal.SIGSTOP)

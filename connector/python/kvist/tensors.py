@@ -18,8 +18,9 @@ class EngineGroup:
 
     table          the number of its block table, as the engine counts them
     block_tokens   tokens of a block, which is a page
-    window_tokens  of sliding windows, what the engine keeps behind them included; 0: full attention
+    window_tokens  of sliding windows, what the engine keeps behind them included; 0: full attention, or states
     replicated     all tensor-parallel ranks hold the same bytes
+    recurrent      a block is no tokens' KV but the state after the last of its tokens
     """
 
     table: int
@@ -27,9 +28,12 @@ class EngineGroup:
     block_tokens: int
     window_tokens: int
     replicated: bool
+    recurrent: bool = False
 
     @property
     def kind(self) -> kvist.GroupKind:
+        if self.recurrent:
+            return kvist.GroupKind.STATE
         return kvist.GroupKind.WINDOW if self.window_tokens else kvist.GroupKind.FULL
 
 
@@ -133,7 +137,7 @@ def describe_rank(groups: list[EngineGroup], tensors: dict[str, torch.Tensor], n
                     segments=same[0].segments,
                     kind=group.kind,
                     window_tokens=group.window_tokens,
-                    page_tokens=group.block_tokens,
+                    page_tokens=0 if group.recurrent else group.block_tokens,
                     replicated=group.replicated,
                 )
             )

@@ -22,6 +22,7 @@ import torch
 import vllm.distributed.kv_transfer.kv_transfer_state as kv_transfer_state
 import vllm.distributed.parallel_state as parallel_state
 from contents import Identity, Names, next_token, page_bytes
+from settings import STATES
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
@@ -79,8 +80,12 @@ class Worker:
         for view in self.views:
             view.fill_(JUNK)
         self.caches = {
-            settings.layer_name(g, i, self.stage): tensors[i] for g in range(len(shape.windows)) for i in range(shape.layers)
+            settings.layer_name(g, i, self.stage): tensors[i] if window != STATES else layout.states(tensors[i], shape.blocks)
+            for g, window in enumerate(shape.windows)
+            for i in range(shape.layers)
         }
+        self.states = [t.view(torch.int32).view(shape.blocks, -1) for t in tensors] if STATES in shape.windows else []
+        self.running: dict[str, int] = {}  # [request] which of its blocks has its states
         with self.as_rank():
             self.connector = KVConnectorFactory.create_connector(
                 self.config, KVConnectorRole.WORKER, settings.kv_cache_config(shape, self.stage)
@@ -101,9 +106,9 @@ class Worker:
         within = torch.from_numpy(positions % n)
         return block, within // part, within % part
 
-    def _expected(self, group: int, layer: int, names: np.ndarray) -> np.ndarray:
+    def _expected(self, group: int, layer: int, names: np.ndarray, words: int | None = None) -> np.ndarray:
         place = group * 50 + layer + 1000 * self.stage + (0 if self.engine.shape.replicated else 200 * self.tp_rank)
-        return page_bytes(names, place, self.engine.shape.layout.words)
+        return page_bytes(names, place, words or self.engine.shape.layout.words)
 
     def check(self, request_id: str, group: int, layer: int, names: np.ndarray, first: int) -> None:
         """That tokens [first, len(names)) are in their pages."""
@@ -141,6 +146,30 @@ class Worker:
         shape = self.views[layer].shape
         data = torch.from_numpy(self._expected(group, layer, names[first:])).reshape(len(positions), *shape[3:])
         self.views[layer][self._index(blocks, positions)] = data
+
+    # ---- states ----
+
+    def _column(self, tokens: int) -> int:
+        """The block in which vLLM has the state after so many tokens of a request, as a place in its table."""
+        return -(-tokens // self.engine.shape.block) - 1
+
+    def _carry(self, request_id: str, group: int, layer: int, first: int, names: np.ndarray) -> None:
+        """Before a step that computes names[first:]: the state so far goes into the block that the step's end will be in."""
+        if first == 0:
+            return
+        blocks, states = self.tables[request_id].blocks[group], self.states[layer]
+        block = blocks[self.running.get(request_id, self._column(first))]
+        got = states[block].numpy()
+        if not np.array_equal(got, self._expected(group, layer, names[first - 1 : first], len(got))[0]):
+            raise WrongBytes(
+                f"rank {self.rank} {request_id}: group {group} layer {layer}, the state after {first} tokens in block {block} of "
+                f"{blocks}, is {self._whose(got)}"
+            )
+        states[blocks[self._column(len(names))]] = states[block]
+
+    def _advance(self, request_id: str, group: int, layer: int, names: np.ndarray) -> None:
+        state = self.states[layer][self.tables[request_id].blocks[group][self._column(len(names))]]
+        state[:] = torch.from_numpy(self._expected(group, layer, names[-1:], len(state))[0])
 
     def check_free_blocks(self) -> None:
         """Blocks that were free after the last step are as they were then."""
@@ -189,6 +218,7 @@ class Worker:
         """Follows the scheduler's block tables; answers which blocks each request got new."""
         for gone in output.finished_req_ids:
             self.tables.pop(gone, None)
+            self.running.pop(gone, None)
         fresh: dict[str, list[set[int]]] = {}
         for new in output.scheduled_new_reqs:
             self.tables[new.req_id] = Table([list(ids) for ids in new.block_ids])
@@ -196,6 +226,7 @@ class Worker:
         cached = output.scheduled_cached_reqs
         for request_id, ids in zip(cached.req_ids, cached.new_block_ids):
             if request_id in cached.resumed_req_ids:
+                self.running.pop(request_id, None)
                 self.tables[request_id] = Table([list(group) for group in ids])
                 fresh[request_id] = [set(group) for group in ids]
             elif ids is not None:
@@ -216,6 +247,12 @@ class Worker:
             for i in range(engine.shape.layers):
                 name = settings.layer_name(g, i, self.stage)
                 self.connector.wait_for_layer_load(name)
+                if window == STATES:
+                    for request_id, first, names in work:
+                        self._carry(request_id, g, i, first, names)
+                    for request_id, _, names in work:
+                        self._advance(request_id, g, i, names)
+                    continue
                 # As attention does: first all new KV is written (a request may hit blocks that another one fills in this very step).
                 for request_id, first, names in work:
                     self._junk(request_id, g, i, first, len(names), fresh.get(request_id))
@@ -228,6 +265,7 @@ class Worker:
                             raise
                         self._wrong.append((request_id, first, len(names), error))
                 self.connector.save_kv_layer(name, self.caches[name], None)
+        self.running |= {request_id: self._column(len(names)) for request_id, _, names in work}
         for request_id, first, last, _ in self._wrong:  # so are all keys and values computed from it
             for g in range(len(engine.shape.windows)):
                 for view in self.views:

@@ -27,6 +27,7 @@ class Faults:
 
     pause: int = 0  # kvistd stands for a few steps
     kill: int = 0  # kvistd dies; a new one starts some steps later
+    stop: int = 0  # the same, but it is asked to
     clear: int = 0
 
 
@@ -78,7 +79,7 @@ class History:
         self.asked: list[tuple[Engine, str]] = []
         self._resume_at = self._start_at = 0
         self.counts = {
-            name: 0 for name in ("added", "aborted", "preempted", "loaded", "resets", "paused", "killed", "failed")
+            name: 0 for name in ("added", "aborted", "preempted", "loaded", "resets", "paused", "killed", "stopped", "failed")
         }
         for engine in engines:
             if engine.shape.drafts:
@@ -145,7 +146,11 @@ class History:
             daemon.kill()
             self._start_at = number + rng.randrange(1, 30)
             self.counts["killed"] += 1
-        elif die < self.faults.pause + self.faults.kill + self.faults.clear:
+        elif die < self.faults.pause + self.faults.kill + self.faults.stop:
+            daemon.stop()
+            self._start_at = number + rng.randrange(1, 30)
+            self.counts["stopped"] += 1
+        elif die < self.faults.pause + self.faults.kill + self.faults.stop + self.faults.clear:
             daemon.clear()
 
     def rest(self) -> None:

@@ -6,7 +6,7 @@ import os
 import pytest
 from histories import Faults, History, seeds
 from layouts import Layout
-from settings import Shape
+from settings import STATES, Shape
 
 from kvist.vllm import scheduler
 from kvist.vllm.turns import Turns
@@ -29,6 +29,10 @@ KINDS = {
     "hybrid": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30)),
     "hybrid deadly": (Shape(blocks=64, windows=(0, 48, 96)), Faults(kill=20, pause=20, clear=10)),
     "windows": (Shape(blocks=64, windows=(64,)), Faults(pause=30, kill=10)),
+    "states": (Shape(blocks=64, windows=(0, STATES), chunk=16), Faults(pause=30)),
+    "states deadly": (Shape(blocks=64, windows=(STATES, 0, 64, STATES)), Faults(kill=20, pause=20, clear=10)),
+    "scheduled ahead, states": (Shape(blocks=64, windows=(0, STATES), chunk=16, ahead=True), Faults(pause=30, kill=10)),
+    "tp, states": (Shape(blocks=64, windows=(0, STATES), chunk=16, tp=2), Faults(pause=30, kill=10)),
     "no local cache": (Shape(blocks=40, prefix_caching=False), Faults(pause=30, kill=10)),
     "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
     "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),

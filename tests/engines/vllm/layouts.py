@@ -42,6 +42,11 @@ class Layout:
                 return torch.zeros(2 * blocks, h, block // 2, 2 * d)
         raise ValueError(self.name)
 
+    @staticmethod
+    def states(tensor: torch.Tensor, blocks: int) -> torch.Tensor:
+        """The same memory as a recurrent layer has it: bytes, a state a block. Of a tensor whose blocks are contiguous."""
+        return tensor.view(torch.int8).view(blocks, 1, 1, -1)
+
     def tokens(self, tensor: torch.Tensor, blocks: int) -> torch.Tensor:
         """[block, part, token of the part, ...]: an int32 view; a block is its parts one after the other."""
         t = tensor.view(torch.int32)

@@ -65,8 +65,22 @@ def test_unknown_spec_is_refused(model, daemon):
     )
     message = refused(model, daemon, with_spec(chunked))
     assert "ChunkedLocalAttentionSpec" in message and "FullAttentionSpec" in message
-    mamba = MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,))
-    assert "MambaSpec" in refused(model, daemon, with_spec(mamba))
+
+
+def test_states_that_vllm_does_not_tell_of_are_refused(model, daemon):
+    def states(**how):
+        return with_spec(MambaSpec(block_size=16, shapes=((2, 8),), dtypes=(torch.float32,), **how))
+
+    for mode in ("none", "all"):
+        message = refused(model, daemon, states(mamba_cache_mode=mode))
+        assert f"'{mode}'" in message and "--mamba-cache-mode align" in message
+    message = refused(model, daemon, states(mamba_cache_mode="align", num_speculative_blocks=2))
+    assert "speculative" in message and settings.layer_name(0, 0) in message
+    with pytest.raises(ValueError, match="on_eviction.*eager"):
+        transfer = settings.transfer_config(daemon.socket, 16, store="on_eviction")
+        shape = Shape(windows=(0, settings.STATES))
+        config = settings.vllm_config(model, shape, transfer, "refused")
+        KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
 
 
 def test_unknown_shape_is_refused(model, daemon):

@@ -5,14 +5,17 @@ argv: answers' fd, the LLM's arguments as JSON. Orders:
     {"do": "reset"}                                             -> whether vLLM forgot its prefix cache
     {"do": "empty_steps", "count": n}                           -> seconds of each engine step that has nothing to schedule
     {"do": "corrupt", "page": p}                                -> from here on page p of what is stored is another page's (p < 0: no more)
+    {"do": "lose_states", "on": true}                           -> from here on what is stored of a recurrent state is another block
     {"do": "watch"}, then {"do": "took"}                        -> seconds of each lookup and load, and engine steps, since the last
     {"do": "settle"}                                            -> whether the engine has nothing left to do
 """
 
+import ctypes
 import json
 import os
 import sys
 import time
+from array import array
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
 os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -154,10 +157,39 @@ def corrupt(llm, page):
     return True
 
 
+@order
+def lose_states(llm, on):
+    import kvist
+
+    real = getattr(kvist.Client.store, "real", kvist.Client.store)
+    recurrent = llm.llm_engine.engine_core.engine_core.scheduler.connector._scheduler._tables.recurrent
+
+    def store(self, keys, pages, **how):
+        return real(self, keys, array("I", [0]) if how["group"] in recurrent else pages, **how)
+
+    store.real = real
+    kvist.Client.store = store if on else real
+    return True
+
+
+def _copy_states_without_triton() -> None:
+    """A recurrent layer's state goes from one block to the next by a kernel in Triton, also on CPUs, for which there is none."""
+    from vllm.triton_utils import HAS_TRITON
+    from vllm.v1.worker import mamba_utils
+
+    def copy(sources, destinations, sizes):
+        for source, destination, size in zip(sources.tolist(), destinations.tolist(), sizes.tolist(), strict=True):
+            ctypes.memmove(destination, source, size)
+
+    if not HAS_TRITON:
+        mamba_utils.batch_memcpy = copy
+
+
 def main() -> None:
     answers = os.fdopen(int(sys.argv[1]), "w")
     from vllm import LLM
 
+    _copy_states_without_triton()
     llm = LLM(**json.loads(sys.argv[2]))
     print(json.dumps("ready"), file=answers, flush=True)
     for line in sys.stdin:

@@ -98,5 +98,5 @@ class Llm:
         self.close()
 
 
-def transfer(socket: str) -> dict:
-    return settings.transfer_config(socket, CHUNK, lookup_timeout_s=2.0)
+def transfer(socket: str, chunk: int = CHUNK) -> dict:
+    return settings.transfer_config(socket, chunk, lookup_timeout_s=2.0)

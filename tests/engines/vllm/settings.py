@@ -14,6 +14,7 @@ from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
     KVCacheGroupSpec,
     KVCacheTensor,
+    MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
 )
@@ -39,9 +40,12 @@ MODEL = {
 }
 
 
+STATES = -1
+
+
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """The engine of a test. `windows`: one entry a cache group, 0 for full attention, else the window in tokens."""
+    """The engine of a test. `windows`: one entry a cache group, 0 for full attention, STATES for recurrent layers, else the window in tokens."""
 
     blocks: int = 48
     block: int = 16
@@ -105,6 +109,8 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
         arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": shape.drafts, "prompt_lookup_max": 2}
     config = EngineArgs(**arguments).create_engine_config()
     config.cache_config.num_gpu_blocks = shape.blocks
+    if STATES in shape.windows:
+        config.cache_config.mamba_cache_mode = "align"  # vLLM's choice for models that have such layers
     return config
 
 
@@ -119,7 +125,16 @@ def kv_cache_config(shape: Shape, stage: int = 0) -> KVCacheConfig:
         common = dict(
             block_size=shape.block, num_kv_heads=shape.layout.heads, head_size=shape.layout.head_size, dtype=torch.float32
         )
-        if shape.layout.name == "mla":
+        if window == STATES:
+            # A page's bytes, as vLLM makes blocks of all groups equally large.
+            bytes_of_page = 4 * shape.block * shape.layout.words
+            spec = MambaSpec(
+                block_size=shape.block,
+                shapes=((bytes_of_page // 8,), (bytes_of_page // 8,)),
+                dtypes=(torch.float32, torch.float32),
+                mamba_cache_mode="align",
+            )
+        elif shape.layout.name == "mla":
             spec = MLAAttentionSpec(**{**common, "num_kv_heads": 1})
         elif window:
             spec = SlidingWindowSpec(**common, sliding_window=window)

@@ -49,9 +49,15 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                     f"kvist doesn't serve context parallelism: {name} is {getattr(parallel, name)} (supported: 1)"
                 )
         groups = engine_groups(kv_cache_config, parallel.tensor_parallel_size)
-        if self._settings.load == "layerwise" and len(groups) > 1:
+        recurrent = any(group.recurrent for group in groups)
+        if self._settings.load == "layerwise" and (len(groups) > 1 or recurrent):
+            kinds = "recurrent layers" if recurrent else f"{len(groups)} cache groups"
             raise ValueError(
-                f"load is layerwise, and the model has {len(groups)} cache groups: vLLM knows no failed blocks of those; use async"
+                f"load is layerwise, and the model has {kinds}: vLLM knows no failed blocks of those; use async"
+            )
+        if self._settings.store == "on_eviction" and recurrent:
+            raise ValueError(
+                "store is on_eviction, and the model has recurrent layers, whose states vLLM tells of when they are made; use eager"
             )
         if self._settings.load == "layerwise" and vllm_config.scheduler_config.async_scheduling:
             raise ValueError(

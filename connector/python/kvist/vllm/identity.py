@@ -7,6 +7,7 @@ import torch
 import vllm
 from vllm.config import VllmConfig
 from vllm.lora.request import LoRARequest
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
 
 from kvist.weights import digest, files
 
@@ -38,13 +39,14 @@ def weights(config: VllmConfig, named: str | None) -> tuple[str, str]:
 
 
 def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
-    """What a page's bytes mean beyond their sizes: vLLM's version, the attention backends, and for CPUs the instruction set that KV is
-    packed for."""
+    """What a page's bytes mean beyond their sizes: vLLM's version, the attention backends, how recurrent states lie, and for CPUs the instruction
+    set that KV is packed for."""
     contexts = config.compilation_config.static_forward_context
     backends = sorted({backend.__name__ for layer in contexts.values() if (backend := getattr(layer, "attn_backend", None))})
     specs = digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups))
     isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
-    return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {isa}"[:255]
+    states = f"conv dim first {is_conv_state_dim_first()}" if kv_cache_config.has_mamba_layers else ""
+    return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {states} {isa}"[:255]
 
 
 class Adapters:

@@ -5,7 +5,7 @@ A request's life here:
   on_new_request        keys of its prompt, lookup begins
   get_num_new_matched   the answer, as often as asked; None while it isn't known. After a preemption the lookup begins anew
   update_state_after_alloc   load planned, or the lease given back
-  build_connector_meta  loads of this step; stores of chunks that are full with it; hints about requests that have finished
+  build_connector_meta  loads of this step; stores of chunks that are full with it and of states that it makes; hints about requests that have finished
   update_connector_output    loads and stores that have ended
   request_finished      load given up, lease given back
 
@@ -79,6 +79,9 @@ class SchedulerSide:
         blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
         self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
         self._layerwise = settings.load == "layerwise"
+        # A load inside the step must leave it a token to compute. And of a whole prompt vLLM computes the last token once more, but the state after
+        # it knows it already.
+        self._leave_a_token = self._layerwise or any(group.recurrent for group in groups)
         self._client: kvist.Client | None = None
         self._tables: Tables | None = None
         self._stores: Stores | None = None  # when connected and bound, which come in either order
@@ -161,8 +164,8 @@ class SchedulerSide:
 
     def _ask(self, tracked: Tracked) -> None:
         tracked.hit = _MISS
-        # A load inside the step must leave a token to compute.
-        keys = tracked.prompt.keys(0, (tracked.request.num_tokens - 1) // self._chunk_tokens if self._layerwise else None)
+        last = (tracked.request.num_tokens - 1) // self._chunk_tokens if self._leave_a_token else None
+        keys = tracked.prompt.keys(0, last)
         if not keys or self._watch.hangs():
             return
         try:
@@ -275,6 +278,13 @@ class SchedulerSide:
         parts: list[LoadPart] = []
         touched: list[KVCacheBlock] = []
         for group, ((table, per_chunk), block_tokens) in enumerate(zip(self._tables, self._tables.block_tokens)):
+            if group in self._tables.recurrent:  # the state where the hit ends
+                state = blocks.blocks[table][chunks * per_chunk - 1 : chunks * per_chunk]
+                if not state or state[0].is_null:
+                    return [], []
+                touched += state
+                parts.append(LoadPart(group, chunks - 1, 1, array("I", [state[0].block_id])))
+                continue
             first_chunk = max(begin // self._chunk_tokens, self._client.first_needed(group, chunks))
             at = first_chunk * per_chunk
             wanted = blocks.blocks[table][at : chunks * per_chunk]
@@ -297,6 +307,8 @@ class SchedulerSide:
         plan.prefill = self._only_prefill(output.num_scheduled_tokens)
         if self._stores is not None:
             plan.stop = self._stores.take_stopped()
+            if self._tables.recurrent:
+                self._store_states(output, plan)
             self._look_at_all(output.num_scheduled_tokens, began + _STORES_S, plan)
             self._stores.due(plan)
             until = began + _HINTS_S
@@ -311,6 +323,13 @@ class SchedulerSide:
         ((request_id, tokens),) = scheduled.items()
         tracked = self._requests.get(request_id)
         return (tracked.request.num_computed_tokens, tokens) if tracked is not None and tokens >= _PREFILL_TOKENS else None
+
+    def _store_states(self, output: SchedulerOutput, plan: Plan) -> None:
+        """At once: the blocks hold them until the step after the next one, or for as long as nobody gets them."""
+        for request_id, made in output.kv_connector_block_state.boundary_state_offloads.items():
+            tracked = self._requests.get(request_id)
+            if tracked is not None:
+                self._stores.states(tracked, made, plan)
 
     def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
         """Those that get a prompt's tokens in any case: they may end with this step."""

@@ -9,8 +9,9 @@ class Settings:
     """
     socket            kvistd's engine socket; none: $KVIST_SOCKET, else this user's own kvistd, else the system's
     chunk_tokens      tokens of a chunk; raised to the next multiple of the model's block sizes. Smaller ones lose fewer tail tokens,
-                      larger ones make longer runs (0: 256)
-    store             eager: full chunks after each step; on_eviction: only what the block pool is about to reuse; never
+                      larger ones make longer runs (0: 256; with recurrent layers one block, at whose end vLLM keeps their states)
+    store             eager: full chunks after each step; on_eviction: only what the block pool is about to reuse (not with recurrent
+                      layers); never
     load              async: between steps, beside other requests; layerwise: inside the step, layer by layer: stalls the batch and
                       forces piecewise graphs, so for prefill nodes only; never
     load_min_tokens   shorter hits are computed instead

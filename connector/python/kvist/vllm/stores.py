@@ -1,13 +1,13 @@
 """The scheduler's side of stores: what a step fills, or is about to lose, becomes a store in its plan.
 
-Eager: a request's full chunks, in the step that fills them. On eviction: see `kvist.vllm.eviction`. Which blocks are read meanwhile:
-`kvist.vllm.readers`.
+Eager: a request's full chunks, in the step that fills them, or a later one. Recurrent states, in the very step that makes them: vLLM says which
+block has one, and the request's table won't for long. On eviction: see `kvist.vllm.eviction`. Which blocks are read meanwhile: `kvist.vllm.readers`.
 """
 
 import dataclasses
 import operator
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -25,7 +25,7 @@ _KEY = 32
 
 @dataclasses.dataclass
 class _Store:
-    """A store under way: of the chunks [first, until) of a request, or on eviction of a run.
+    """A store under way: of the chunks [first, until) of a request, or on eviction of a run, or of states, which nobody asks about again.
 
     ranks  those still at it
     kept   by all ranks so far
@@ -87,6 +87,8 @@ class Stores:
         parent = 1 if first else 0
         parts: list[StorePart] = []
         for group, (table, per_chunk) in enumerate(self._tables):
+            if group in self._tables.recurrent:
+                continue
             own = blocks[table][first * per_chunk : until * per_chunk]
             skip = 0
             if own and own[0].is_null:  # out of the window already
@@ -98,6 +100,24 @@ class Stores:
         if not parts:
             return
         self._begin(_Store(self._ranks, tracked, first, until), tracked.prompt.keys(first - parent, until), parts, plan)
+
+    def states(self, tracked: Tracked, made: Iterable[tuple[int, int, int]], plan: Plan) -> None:
+        """This step makes states: (block table, block, tokens up to it). Stores those at ends of chunks."""
+        size = self._tables.chunk_tokens
+        for made_in, block, tokens in made:
+            until, inside = divmod(tokens, size)
+            loaded = tracked.may_load and tracked.hit is not None and until == tracked.hit.chunks
+            if inside or loaded or tokens > tracked.request.num_tokens:
+                continue
+            tracked.prompt.extend(tokens)
+            parent = 1 if until > 1 else 0
+            parts = [
+                StorePart(group, parent, array("I", [block]))
+                for group, (table, _) in enumerate(self._tables)
+                if table == made_in and group in self._tables.recurrent
+            ]
+            if parts:
+                self._begin(_Store(self._ranks, None), tracked.prompt.keys(until - 1 - parent, until), parts, plan)
 
     def _begin(self, store: _Store, keys: bytes, parts: list[StorePart], plan: Plan) -> None:
         job = next(self._jobs)
