@@ -192,8 +192,12 @@ class Worker:
         """As GPUModelRunner.execute_model with this connector."""
         output = dataclasses.replace(output, kv_connector_metadata=pickle.loads(pickle.dumps(output.kv_connector_metadata)))
         with self.as_rank():
-            self.connector.handle_preemptions(output.kv_connector_metadata)
-            fresh = self._update_tables(output)
+            if self.engine.shape.second_runner:
+                fresh = self._prepare(output)
+                self.connector.handle_preemptions(output.kv_connector_metadata)
+            else:
+                self.connector.handle_preemptions(output.kv_connector_metadata)
+                fresh = self._prepare(output)
             if not output.total_num_scheduled_tokens:
                 result = KVConnectorModelRunnerMixin.kv_connector_no_forward(output, self.config)
                 connector_output = result.kv_connector_output
@@ -214,6 +218,20 @@ class Worker:
         result.kv_connector_output = connector_output
         return result
 
+    def _prepare(self, output: SchedulerOutput) -> dict[str, list[set[int]]]:
+        """What a runner does to new blocks before the forward pass; answers which each request got."""
+        fresh = self._update_tables(output)
+        for block in output.new_block_ids_to_zero or ():
+            for view in self.views:
+                view[block] = JUNK
+        for request_id, count in output.num_scheduled_tokens.items():
+            first = self.engine.computed_before(output, request_id)
+            names = np.array(self.engine.names_for(output, request_id, first + count), dtype=np.uint64)
+            for group, window in enumerate(self.engine.shape.windows):
+                for layer in range(self.engine.shape.layers) if window == STATES else ():
+                    self._carry(request_id, group, layer, first, names)
+        return fresh
+
     def _update_tables(self, output: SchedulerOutput) -> dict[str, list[set[int]]]:
         """Follows the scheduler's block tables; answers which blocks each request got new."""
         for gone in output.finished_req_ids:
@@ -221,6 +239,7 @@ class Worker:
             self.running.pop(gone, None)
         fresh: dict[str, list[set[int]]] = {}
         for new in output.scheduled_new_reqs:
+            self.running.pop(new.req_id, None)
             self.tables[new.req_id] = Table([list(ids) for ids in new.block_ids])
             fresh[new.req_id] = [set(ids) for ids in new.block_ids]
         cached = output.scheduled_cached_reqs
@@ -248,8 +267,6 @@ class Worker:
                 name = settings.layer_name(g, i, self.stage)
                 self.connector.wait_for_layer_load(name)
                 if window == STATES:
-                    for request_id, first, names in work:
-                        self._carry(request_id, g, i, first, names)
                     for request_id, _, names in work:
                         self._advance(request_id, g, i, names)
                     continue

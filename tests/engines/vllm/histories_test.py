@@ -12,6 +12,7 @@ from kvist.vllm import scheduler
 from kvist.vllm.turns import Turns
 
 SMALL = Shape(blocks=40)
+STATEFUL = Shape(blocks=64, windows=(0, STATES), chunk=16, retention=0)
 KINDS = {
     "calm": (SMALL, Faults()),
     "slow": (SMALL, Faults(pause=60)),
@@ -29,10 +30,12 @@ KINDS = {
     "hybrid": (Shape(blocks=64, windows=(0, 64)), Faults(pause=30)),
     "hybrid deadly": (Shape(blocks=64, windows=(0, 48, 96)), Faults(kill=20, pause=20, clear=10)),
     "windows": (Shape(blocks=64, windows=(64,)), Faults(pause=30, kill=10)),
-    "states": (Shape(blocks=64, windows=(0, STATES), chunk=16), Faults(pause=30)),
-    "states deadly": (Shape(blocks=64, windows=(STATES, 0, 64, STATES)), Faults(kill=20, pause=20, clear=10)),
-    "scheduled ahead, states": (Shape(blocks=64, windows=(0, STATES), chunk=16, ahead=True), Faults(pause=30, kill=10)),
-    "tp, states": (Shape(blocks=64, windows=(0, STATES), chunk=16, tp=2), Faults(pause=30, kill=10)),
+    "hybrid, few kept": (Shape(blocks=64, windows=(0, 64), retention=0), Faults(pause=30)),
+    "states": (STATEFUL, Faults(pause=30)),
+    "states, all kept": (dataclasses.replace(STATEFUL, retention=None), Faults(pause=30)),
+    "states deadly": (dataclasses.replace(STATEFUL, windows=(STATES, 0, 64, STATES)), Faults(kill=20, pause=20, clear=10)),
+    "scheduled ahead, states": (dataclasses.replace(STATEFUL, ahead=True), Faults(pause=30, kill=10)),
+    "tp, states": (dataclasses.replace(STATEFUL, tp=2), Faults(pause=30, kill=10)),
     "no local cache": (Shape(blocks=40, prefix_caching=False), Faults(pause=30, kill=10)),
     "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
     "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),
@@ -89,6 +92,18 @@ def test_history(kind, seed, daemon, ledger, start):
         daemon.wait_idle()
     engine.close()
     daemon.wait_idle(sessions=0)
+
+
+@pytest.mark.parametrize("seed", seeds())
+@pytest.mark.parametrize("ahead", [False, True])
+def test_second_runner(ahead, seed, daemon, ledger, start):
+    """It writes into new blocks before a connector can stop what reads them, so that stores hold theirs."""
+    print(f"KVIST_SEED={seed}")
+    engine = start(daemon, dataclasses.replace(STATEFUL, ahead=ahead, second_runner=True))
+    history = History(seed, [engine], ledger, daemon, Faults(pause=30, kill=5))
+    history.play(250)
+    history.rest()
+    print(history.counts)
 
 
 @pytest.mark.parametrize("seed", seeds())

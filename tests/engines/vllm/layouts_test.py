@@ -74,8 +74,10 @@ def test_states_that_vllm_does_not_tell_of_are_refused(model, daemon):
     for mode in ("none", "all"):
         message = refused(model, daemon, states(mamba_cache_mode=mode))
         assert f"'{mode}'" in message and "--mamba-cache-mode align" in message
-    message = refused(model, daemon, states(mamba_cache_mode="align", num_speculative_blocks=2))
-    assert "speculative" in message and settings.layer_name(0, 0) in message
+    shape = Shape(windows=(0, settings.STATES), drafts=2)
+    with pytest.raises(ValueError, match="speculative"):
+        config = settings.vllm_config(model, shape, settings.transfer_config(daemon.socket, 16), "refused")
+        KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
     with pytest.raises(ValueError, match="on_eviction.*eager"):
         transfer = settings.transfer_config(daemon.socket, 16, store="on_eviction")
         shape = Shape(windows=(0, settings.STATES))

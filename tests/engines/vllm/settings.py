@@ -63,6 +63,8 @@ class Shape:
     prefix_caching: bool = True
     policy: str = "fcfs"  # or priority
     ahead: bool = False  # vLLM's default where it can: it schedules a step before it knows how the last one went
+    retention: int | None = None  # of windows and states, in vLLM's own cache: all, or 0: its default, few
+    second_runner: bool = False  # vLLM's second model runner, which touches new blocks earlier
     events: str = ""  # where its KV events are published: an endpoint of ZMQ
 
 
@@ -81,6 +83,10 @@ def transfer_config(socket: str, chunk: int, connector: str = "KvistConnector", 
         "kv_load_failure_policy": "recompute",
         "kv_connector_extra_config": {"socket": socket, "chunk_tokens": chunk, **extra},
     }
+
+
+class _OfSecondRunner(VllmConfig):
+    use_v2_model_runner = True
 
 
 def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str) -> VllmConfig:
@@ -109,6 +115,8 @@ def vllm_config(model: str, shape: Shape, transfer: dict | None, engine_id: str)
         arguments["speculative_config"] = {"method": "ngram", "num_speculative_tokens": shape.drafts, "prompt_lookup_max": 2}
     config = EngineArgs(**arguments).create_engine_config()
     config.cache_config.num_gpu_blocks = shape.blocks
+    if shape.second_runner:
+        config.__class__ = _OfSecondRunner  # which vLLM itself refuses on CPUs
     if STATES in shape.windows:
         config.cache_config.mamba_cache_mode = "align"  # vLLM's choice for models that have such layers
     return config
@@ -157,5 +165,6 @@ def kv_cache_config(shape: Shape, stage: int = 0) -> KVCacheConfig:
         kv_cache_tensors=tensors,
         kv_cache_groups=groups,
         hash_block_size=shape.block,
+        prefix_cache_retention_interval=shape.retention,
         kv_tp_replicas=shape.tp if shape.replicated else 1,
     )

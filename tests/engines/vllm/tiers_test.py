@@ -9,7 +9,7 @@ from settings import STATES, Shape
 SHAPES = {
     "plain": Shape(blocks=64),
     "windows": Shape(blocks=64, windows=(0, 64)),
-    "states": Shape(blocks=64, windows=(0, STATES), chunk=16),
+    "states": Shape(blocks=64, windows=(0, STATES), chunk=16, retention=0),
 }
 # The gate would leave to vLLM what it computes sooner, which here is all.
 ON_SSD = {"ssd__enabled": "true", "ssd__capacity": "64MiB", "ssd__gate": "false", "pool__bytes": "8MiB"}

@@ -55,6 +55,11 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(
                 f"load is layerwise, and the model has {kinds}: vLLM knows no failed blocks of those; use async"
             )
+        if recurrent and vllm_config.num_speculative_tokens:
+            raise ValueError(
+                "kvist doesn't keep recurrent layers' states beside speculative decoding, which puts them into their blocks after the "
+                "step: use one of them"
+            )
         if self._settings.store == "on_eviction" and recurrent:
             raise ValueError(
                 "store is on_eviction, and the model has recurrent layers, whose states vLLM tells of when they are made; use eager"
@@ -76,7 +81,11 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                 )
             step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
             decoded = 1 + vllm_config.num_speculative_tokens
-            self._scheduler = SchedulerSide(self._settings, groups, tokens, parallel.world_size, step_tokens, decoded)
+            # vLLM's second model runner zeroes and fills new blocks of such models before it lets a connector stop what reads them.
+            hold = recurrent and vllm_config.use_v2_model_runner
+            self._scheduler = SchedulerSide(
+                self._settings, groups, tokens, parallel.world_size, step_tokens, decoded, stores_hold=hold
+            )
         else:
             self._worker = WorkerSide(self._settings, vllm_config, kv_cache_config, groups, tokens)
 

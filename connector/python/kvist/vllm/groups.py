@@ -1,7 +1,7 @@
 """vLLM's cache groups as kvist's: which layers share a block table and a reuse rule.
 
-Of recurrent layers a block has the state after its last token. vLLM keeps one at the end of each step of a prompt, and of each block that is decoded;
-the others are null in the table. So only few chunks have one, and a hit ends at one of those.
+Of recurrent layers a block has the state after its last token. There is one at the end of each step of a prompt, and of each block that is decoded; the
+others are null in the table. So only few chunks have one, and a hit ends at one of those.
 """
 
 import math
@@ -43,11 +43,6 @@ def _refuse(name: str, spec: KVCacheSpec) -> None:
             raise ValueError(
                 f"kvist keeps recurrent states that vLLM keeps at the ends of blocks; those of layer {name} have the mode "
                 f"{spec.mamba_cache_mode!r} (supported: 'align'): leave prefix caching on, and use --mamba-cache-mode align"
-            )
-        if spec.num_speculative_blocks:
-            raise ValueError(
-                f"kvist doesn't keep the recurrent states of layer {name} beside speculative decoding, which puts them into other "
-                "blocks after the step: use one of them"
             )
     elif spec.tokens_per_state != 1 or spec.prefix_replay_tokens:
         raise ValueError(
@@ -108,6 +103,9 @@ class Tables:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self._followed)
+
+    def __getitem__(self, group: int) -> tuple[int, int]:
+        return self._followed[group]
 
     def __len__(self) -> int:
         return len(self._followed)

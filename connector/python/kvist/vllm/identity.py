@@ -43,10 +43,10 @@ def layout(config: VllmConfig, kv_cache_config, device: torch.device) -> str:
     set that KV is packed for."""
     contexts = config.compilation_config.static_forward_context
     backends = sorted({backend.__name__ for layer in contexts.values() if (backend := getattr(layer, "attn_backend", None))})
-    specs = digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups))
+    states = (is_conv_state_dim_first(),) if kv_cache_config.has_mamba_layers else ()
+    specs = digest(*(group.kv_cache_spec for group in kv_cache_config.kv_cache_groups), *states)
     isa = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}" if device.type == "cpu" else ""
-    states = f"conv dim first {is_conv_state_dim_first()}" if kv_cache_config.has_mamba_layers else ""
-    return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {states} {isa}"[:255]
+    return f"vllm {vllm.__version__} {' '.join(backends)} {kv_cache_config.kv_cache_layout or ''} {specs} {isa}"[:255]
 
 
 class Adapters:

@@ -41,21 +41,16 @@ class Load(NamedTuple):
     inside: bool
 
 
-class StorePart(NamedTuple):
-    """Of one of kvist's groups. Chunks of the store's keys from `first_key` on; the key before it, if any, is their parent."""
-
-    group: int
-    first_key: int
-    pages: array
-
-
 class Store(NamedTuple):
-    """Full chunks out of a request's pages. keys: those of the chunks, and before them that of the first one's parent if there is one."""
+    """Full chunks of one of kvist's groups out of a request's pages. keys: those of the chunks, and before them that of the first one's parent if
+    there is one: `parents` is 1 then, else 0. A job for each group: vLLM may take back the pages of one, and the others' chunks are kept all the same."""
 
     job: int
-    request_id: str  # whose step fills the chunks; "": full before
+    request_id: str  # whose step fills the chunks; "": full before, or beside those of another group
     keys: bytes
-    parts: list[StorePart]
+    parents: int
+    group: int
+    pages: array
 
 
 @dataclasses.dataclass

@@ -2,7 +2,8 @@
 
 vLLM frees, preempts and aborts as it likes, and resets its cache: a store holds no reference. When the pool hands out a block that one still
 reads, the store is stopped at the beginning of that very step, before anybody writes into the block; a store that is stopped is never seen.
-That is rare: freed blocks are handed out last, and a store takes a step or two.
+That is rare: a store takes a step or two, and freed blocks are handed out last. Only those that vLLM's own cache hasn't kept, out of windows or with
+states, are handed out first.
 """
 
 from collections.abc import Sequence

@@ -69,15 +69,24 @@ _STOPPED = {
 
 class SchedulerSide:
     def __init__(
-        self, settings: Settings, groups: list[EngineGroup], chunk_tokens: int, ranks: int, step_tokens: int, decoded: int
+        self,
+        settings: Settings,
+        groups: list[EngineGroup],
+        chunk_tokens: int,
+        ranks: int,
+        step_tokens: int,
+        decoded: int,
+        stores_hold: bool,
     ) -> None:
-        """step_tokens: as many as vLLM computes in one step at most; decoded: of a request that decodes, drafts included."""
+        """step_tokens: as many as vLLM computes in one step at most; decoded: of a request that decodes, drafts included; stores_hold: see
+        `Stores`."""
         self._settings = settings
         self._groups = groups
         self._chunk_tokens = chunk_tokens
         self._ranks = ranks
         blocks_per_step = -(-step_tokens // min(group.block_tokens for group in groups))
         self._evict_ahead = settings.evict_ahead or min(2 * blocks_per_step, 512)
+        self._stores_hold = stores_hold
         self._layerwise = settings.load == "layerwise"
         # A load inside the step must leave it a token to compute. And of a whole prompt vLLM computes the last token once more, but the state after
         # it knows it already.
@@ -136,7 +145,9 @@ class SchedulerSide:
             self._events = KvEvents(self._pool, self._tables)
         if self._settings.store != "never":
             ahead = self._evict_ahead if self._settings.store == "on_eviction" else None
-            self._stores = Stores(self._manager, self._tables, self._ranks, self._jobs, ahead, self._events)
+            self._stores = Stores(
+                self._manager, self._tables, self._ranks, self._jobs, ahead, self._events, self._stores_hold
+            )
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -307,9 +318,11 @@ class SchedulerSide:
         plan.prefill = self._only_prefill(output.num_scheduled_tokens)
         if self._stores is not None:
             plan.stop = self._stores.take_stopped()
+            until = began + _STORES_S
             if self._tables.recurrent:
-                self._store_states(output, plan)
-            self._look_at_all(output.num_scheduled_tokens, began + _STORES_S, plan)
+                self._take_states(output, plan)
+                until = math.inf  # states don't wait
+            self._look_at_all(output.num_scheduled_tokens, until, plan)
             self._stores.due(plan)
             until = began + _HINTS_S
             if self._to_hint and (len(self._to_hint) > _HINTS_WAITING or time.perf_counter() < until):
@@ -324,12 +337,11 @@ class SchedulerSide:
         tracked = self._requests.get(request_id)
         return (tracked.request.num_computed_tokens, tokens) if tracked is not None and tokens >= _PREFILL_TOKENS else None
 
-    def _store_states(self, output: SchedulerOutput, plan: Plan) -> None:
-        """At once: the blocks hold them until the step after the next one, or for as long as nobody gets them."""
-        for request_id, made in output.kv_connector_block_state.boundary_state_offloads.items():
+    def _take_states(self, output: SchedulerOutput, plan: Plan) -> None:
+        for request_id, states in output.kv_connector_block_state.boundary_state_offloads.items():
             tracked = self._requests.get(request_id)
             if tracked is not None:
-                self._stores.states(tracked, made, plan)
+                self._stores.offered(tracked, states, plan)
 
     def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
         """Those that get a prompt's tokens in any case: they may end with this step."""
@@ -349,17 +361,17 @@ class SchedulerSide:
             # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
             known = min(computed, request.num_tokens)
             if known >= tracked.next_store_tokens:
-                self._filled(tracked, known // self._chunk_tokens, plan)
+                self._filled(tracked, known // self._chunk_tokens, (request.num_computed_tokens, computed), plan)
         if request.status == RequestStatus.RUNNING:  # else its turn comes when it has blocks (again)
             self._turns.next(tracked, tracked.next_store_tokens - computed)
 
-    def _filled(self, tracked: Tracked, chunks: int, plan: Plan) -> None:
-        """With this step the first `chunks` are full."""
+    def _filled(self, tracked: Tracked, chunks: int, step: tuple[int, int], plan: Plan) -> None:
+        """With this step, of tokens [step[0], step[1]), the first `chunks` are full."""
         if tracked.hit is None and self._answer(tracked, wait_for_slow=False) is None:
             return  # kvistd hasn't said yet what it has: with the next chunk
         if tracked.loading is None and tracked.hit.lease:  # answered so late that vLLM had no use for it
             self._forget_hit(tracked)
-        self._stores.filled(tracked, chunks, plan)
+        self._stores.filled(tracked, chunks, step, plan)
 
     # ---- what came of it ----
 

@@ -1,7 +1,7 @@
 """The scheduler's side of stores: what a step fills, or is about to lose, becomes a store in its plan.
 
-Eager: a request's full chunks, in the step that fills them, or a later one. Recurrent states, in the very step that makes them: vLLM says which
-block has one, and the request's table won't for long. On eviction: see `kvist.vllm.eviction`. Which blocks are read meanwhile: `kvist.vllm.readers`.
+Eager: a request's full chunks, in the step that fills them, or a later one. Recurrent states with the chunk at whose end a step ends, and those that
+vLLM says it has made: at once, for their blocks are given back soon. On eviction: see `kvist.vllm.eviction`. Which blocks are read meanwhile: `kvist.vllm.readers`.
 """
 
 import dataclasses
@@ -15,7 +15,8 @@ from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from kvist.vllm.events import KvEvents
 from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import Tables
-from kvist.vllm.plan import Plan, Report, Store, StorePart
+from kvist.vllm.plan import Plan, Report, Store
+from kvist.vllm.prompt import Prompt
 from kvist.vllm.readers import Readers
 from kvist.vllm.tracked import Tracked
 
@@ -25,19 +26,22 @@ _KEY = 32
 
 @dataclasses.dataclass
 class _Store:
-    """A store under way: of the chunks [first, until) of a request, or on eviction of a run, or of states, which nobody asks about again.
+    """A store under way: of the chunks [first, until) of a request, or on eviction of a run. That of the group that is told of; those of the other
+    groups have neither: what of them isn't kept is a shorter hit, nobody asks about it again.
 
     ranks  those still at it
     kept   by all ranks so far
+    held   blocks with a reference of ours, until no rank reads them
     age    KvEvents.age when it was begun
     """
 
     ranks: int
-    tracked: Tracked | None
+    tracked: Tracked | None = None
     first: int = 0
     until: int = 0
     run: list[Chunk] = dataclasses.field(default_factory=list)
     kept: bool = True
+    held: list[KVCacheBlock] = dataclasses.field(default_factory=list)
     age: int = 0
 
 
@@ -52,26 +56,31 @@ class Stores:
         jobs: Iterator[int],
         evict_ahead: int | None,
         events: KvEvents | None,
+        holds: bool,
     ) -> None:
-        """evict_ahead: blocks at the head of the free queue that are stored; None: eager. events: None if nobody wants them."""
-        pool = manager.block_pool
+        """evict_ahead: blocks at the head of the free queue that are stored; None: eager. events: None if nobody wants them. holds: a store keeps its
+        blocks from being handed out, where it can't be stopped before they are written."""
+        pool = self._pool = manager.block_pool
         if evict_ahead is not None and not pool.enable_caching:
             raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
         self._blocks_of = manager.coordinator.get_blocks
         self._tables = tables
+        self._order = sorted(range(len(tables)), key=lambda group: group != tables.first_full)
         self._ranks = ranks
         self._jobs = jobs
         self._readers = Readers(pool)
         self._on_eviction = EvictionStores(pool, evict_ahead) if evict_ahead is not None else None
         self._storing: dict[int, _Store] = {}  # [job]
         self._events = events
+        self._holds = holds
 
     def take_stopped(self) -> list[int]:
         """Stores to stop before this step writes."""
         return self._readers.take_stopped()
 
-    def filled(self, tracked: Tracked, until: int, plan: Plan) -> None:
-        """The request's chunks up to `until` are full with this step: stores those that kvistd hasn't, or remembers them."""
+    def filled(self, tracked: Tracked, until: int, step: tuple[int, int], plan: Plan) -> None:
+        """The request's chunks up to `until` are full with this step, which computes tokens [step[0], step[1]): stores those that kvistd
+        hasn't, or remembers them."""
         first = tracked.next_store
         if first >= until:
             return
@@ -84,48 +93,64 @@ class Stores:
         if self._on_eviction is not None:
             self._keep(tracked, blocks, first, until)
             return
-        parent = 1 if first else 0
-        parts: list[StorePart] = []
-        for group, (table, per_chunk) in enumerate(self._tables):
+        store = _Store(self._ranks, tracked, first, until)
+        state = until * size in step and until * size != tracked.state_at
+        for group in self._order:
+            table, per_chunk = self._tables[group]
             if group in self._tables.recurrent:
-                continue
-            own = blocks[table][first * per_chunk : until * per_chunk]
-            skip = 0
-            if own and own[0].is_null:  # out of the window already
-                gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
-                skip = -(-gone // per_chunk)
-                own = own[skip * per_chunk :]
-            if own and len(own) == (until - first - skip) * per_chunk:
-                parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, own))))
-        if not parts:
-            return
-        self._begin(_Store(self._ranks, tracked, first, until), tracked.prompt.keys(first - parent, until), parts, plan)
+                begin, own = until - 1, self._state(blocks[table], until * per_chunk) if state else []
+            else:
+                begin, own = first, blocks[table][first * per_chunk : until * per_chunk]
+                if own and own[0].is_null:  # out of the window already
+                    gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
+                    begin += -(-gone // per_chunk)
+                    own = own[(begin - first) * per_chunk :]
+                if len(own) != (until - begin) * per_chunk:
+                    continue
+            if own:
+                self._begin(store, tracked.prompt, begin, until, group, array("I", map(_BLOCK_ID, own)), plan)
+                store = _Store(self._ranks)
+        if state:
+            tracked.state_at = until * size
 
-    def states(self, tracked: Tracked, made: Iterable[tuple[int, int, int]], plan: Plan) -> None:
-        """This step makes states: (block table, block, tokens up to it). Stores those at ends of chunks."""
+    @staticmethod
+    def _state(table: Sequence[KVCacheBlock], blocks: int) -> Sequence[KVCacheBlock]:
+        """The block whose state is that after so many blocks' tokens, where a step ends there or goes on from there: no later one changes it."""
+        own = table[blocks - 1 : blocks]
+        return [] if not own or own[0].is_null else own
+
+    def offered(self, tracked: Tracked, states: Iterable[tuple[int, int, int]], plan: Plan) -> None:
+        """States that vLLM's own cache keeps, (block table, block, tokens up to it), as some backends make them inside a step. Stores those at ends
+        of chunks. Not those of a step that begins inside a block, which may have gone past the block's end without making one there."""
         size = self._tables.chunk_tokens
-        for made_in, block, tokens in made:
+        begins = tracked.request.num_computed_tokens
+        for of_table, block, tokens in states:
             until, inside = divmod(tokens, size)
             loaded = tracked.may_load and tracked.hit is not None and until == tracked.hit.chunks
-            if inside or loaded or tokens > tracked.request.num_tokens:
+            if inside or loaded or begins % size or tokens > tracked.request.num_tokens:
                 continue
             tracked.prompt.extend(tokens)
-            parent = 1 if until > 1 else 0
-            parts = [
-                StorePart(group, parent, array("I", [block]))
-                for group, (table, _) in enumerate(self._tables)
-                if table == made_in and group in self._tables.recurrent
-            ]
-            if parts:
-                self._begin(_Store(self._ranks, None), tracked.prompt.keys(until - 1 - parent, until), parts, plan)
+            tracked.state_at = tokens
+            for group in self._tables.recurrent:
+                if self._tables[group][0] == of_table:
+                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, array("I", [block]), plan)
 
-    def _begin(self, store: _Store, keys: bytes, parts: list[StorePart], plan: Plan) -> None:
+    def _begin(self, store: _Store, prompt: Prompt, first: int, until: int, group: int, pages: array, plan: Plan) -> None:
+        parents = 1 if first else 0
+        self._store(store, prompt.keys(first - parents, until), parents, group, pages, plan)
+
+    def _store(self, store: _Store, keys: bytes, parents: int, group: int, pages: array, plan: Plan) -> None:
         job = next(self._jobs)
-        self._readers.begin(job, parts[0].pages if len(parts) == 1 else [page for part in parts for page in part.pages])
+        if self._holds:
+            store.held = [self._pool.blocks[page] for page in pages]
+            self._pool.touch(store.held)
+        else:
+            self._readers.begin(job, pages)
         self._storing[job] = store
         if self._events is not None:
             store.age = self._events.age
-        plan.stores.append(Store(job, store.tracked.request.request_id if store.tracked is not None else "", keys, parts))
+        request_id = store.tracked.request.request_id if store.tracked is not None else ""
+        plan.stores.append(Store(job, request_id, keys, parents, group, pages))
 
     # ---- on eviction ----
 
@@ -164,16 +189,16 @@ class Stores:
     def _store_run(self, run: list[Chunk], plan: Plan) -> None:
         """Stores consecutive chunks, in each group those that still have their blocks there."""
         keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
-        parent = 1 if run[0].parent_key else 0
-        parts: list[StorePart] = []
-        for group in range(len(self._tables)):
+        before = 1 if run[0].parent_key else 0
+        store = _Store(self._ranks, run=run)
+        for group in self._order:
             skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
             if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
                 continue
-            blocks = [block for chunk in run[skip:] for block in chunk.blocks[group]]
-            parts.append(StorePart(group, parent + skip, array("I", map(_BLOCK_ID, blocks))))
-        if parts:
-            self._begin(_Store(self._ranks, None, run=run), keys, parts, plan)
+            pages = array("I", [block.block_id for chunk in run[skip:] for block in chunk.blocks[group]])
+            parents = min(before + skip, 1)
+            self._store(store, keys[(before + skip - parents) * _KEY :], parents, group, pages, plan)
+            store = _Store(self._ranks)
 
     # ---- what came of it ----
 
@@ -188,7 +213,10 @@ class Stores:
             if store.ranks > 0:
                 continue
             del self._storing[job]
-            self._readers.end(job)
+            if store.held:
+                self._pool.free_blocks(reversed(store.held))
+            else:
+                self._readers.end(job)
             if self._events is not None:
                 self._tell(store)
             if store.run:

@@ -27,6 +27,7 @@ class Tracked:
     may_load     not after a failed load
     loading      the load under way
     next_store   chunks before it are in kvistd, or on their way there; next_store_tokens: when this one is full
+    state_at     tokens of the last state that was stored
     last_kept    on eviction: of chunk next_store - 1, where it is still the engine's alone
     turn         the step in which to look whether that one is full (`Turns`)
     slow_since   when the answer was first that some of it is still on its way from a slower tier
@@ -49,6 +50,7 @@ class Tracked:
         "prompt",
         "request",
         "slow_since",
+        "state_at",
         "stored_first",
         "turn",
     )
@@ -67,6 +69,7 @@ class Tracked:
         self.preemptions = request.num_preemptions
         self.next_store = 0
         self.next_store_tokens = chunk_tokens
+        self.state_at = 0
         self.turn = 0
         self.stored_first: int | None = None
         self.last_kept: Chunk | None = None
@@ -75,6 +78,7 @@ class Tracked:
     def kvistd_has(self, chunks: int) -> None:
         """What comes next follows on a chunk that kvistd has."""
         self.stored_until(chunks)
+        self.state_at = 0
         self.last_kept = None
 
     def stored_until(self, chunks: int) -> None:

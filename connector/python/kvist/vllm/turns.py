@@ -2,7 +2,8 @@
 
 A request that decodes gets at most so many tokens in a step, so for some steps its chunk can't be full; one that gets more (a prompt's) is looked
 at in each of them. Of 64 that decode, chunks of 256 tokens, that is one in four steps instead of 64 in each: to read what each has
-computed takes 20 us where the step before has filled the caches with other things.
+computed takes 20 us where the step before has filled the caches with other things. With recurrent layers none of these may be missed: the state at
+a chunk's end is there for two steps.
 """
 
 from collections import deque

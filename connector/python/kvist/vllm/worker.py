@@ -29,7 +29,7 @@ logger = init_logger(__name__)
 
 @dataclasses.dataclass
 class _Copy:
-    """The operations of one job: one for each of kvist's groups."""
+    """The operations of one job: of a store one, of a load one for each of kvist's groups."""
 
     job: int
     ops: list[int]
@@ -247,22 +247,18 @@ class WorkerSide:
 
     def _store(self, store: Store) -> _Copy:
         copy = _Copy(store.job, [])
-        for part in store.parts:
-            parent = min(part.first_key, 1)
-            keys = store.keys[(part.first_key - parent) * 32 :] if part.first_key else store.keys
-            try:
-                copy.ops.append(
-                    self._client.store(
-                        keys,
-                        part.pages,
-                        first_chunk=parent,
-                        group=part.group,
-                        deadline_s=self._settings.store_timeout_s,
-                        after=self._after(),
-                    )
-                )
-            except kvist.KvistError:
-                copy.failed = True
+        try:
+            op = self._client.store(
+                store.keys,
+                store.pages,
+                first_chunk=store.parents,
+                group=store.group,
+                deadline_s=self._settings.store_timeout_s,
+                after=self._after(),
+            )
+            copy.ops.append(op)
+        except kvist.KvistError:
+            copy.failed = True
         return copy
 
     def results(self) -> KVConnectorTransferResults:
@@ -278,21 +274,16 @@ class WorkerSide:
         return results
 
     def _stored(self, store: _Copy) -> bool:
-        left = []
         for op in store.ops:
             result = self._client.poll(op)
             if result.status == kvist.Status.PENDING:
-                left.append(op)
-                continue
+                return False
             self.counters["chunks_stored"] += result.chunks_copied
             self.counters["chunks_known"] += result.chunks_skipped
             if result.chunks_refused:
                 self._report.refused[store.job] = 1
             if result.status != kvist.Status.OK:
                 store.failed = True
-        store.ops = left
-        if left:
-            return False
         self._report.stored[store.job] = 1
         if store.failed:
             self.counters["stores_failed"] += 1
