@@ -118,6 +118,8 @@ class History:
                 engine.scheduler.waiting
             )
             idle = idle and not any(call.name == "load" for call in self.ledger.ops.values())
+            # With the second runner stores hold blocks, too.
+            idle = idle and not (engine.shape.second_runner and engine.connector._scheduler._stores._storing)
             engine.scheduler.reset_prefix_cache(reset_running_requests=idle)
             self.counts["resets"] += 1
 

@@ -38,7 +38,7 @@ def _refuse(name: str, spec: KVCacheSpec) -> None:
     if not spec.prefix_cacheable:
         raise ValueError(f"kvist doesn't keep the KV of layer {name}: vLLM doesn't cache its prefixes")
     if isinstance(spec, MambaSpec):
-        # In this mode vLLM says which block has the state after which token.
+        # Only in this mode steps end where blocks do.
         if spec.mamba_cache_mode != "align":
             raise ValueError(
                 f"kvist keeps recurrent states that vLLM keeps at the ends of blocks; those of layer {name} have the mode "

@@ -146,7 +146,14 @@ class SchedulerSide:
         if self._settings.store != "never":
             ahead = self._evict_ahead if self._settings.store == "on_eviction" else None
             self._stores = Stores(
-                self._manager, self._tables, self._ranks, self._jobs, ahead, self._events, self._stores_hold
+                self._manager,
+                self._tables,
+                self._ranks,
+                self._jobs,
+                ahead,
+                self._events,
+                self._stores_hold,
+                self._client.first_needed,
             )
 
     def close(self) -> None:

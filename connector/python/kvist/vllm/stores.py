@@ -7,7 +7,7 @@ vLLM says it has made: at once, for their blocks are given back soon. On evictio
 import dataclasses
 import operator
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -57,9 +57,10 @@ class Stores:
         evict_ahead: int | None,
         events: KvEvents | None,
         holds: bool,
+        first_needed: Callable[[int, int], int],
     ) -> None:
         """evict_ahead: blocks at the head of the free queue that are stored; None: eager. events: None if nobody wants them. holds: a store keeps its
-        blocks from being handed out, where it can't be stopped before they are written."""
+        blocks from being handed out, where it can't be stopped before they are written. first_needed: `kvist.Client.first_needed`."""
         pool = self._pool = manager.block_pool
         if evict_ahead is not None and not pool.enable_caching:
             raise ValueError("store on_eviction needs vLLM's prefix cache: without it nothing is kept that could be evicted")
@@ -73,6 +74,7 @@ class Stores:
         self._storing: dict[int, _Store] = {}  # [job]
         self._events = events
         self._holds = holds
+        self._first_needed = first_needed
 
     def take_stopped(self) -> list[int]:
         """Stores to stop before this step writes."""
@@ -98,18 +100,23 @@ class Stores:
         for group in self._order:
             table, per_chunk = self._tables[group]
             if group in self._tables.recurrent:
-                begin, own = until - 1, self._state(blocks[table], until * per_chunk) if state else []
-            else:
-                begin, own = first, blocks[table][first * per_chunk : until * per_chunk]
-                if own and own[0].is_null:  # out of the window already
-                    gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
-                    begin += -(-gone // per_chunk)
-                    own = own[(begin - first) * per_chunk :]
-                if len(own) != (until - begin) * per_chunk:
-                    continue
-            if own:
-                self._begin(store, tracked.prompt, begin, until, group, array("I", map(_BLOCK_ID, own)), plan)
-                store = _Store(self._ranks)
+                if state and (own := self._state(blocks[table], until * per_chunk)):
+                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
+                continue
+            own = blocks[table][first * per_chunk : until * per_chunk]
+            begin = first
+            if own and own[0].is_null:  # out of the window already
+                gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
+                begin += -(-gone // per_chunk)
+            if len(own) != (until - first) * per_chunk:
+                continue
+            # What a window still has is there for a step more than what it has left behind, whose blocks may be handed out with the next one.
+            left = min(max(begin, self._first_needed(group, until)), until)
+            for from_chunk, to_chunk in ((left, until), (begin, left)):
+                if from_chunk < to_chunk:
+                    part = own[(from_chunk - first) * per_chunk : (to_chunk - first) * per_chunk]
+                    self._begin(store, tracked.prompt, from_chunk, to_chunk, group, part, plan)
+                    store = _Store(self._ranks)
         if state:
             tracked.state_at = until * size
 
@@ -133,10 +140,21 @@ class Stores:
             tracked.state_at = tokens
             for group in self._tables.recurrent:
                 if self._tables[group][0] == of_table:
-                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, array("I", [block]), plan)
+                    own = [self._pool.blocks[block]]
+                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
 
-    def _begin(self, store: _Store, prompt: Prompt, first: int, until: int, group: int, pages: array, plan: Plan) -> None:
+    def _begin(
+        self,
+        store: _Store,
+        prompt: Prompt,
+        first: int,
+        until: int,
+        group: int,
+        blocks: Sequence[KVCacheBlock],
+        plan: Plan,
+    ) -> None:
         parents = 1 if first else 0
+        pages = array("I", map(_BLOCK_ID, blocks))
         self._store(store, prompt.keys(first - parents, until), parents, group, pages, plan)
 
     def _store(self, store: _Store, keys: bytes, parents: int, group: int, pages: array, plan: Plan) -> None:
