@@ -111,7 +111,9 @@ class Stores:
             if len(own) != (until - first) * per_chunk:
                 continue
             # What a window still has is there for a step more than what it has left behind, whose blocks may be handed out with the next one.
-            left = min(max(begin, self._first_needed(group, until)), until)
+            left = begin
+            if group in self._tables.windowed:
+                left = min(max(begin, self._first_needed(group, until)), until)
             for from_chunk, to_chunk in ((left, until), (begin, left)):
                 if from_chunk < to_chunk:
                     part = own[(from_chunk - first) * per_chunk : (to_chunk - first) * per_chunk]
