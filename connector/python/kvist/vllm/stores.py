@@ -96,31 +96,36 @@ class Stores:
             self._keep(tracked, blocks, first, until)
             return
         store = _Store(self._ranks, tracked, first, until)
-        state = until * size in step and until * size != tracked.state_at
         for group in self._order:
-            table, per_chunk = self._tables[group]
-            if group in self._tables.recurrent:
-                if state and (own := self._state(blocks[table], until * per_chunk)):
-                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
-                continue
-            own = blocks[table][first * per_chunk : until * per_chunk]
-            begin = first
-            if own and own[0].is_null:  # out of the window already
-                gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
-                begin += -(-gone // per_chunk)
-            if len(own) != (until - first) * per_chunk:
-                continue
-            # What a window still has is there for a step more than what it has left behind, whose blocks may be handed out with the next one.
-            left = begin
-            if group in self._tables.windowed:
-                left = min(max(begin, self._first_needed(group, until)), until)
-            for from_chunk, to_chunk in ((left, until), (begin, left)):
-                if from_chunk < to_chunk:
-                    part = own[(from_chunk - first) * per_chunk : (to_chunk - first) * per_chunk]
-                    self._begin(store, tracked.prompt, from_chunk, to_chunk, group, part, plan)
-                    store = _Store(self._ranks)
-        if state:
+            for begin, end, own in self._full(group, blocks, first, until):
+                self._begin(store, tracked.prompt, begin, end, group, own, plan)
+                store = _Store(self._ranks)
+        if self._tables.recurrent and until * size in step and until * size != tracked.state_at:
             tracked.state_at = until * size
+            for group in self._tables.recurrent:
+                table, per_chunk = self._tables[group]
+                if own := self._state(blocks[table], until * per_chunk):
+                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
+
+    def _full(
+        self, group: int, blocks: Sequence[Sequence[KVCacheBlock]], first: int, until: int
+    ) -> Iterator[tuple[int, int, Sequence[KVCacheBlock]]]:
+        """What a group of tokens' KV has of chunks [first, until), as (begin, end, blocks). Of a window what it needs from here on by itself: what it
+        has left behind may be handed out with the next step, and its store be stopped."""
+        if group in self._tables.recurrent:
+            return
+        table, per_chunk = self._tables[group]
+        own = blocks[table][first * per_chunk : until * per_chunk]
+        if len(own) != (until - first) * per_chunk:
+            return
+        begin = left = first
+        if group in self._tables.windowed:
+            gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
+            begin += -(-gone // per_chunk)
+            left = min(max(begin, self._first_needed(group, until)), until)
+        for here, there in ((left, until), (begin, left)):
+            if here < there:
+                yield here, there, own[(here - first) * per_chunk : (there - first) * per_chunk]
 
     @staticmethod
     def _state(table: Sequence[KVCacheBlock], blocks: int) -> Sequence[KVCacheBlock]:
