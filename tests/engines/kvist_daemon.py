@@ -90,6 +90,10 @@ class Daemon:
         os.kill(self._process.pid, signal.SIGCONT)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         return self._process is not None
 

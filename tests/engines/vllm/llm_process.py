@@ -75,9 +75,13 @@ class Llm:
         """Each alone in the batch: what is in it can't move another's last bits."""
         return [self.generate([prompt], max_tokens)[0] for prompt in prompts]
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def shares_pages(self) -> bool:
         """Whether kvistd can map the engine's pages (kvist.shared), where the engine is in this one process."""
-        return "kvist-pages" in pathlib.Path(f"/proc/{self._process.pid}/maps").read_text()
+        return "kvist-pages" in pathlib.Path(f"/proc/{self.pid}/maps").read_text()
 
     def reset(self) -> None:
         assert self.order("reset")["done"]

@@ -81,8 +81,8 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                 )
             step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
             decoded = 1 + vllm_config.num_speculative_tokens
-            # vLLM's second model runner zeroes and fills new blocks of such models before it lets a connector stop what reads them.
-            hold = recurrent and vllm_config.use_v2_model_runner
+            # vLLM's second model runner zeroes and fills such models' new blocks before it lets a connector stop what reads them.
+            hold = kv_cache_config.needs_kv_cache_zeroing and vllm_config.use_v2_model_runner
             self._scheduler = SchedulerSide(
                 self._settings, groups, tokens, parallel.world_size, step_tokens, decoded, stores_hold=hold
             )
