@@ -1,4 +1,4 @@
-"""Tiny models with random weights from a seed, as checkpoints: every page of a prompt moves the output (load_format=dummy gives all
+"""A tiny Llama with random weights from a seed, as a checkpoint: every page of a prompt moves the output (load_format=dummy gives all
 parameters one seed, and outputs that hardly depend on anything)."""
 
 import json
@@ -28,33 +28,7 @@ CONFIG = {
 }
 
 
-# Two layers in three with a state: a convolution over the last tokens, before attention and behind it.
-RECURRENT = {
-    "architectures": ["Lfm2ForCausalLM"],
-    "model_type": "lfm2",
-    "hidden_size": 256,
-    "block_dim": 256,
-    "conv_dim": 256,
-    "conv_L_cache": 3,
-    "conv_bias": False,
-    "intermediate_size": 512,
-    "block_ff_dim": 512,
-    "block_auto_adjust_ff_dim": False,
-    "num_hidden_layers": 6,
-    "layer_types": ["conv", "full_attention", "conv", "conv", "full_attention", "conv"],
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 512,
-    "max_position_embeddings": 4096,
-    "norm_eps": 1e-5,
-    "torch_dtype": "float32",
-    "tie_word_embeddings": True,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-
-
-class _Weights:
+class Weights:
     def __init__(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -65,51 +39,15 @@ class _Weights:
         return self.plain(rows, columns) * gain / columns**0.5
 
 
-def _save(under: pathlib.Path, config: dict, weights: dict[str, torch.Tensor]) -> str:
+def save(under: pathlib.Path, config: dict, weights: dict[str, torch.Tensor]) -> str:
     under.mkdir(parents=True, exist_ok=True)
     (under / "config.json").write_text(json.dumps(config))
     save_file(weights, under / "model.safetensors", metadata={"format": "pt"})
     return str(under)
 
 
-def write_recurrent(under: pathlib.Path, seed: int = 7) -> str:
-    random = _Weights(seed)
-    hidden, inner, vocabulary = RECURRENT["hidden_size"], RECURRENT["intermediate_size"], RECURRENT["vocab_size"]
-    size = hidden // RECURRENT["num_attention_heads"]
-    kv = RECURRENT["num_key_value_heads"] * size
-    weights = {
-        "model.embed_tokens.weight": random.plain(vocabulary, hidden),
-        "model.embedding_norm.weight": torch.full((hidden,), 3.0 / hidden**0.5),
-    }
-    for i, kind in enumerate(RECURRENT["layer_types"]):
-        layer = f"model.layers.{i}."
-        weights |= {
-            layer + "operator_norm.weight": torch.ones(hidden),
-            layer + "ffn_norm.weight": torch.ones(hidden),
-            layer + "feed_forward.w1.weight": random.matrix(inner, hidden),
-            layer + "feed_forward.w3.weight": random.matrix(inner, hidden),
-            layer + "feed_forward.w2.weight": random.matrix(hidden, inner),
-        }
-        if kind == "conv":
-            weights |= {
-                layer + "conv.conv.weight": random.plain(hidden, 1, RECURRENT["conv_L_cache"]),
-                layer + "conv.in_proj.weight": random.matrix(3 * hidden, hidden),
-                layer + "conv.out_proj.weight": random.matrix(hidden, hidden, 4.0),
-            }
-        else:
-            weights |= {
-                layer + "self_attn.q_layernorm.weight": torch.ones(size),
-                layer + "self_attn.k_layernorm.weight": torch.ones(size),
-                layer + "self_attn.q_proj.weight": random.matrix(hidden, hidden),
-                layer + "self_attn.k_proj.weight": random.matrix(kv, hidden),
-                layer + "self_attn.v_proj.weight": random.matrix(kv, hidden, 4.0),
-                layer + "self_attn.out_proj.weight": random.matrix(hidden, hidden, 4.0),
-            }
-    return _save(under, RECURRENT, weights)
-
-
 def write(under: pathlib.Path, seed: int = 7) -> str:
-    random = _Weights(seed)
+    random = Weights(seed)
     hidden, inner, vocabulary = CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"]
     heads, kv_heads, size = CONFIG["num_attention_heads"], CONFIG["num_key_value_heads"], CONFIG["head_dim"]
     weights = {
@@ -130,4 +68,4 @@ def write(under: pathlib.Path, seed: int = 7) -> str:
             layer + "mlp.up_proj.weight": random.matrix(inner, hidden),
             layer + "mlp.down_proj.weight": random.matrix(hidden, inner),
         }
-    return _save(under, CONFIG, weights)
+    return save(under, CONFIG, weights)

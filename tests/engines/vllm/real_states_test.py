@@ -1,6 +1,6 @@
 """vLLM itself, on the CPU, with a model most of whose layers are recurrent: what it says from kvist's states is what it says without kvist."""
 
-import checkpoint
+import recurrent_checkpoint
 from llm_process import BLOCK, Llm, transfer
 from real_engine_test import cached, distance, prompt, settle
 
@@ -13,7 +13,7 @@ OTHERS = [PROMPTS[3][:STEP] + prompt(50, 20), PROMPTS[4] + prompt(51, 20), PROMP
 
 
 def test_states_come_back(tmp_path, daemon):
-    model = checkpoint.write_recurrent(tmp_path / "model")
+    model = recurrent_checkpoint.write(tmp_path / "model")
     arguments = dict(enable_prefix_caching=True, max_num_batched_tokens=STEP)
     with (
         Llm(model, None, tmp_path / "plain.log", **arguments) as plain,
