@@ -164,20 +164,26 @@ def test_late_load_is_computed_in_hybrid_models(daemon, ledger, start):
     assert len(engine.outputs[loads]) == 4
 
 
-def test_failed_load_inside_the_step_leaves_no_hits(daemon, ledger, start):
+@pytest.mark.parametrize("window", [0, 64])
+def test_failed_load_inside_the_step_leaves_no_hits(window, daemon, ledger, start):
     """vLLM 0.32 keeps the hashes of blocks whose load inside a step failed, for the request to compute them anew: if that one is aborted
-    (or preempted) first, nobody may hit them."""
-    engine = start(daemon, Shape(blocks=64, step_tokens=256), load="layerwise", load_timeout_s=0.05, lookup_timeout_s=2.0)
+    (or preempted) first, nobody may hit them. Nor may any of its stores be kept, of which a step makes two where there is a window."""
+    shape = Shape(blocks=64, step_tokens=256, windows=(window,))
+    engine = start(daemon, shape, load="layerwise", load_timeout_s=0.05, lookup_timeout_s=2.0)
     tokens = prompt(1, 200)
     world = World(daemon, ledger)
     stored(engine, world, tokens)
-    loads = engine.add(tokens + prompt(2, 20))
+    more = tokens + prompt(2, 120)  # which the step computes from what it loads
+    loads = engine.add(more)
     world.hold()
     engine.until(lambda: engine.status(loads).name == "RUNNING")
     assert engine.last_connector_output.invalid_block_ids
     engine.abort(loads)
     daemon.resume()
     engine.prefill(tokens + prompt(3, 20))
+    engine.settle(ledger)
+    engine.reset()
+    engine.prefill(more + prompt(3, 20))
     engine.settle(ledger)
 
 

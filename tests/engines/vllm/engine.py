@@ -361,6 +361,7 @@ class Engine:
         self._loaded = 0
         self._in_flight: collections.deque[SchedulerOutput] = collections.deque()
         self.last_connector_output = KVConnectorOutput()
+        self.read_by: dict[int, list[int]] = {}  # [job] blocks
         self.steps = 0
         self.story: collections.deque[str] = collections.deque(maxlen=4000)
         self._numbers = 0
@@ -457,11 +458,23 @@ class Engine:
         for worker in self.workers:
             worker.check_free_blocks()
         output = self.scheduler.schedule()
+        if self.shape.second_runner:
+            self._check_held(output)
         self._note(output)
         self._in_flight.append(output)
         if len(self._in_flight) > self.shape.ahead:
             self._compute(self._in_flight.popleft())
         return output
+
+    def _check_held(self, output: SchedulerOutput) -> None:
+        """What it writes into before a connector can stop what reads it is read by no store that has begun before."""
+        under_way = self.connector._scheduler._stores._storing
+        plan = output.kv_connector_metadata
+        self.read_by = {job: pages for job, pages in self.read_by.items() if job in under_way}
+        for job, pages in self.read_by.items():
+            taken = set(output.new_block_ids_to_zero or ()) & set(pages)
+            assert not taken, f"blocks {taken} are written, and store {job} reads them"
+        self.read_by |= {store.job: list(store.pages) for store in plan.stores}
 
     def _compute(self, output: SchedulerOutput) -> None:
         results = [worker.execute(output) for worker in self.workers]

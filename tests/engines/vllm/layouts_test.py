@@ -78,11 +78,11 @@ def test_states_that_vllm_does_not_tell_of_are_refused(model, daemon):
     with pytest.raises(ValueError, match="speculative"):
         config = settings.vllm_config(model, shape, settings.transfer_config(daemon.socket, 16), "refused")
         KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
-    with pytest.raises(ValueError, match="on_eviction.*eager"):
-        transfer = settings.transfer_config(daemon.socket, 16, store="on_eviction")
-        shape = Shape(windows=(0, settings.STATES))
-        config = settings.vllm_config(model, shape, transfer, "refused")
-        KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
+    shape = Shape(windows=(0, settings.STATES))
+    for how, why in (({"store": "on_eviction"}, "on_eviction.*eager"), ({"load": "layerwise"}, "layerwise.*async")):
+        with pytest.raises(ValueError, match=why):
+            config = settings.vllm_config(model, shape, settings.transfer_config(daemon.socket, 16, **how), "refused")
+            KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, settings.kv_cache_config(shape))
 
 
 def test_unknown_shape_is_refused(model, daemon):

@@ -14,7 +14,8 @@ OTHERS = [PROMPTS[3][:STEP] + prompt(50, 20), PROMPTS[4] + prompt(51, 20), PROMP
 
 def test_states_come_back(tmp_path, daemon):
     model = recurrent_checkpoint.write(tmp_path / "model")
-    arguments = dict(enable_prefix_caching=True, max_num_batched_tokens=STEP)
+    # vLLM keeps the state at each step's end itself: by default a slow kvistd might miss it.
+    arguments = dict(enable_prefix_caching=True, max_num_batched_tokens=STEP, prefix_cache_retention_interval=STEP)
     with (
         Llm(model, None, tmp_path / "plain.log", **arguments) as plain,
         Llm(model, transfer(daemon.socket, chunk=0), tmp_path / "kvist.log", **arguments) as engine,

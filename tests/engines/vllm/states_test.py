@@ -116,7 +116,7 @@ def test_late_load_is_computed(daemon, ledger, start):
 
 def test_taken_back_states_leave_the_rest(node):
     """A state's block may have another owner two steps later: its store is stopped, not that of the tokens' KV that the same step has filled."""
-    engine = node.begin(dataclasses.replace(SHAPE, blocks=24))
+    engine = node.begin(dataclasses.replace(SHAPE, blocks=24), store_timeout_s=20.0)
     request = engine.add(prompt(1, 200), max_tokens=30)
     engine.until(lambda: engine.requests[request].num_computed_tokens)
     node.daemon.pause()

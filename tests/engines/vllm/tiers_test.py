@@ -21,7 +21,7 @@ END = prompt(50, 10)
 def store_all(engine, ledger) -> None:
     for tokens in PROMPTS:
         engine.prefill(tokens, max_tokens=1)
-    engine.settle(ledger)
+        engine.settle(ledger)  # before their blocks are other prompts'
     engine.reset()
     engine.loaded_tokens()
 

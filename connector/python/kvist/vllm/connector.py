@@ -60,10 +60,11 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                 "kvist doesn't keep recurrent layers' states beside speculative decoding, which puts them into their blocks after the "
                 "step: use one of them"
             )
-        if self._settings.store == "on_eviction" and recurrent:
-            raise ValueError(
-                "store is on_eviction, and the model has recurrent layers, whose states vLLM tells of when they are made; use eager"
-            )
+        # vLLM's second model runner zeroes and fills such models' new blocks before it lets a connector stop what reads them.
+        hold = kv_cache_config.needs_kv_cache_zeroing and vllm_config.use_v2_model_runner
+        if self._settings.store == "on_eviction" and (recurrent or hold):
+            kinds = "recurrent layers, whose states are gone by then" if recurrent else "KV of several precisions"
+            raise ValueError(f"store is on_eviction, and the model has {kinds}: use eager")
         if self._settings.load == "layerwise" and vllm_config.scheduler_config.async_scheduling:
             raise ValueError(
                 "load is layerwise, and vLLM schedules a step before it knows how the last one went: use --no-async-scheduling"
@@ -81,8 +82,6 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
                 )
             step_tokens = vllm_config.scheduler_config.max_num_batched_tokens
             decoded = 1 + vllm_config.num_speculative_tokens
-            # vLLM's second model runner zeroes and fills such models' new blocks before it lets a connector stop what reads them.
-            hold = kv_cache_config.needs_kv_cache_zeroing and vllm_config.use_v2_model_runner
             self._scheduler = SchedulerSide(
                 self._settings, groups, tokens, parallel.world_size, step_tokens, decoded, stores_hold=hold
             )
@@ -138,6 +137,10 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
     def reset_cache(self) -> bool:
         self._scheduler.reset()
         return True
+
+    def has_pending_push_work(self) -> bool:
+        """A step is needed to hear that they may go: an engine that pauses forgets its cache, and can't while there are any."""
+        return self._scheduler is not None and self._scheduler.stores_hold_blocks
 
     def take_events(self) -> Iterable[KVCacheEvent]:
         return self._scheduler.take_events()

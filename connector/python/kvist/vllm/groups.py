@@ -92,14 +92,16 @@ class Tables:
 
     def __init__(self, groups: list[EngineGroup], tables: tuple[int, ...], tokens: int) -> None:
         """tables: [kvist's group] its block table. tokens: of a chunk. first_full: the first group that needs whole prefixes, else 0.
-        recurrent, windowed: groups of states, of sliding windows."""
+        full, windowed, recurrent: groups that need whole prefixes, of sliding windows, of states."""
         by_table = {group.table: group for group in groups}
         self.chunk_tokens = tokens
         self.block_tokens = tuple(by_table[table].block_tokens for table in tables)
         kinds = [by_table[table].kind for table in tables]
         self.first_full = next((group for group, kind in enumerate(kinds) if kind == kvist.GroupKind.FULL), 0)
-        self.windowed = frozenset(group for group, kind in enumerate(kinds) if kind == kvist.GroupKind.WINDOW)
-        self.recurrent = frozenset(group for group, kind in enumerate(kinds) if kind == kvist.GroupKind.STATE)
+        self.full, self.windowed, self.recurrent = (
+            frozenset(group for group, kind in enumerate(kinds) if kind == wanted)
+            for wanted in (kvist.GroupKind.FULL, kvist.GroupKind.WINDOW, kvist.GroupKind.STATE)
+        )
         self._followed = tuple((table, tokens // by_table[table].block_tokens) for table in tables)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

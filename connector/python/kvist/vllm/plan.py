@@ -46,7 +46,7 @@ class Store(NamedTuple):
     there is one: `parents` is 1 then, else 0. A job for each group: vLLM may take back the pages of one, and the others' chunks are kept all the same."""
 
     job: int
-    request_id: str  # whose step fills the chunks; "": full before, or beside those of another group
+    request_id: str  # whose step fills the chunks; "": full before
     keys: bytes
     parents: int
     group: int

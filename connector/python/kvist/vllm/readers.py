@@ -1,6 +1,6 @@
 """Which stores read which blocks, so that none reads a block that vLLM has given to somebody else.
 
-vLLM frees, preempts and aborts as it likes, and resets its cache: a store holds no reference. When the pool hands out a block that one still
+vLLM frees, preempts and aborts as it likes, and resets its cache: a store that is here holds no reference. When the pool hands out a block that one still
 reads, the store is stopped at the beginning of that very step, before anybody writes into the block; a store that is stopped is never seen.
 That is rare: a store takes a step or two, and freed blocks are handed out last. Only those that vLLM's own cache hasn't kept, out of windows or with
 states, are handed out first.

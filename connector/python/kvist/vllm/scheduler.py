@@ -9,8 +9,8 @@ A request's life here:
   update_connector_output    loads and stores that have ended
   request_finished      load given up, lease given back
 
-Blocks: a store that reads a block which vLLM gives to somebody else is stopped before that one writes (`Readers`); a block that a late load
-  may still write has a reference of ours, so nobody gets it before it is quiet. So no step waits for kvistd, and no freeing is delayed.
+Blocks: a store that reads a block which vLLM gives to somebody else is stopped before that one writes (`Readers`), or where it can't be stopped in
+  time has a reference until it has ended, as has a block that a late load may still write: nobody gets it before it is quiet. No step waits for kvistd.
 Leases: from the answer until the load has ended, the blocks are found to be there already, or the request is gone.
 Threads: the scheduler's.
 """
@@ -451,6 +451,10 @@ class SchedulerSide:
 
     def _blocks_of(self, job: int) -> list[KVCacheBlock]:
         return next(loading.blocks for loading in self._loading.values() if loading.job == job)
+
+    @property
+    def stores_hold_blocks(self) -> bool:
+        return self._stores is not None and self._stores.hold_blocks
 
     def take_events(self) -> list[KVCacheEvent]:
         if self._events is None or self._client is None:

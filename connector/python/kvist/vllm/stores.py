@@ -16,33 +16,40 @@ from kvist.vllm.events import KvEvents
 from kvist.vllm.eviction import Chunk, EvictionStores
 from kvist.vllm.groups import Tables
 from kvist.vllm.plan import Plan, Report, Store
-from kvist.vllm.prompt import Prompt
 from kvist.vllm.readers import Readers
 from kvist.vllm.tracked import Tracked
 
 _BLOCK_ID = operator.attrgetter("block_id")
 _KEY = 32
+_CHUNKS_MAX = 4096  # of a store, as kvist.h says
 
 
 @dataclasses.dataclass
-class _Store:
-    """A store under way: of the chunks [first, until) of a request, or on eviction of a run. That of the group that is told of; those of the other
-    groups have neither: what of them isn't kept is a shorter hit, nobody asks about it again.
+class _Fill:
+    """What is told, and offered again where it isn't kept: the chunks [first, until) of a request, or on eviction a run.
 
-    ranks  those still at it
-    kept   by all ranks so far
-    held   blocks with a reference of ours, until no rank reads them
-    age    KvEvents.age when it was begun
+    jobs  stores of it that are under way: of the groups that need whole prefixes, without which nobody finds what comes behind
+    kept  by all of them and all ranks so far
+    age   KvEvents.age when it was begun
     """
 
-    ranks: int
     tracked: Tracked | None = None
     first: int = 0
     until: int = 0
     run: list[Chunk] = dataclasses.field(default_factory=list)
+    jobs: int = 0
     kept: bool = True
-    held: list[KVCacheBlock] = dataclasses.field(default_factory=list)
     age: int = 0
+
+
+@dataclasses.dataclass
+class _Job:
+    """A store under way. ranks: those still at it. fill: whose it is; None: what of it isn't kept makes hits shorter, and nobody asks about it again.
+    held: blocks with a reference of ours."""
+
+    ranks: int
+    fill: _Fill | None
+    held: list[KVCacheBlock]
 
 
 class Stores:
@@ -67,11 +74,12 @@ class Stores:
         self._blocks_of = manager.coordinator.get_blocks
         self._tables = tables
         self._order = sorted(range(len(tables)), key=lambda group: group != tables.first_full)
+        self._vital = tables.full or frozenset((tables.first_full,))
         self._ranks = ranks
         self._jobs = jobs
         self._readers = Readers(pool)
         self._on_eviction = EvictionStores(pool, evict_ahead) if evict_ahead is not None else None
-        self._storing: dict[int, _Store] = {}  # [job]
+        self._storing: dict[int, _Job] = {}  # [job]
         self._events = events
         self._holds = holds
         self._first_needed = first_needed
@@ -95,23 +103,23 @@ class Stores:
         if self._on_eviction is not None:
             self._keep(tracked, blocks, first, until)
             return
-        store = _Store(self._ranks, tracked, first, until)
+        fill = _Fill(tracked, first, until, age=self._age)
         for group in self._order:
             for begin, end, own in self._full(group, blocks, first, until):
-                self._begin(store, tracked.prompt, begin, end, group, own, plan)
-                store = _Store(self._ranks)
+                vital = group in self._vital and (end == until or group not in self._tables.windowed)
+                self._begin(fill if vital else None, tracked, begin, end, group, own, plan)
         if self._tables.recurrent and until * size in step and until * size != tracked.state_at:
             tracked.state_at = until * size
             for group in self._tables.recurrent:
                 table, per_chunk = self._tables[group]
                 if own := self._state(blocks[table], until * per_chunk):
-                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
+                    self._begin(None, tracked, until - 1, until, group, own, plan)
 
     def _full(
         self, group: int, blocks: Sequence[Sequence[KVCacheBlock]], first: int, until: int
     ) -> Iterator[tuple[int, int, Sequence[KVCacheBlock]]]:
-        """What a group of tokens' KV has of chunks [first, until), as (begin, end, blocks). Of a window what it needs from here on by itself: what it
-        has left behind may be handed out with the next step, and its store be stopped."""
+        """What a group of tokens' KV has of chunks [first, until), as (begin, end, blocks), so many as a store may have. Of a window what it needs from
+        here on by itself: what it has left behind may be handed out with the next step, and its store be stopped."""
         if group in self._tables.recurrent:
             return
         table, per_chunk = self._tables[group]
@@ -124,8 +132,9 @@ class Stores:
             begin += -(-gone // per_chunk)
             left = min(max(begin, self._first_needed(group, until)), until)
         for here, there in ((left, until), (begin, left)):
-            if here < there:
-                yield here, there, own[(here - first) * per_chunk : (there - first) * per_chunk]
+            for at in range(here, there, _CHUNKS_MAX):
+                end = min(at + _CHUNKS_MAX, there)
+                yield at, end, own[(at - first) * per_chunk : (end - first) * per_chunk]
 
     @staticmethod
     def _state(table: Sequence[KVCacheBlock], blocks: int) -> Sequence[KVCacheBlock]:
@@ -147,35 +156,39 @@ class Stores:
             tracked.state_at = tokens
             for group in self._tables.recurrent:
                 if self._tables[group][0] == of_table:
-                    own = [self._pool.blocks[block]]
-                    self._begin(_Store(self._ranks), tracked.prompt, until - 1, until, group, own, plan)
+                    self._begin(None, tracked, until - 1, until, group, [self._pool.blocks[block]], plan)
+
+    @property
+    def _age(self) -> int:
+        return self._events.age if self._events is not None else 0
 
     def _begin(
         self,
-        store: _Store,
-        prompt: Prompt,
+        fill: _Fill | None,
+        tracked: Tracked,
         first: int,
         until: int,
         group: int,
         blocks: Sequence[KVCacheBlock],
         plan: Plan,
     ) -> None:
+        """Stores chunks [first, until) of a request, in one group, with the step that is planned."""
         parents = 1 if first else 0
+        keys = tracked.prompt.keys(first - parents, until)
         pages = array("I", map(_BLOCK_ID, blocks))
-        self._store(store, prompt.keys(first - parents, until), parents, group, pages, plan)
+        self._store(fill, Store(next(self._jobs), tracked.request.request_id, keys, parents, group, pages), plan)
 
-    def _store(self, store: _Store, keys: bytes, parents: int, group: int, pages: array, plan: Plan) -> None:
-        job = next(self._jobs)
+    def _store(self, fill: _Fill | None, store: Store, plan: Plan) -> None:
+        held: list[KVCacheBlock] = []
         if self._holds:
-            store.held = [self._pool.blocks[page] for page in pages]
-            self._pool.touch(store.held)
+            held = [self._pool.blocks[page] for page in store.pages]
+            self._pool.touch(held)
         else:
-            self._readers.begin(job, pages)
-        self._storing[job] = store
-        if self._events is not None:
-            store.age = self._events.age
-        request_id = store.tracked.request.request_id if store.tracked is not None else ""
-        plan.stores.append(Store(job, request_id, keys, parents, group, pages))
+            self._readers.begin(store.job, store.pages)
+        if fill is not None:
+            fill.jobs += 1
+        self._storing[store.job] = _Job(self._ranks, fill, held)
+        plan.stores.append(store)
 
     # ---- on eviction ----
 
@@ -215,22 +228,26 @@ class Stores:
         """Stores consecutive chunks, in each group those that still have their blocks there."""
         keys = run[0].parent_key + b"".join(chunk.key for chunk in run)
         before = 1 if run[0].parent_key else 0
-        store = _Store(self._ranks, run=run)
+        fill = _Fill(run=run, age=self._age)
         for group in self._order:
             skip = next((i for i, chunk in enumerate(run) if chunk.blocks[group]), len(run))
             if skip == len(run) or not all(chunk.blocks[group] for chunk in run[skip:]):
                 continue
-            pages = array("I", [block.block_id for chunk in run[skip:] for block in chunk.blocks[group]])
-            parents = min(before + skip, 1)
-            self._store(store, keys[(before + skip - parents) * _KEY :], parents, group, pages, plan)
-            store = _Store(self._ranks)
+            for at in range(skip, len(run), _CHUNKS_MAX):
+                parents = min(before + at, 1)
+                own = keys[(before + at - parents) * _KEY : (before + at + _CHUNKS_MAX) * _KEY]
+                chunks = run[at : at + _CHUNKS_MAX]
+                pages = array("I", [block.block_id for chunk in chunks for block in chunk.blocks[group]])
+                vital = group in self._vital
+                self._store(fill if vital else None, Store(next(self._jobs), "", own, parents, group, pages), plan)
 
     # ---- what came of it ----
 
     def take(self, report: Report) -> list[str]:
         """The requests that should offer their chunks again: some of them were not kept."""
         for job in (*report.refused, *report.unstored):
-            self._storing[job].kept = False
+            if (fill := self._storing[job].fill) is not None:
+                fill.kept = False
         again: list[str] = []
         for job, ranks in report.stored.items():
             store = self._storing[job]
@@ -238,26 +255,35 @@ class Stores:
             if store.ranks > 0:
                 continue
             del self._storing[job]
-            if store.held:
+            if self._holds:
                 self._pool.free_blocks(reversed(store.held))
             else:
                 self._readers.end(job)
-            if self._events is not None:
-                self._tell(store)
-            if store.run:
-                self._on_eviction.ended(store.run, store.kept)
-            elif not store.kept and store.tracked is not None:
-                again.append(store.tracked.request.request_id)
+            if store.fill is not None:
+                store.fill.jobs -= 1
+                if not store.fill.jobs:
+                    self._ended(store.fill, again)
         return again
 
-    def _tell(self, store: _Store) -> None:
-        if store.tracked is not None:
-            self._events.stored(store.tracked.request, store.tracked.prompt, store.first, store.until, store.age)
-        self._events.stored_chunks(chunk.to_tell for chunk in store.run if chunk.to_tell is not None)
+    def _ended(self, fill: _Fill, again: list[str]) -> None:
+        if self._events is not None:
+            if fill.tracked is not None:
+                self._events.stored(fill.tracked.request, fill.tracked.prompt, fill.first, fill.until, fill.age)
+            self._events.stored_chunks(chunk.to_tell for chunk in fill.run if chunk.to_tell is not None)
+        if fill.run:
+            self._on_eviction.ended(fill.run, fill.kept)
+        elif not fill.kept and fill.tracked is not None:
+            again.append(fill.tracked.request.request_id)
+
+    @property
+    def hold_blocks(self) -> bool:
+        """Whether some have blocks that nobody gets before they have ended."""
+        return self._holds and bool(self._storing)
 
     def forget(self) -> None:
         """Nothing that was remembered, or is under way, is to be offered or told of: a reset. What is under way ends as it does."""
         if self._on_eviction is not None:
             self._on_eviction.forget()
         for store in self._storing.values():
-            store.tracked, store.run = None, []
+            if store.fill is not None:
+                store.fill.tracked, store.fill.run = None, []

@@ -274,6 +274,7 @@ class WorkerSide:
         return results
 
     def _stored(self, store: _Copy) -> bool:
+        stopped = False
         for op in store.ops:
             result = self._client.poll(op)
             if result.status == kvist.Status.PENDING:
@@ -284,9 +285,10 @@ class WorkerSide:
                 self._report.refused[store.job] = 1
             if result.status != kvist.Status.OK:
                 store.failed = True
+                stopped = result.status == kvist.Status.CANCELLED
         self._report.stored[store.job] = 1
         if store.failed:
-            self.counters["stores_failed"] += 1
+            self.counters["stores_stopped" if stopped else "stores_failed"] += 1
             self._report.unstored[store.job] = 1
         else:
             self.counters["stores"] += 1
