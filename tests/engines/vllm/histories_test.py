@@ -38,6 +38,12 @@ KINDS = {
     "tp, states": (dataclasses.replace(STATEFUL, tp=2), Faults(pause=30, kill=10)),
     "no local cache": (Shape(blocks=40, prefix_caching=False), Faults(pause=30, kill=10)),
     "mla": (Shape(blocks=40, layout=Layout("mla")), Faults(pause=30)),
+    "pages of two forms": (dataclasses.replace(SMALL, layout=Layout("mixed")), Faults(pause=30, kill=10)),
+    "pages of two forms, stores on eviction": (
+        dataclasses.replace(SMALL, layout=Layout("mixed")),
+        Faults(pause=30, kill=5),
+        {"store": "on_eviction", "evict_ahead": 8},
+    ),
     "tp": (Shape(blocks=40, tp=2), Faults(pause=30, kill=10)),
     "tp replicated": (Shape(blocks=40, tp=2, replicated=True, layout=Layout("mla")), Faults(pause=30, kill=10)),
     "pp": (Shape(blocks=40, pp=2), Faults(pause=30, kill=10)),

@@ -24,6 +24,8 @@ class Layout:
         if self.name == "cross_layers":
             whole = torch.zeros(blocks, layers, h, block, 2 * d)
             return [whole[:, i] for i in range(layers)]
+        if self.name == "mixed":  # pages of two forms behind one block table
+            return [Layout("hnd" if i % 2 else "kv_first", h, d)._one(blocks, block, h, d) for i in range(layers)]
         return [self._one(blocks, block, h, d) for _ in range(layers)]
 
     def _one(self, blocks: int, block: int, h: int, d: int) -> torch.Tensor:
@@ -51,6 +53,8 @@ class Layout:
         """[block, part, token of the part, ...]: an int32 view; a block is its parts one after the other."""
         t = tensor.view(torch.int32)
         match self.name:
+            case "mixed":
+                return Layout("hnd" if t.dim() == 4 else "kv_first", self.heads, self.head_size).tokens(tensor, blocks)
             case "hnd" | "nhd" | "cross_layers":
                 return t.permute(0, 2, 1, 3).unsqueeze(1)
             case "kv_first":
@@ -64,4 +68,4 @@ class Layout:
         raise ValueError(self.name)
 
 
-LAYOUTS = ("hnd", "nhd", "kv_first", "kv_second", "mla", "kernel_blocks", "cross_layers")
+LAYOUTS = ("hnd", "nhd", "kv_first", "kv_second", "mla", "kernel_blocks", "cross_layers", "mixed")
