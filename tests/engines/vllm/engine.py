@@ -224,11 +224,12 @@ class Worker:
         for block in output.new_block_ids_to_zero or ():
             for view in self.views:
                 view[block] = JUNK
-        for request_id, count in output.num_scheduled_tokens.items():
+        recurrent = [group for group, window in enumerate(self.engine.shape.windows) if window == STATES]
+        for request_id, count in output.num_scheduled_tokens.items() if recurrent else ():
             first = self.engine.computed_before(output, request_id)
             names = np.array(self.engine.names_for(output, request_id, first + count), dtype=np.uint64)
-            for group, window in enumerate(self.engine.shape.windows):
-                for layer in range(self.engine.shape.layers) if window == STATES else ():
+            for group in recurrent:
+                for layer in range(self.engine.shape.layers):
                     self._carry(request_id, group, layer, first, names)
         return fresh
 

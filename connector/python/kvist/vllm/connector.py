@@ -139,7 +139,7 @@ class KvistConnector(KVConnectorBase_V1, SupportsHMA):
         return True
 
     def has_pending_push_work(self) -> bool:
-        """A step is needed to hear that they may go: an engine that pauses forgets its cache, and can't while there are any."""
+        """Whether stores hold blocks: only a step hears that they have ended, and an engine that pauses can't forget its cache before."""
         return self._scheduler is not None and self._scheduler.stores_hold_blocks
 
     def take_events(self) -> Iterable[KVCacheEvent]:
