@@ -2,10 +2,10 @@
 
 import kvist
 import pytest
-from engine import WrongBytes
 from kvist.status import Status
 from preemption_rules_test import KvistWorld
 from scenarios import SCENARIOS, asked, pages_of_late_loads_are_kept, prompt, stored
+from worker import WrongBytes
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from array import array
 
 import kvist
 import pytest
-from engine import WrongBytes
 from kvist.vllm.stores import Stores
 from preemption_rules_test import KvistWorld
 from scenarios import asked, prompt
 from settings import STATES, Shape
+from worker import WrongBytes
 
 SHAPE = Shape(blocks=64, windows=(0, STATES), chunk=16, retention=0)
 END = prompt(20, 10)  # of prompts that are asked for again: what is new in them
