@@ -317,9 +317,10 @@ void SsdTier::Recovered(const ssd::Recovery& recovery) {
   if (!recovery.status.ok()) return;
   spdlog::info("the SSD tier has {} chunks, found {} in {}{}", recovery.chunks,
                recovery.rebuilt ? "by their headers" : "in its catalog", absl::FormatDuration(recovery.elapsed),
-               recovery.cleared + recovery.skipped == 0
+               recovery.adopted + recovery.cleared + recovery.skipped == 0
                    ? ""
-                   : absl::StrCat("; ", recovery.cleared, " were cleared, ", recovery.skipped, " can't be used"));
+                   : absl::StrCat("; ", recovery.adopted, " of them weren't in it yet, or any more, ", recovery.cleared,
+                                  " were cleared, ", recovery.skipped, " can't be used"));
 }
 
 template <class Places, class Unserved>

@@ -1,6 +1,7 @@
 #ifndef KVIST_STORAGE_SSD_CATALOG_H_
 #define KVIST_STORAGE_SSD_CATALOG_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -27,15 +28,19 @@ class CatalogBatch {
   void ErasePin(uint32_t space, std::string_view name) { AddErase(PinKey(space, name)); }
   // Says that all that a rebuild finds is in the catalog, with this batch at the latest.
   void FinishRebuild() { finishes_rebuild_ = true; }
+  // Says that with this batch the catalog tells of all records that count and have lower sequence numbers (MetaRow::settled).
+  void Settle(uint64_t sequence) { settled_ = std::max(settled_, sequence); }
 
   // All of another batch, behind what is in this one.
   void Append(const CatalogBatch& other) {
     changes_.insert(changes_.end(), other.changes_.begin(), other.changes_.end());
     bytes_ += other.bytes_;
     finishes_rebuild_ = finishes_rebuild_ || other.finishes_rebuild_;
+    Settle(other.settled_);
   }
 
   bool finishes_rebuild() const { return finishes_rebuild_; }
+  uint64_t settled() const { return settled_; }
   size_t changes() const { return changes_.size(); }
   size_t bytes() const { return bytes_; }
 
@@ -59,6 +64,7 @@ class CatalogBatch {
   std::vector<Change> changes_;
   size_t bytes_ = 0;
   bool finishes_rebuild_ = false;
+  uint64_t settled_ = 0;
 };
 
 // Some rows, of one kind or several.
@@ -107,6 +113,7 @@ struct OpenReport {
   // Rows are missing until the segments' headers were read, and FinishRebuild was committed: it is new, was set aside, or a crash came
   // before a former rebuild's end.
   bool rebuild_pending = false;
+  uint64_t settled = 0;      // the highest of what batches said to Settle
   std::string message;       // kSetAside: what was wrong, and where it lies now
   uint32_t quarantined = 0;  // catalogs that lie aside
 };
@@ -153,6 +160,9 @@ class Catalog {
   // Hands all rows of this moment to `sink`, while others commit. What is changed meanwhile the sink's owner knows better.
   // Errors: FailedPrecondition  one is running, or the catalog can't be used.
   virtual absl::Status Load(RowSink* sink) = 0;
+
+  // This life's end is not to be called clean, though all that it committed is there: the next one finds what a crash leaves.
+  virtual void EndUnclean() = 0;
 
   // Moves what is there aside and begins again, empty, with a rebuild pending; after the commits that wait. A running load is cancelled.
   // Errors, in `done`: as Commit's.

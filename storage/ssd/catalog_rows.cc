@@ -150,7 +150,7 @@ std::string ChunkRowKey(const ChunkId& id) { return BeginChunk(id).TakeKey(); }
 EncodedRow Encode(const MetaRow& row) {
   RowWriter writer(RowKind::kMeta);
   writer.Value().Little(static_cast<uint8_t>(row.rebuild_pending)).Little(row.format).Raw(row.store.bytes);
-  return writer.Little(row.incarnation).Little(row.generation).Little(row.commits).Take();
+  return writer.Little(row.incarnation).Little(row.generation).Little(row.commits).Little(row.settled).Take();
 }
 
 std::optional<MetaRow> ParseMeta(std::string_view key, std::string_view value) {
@@ -162,6 +162,7 @@ std::optional<MetaRow> ParseMeta(std::string_view key, std::string_view value) {
     row->incarnation = rest->Little<uint64_t>();
     row->generation = rest->Little<uint64_t>();
     row->commits = rest->Little<uint64_t>();
+    if (rest->left() > 0) row->settled = rest->Little<uint64_t>();
     return pending <= 1;
   });
 }

@@ -15,7 +15,7 @@
 //
 //   kind         key                                                         value
 //   0 meta       kind                                                        version | pending 1 | format 4 | store 32 | incarnation 8 |
-//                                                                              generation 8 | commits 8 | check
+//                                                                              generation 8 | commits 8 | settled 8, if it isn't an older one's | check
 //   1 space      kind | number 4                                             version | digest 32 | description .. | check
 //   2 segment    kind | number 4                                             version | state 1 | epoch 8 | secret 32 | check
 //   3 clear      kind | space digest 32                                      version | sequence 8 | segment 4 | unit 4 | check
@@ -46,6 +46,9 @@ struct MetaRow {
   uint64_t incarnation = 0;  // drawn when this catalog was made
   uint64_t generation = 0;   // counts its opens
   uint64_t commits = 0;
+  // Of records with lower sequence numbers this catalog, as far as it goes, tells all that count: others may be without their rows only because
+  // its end is lost, or was never committed. 0: it doesn't say.
+  uint64_t settled = 0;
 
   bool operator==(const MetaRow&) const = default;
 };

@@ -300,6 +300,8 @@ absl::Status Checking::Repair() {
   if (usable_) {
     if (opened.kind == OpenReport::kSetAside || opened.generation != generation_ + 1)
       return absl::FailedPreconditionError("a kvistd had it open since it was read: try again");
+    if (opened.kind == OpenReport::kUnclean)
+      catalog->EndUnclean();  // the next start still looks for records whose rows are lost
     KVIST_RETURN_IF_ERROR(Done(catalog.get(), std::nullopt, std::move(batch)));
   } else if (!opened.rebuild_pending) {
     // As the next start would do itself; it rebuilds it from the headers.

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "storage/base/status.h"
-#include "storage/ssd/segment_scan.h"
 
 namespace kvist::ssd {
 namespace {
@@ -56,7 +55,7 @@ void Rebuild::ReadSegments() {
           records_.fetch_add(1, std::memory_order_relaxed);
           if (found.size() == 1024) hand_in();  // few at a time: a segment of small records has a million
         },
-        more);
+        more, options_.at_gap);
     hand_in();
     segments_read_.fetch_add(1, std::memory_order_relaxed);
     const absl::MutexLock lock(&mutex_);

@@ -13,6 +13,7 @@
 #include "storage/ssd/catalog.h"
 #include "storage/ssd/rebuilt_rows.h"
 #include "storage/ssd/record_source.h"
+#include "storage/ssd/segment_scan.h"
 
 namespace kvist::ssd {
 
@@ -44,6 +45,7 @@ struct RebuildOptions {
   // Segments that are read at the same time, each by a thread that mostly waits; 0: one after the other, by Run. Larger: faster where
   // disks serve many reads at once, and slower for those who load meanwhile.
   uint32_t readers = 16;
+  AtGap at_gap = AtGap::kGoOn;
 };
 
 // Reads the headers of all records and tells what they say, beside whatever is served.

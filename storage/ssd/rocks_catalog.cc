@@ -4,6 +4,7 @@
 #include <rocksdb/write_batch.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -61,6 +62,7 @@ class RocksCatalog::State {
   }
   absl::Status Commit(CatalogBatch batch, Done done);
   absl::Status Load(RowSink* sink);
+  void EndUnclean() { ends_unclean_.store(true, std::memory_order_relaxed); }
   void StartOver(std::string why, Done done);
 
  private:
@@ -102,10 +104,11 @@ class RocksCatalog::State {
   // The committer's, and Open's and the destructor's while there is none. The loader uses db_ while loading_.
   std::unique_ptr<rocksdb::DB> db_;
   MetaRow meta_;
-  absl::Status broken_;       // why nothing is committed any more
-  bool full_ = false;         // the last group found no space
-  rocksdb::WriteBatch undo_;  // while full_: the rows that it would have changed, as they were
-  bool failed_ = false;       // a group did, so this life's end isn't called clean
+  absl::Status broken_;                     // why nothing is committed any more
+  bool full_ = false;                       // the last group found no space
+  rocksdb::WriteBatch undo_;                // while full_: the rows that it would have changed, as they were
+  bool failed_ = false;                     // a group did, so this life's end isn't called clean
+  std::atomic<bool> ends_unclean_ = false;  // nor if it was asked for
 
   mutable absl::Mutex mutex_;
   absl::CondVar asked_;  // the committer waits for something to do, or ending_
@@ -151,6 +154,7 @@ absl::Status RocksCatalog::State::Open() {
   report_.store = meta_.store;
   report_.generation = meta_.generation;
   report_.rebuild_pending = meta_.rebuild_pending;
+  report_.settled = meta_.settled;
   report_.quarantined = Quarantined(path_);
   committer_ = std::thread([this] { CommitAll(); });
   loader_ = std::thread([this] { LoadAll(); });
@@ -194,12 +198,8 @@ absl::Status RocksCatalog::State::Create(const StoreId& store) {
   KVIST_RETURN_IF_ERROR(
       MakeDirectory(made));  // before RocksDB does, which would let others in: it holds the segments' secrets
   KVIST_ASSIGN_OR_RETURN(db_, OpenDatabase(made, options));
-  meta_ = {.rebuild_pending = true,
-           .format = kCatalogFormat,
-           .store = store,
-           .incarnation = Drawn<uint64_t>(),
-           .generation = 1,
-           .commits = 0};
+  meta_ = {
+      .rebuild_pending = true, .format = kCatalogFormat, .store = store, .incarnation = Drawn<uint64_t>(), .generation = 1};
   rocksdb::WriteBatch rows;
   Step("create: meta");
   KVIST_RETURN_IF_ERROR(WriteMeta(meta_, &rows));
@@ -250,7 +250,7 @@ RocksCatalog::State::~State() {
   Step("close: database");
   const rocksdb::Status closed = db_->Close();
   db_.reset();
-  if (!closed.ok() || !broken_.ok() || full_ || failed_) return;  // the stamp stays that of a crash
+  if (!closed.ok() || !broken_.ok() || full_ || failed_ || ends_unclean_) return;  // the stamp stays that of a crash
   const absl::StatusOr<CatalogFiles> files = ReadManifest(path_);
   if (!files.ok()) return;  // likewise
   Step("close: stamp");
@@ -335,6 +335,7 @@ absl::Status RocksCatalog::State::WriteGroup(const std::vector<Asked>& group) {
     }
     ++after.commits;
     if (asked.batch.finishes_rebuild()) after.rebuild_pending = false;
+    after.settled = std::max(after.settled, asked.batch.settled());
   }
   Step("commit: write");
   absl::Status status = added.ok() ? WriteMeta(after, &rows) : FromRocks("collecting rows", added);
@@ -516,6 +517,7 @@ CatalogStats RocksCatalog::stats() const { return state_->stats(); }
 absl::Status RocksCatalog::Commit(CatalogBatch batch, Done done) {
   return state_->Commit(std::move(batch), std::move(done));
 }
+void RocksCatalog::EndUnclean() { state_->EndUnclean(); }
 absl::Status RocksCatalog::Load(RowSink* sink) { return state_->Load(sink); }
 void RocksCatalog::StartOver(std::string why, Done done) { state_->StartOver(std::move(why), std::move(done)); }
 

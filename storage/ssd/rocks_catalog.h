@@ -50,6 +50,7 @@ class RocksCatalog : public Catalog {
   CatalogStats stats() const override;
   absl::Status Commit(CatalogBatch batch, Done done) override;
   absl::Status Load(RowSink* sink) override;
+  void EndUnclean() override;
   void StartOver(std::string why, Done done) override;
 
  private:

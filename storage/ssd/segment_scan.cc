@@ -17,7 +17,8 @@ uint32_t EndOf(const SegmentToRead& segment, uint32_t unit, const RecordHeader& 
 }  // namespace
 
 SegmentScanned ScanSegment(RecordSource* source, const SegmentToRead& segment, uint32_t from,
-                           absl::FunctionRef<void(const RecordHeader&)> visit, absl::FunctionRef<bool()> more) {
+                           absl::FunctionRef<void(const RecordHeader&)> visit, absl::FunctionRef<bool()> more,
+                           AtGap at_gap) {
   SegmentScanned scanned;
   scanned.end = from;
   if (segment.units < 3) return scanned;
@@ -38,6 +39,7 @@ SegmentScanned ScanSegment(RecordSource* source, const SegmentToRead& segment, u
       continue;
     }
     scanned.unreadable += found == RecordSource::Found::kUnreadable ? 1 : 0;
+    if (at_gap == AtGap::kEnd) break;
     const uint32_t next = source->FindNext(segment, unit + 1, last);
     if (next >= last) break;  // behind the last record
     ++scanned.gaps;

@@ -17,12 +17,16 @@ struct SegmentScanned {
   bool whole = true;        // false: `more` said no
 };
 
-// Hands the headers of all records of a segment from unit `from` on to `visit`, in their order: one read for each record, or for many small ones. Where none is,
-// it goes on at the next that there is, so a damaged header costs its own record and no other.
+// Where no record is: the next that there is, so a damaged header costs its own record and no other; or the end, for before a durable record there is
+// never a gap, and to look for more may mean to read all of the file.
+enum class AtGap : uint8_t { kGoOn, kEnd };
+
+// Hands the headers of all records of a segment from unit `from` on to `visit`, in their order: one read for each record, or for many small ones.
 //
 // `more` is asked before each read: false ends it.
 SegmentScanned ScanSegment(RecordSource* source, const SegmentToRead& segment, uint32_t from,
-                           absl::FunctionRef<void(const RecordHeader&)> visit, absl::FunctionRef<bool()> more);
+                           absl::FunctionRef<void(const RecordHeader&)> visit, absl::FunctionRef<bool()> more,
+                           AtGap at_gap = AtGap::kGoOn);
 
 }  // namespace kvist::ssd
 

@@ -212,8 +212,9 @@ absl::Status Store::State::OpenDevices() {
   for (const SegmentHeader& header : found_) epoch = std::max(epoch, header.epoch);
   for (const auto& [number, row] : segments_) epoch = std::max(epoch, row.epoch);
   for (const auto& [space, row] : clear_records_)
-    epoch = std::max(epoch, row.sequence >> 32);         // it may have written nothing else
-  if (rebuild_ && !withheld_.empty()) epoch += 1 << 20;  // nobody knows theirs
+    epoch = std::max(epoch, row.sequence >> 32);              // it may have written nothing else
+  epoch = std::max(epoch, catalog_->report().settled >> 32);  // whose segments may all be gone
+  if (rebuild_ && !withheld_.empty()) epoch += 1 << 20;       // nobody knows theirs
   sequence_ = (epoch + 1) << 32;
   const auto count = static_cast<uint32_t>(options_.directories.size());
   for (uint32_t number = 0; number < count; ++number) {
@@ -272,6 +273,9 @@ Store::State::~State() {
     if (commits_ != nullptr) commits_->Close();  // the rebuild may wait for one that is tried again
     for (const uint64_t clear : std::exchange(clears_waiting_, {}))
       EndClear(clear, absl::CancelledError("the store was closed"));
+    if (started_) return;
+    recovery_over_ = absl::CancelledError("the store was closed");
+    RunSettled();
   });
   if (started_) hands_.Await(recovery_ended_);
   beside_->Join();
@@ -288,6 +292,10 @@ Store::State::~State() {
     hands_.Await(idle);
   }
   keeper_->Join();  // what it has left to do may be commits, of which nobody hears any more
+  // What a crash has left is still to be looked for.
+  if (catalog_ != nullptr && catalog_->report().kind == OpenReport::kUnclean &&
+      !(recovery_over_.has_value() && recovery_over_->ok()))
+    catalog_->EndUnclean();
   catalog_.reset();
 }
 

@@ -72,10 +72,12 @@ struct FoundChunk {
   std::vector<Place> places;  // [shard]
 };
 struct Recovery {
-  absl::Status status;     // OK; Cancelled: the store was closed before
-  bool rebuilt = false;    // the catalog was new or unusable: chunks were found by their records' headers
-  std::string message;     // what was wrong with the catalog, and where it lies now; empty: nothing
-  uint64_t chunks = 0;     // found
+  absl::Status status;   // OK; Cancelled: the store was closed before
+  bool rebuilt = false;  // the catalog was new or unusable: chunks were found by their records' headers
+  std::string message;   // what was wrong with the catalog, and where it lies now; empty: nothing
+  uint64_t chunks = 0;   // found
+  uint64_t adopted =
+      0;  // of them: by their headers, for the catalog had lost its end, or they were on their way into it when the process died
   uint64_t cleared = 0;    // rows or records that a clear has emptied
   uint64_t skipped = 0;    // rows that didn't parse, or whose segment isn't there (any more, or in that use)
   uint64_t withheld = 0;   // of them: in segments whose headers the disk refuses, and kept for a later start
@@ -201,7 +203,7 @@ class Store {
 
   // No start that finds the catalog finds what was given to Write before of these chunks, which are of the space, nor what was given to Leave
   // of the space; their places may be read until they are freed. A rebuild may bring some back, as it does what was freed (RebuiltRows).
-  // `done`: as Clear's.
+  // `done`: as Clear's; not before recovery and the writes of before have ended, and not well where recovery doesn't end well.
   void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
 
   // The next start is told of these pins as they are now (FoundPins): rows that mean something to the owner, of spaces that have a number. Changes

@@ -40,12 +40,24 @@ void Store::State::NoteKnown() {
 }
 
 void Store::State::Recover() {
-  if (rebuild_) {
-    keeper_->Post([this] { BeginRebuild(); });
+  const OpenReport& found = catalog_->report();
+  if (rebuild_ || (found.kind == OpenReport::kUnclean && found.settled > 0)) {
+    keeper_->Post([this] { rebuild_ ? BeginRebuild() : BeginTails(); });
     return;
   }
+  LoadRows();
+}
+
+void Store::State::LoadRows() {
   const absl::Status loading = closing_ ? absl::CancelledError("the store was closed") : catalog_->Load(this);
-  if (!loading.ok()) EndRecovery(loading);
+  if (absl::IsFailedPrecondition(loading)) {  // it is being opened again, when there is space
+    keeper_->Post([this, loading] {
+      if (!commits_->broken().ok()) return EndRecovery(loading);
+      keeper_->PostAt(hands_.Now() + kLookAgain, [this] { beside_->Post([this] { LoadRows(); }); });
+    });
+  } else if (!loading.ok()) {
+    EndRecovery(loading);
+  }
 }
 
 // A clear that was found; the keeper's, for the loader or the rebuild, which waits meanwhile.
@@ -122,23 +134,28 @@ void Store::State::LeaveWithheld(std::vector<ChunkRow> rows) {
   });
 }
 
+// Whether the row leads to a chunk that counts; why not is counted, and what can't be read just now is put to `withheld`.
+bool Store::State::Counts(const ChunkRow& row, std::vector<ChunkRow>* withheld) {
+  const SpaceRow* const space = spaces_.Find(row.id.space);
+  if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
+    ++recovery_.cleared;
+    return false;
+  }
+  const Lies lies = space == nullptr ? Lies::kNowhere : WhereLies(row);
+  if (lies == Lies::kUsable) return true;
+  ++recovery_.skipped;
+  if (lies == Lies::kWithheld) {
+    ++recovery_.withheld;
+    withheld->push_back(row);
+  }
+  return false;
+}
+
 void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
   std::vector<ChunkRow> withheld;
   std::erase_if(*rows, [&](const ChunkRow& row) {
-    const SpaceRow* const space = spaces_.Find(row.id.space);
-    if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
-      ++recovery_.cleared;
-    } else {
-      const Lies lies = space == nullptr ? Lies::kNowhere : WhereLies(row);
-      if (lies == Lies::kUsable) return false;
-      ++recovery_.skipped;
-      if (lies == Lies::kWithheld) {
-        ++recovery_.withheld;
-        withheld.push_back(row);
-        return true;
-      }
-    }
-    dead->push_back(row.id);
+    if (Counts(row, &withheld)) return false;
+    if (withheld.empty() || !(withheld.back() == row)) dead->push_back(row.id);
     return true;
   });
   LeaveWithheld(std::move(withheld));
@@ -180,6 +197,13 @@ bool Store::State::HandOver(const std::vector<ChunkRow>& rows) {
 bool Store::State::Take(RowBatch rows) {
   if (closing_) return false;
   std::vector<ChunkId> dead;
+  if (stage_ == Stage::kTails) {
+    AskKeeper([&] {
+      for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
+    });
+    for (const ChunkRow& row : rows.chunks) tails_.insert_or_assign(row.id, row);
+    return true;
+  }
   if (rebuild_) {
     AskKeeper([&] {
       for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
@@ -198,7 +222,7 @@ bool Store::State::Take(RowBatch rows) {
     Sift(&rows.chunks, &dead);
     if (!CommitFound(&rows.chunks)) return false;
   } else {
-    Sift(&rows.chunks, &dead);
+    tails_.empty() ? Sift(&rows.chunks, &dead) : MergeTails(&rows.chunks, &dead);
     EraseDead(std::move(dead));
     for (const ChunkRow& row : rows.chunks)
       handed_over_[FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key)] = {row.sequence,
@@ -237,10 +261,7 @@ void Store::State::CommitFound(std::vector<ChunkRow>* rows, std::function<void(b
 
 void Store::State::Loaded(const LoadReport& report) {
   recovery_.skipped += report.skipped;
-  if (!report.IsLost()) {
-    if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
-    return EndRecovery(report.status);
-  }
+  if (!report.IsLost()) { return report.status.ok() ? EndLoad() : EndRecovery(report.status); }
   keeper_->Post([this, why = std::string(report.status.message())] {
     if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
     message_ = absl::StrCat("the SSD tier's catalog can't be used: ", why);
@@ -254,6 +275,7 @@ void Store::State::Loaded(const LoadReport& report) {
 // The keeper's. An empty catalog gets what this process knows beside what a rebuild finds: that reads only what was found at the start.
 void Store::State::BeginAnew() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  tails_.clear();
   const bool on_its_way =
       std::any_of(rows_since_.begin(), rows_since_.end(), [this](const auto& row) { return RowIsOnItsWay(row.first); });
   if (on_its_way) {  // it may be in the catalog already, and is newer
@@ -273,24 +295,139 @@ void Store::State::BeginAnew() {
   BeginRebuild();
 }
 
+// The keeper's. A database may lose its log's last records in a crash, and can't know. What they told of lies in segments that are open by their
+// rows: one is called full when all that is in it has its rows, and were its own row lost, the catalog would be too old. Read before the rows, for
+// clears are among it, and parents of what has rows.
+void Store::State::BeginTails() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  std::vector<uint32_t> open;
+  for (const auto& [number, header] : usable_) {
+    if (segments_[number].state == SegmentState::kOpen) open.push_back(number);
+  }
+  FlushFound(open, [this, open](const std::vector<uint32_t>& failed) {
+    if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+    std::vector<SegmentToRead> segments;
+    for (const uint32_t segment : open) {
+      if (std::find(failed.begin(), failed.end(), segment) == failed.end()) segments.push_back(ToRead(usable_.at(segment)));
+    }
+    stage_ = Stage::kTails;
+    ReadRecords(std::move(segments), AtGap::kEnd);
+  });
+}
+
+void Store::State::ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap) {
+  rebuilding_ = std::make_shared<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this),
+                                          RebuildOptions{.readers = hands_.threads(), .at_gap = at_gap});
+  beside_->Post([rebuild = rebuilding_] { rebuild->Run(); });
+}
+
+// Puts what has no row among the rows, where it would have been: parents come before their children. A row that leads to its chunk stays: what a later
+// record of it holds is the same KV.
+void Store::State::MergeTails(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
+  std::vector<ChunkRow> merged, adopted, withheld;
+  for (const ChunkRow& row : *rows) {
+    while (!tails_.empty() && InLoadOrder()(tails_.begin()->first, row.id)) {
+      const auto rowless = tails_.extract(tails_.begin());
+      Adopt(rowless.mapped(), &merged, &adopted);
+    }
+    const auto tail = tails_.extract(row.id);
+    const size_t before = withheld.size(), had = merged.size();
+    if (Counts(row, &withheld)) {
+      merged.push_back(row);
+    } else if (withheld.size() == before) {
+      if (!tail.empty()) Adopt(tail.mapped(), &merged, &adopted);
+      if (merged.size() == had) dead->push_back(row.id);
+    }
+  }
+  LeaveWithheld(std::move(withheld));
+  CommitAdopted(std::move(adopted));
+  *rows = std::move(merged);
+}
+
+// A record that was being written when the process died may have a header and no more.
+bool Store::State::IsWhole(const ChunkRow& row) {
+  for (const Place place : row.places) {
+    const auto segment = usable_.find(place.segment);
+    if (segment == usable_.end()) return false;
+    const SegmentToRead to_read = ToRead(segment->second);
+    RecordHeader header{};
+    if (records_->ReadHeader(to_read, place.unit, &header) != RecordSource::Found::kRecord) return false;
+    const absl::StatusOr<Verdict> verdict = records_->Check(to_read, header);
+    if (!verdict.ok() || *verdict != Verdict::kGood) return false;
+  }
+  return true;
+}
+
+void Store::State::Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::vector<ChunkRow>* adopted) {
+  std::vector<ChunkRow> withheld;  // none is: it was read
+  if (!IsWhole(row) || !Counts(row, &withheld)) return;
+  rows->push_back(row);
+  adopted->push_back(row);
+}
+
+void Store::State::CommitAdopted(std::vector<ChunkRow> rows) {
+  if (rows.empty()) return;
+  recovery_.adopted += rows.size();
+  keeper_->Post([this, rows = std::make_shared<std::vector<ChunkRow>>(std::move(rows))] {
+    ++adopting_;
+    CommitFound(rows.get(), [this, rows](bool good) {
+      --adopting_;
+      adopted_well_ = adopted_well_ && good;
+    });
+  });
+}
+
+// All rows were taken.
+void Store::State::EndLoad() {
+  RowBatch rest;
+  std::vector<ChunkRow> adopted;
+  for (const auto& [id, row] : std::exchange(tails_, {})) Adopt(row, &rest.chunks, &adopted);
+  CommitAdopted(std::move(adopted));
+  if (!HandOver(rest.chunks)) return EndRecovery(absl::CancelledError("the owner has enough"));
+  WaitForAdopted();
+}
+
+void Store::State::WaitForAdopted() {
+  keeper_->Post([this] {
+    if (adopting_ > 0) return keeper_->PostAt(hands_.Now() + kLookAgain, [this] { WaitForAdopted(); });
+    EndRecovery(adopted_well_ ? absl::OkStatus() : absl::UnavailableError("the catalog takes no rows for what was found"));
+  });
+}
+
 // The keeper's. A process that was killed has left records that can be read and aren't on the disk yet. Were rows to lead there in place of
 // older records, which may be reclaimed then, a power cut could take both: so all of it is flushed before any of it is believed.
-void Store::State::BeginRebuild() {
-  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-  rebuild_ = true;
+void Store::State::FlushFound(const std::vector<uint32_t>& segments,
+                              std::function<void(const std::vector<uint32_t>& failed)> then) {
+  struct Flush {
+    size_t waits_for;
+    std::vector<uint32_t> failed;
+    std::function<void(const std::vector<uint32_t>& failed)> then;
+  };
   std::vector<std::vector<uint32_t>> of_device(devices_.size());
-  for (const auto& [number, header] : usable_) of_device[ssd::DeviceOf(number)].push_back(number);
+  for (const uint32_t segment : segments) of_device[ssd::DeviceOf(segment)].push_back(segment);
   Step("recovery: flush");
-  const auto waits_for = std::make_shared<size_t>(devices_.size());
+  const auto flush = std::make_shared<Flush>(devices_.size(), std::vector<uint32_t>(), std::move(then));
   for (size_t i = 0; i < devices_.size(); ++i) {
-    const auto synced = [this, waits_for](std::vector<uint32_t> failed) {
-      keeper_->Post([this, waits_for, failed = std::move(failed)] {
-        for (const uint32_t segment : failed) FenceFound(segment);
-        if (--*waits_for == 0) GoOnRebuilding();
+    const auto synced = [this, flush](std::vector<uint32_t> failed) {
+      keeper_->Post([flush, failed = std::move(failed)] {
+        flush->failed.insert(flush->failed.end(), failed.begin(), failed.end());
+        if (--flush->waits_for == 0) flush->then(flush->failed);
       });
     };
     devices_[i]->Post([segments = std::move(of_device[i]), synced](StoreDevice& d) { d.Sync(segments, synced); });
   }
+}
+
+// The keeper's.
+void Store::State::BeginRebuild() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  rebuild_ = true;
+  std::vector<uint32_t> segments;
+  for (const auto& [number, header] : usable_) segments.push_back(number);
+  FlushFound(segments, [this](const std::vector<uint32_t>& failed) {
+    for (const uint32_t segment : failed) FenceFound(segment);
+    GoOnRebuilding();
+  });
 }
 
 // The keeper's. A segment that the disk refuses to flush: what is in it may be there or not.
@@ -317,12 +454,11 @@ void Store::State::GoOnRebuilding() {
     batch.Put(row);
   }
   Must(std::move(batch), [] {});
-  rebuilding_ = std::make_shared<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this),
-                                          RebuildOptions{.readers = hands_.threads()});
-  beside_->Post([rebuild = rebuilding_] { rebuild->Run(); });
+  ReadRecords(std::move(segments), AtGap::kGoOn);
 }
 
 std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::string_view description) {
+  if (const std::optional<uint32_t> known = spaces_.NumberOf(digest); stage_ == Stage::kTails && known) return known;
   const uint32_t number = OpenSpace(digest, std::string(description));
   untold_spaces_.push_back({number, digest, std::string(description)});
   return number;
@@ -330,17 +466,23 @@ std::optional<uint32_t> Store::State::NumberOf(const SpaceDigest& digest, std::s
 
 bool Store::State::Believes(const RecordHeader& record) const {
   if (record.kind != RecordKind::kShard) return true;
+  if (stage_ == Stage::kTails) return record.sequence >= catalog_->report().settled;
   const auto known = handed_over_.find(FingerprintOf(record.space, record.group, record.key));
   return known == handed_over_.end() || record.sequence <= known->second.sequence;
 }
 
 void Store::State::Rebuilt(const RebuildReport& report) {
+  if (stage_ == Stage::kTails) {
+    stage_ = Stage::kRows;
+    return report.status.ok() ? LoadRows() : EndRecovery(report.status);
+  }
   recovery_.cleared += report.counts.cleared;
   if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
   if (!report.status.ok()) return EndRecovery(report.status);
   keeper_->Post([this] {
     CatalogBatch batch;
     batch.FinishRebuild();
+    if (rowless_.empty()) batch.Settle(sequence_ + 1);
     Step("recovery: finish");
     commits_->Add(std::move(batch), Commits::Need::kMust, [this](const absl::Status& status) {
       EndRecovery(status);
@@ -372,6 +514,8 @@ void Store::State::EndRecovery(absl::Status status) {
       TellGivenUp();
       if (!closing_ && scrubber_ != nullptr) scrubber_->Begin();
     }
+    recovery_over_ = status;
+    RunSettled();
     owner_->Recovered(recovery_);
     recovery_ended_.Notify();
   });

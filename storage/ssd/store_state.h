@@ -146,6 +146,13 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void ClearAgain(uint32_t segment);
   void EndClear(uint64_t number, const absl::Status& status);
   void PutSegment(uint32_t segment, SegmentState state, std::function<void()> then);
+  // What the catalog is told with every change: of records before this it has the rows, as far as they will have any. 0: it isn't to be told, for
+  // records may still be found that have lost theirs.
+  uint64_t Settled() const;
+  // `then` when no start will look for rows of what has been given to Write so far; not OK: this process won't get there.
+  void WhenSettled(std::function<void(const absl::Status&)> then);
+  void RunSettled();
+  void SettleHidden(std::function<void(absl::Status)> done);
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
   void Must(CatalogBatch batch, std::function<void()> then);
   void CheckCatalog();
@@ -173,12 +180,24 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   enum class Lies : uint8_t { kNowhere, kWithheld, kUsable };
   Lies WhereLies(const ChunkRow& row);
   void LeaveWithheld(std::vector<ChunkRow> rows);
+  bool Counts(const ChunkRow& row, std::vector<ChunkRow>* withheld);
   void Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
   bool HandOver(const std::vector<ChunkRow>& rows);
   bool CommitFound(std::vector<ChunkRow>* rows);
   void CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then);
   void BeginAnew();
+  void LoadRows();
+  void BeginTails();
+  void ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap);
+  void MergeTails(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
+  bool IsWhole(const ChunkRow& row);
+  void Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::vector<ChunkRow>* adopted);
+  void CommitAdopted(std::vector<ChunkRow> rows);
+  void EndLoad();
+  void WaitForAdopted();
   void BeginRebuild();
+  // Has the devices flush these; `then` hears which the disk refused.
+  void FlushFound(const std::vector<uint32_t>& segments, std::function<void(const std::vector<uint32_t>& failed)> then);
   void FenceFound(uint32_t segment);
   void GoOnRebuilding();
   void EndRecovery(absl::Status status);
@@ -225,10 +244,17 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::unique_ptr<PinRows> pin_rows_;
   std::map<std::pair<uint32_t, std::string>, PinRow> pins_;  // by space and name, as they are now; until it has recovered
   bool pins_told_ = false;
+  std::optional<absl::Status> recovery_over_;
+  int adopting_ = 0;  // commits of rows for what was adopted
+  bool adopted_well_ = true;
   std::map<uint32_t, SegmentRow> segments_;
   uint64_t sequence_ = 0;
   uint64_t next_write_ = 0;
   std::map<uint64_t, OneWrite> writes_;
+  std::map<uint64_t, uint64_t>
+      rowless_;  // of them, those whose rows aren't on their way: the lowest sequence number of their records
+  std::multimap<uint64_t, std::function<void(const absl::Status&)>>
+      when_settled_;  // when all writes before this have their rows
   std::map<ChunkId, Writing> writing_;
   struct RowPut {
     uint64_t number = 0;  // of the write
@@ -257,6 +283,14 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::shared_ptr<Rebuild> rebuilding_;
 
   // The loader's or the rebuild's.
+  enum class Stage : uint8_t { kRows, kTails };
+  Stage stage_ = Stage::kRows;
+  struct InLoadOrder {
+    bool operator()(const ChunkId& a, const ChunkId& b) const {
+      return std::tie(a.position, a.space, a.group, a.key) < std::tie(b.position, b.space, b.group, b.key);
+    }
+  };
+  std::map<ChunkId, ChunkRow, InLoadOrder> tails_;  // what records say that may have lost their rows
   Recovery recovery_;
   absl::Time recovery_began_;
   std::map<uint32_t, uint64_t> live_found_;  // units, by segment

@@ -27,7 +27,28 @@ bool HoldsRecord(std::span<std::byte> slot, const ShardShape& shape) {
 
 }  // namespace
 
+uint64_t Store::State::Settled() const {
+  if (recovering_) return 0;
+  return rowless_.empty() ? sequence_ + 1 : rowless_.begin()->second;
+}
+
+void Store::State::WhenSettled(std::function<void(const absl::Status&)> then) {
+  when_settled_.emplace(next_write_, std::move(then));
+  RunSettled();
+}
+
+void Store::State::RunSettled() {
+  if (!recovery_over_.has_value()) return;
+  const absl::Status& how = *recovery_over_;
+  while (!when_settled_.empty() &&
+         (!how.ok() || rowless_.empty() || rowless_.begin()->first >= when_settled_.begin()->first)) {
+    auto next = when_settled_.extract(when_settled_.begin());
+    next.mapped()(how);
+  }
+}
+
 void Store::State::Must(CatalogBatch batch, std::function<void()> then) {
+  batch.Settle(Settled());
   commits_->Add(std::move(batch), Commits::Need::kMust, [this, then = std::move(then)](const absl::Status& status) {
     if (status.ok()) then();
     CheckCatalog();
@@ -142,6 +163,7 @@ void Store::State::BeginWrite(ChunkToWrite chunk) {
                  .places = std::vector<Place>(shards),
                  .replaces = {}};
   writes_.emplace(number, std::move(write));
+  rowless_.emplace(number, sequence_ - shards + 1);
 }
 
 void Store::State::ShardWritten(const Writer::Outcome& outcome) {
@@ -202,6 +224,8 @@ void Store::State::CommitWrite(uint64_t number) {
   CatalogBatch batch;
   batch.Put(row);
   write.committing = true;
+  rowless_.erase(number);
+  batch.Settle(Settled());
   Step("chunk: row");
   commits_->Add(std::move(batch), Commits::Need::kTry, [this, number, row = std::move(row)](const absl::Status& status) {
     if (status.ok()) {
@@ -213,9 +237,11 @@ void Store::State::CommitWrite(uint64_t number) {
     EndWrite(number, status);
     CheckCatalog();
   });
+  RunSettled();
 }
 
 void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
+  rowless_.erase(number);
   auto node = writes_.extract(number);
   OneWrite& write = node.mapped();
   const ChunkId id = write.chunk.id;
@@ -240,6 +266,7 @@ void Store::State::EndWrite(uint64_t number, const absl::Status& status) {
       if (last != rows_put_.end() && last->second.number == put && !writing_.contains(id)) rows_put_.erase(last);
     });
   }
+  RunSettled();
   SettleWrites(id);
 }
 
@@ -313,6 +340,20 @@ void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::functi
       batch.Erase(id);
     }
     Step("hide: erase");
+    commits_->Add(std::move(batch), Commits::Need::kMust, [this, done](const absl::Status& status) {
+      status.ok() ? SettleHidden(done) : done(status);
+      CheckCatalog();
+    });
+  });
+}
+
+// Their rows are gone; that no start adopts their records either is said when nothing that was written before is without its row.
+void Store::State::SettleHidden(std::function<void(absl::Status)> done) {
+  WhenSettled([this, done = std::move(done)](const absl::Status& settled) {
+    if (!settled.ok()) return done(settled);
+    CatalogBatch batch;
+    batch.Settle(Settled());
+    Step("hide: settle");
     commits_->Add(std::move(batch), Commits::Need::kMust, [this, done](const absl::Status& status) {
       done(status);
       CheckCatalog();
@@ -582,10 +623,14 @@ void Store::State::Announced(const SegmentHeader& header) {
   });
 }
 
+// A start looks into the segments that are open by their rows for records whose rows are lost: this one stays so until all that lies in it has its rows.
 void Store::State::Settled(uint32_t segment) {
   keeper_->Post([this, segment] {
-    if (segments_[segment].state != SegmentState::kOpen) return;
-    PutSegment(segment, SegmentState::kFull, [] {});
+    WhenSettled([this, segment, epoch = segments_[segment].epoch](const absl::Status& settled) {
+      const SegmentRow& row = segments_[segment];
+      if (settled.ok() && row.epoch == epoch && row.state == SegmentState::kOpen)
+        PutSegment(segment, SegmentState::kFull, [] {});
+    });
   });
 }
 

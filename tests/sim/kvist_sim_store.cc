@@ -27,9 +27,10 @@ void PrintTotals(const Totals& t) {
   std::printf("%" PRIu64 " events in %" PRIu64 " lives: %" PRIu64 " ended by crashes, %" PRIu64 " by power cuts, %" PRIu64
               " of them while they recovered, %" PRIu64 " cleanly\n",
               t.events, c.lives, c.crashes, c.power_cuts, c.crashes_while_recovering, c.clean_ends);
-  std::printf("catalogs: %" PRIu64 " lost, %" PRIu64 " rebuilt; durable chunks: %" PRIu64 " times looked for, %" PRIu64
-              " found\n",
-              c.catalogs_lost, c.rebuilds, c.looked_for, c.found);
+  std::printf("catalogs: %" PRIu64 " lost, %" PRIu64 " rebuilt, %" PRIu64
+              " of their last commits lost; durable chunks: %" PRIu64 " times looked for, %" PRIu64 " found, %" PRIu64
+              " of them beside the catalog\n",
+              c.catalogs_lost, c.rebuilds, c.rows_lost, c.looked_for, c.found, c.adopted);
   std::printf("writes: %" PRIu64 " durable, %" PRIu64 " refused; reads: %" PRIu64 " right, %" PRIu64 " refused, %" PRIu64
               " failed\n",
               c.written, c.refused, c.read, c.damaged_reads, c.failed_reads);
@@ -62,6 +63,7 @@ std::string NameOf(StoreWorld::Plant plant) {
     case Plant::kErasuresLost: return name("erasures lost");
     case Plant::kClearTooEarly: return name("clears told too early");
     case Plant::kUnchecked: return name("refused bytes served");
+    case Plant::kTailsUnread: return name("records without rows not looked for");
   }
   return "";
 }
@@ -94,7 +96,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--trace", options.trace, "print every event");
   app.add_flag("--digest", replays, "with --seed: print only the digest of all that was heard");
-  app.add_option("--plant", bug, "plant this bug around the store, and succeed when a seed fails")->check(CLI::Range(1, 5));
+  app.add_option("--plant", bug, "plant this bug around the store, and succeed when a seed fails")->check(CLI::Range(1, 6));
   CLI11_PARSE(app, argc, argv);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);  // an abort loses nothing
   options.plant = StoreWorld::Plant{static_cast<uint8_t>(bug)};

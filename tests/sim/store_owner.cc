@@ -321,6 +321,8 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
     History& history = histories_[name];
     Note(absl::StrCat("found ", name.first, "/", name.second), In(chunk.places));
     ++coverage_.found;
+    if (chunk.id.position < last_position_) ++found_backwards_;
+    last_position_ = chunk.id.position;
     verdict_.Expect(kind_ == Kind::kLying || history.cleared < history.next, kClearedIsGone,
                     absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
     verdict_.Expect(chunk.places.size() == shards_ && chunk.units == shape_.units(), kNothingHalfDone,
@@ -351,6 +353,9 @@ void StoreWorld::Recovered(const ssd::Recovery& recovery) {
                     recovery.chunks),
        recovery.message);
   recovered_ = true;
+  // A rebuild behind a load that has found damage begins anew.
+  verdict_.Expect(found_backwards_ <= (recovery.rebuilt ? 1 : 0), kSurvives,
+                  "a chunk was found before one that may be its parent");
   if (recovery.rebuilt) {
     ++coverage_.rebuilds;
     for (auto& [name, history] : histories_) history.hidden = 0;
@@ -364,6 +369,7 @@ void StoreWorld::Recovered(const ssd::Recovery& recovery) {
     return;
   }
   CheckPins(recovery);
+  coverage_.adopted += recovery.adopted;
   for (const auto& [name, history] : histories_) {
     if (!history.durable || MayBeLost(history.places)) continue;
     ++coverage_.looked_for;

@@ -23,6 +23,9 @@ StoreWorld::Kind KindOf(uint64_t seed) {
 // Not all do: the seeds that tests/sim/CMakeLists.txt keeps go on meaning what they did.
 bool NotesPins(uint64_t seed) { return seed % 4 != 2 && seed % 16 != 5 && seed % 16 != 9; }
 
+// Likewise: whose catalogs' logs lose their ends in crashes, so that chunks must be found by their records.
+bool LosesTails(uint64_t seed) { return seed % 4 == 0; }
+
 // Where stores that died lie: nothing of theirs is ever gone on with, their ends included.
 void Bury(std::unique_ptr<ssd::Store> store) {
   static auto* const graves = new std::vector<ssd::Store*>();
@@ -45,7 +48,8 @@ StoreWorld::StoreWorld(Options options)
   }
   catalog_ = std::make_unique<kvist::test::SimCatalog>(
       kvist::test::SimCatalog::Options{.says_too_early = options_.plant == Plant::kCommitTooEarly,
-                                       .forgets_erasures = options_.plant == Plant::kErasuresLost});
+                                       .forgets_erasures = options_.plant == Plant::kErasuresLost,
+                                       .forgets_settled = options_.plant == Plant::kTailsUnread});
   hands_.Sleeps([this](size_t device, absl::Time now) { return disks_.at(device)->Sleeps(now); });
   hands_.Also([this] { return catalog_->Step(); });
   hands_.Also([this] { return catalog_->LoadStep(); });
@@ -114,6 +118,7 @@ void StoreWorld::Forget() {
   hidden_now_.clear();
   left_.clear();
   hidden_found_.clear();
+  last_position_ = found_backwards_ = 0;
 }
 
 void StoreWorld::Close() {
@@ -154,6 +159,11 @@ void StoreWorld::BetweenLives() {
   }
   if (prng_.Percent(15))
     catalog_->FailLoad(prng_.Percent(50) ? absl::DataLossError("checksum") : absl::UnavailableError("EIO"), prng_.Below(80));
+  if (LosesTails(options_.seed) && prng_.Percent(50)) {
+    const size_t lost = catalog_->LoseTail(prng_.Between(1, 8));
+    coverage_.rows_lost += lost;
+    Note(absl::StrCat("the catalog's log has lost ", lost, " commits"));
+  }
   if (kind_ != Kind::kLying) return;
   if (prng_.Percent(10)) catalog_->Age(prng_.Between(1, 5));
   if (prng_.Percent(20) && !catalog_->durable().empty())

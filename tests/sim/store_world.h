@@ -39,6 +39,7 @@ class StoreWorld final : private ssd::StoreOwner {
     kErasuresLost,    // rows of what was freed stay
     kClearTooEarly,   // a clear counts as durable when it is asked for
     kUnchecked,       // what a read has refused is served
+    kTailsUnread,     // nobody looks for records whose rows the catalog has lost
   };
   struct Options {
     uint64_t seed = 1;
@@ -50,6 +51,8 @@ class StoreWorld final : private ssd::StoreOwner {
   struct Coverage {
     uint64_t lives = 0, crashes = 0, power_cuts = 0, crashes_while_recovering = 0, clean_ends = 0;
     uint64_t rebuilds = 0, catalogs_lost = 0;
+    uint64_t rows_lost = 0;  // commits that told of chunks
+    uint64_t adopted = 0;    // chunks that were found by their records beside the catalog
     uint64_t written = 0, refused = 0, read = 0, damaged_reads = 0, failed_reads = 0;
     uint64_t looked_for = 0;  // times a durable chunk had to be found
     uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0, given_up = 0;
@@ -183,9 +186,11 @@ class StoreWorld final : private ssd::StoreOwner {
   std::vector<std::set<uint32_t>> failed_before_;  // [device] segments, in lives before
   uint64_t rebuilds_before_ = 0;                   // this life: of the catalog
   uint32_t clears_running_ = 0;
-  std::map<Name, uint64_t> left_;      // in this life; a hidden one's versions below must not be seen again
-  std::set<Name> hidden_now_;          // in this life: what is found of them later is of before
-  std::set<Name> hidden_found_;        // in this life, though a load should not have
+  std::map<Name, uint64_t> left_;  // in this life; a hidden one's versions below must not be seen again
+  std::set<Name> hidden_now_;      // in this life: what is found of them later is of before
+  std::set<Name> hidden_found_;    // in this life, though a load should not have
+  uint32_t last_position_ = 0;     // of what was found in this life, and how often one came behind a later one
+  uint32_t found_backwards_ = 0;
   std::set<uint32_t> cleared_spaces_;  // in this life: what is found of them later is of before
   uint32_t catalog_full_ = 0;          // for so many steps, about
 

@@ -1,7 +1,6 @@
 #include "tests/support/sim_catalog.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "storage/base/check.h"
@@ -36,7 +35,7 @@ class SimCatalog::Opened final : public ssd::Catalog {
   ~Opened() override {
     while (catalog_.Step()) {}
     KVIST_CHECK(catalog_.sink_ == nullptr);
-    catalog_.ended_clean_ = catalog_.broken_.ok();
+    catalog_.ended_clean_ = catalog_.broken_.ok() && !catalog_.ends_unclean_;
     catalog_.broken_ = absl::OkStatus();
     catalog_.open_ = false;
   }
@@ -46,6 +45,7 @@ class SimCatalog::Opened final : public ssd::Catalog {
     return catalog_.Commit(std::move(batch), std::move(done));
   }
   absl::Status Load(ssd::RowSink* sink) override { return catalog_.Load(sink); }
+  void EndUnclean() override { catalog_.EndUnclean(); }
   void StartOver(std::string why, Done done) override { catalog_.StartOver(std::move(why), std::move(done)); }
 
  private:
@@ -59,9 +59,11 @@ std::unique_ptr<ssd::Catalog> SimCatalog::Open() {
   report_.kind = report_.generation == 0 ? Kind::kNew : ended_clean_ ? Kind::kClean : Kind::kUnclean;
   ++report_.generation;
   report_.rebuild_pending = rebuild_pending_;
-  ended_clean_ = false;
+  report_.settled = options_.forgets_settled ? 0 : settled_;
+  ended_clean_ = ends_unclean_ = false;
   seen_ = durable_;
   seen_pending_ = rebuild_pending_;
+  seen_settled_ = settled_;
   differs_ = false;
   return std::make_unique<Opened>(this);
 }
@@ -81,22 +83,33 @@ void SimCatalog::TakeBackWhatFailed() {
   if (!std::exchange(differs_, false)) return;
   durable_ = seen_;
   rebuild_pending_ = seen_pending_;
+  settled_ = seen_settled_;
 }
 
 void SimCatalog::Apply(const Asked& asked, bool failed) {
   if (!failed) TakeBackWhatFailed();
   differs_ |= failed;
-  history_.emplace_back(durable_, rebuild_pending_);
+  const auto adds_chunk = [this](const ssd::CatalogBatch::Change& change) {
+    return !change.erase && ssd::KindOf(change.row.key()) == ssd::RowKind::kChunk &&
+           !durable_.contains(std::string(change.row.key()));
+  };
+  const std::vector<ssd::CatalogBatch::Change>& changes = asked.batch.list();
+  history_.push_back({durable_, rebuild_pending_, settled_,
+                      !asked.start_over && !failed && !asked.batch.finishes_rebuild() && !changes.empty() &&
+                          std::all_of(changes.begin(), changes.end(), adds_chunk)});
   if (history_.size() > kHistoryMax) history_.pop_front();
   if (asked.start_over) {
     durable_.clear();
     seen_.clear();
     rebuild_pending_ = seen_pending_ = true;
+    settled_ = seen_settled_ = 0;
     differs_ = false;
     history_.clear();
     return;
   }
-  for (const ssd::CatalogBatch::Change& change : asked.batch.list()) {
+  settled_ = std::max(settled_, asked.batch.settled());
+  if (!failed) seen_settled_ = std::max(seen_settled_, asked.batch.settled());
+  for (const ssd::CatalogBatch::Change& change : changes) {
     if (change.erase) {
       if (options_.forgets_erasures) continue;
       durable_.erase(std::string(change.row.key()));
@@ -194,14 +207,25 @@ void SimCatalog::Lose() {
   durable_.clear();
   history_.clear();
   rebuild_pending_ = true;
+  settled_ = 0;
 }
 
 void SimCatalog::Age(size_t commits) {
   KVIST_CHECK(waiting_.empty());
   for (; commits > 0 && !history_.empty(); --commits) {
-    std::tie(durable_, rebuild_pending_) = std::move(history_.back());
+    Before& before = history_.back();
+    durable_ = std::move(before.rows);
+    rebuild_pending_ = before.rebuild_pending;
+    settled_ = before.settled;
     history_.pop_back();
   }
+}
+
+size_t SimCatalog::LoseTail(size_t commits) {
+  size_t lost = 0;
+  if (ended_clean_) return 0;  // its end is known then
+  for (; lost < commits && !history_.empty() && history_.back().adds_chunks; ++lost) Age(1);
+  return lost;
 }
 
 void SimCatalog::Spoil(const std::string& key) {

@@ -27,6 +27,7 @@ class SimCatalog : public ssd::Catalog {
     // As a broken one would.
     bool says_too_early = false;
     bool forgets_erasures = false;
+    bool forgets_settled = false;
   };
   SimCatalog() : SimCatalog(Options{}) {}
   explicit SimCatalog(Options options) : options_(options) {}
@@ -38,6 +39,7 @@ class SimCatalog : public ssd::Catalog {
   ssd::CatalogStats stats() const override { return {.commits = commits_, .waiting = waiting_.size()}; }
   absl::Status Commit(ssd::CatalogBatch batch, Done done) override;
   absl::Status Load(ssd::RowSink* sink) override;
+  void EndUnclean() override { ends_unclean_ = true; }
   void StartOver(std::string why, Done done) override;
 
   // What waits becomes durable, a group of it, and `done` is told. False: nothing waits.
@@ -54,8 +56,10 @@ class SimCatalog : public ssd::Catalog {
   void Fail(absl::Status status, bool applied);
 
   // Damage, between lives.
-  void Lose();                         // found empty, with a rebuild pending
-  void Age(size_t commits);            // an older copy: the last so many commits are undone
+  void Lose();               // found empty, with a rebuild pending
+  void Age(size_t commits);  // an older copy: the last so many commits are undone
+  // The log's last records are lost: the last commits are undone, so many at most, that did nothing but tell of chunks anew.
+  size_t LoseTail(size_t commits);
   void Spoil(const std::string& key);  // the row doesn't parse any more
   // The next load that comes so far ends with this behind so many rows.
   void FailLoad(absl::Status status, uint64_t rows) { load_fails_.emplace(std::move(status), rows); }
@@ -83,14 +87,24 @@ class SimCatalog : public ssd::Catalog {
   Rows durable_;
   Rows seen_;  // of it by this life: all but what has failed
   bool seen_pending_ = true;
+  uint64_t seen_settled_ = 0;
   bool differs_ = false;  // what is seen from what is durable
   uint64_t rebuilds_ = 0;
   bool rebuild_pending_ = true;
-  std::deque<std::pair<Rows, bool>> history_;  // what was durable before each of the last commits
+  uint64_t settled_ = 0;
+  // What was durable before each of the last commits.
+  struct Before {
+    Rows rows;
+    bool rebuild_pending = true;
+    uint64_t settled = 0;
+    bool adds_chunks = false;  // that commit did nothing else
+  };
+  std::deque<Before> history_;
   absl::Status failing_, broken_;
   ssd::OpenReport report_;
   bool open_ = false;
   bool ended_clean_ = true;
+  bool ends_unclean_ = false;
   uint64_t commits_ = 0;
   bool failing_applies_ = false;
 

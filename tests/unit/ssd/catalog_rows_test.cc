@@ -25,7 +25,8 @@ const MetaRow kMeta{.rebuild_pending = true,
                     .store = Bytes32<StoreId>(0x10),
                     .incarnation = 0x1122334455667788,
                     .generation = 3,
-                    .commits = 0x0102};
+                    .commits = 0x0102,
+                    .settled = 0x0405};
 const SpaceRow kSpace{.number = 0x01020304, .digest = Bytes32<SpaceDigest>(0x20), .description = "words"};
 const SegmentRow kSegment{
     .number = 7, .state = SegmentState::kFull, .epoch = 0x0a0b0c, .secret = Bytes32<StoreId>(0x30).bytes};
@@ -58,7 +59,20 @@ TEST_CASE("catalog rows have the bytes that catalog_rows.h draws") {
             "8877665544332211"
             "0300000000000000"
             "0201000000000000"
-            "15d857a4");
+            "0504000000000000"
+            "19284b85");
+  // As it was before it said what is settled: version, what is behind it, check.
+  const std::string older = absl::HexStringToBytes(
+      "0201"
+      "01000000" +
+      b10 +
+      "8877665544332211"
+      "0300000000000000"
+      "0201000000000000"
+      "15d857a4");
+  MetaRow unsettled = kMeta;
+  unsettled.settled = 0;
+  CHECK(ParseMeta(MetaKey(), older) == unsettled);
   CHECK(Hex(Encode(kSpace).key()) == "0101020304");
   CHECK(Hex(Encode(kSpace).value()) == "02" + b20 +
                                            "776f726473"

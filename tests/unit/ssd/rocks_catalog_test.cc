@@ -287,6 +287,28 @@ TEST_CASE("RocksCatalog is opened once at a time") {
   CHECK(LoadNow(catalog.get()).rows == test::RowsAfter(6, 2));
 }
 
+TEST_CASE("RocksCatalog knows up to which record it is complete, by the highest that a batch has said") {
+  const kvist::test::TempDir dir;
+  std::unique_ptr<RocksCatalog> catalog = Opened(In(dir));
+  CHECK(catalog->report().settled == 0);
+  for (const uint64_t settled : {7, 3, 0}) {
+    CatalogBatch batch = test::BatchOf(7, settled);
+    batch.Settle(settled);
+    REQUIRE(CommitNow(catalog.get(), std::move(batch)).ok());
+  }
+  CatalogBatch nothing_else;
+  nothing_else.Settle(9);
+  REQUIRE(CommitNow(catalog.get(), std::move(nothing_else)).ok());
+  for (int life = 0; life < 2; ++life) {
+    catalog.reset();
+    catalog = Opened(In(dir));
+    CHECK(catalog->report().settled == 9);
+  }
+  REQUIRE(test::StartOverNow(catalog.get()).ok());
+  catalog.reset();
+  CHECK(Opened(In(dir))->report().settled == 0);
+}
+
 TEST_CASE("RocksCatalog says what is wrong with its options and its folder") {
   CHECK(absl::StrContains(RocksCatalog::Open({}).status().message(), "folder"));
   const kvist::test::TempDir dir;

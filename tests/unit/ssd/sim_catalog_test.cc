@@ -90,6 +90,41 @@ TEST_CASE("SimCatalog loses in a crash what wasn't durable, but for what it is t
   CHECK(catalog.durable().empty());
 }
 
+TEST_CASE("SimCatalog loses the end of its log as far as that told of chunks anew, when it didn't end cleanly") {
+  SimCatalog catalog;
+  const auto chunk = [](uint8_t n) {
+    ChunkRow row;
+    row.id.key.bytes[0] = n;
+    row.units = 2;
+    row.places = {{.segment = 1, .unit = n}};
+    CatalogBatch batch;
+    batch.Put(row);
+    batch.Settle(n);
+    return batch;
+  };
+  std::unique_ptr<Catalog> life = catalog.Open();
+  const auto commit = [&](CatalogBatch batch) {
+    REQUIRE(life->Commit(std::move(batch), [](const absl::Status&) {}).ok());
+    while (catalog.Step()) {}
+  };
+  CatalogBatch space;
+  space.Put(SpaceRow{.number = 1, .digest = {}, .description = "a space"});
+  commit(chunk(1));
+  commit(std::move(space));
+  for (const uint8_t n : {2, 3, 4}) commit(chunk(n));
+  catalog.Crash(0);
+  CHECK(catalog.LoseTail(2) == 2);
+  CHECK(catalog.durable().size() == 3);
+  CHECK(catalog.LoseTail(9) == 1);
+  static auto* const dead = new std::vector<std::unique_ptr<Catalog>>();  // their ends never come
+  dead->push_back(std::move(life));
+  life = catalog.Open();
+  CHECK(life->report().settled == 1);
+  commit(chunk(5));
+  life.reset();
+  CHECK(catalog.LoseTail(1) == 0);
+}
+
 TEST_CASE("SimCatalog fails as the contract says") {
   SimCatalog catalog;
   absl::Status last;

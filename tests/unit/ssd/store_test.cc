@@ -395,6 +395,7 @@ class TroubledCatalog final : public Catalog, private RowSink {
     return absl::OkStatus();
   }
   void StartOver(std::string why, Done done) override { catalog_->StartOver(std::move(why), std::move(done)); }
+  void EndUnclean() override { catalog_->EndUnclean(); }
   absl::Status Load(RowSink* sink) override {
     if (++loads_ != trouble_.load) return catalog_->Load(sink);
     sink_ = sink;
