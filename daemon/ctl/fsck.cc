@@ -60,7 +60,7 @@ std::string Verdict(const FsckReport& report) {
   if (report.repaired && report.catalog.unread > 0) return "repaired but for what couldn't be read";
   if (report.repaired && !report.sound()) return "repaired: the catalog leads to good records only";
   if (!report.sound()) return "not sound: `kvistctl fsck --repair` mends the catalog; what is lost will be computed again";
-  return report.unclean ? "sound; kvistd was killed, and what it was writing then is cut off" : "sound";
+  return report.unclean ? "sound; kvistd was killed, and its next start looks for what it was writing then" : "sound";
 }
 
 }  // namespace

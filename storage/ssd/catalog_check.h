@@ -20,8 +20,8 @@ namespace kvist::ssd {
 // A segment's row is committed before its header is written: so a header of a later epoch than its row, or without any, was written
 // under a catalog that came after this one. `found`: the segments with a good header of this store.
 //
-// What this doesn't see lies behind the last known record of a segment that the rows call open (ScanSegment from there): chunks that were
-// written, whose commits a crash, or an older copy of the same run, took away; and clears, which must count.
+// What this doesn't see lies in segments that the rows call open, which a start therefore reads (catalog.md, 4): chunks that were written, whose
+// commits a crash, or an older copy of the same run, took away; and clears, which must count.
 std::optional<std::string> WhyTooOld(std::span<const SegmentRow> rows, std::span<const SegmentToRead> found);
 
 // Which good record lies where. Pure; 16 bytes a record.

@@ -58,7 +58,7 @@ struct FsckReport {
   uint64_t bad_records = 0;
   std::vector<BadRecord> examples;  // of the bad ones, at most kExamples, the wanted first
 
-  bool unclean = false;          // the daemon was killed: what was being written is cut off, and no fault
+  bool unclean = false;          // the daemon was killed: what was being written may be torn, and is no fault
   bool rebuild_pending = false;  // the catalog isn't complete: the next start reads all headers
   std::string store_file;        // which directories' file "store" is lost or damaged; empty: none
   std::string catalog_trouble;   // why the catalog can't be used; empty: it can

@@ -293,9 +293,8 @@ Store::State::~State() {
   }
   keeper_->Join();  // what it has left to do may be commits, of which nobody hears any more
   // What a crash has left is still to be looked for.
-  if (catalog_ != nullptr && catalog_->report().kind == OpenReport::kUnclean &&
-      !(recovery_over_.has_value() && recovery_over_->ok()))
-    catalog_->EndUnclean();
+  const bool all_was_found = recovery_over_.has_value() && recovery_over_->ok() && !tails_unread_;
+  if (catalog_ != nullptr && catalog_->report().kind == OpenReport::kUnclean && !all_was_found) catalog_->EndUnclean();
   catalog_.reset();
 }
 

@@ -203,7 +203,7 @@ class Store {
 
   // No start that finds the catalog finds what was given to Write before of these chunks, which are of the space, nor what was given to Leave
   // of the space; their places may be read until they are freed. A rebuild may bring some back, as it does what was freed (RebuiltRows).
-  // `done`: as Clear's; not before recovery and the writes of before have ended, and not well where recovery doesn't end well.
+  // `done`: as Clear's; when recovery has ended, and the writes of before have or a second has passed; not well where recovery doesn't end well.
   void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
 
   // The next start is told of these pins as they are now (FoundPins): rows that mean something to the owner, of spaces that have a number. Changes

@@ -41,11 +41,11 @@ void Store::State::NoteKnown() {
 
 void Store::State::Recover() {
   const OpenReport& found = catalog_->report();
-  if (rebuild_ || (found.kind == OpenReport::kUnclean && found.settled > 0)) {
-    keeper_->Post([this] { rebuild_ ? BeginRebuild() : BeginTails(); });
-    return;
-  }
-  LoadRows();
+  if (rebuild_) return keeper_->Post([this] { BeginRebuild(); });
+  if (found.kind != OpenReport::kUnclean || found.settled == 0) return LoadRows();
+  // Whose spaces they are is known already: nobody who asks for one now is to hear that there is none.
+  if (!HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
+  keeper_->Post([this] { BeginTails(); });
 }
 
 void Store::State::LoadRows() {
@@ -69,7 +69,9 @@ void Store::State::NoteClear(const ClearRow& row, bool committed) {
   uint64_t& asked = clears_asked_[row.space];
   asked = std::max(asked, row.sequence);
   ClearRow& in_force = clear_records_[row.space];
-  if (in_force.sequence >= row.sequence) return;
+  if (in_force.sequence > row.sequence) return;
+  // Of one clear a record that was found is the one that outlives what it clears: the row may say where an earlier clear's lies.
+  if (in_force.sequence == row.sequence && (committed || in_force.place == row.place)) return;
   const ClearRow before = std::exchange(in_force, row);
   if (!committed) {
     CatalogBatch batch;
@@ -276,8 +278,8 @@ void Store::State::Loaded(const LoadReport& report) {
 void Store::State::BeginAnew() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
   tails_.clear();
-  const bool on_its_way =
-      std::any_of(rows_since_.begin(), rows_since_.end(), [this](const auto& row) { return RowIsOnItsWay(row.first); });
+  const bool on_its_way = adopting_ > 0 || std::any_of(rows_since_.begin(), rows_since_.end(),
+                                                       [this](const auto& row) { return RowIsOnItsWay(row.first); });
   if (on_its_way) {  // it may be in the catalog already, and is newer
     keeper_->PostAt(hands_.Now() + kLookAgain, [this] { BeginAnew(); });
     return;
@@ -300,18 +302,34 @@ void Store::State::BeginAnew() {
 // clears are among it, and parents of what has rows.
 void Store::State::BeginTails() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-  std::vector<uint32_t> open;
+  std::vector<SegmentToRead> open;
   for (const auto& [number, header] : usable_) {
-    if (segments_[number].state == SegmentState::kOpen) open.push_back(number);
+    if (segments_[number].state == SegmentState::kOpen) open.push_back(ToRead(header));
   }
-  FlushFound(open, [this, open](const std::vector<uint32_t>& failed) {
-    if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-    std::vector<SegmentToRead> segments;
-    for (const uint32_t segment : open) {
-      if (std::find(failed.begin(), failed.end(), segment) == failed.end()) segments.push_back(ToRead(usable_.at(segment)));
-    }
-    stage_ = Stage::kTails;
-    ReadRecords(std::move(segments), AtGap::kEnd);
+  tails_unread_ = std::any_of(withheld_.begin(), withheld_.end(), [this](uint32_t segment) {
+    const auto row = segments_.find(segment);
+    return row != segments_.end() && row->second.state == SegmentState::kOpen;
+  });
+  stage_ = Stage::kTails;
+  ReadRecords(std::move(open), AtGap::kEnd);
+}
+
+// The keeper's.
+void Store::State::FlushTails() {
+  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  std::set<uint32_t> segments;
+  for (const auto& [id, row] : tails_) {
+    for (const Place place : row.places) segments.insert(place.segment);
+  }
+  FlushFound({segments.begin(), segments.end()}, [this](const std::vector<uint32_t>& failed) {
+    if (!failed.empty()) tails_unread_ = true;
+    const auto refused = [&failed](Place place) {
+      return std::find(failed.begin(), failed.end(), place.segment) != failed.end();
+    };
+    std::erase_if(tails_, [&](const auto& tail) {
+      return std::any_of(tail.second.places.begin(), tail.second.places.end(), refused);
+    });
+    beside_->Post([this] { LoadRows(); });
   });
 }
 
@@ -353,6 +371,7 @@ bool Store::State::IsWhole(const ChunkRow& row) {
     RecordHeader header{};
     if (records_->ReadHeader(to_read, place.unit, &header) != RecordSource::Found::kRecord) return false;
     const absl::StatusOr<Verdict> verdict = records_->Check(to_read, header);
+    if (!verdict.ok()) tails_unread_ = true;
     if (!verdict.ok() || *verdict != Verdict::kGood) return false;
   }
   return true;
@@ -368,13 +387,22 @@ void Store::State::Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::
 void Store::State::CommitAdopted(std::vector<ChunkRow> rows) {
   if (rows.empty()) return;
   recovery_.adopted += rows.size();
-  keeper_->Post([this, rows = std::make_shared<std::vector<ChunkRow>>(std::move(rows))] {
-    ++adopting_;
-    CommitFound(rows.get(), [this, rows](bool good) {
-      --adopting_;
-      adopted_well_ = adopted_well_ && good;
-    });
-  });
+  ++adopting_;
+  keeper_->Post([this, rows = std::move(rows)]() mutable { PutAdopted(std::move(rows)); });
+}
+
+// The keeper's. What comes behind it in the catalog, how far that is settled above all, comes when it is there: nobody has to wait for it.
+void Store::State::PutAdopted(std::vector<ChunkRow> rows) {
+  if (std::any_of(rows.begin(), rows.end(), [this](const ChunkRow& row) { return RowIsOnItsWay(row.id); })) {
+    keeper_->PostAt(hands_.Now() + kLookAgain, [this, rows = std::move(rows)] { PutAdopted(rows); });
+    return;
+  }
+  CatalogBatch batch;
+  for (const ChunkRow& row : rows) {
+    if (!touched_.contains(row.id)) batch.Put(row);
+  }
+  --adopting_;
+  Must(std::move(batch), [] {});
 }
 
 // All rows were taken.
@@ -390,7 +418,7 @@ void Store::State::EndLoad() {
 void Store::State::WaitForAdopted() {
   keeper_->Post([this] {
     if (adopting_ > 0) return keeper_->PostAt(hands_.Now() + kLookAgain, [this] { WaitForAdopted(); });
-    EndRecovery(adopted_well_ ? absl::OkStatus() : absl::UnavailableError("the catalog takes no rows for what was found"));
+    EndRecovery(absl::OkStatus());
   });
 }
 
@@ -406,8 +434,12 @@ void Store::State::FlushFound(const std::vector<uint32_t>& segments,
   std::vector<std::vector<uint32_t>> of_device(devices_.size());
   for (const uint32_t segment : segments) of_device[ssd::DeviceOf(segment)].push_back(segment);
   Step("recovery: flush");
-  const auto flush = std::make_shared<Flush>(devices_.size(), std::vector<uint32_t>(), std::move(then));
+  const auto waits_for =
+      std::count_if(of_device.begin(), of_device.end(), [](const std::vector<uint32_t>& of) { return !of.empty(); });
+  if (waits_for == 0) return then({});
+  const auto flush = std::make_shared<Flush>(static_cast<size_t>(waits_for), std::vector<uint32_t>(), std::move(then));
   for (size_t i = 0; i < devices_.size(); ++i) {
+    if (of_device[i].empty()) continue;
     const auto synced = [this, flush](std::vector<uint32_t> failed) {
       keeper_->Post([flush, failed = std::move(failed)] {
         flush->failed.insert(flush->failed.end(), failed.begin(), failed.end());
@@ -474,7 +506,10 @@ bool Store::State::Believes(const RecordHeader& record) const {
 void Store::State::Rebuilt(const RebuildReport& report) {
   if (stage_ == Stage::kTails) {
     stage_ = Stage::kRows;
-    return report.status.ok() ? LoadRows() : EndRecovery(report.status);
+    if (report.unreadable > 0) tails_unread_ = true;
+    if (!report.status.ok()) return EndRecovery(report.status);
+    if (tails_.empty()) return LoadRows();
+    return keeper_->Post([this] { FlushTails(); });
   }
   recovery_.cleared += report.counts.cleared;
   if (report.status.ok() && !HandOver({})) return EndRecovery(absl::CancelledError("the owner has enough"));
@@ -482,7 +517,7 @@ void Store::State::Rebuilt(const RebuildReport& report) {
   keeper_->Post([this] {
     CatalogBatch batch;
     batch.FinishRebuild();
-    if (rowless_.empty()) batch.Settle(sequence_ + 1);
+    batch.Settle(SettledByWrites());
     Step("recovery: finish");
     commits_->Add(std::move(batch), Commits::Need::kMust, [this](const absl::Status& status) {
       EndRecovery(status);
@@ -502,11 +537,12 @@ void Store::State::EndRecovery(absl::Status status) {
     recovery_.elapsed = hands_.Now() - recovery_began_;
     if (status.ok()) {
       for (const auto& [number, header] : usable_) {
-        if (segments_[number].state == SegmentState::kOpen && segments_[number].epoch == header.epoch)
+        if (!tails_unread_ && segments_[number].state == SegmentState::kOpen && segments_[number].epoch == header.epoch)
           PutSegment(number, SegmentState::kFull, [] {});
       }
       for (const auto& device : devices_) device->Post([](StoreDevice& d) { d.Recovered(); });
       recovering_ = false;
+      Must({}, [] {});  // says how far it is settled
       touched_.clear();
       rows_since_.clear();
       pins_.clear();

@@ -149,10 +149,11 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // What the catalog is told with every change: of records before this it has the rows, as far as they will have any. 0: it isn't to be told, for
   // records may still be found that have lost theirs.
   uint64_t Settled() const;
+  uint64_t SettledByWrites() const;
   // `then` when no start will look for rows of what has been given to Write so far; not OK: this process won't get there.
   void WhenSettled(std::function<void(const absl::Status&)> then);
   void RunSettled();
-  void SettleHidden(std::function<void(absl::Status)> done);
+  void SettleHidden(uint64_t below, std::function<void(absl::Status)> done);
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
   void Must(CatalogBatch batch, std::function<void()> then);
   void CheckCatalog();
@@ -188,11 +189,13 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void BeginAnew();
   void LoadRows();
   void BeginTails();
+  void FlushTails();
   void ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap);
   void MergeTails(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
   bool IsWhole(const ChunkRow& row);
   void Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::vector<ChunkRow>* adopted);
   void CommitAdopted(std::vector<ChunkRow> rows);
+  void PutAdopted(std::vector<ChunkRow> rows);
   void EndLoad();
   void WaitForAdopted();
   void BeginRebuild();
@@ -245,8 +248,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::map<std::pair<uint32_t, std::string>, PinRow> pins_;  // by space and name, as they are now; until it has recovered
   bool pins_told_ = false;
   std::optional<absl::Status> recovery_over_;
-  int adopting_ = 0;  // commits of rows for what was adopted
-  bool adopted_well_ = true;
+  std::atomic<int> adopting_ = 0;           // rows for what was adopted that aren't on their way yet
+  std::atomic<bool> tails_unread_ = false;  // some records couldn't be read: a later start is to look for them again
   std::map<uint32_t, SegmentRow> segments_;
   uint64_t sequence_ = 0;
   uint64_t next_write_ = 0;

@@ -27,10 +27,9 @@ bool HoldsRecord(std::span<std::byte> slot, const ShardShape& shape) {
 
 }  // namespace
 
-uint64_t Store::State::Settled() const {
-  if (recovering_) return 0;
-  return rowless_.empty() ? sequence_ + 1 : rowless_.begin()->second;
-}
+uint64_t Store::State::Settled() const { return recovering_ || tails_unread_ ? 0 : SettledByWrites(); }
+
+uint64_t Store::State::SettledByWrites() const { return rowless_.empty() ? sequence_ + 1 : rowless_.begin()->second; }
 
 void Store::State::WhenSettled(std::function<void(const absl::Status&)> then) {
   when_settled_.emplace(next_write_, std::move(then));
@@ -340,24 +339,32 @@ void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::functi
       batch.Erase(id);
     }
     Step("hide: erase");
-    commits_->Add(std::move(batch), Commits::Need::kMust, [this, done](const absl::Status& status) {
-      status.ok() ? SettleHidden(done) : done(status);
+    commits_->Add(std::move(batch), Commits::Need::kMust, [this, done, below = sequence_ + 1](const absl::Status& status) {
+      status.ok() ? SettleHidden(below, done) : done(status);
       CheckCatalog();
     });
   });
 }
 
-// Their rows are gone; that no start adopts their records either is said when nothing that was written before is without its row.
-void Store::State::SettleHidden(std::function<void(absl::Status)> done) {
-  WhenSettled([this, done = std::move(done)](const absl::Status& settled) {
+// Their rows are gone; that no start adopts their records either is said when no write of before is without its row: were it said earlier, one that loses its
+// row wouldn't be adopted. But a disk that is slow, by its rate or by itself, must not hold up whoever clears.
+void Store::State::SettleHidden(uint64_t below, std::function<void(absl::Status)> done) {
+  constexpr absl::Duration kPatience = absl::Seconds(1);
+  const auto settle = [this, below, done = std::move(done),
+                       over = std::make_shared<bool>(false)](const absl::Status& settled) {
+    if (std::exchange(*over, true)) return;
     if (!settled.ok()) return done(settled);
     CatalogBatch batch;
-    batch.Settle(Settled());
+    batch.Settle(below);
     Step("hide: settle");
     commits_->Add(std::move(batch), Commits::Need::kMust, [this, done](const absl::Status& status) {
       done(status);
       CheckCatalog();
     });
+  };
+  WhenSettled(settle);
+  keeper_->PostAt(hands_.Now() + kPatience, [this, settle] {
+    if (recovery_over_.has_value()) settle(*recovery_over_);
   });
 }
 

@@ -89,14 +89,21 @@ void SimCatalog::TakeBackWhatFailed() {
 void SimCatalog::Apply(const Asked& asked, bool failed) {
   if (!failed) TakeBackWhatFailed();
   differs_ |= failed;
-  const auto adds_chunk = [this](const ssd::CatalogBatch::Change& change) {
-    return !change.erase && ssd::KindOf(change.row.key()) == ssd::RowKind::kChunk &&
-           !durable_.contains(std::string(change.row.key()));
+  // What records tell as well: a chunk without a row, and where the record of a clear lies that has a row.
+  const auto records_tell = [this](const ssd::CatalogBatch::Change& change) {
+    if (change.erase) return false;
+    const auto before = durable_.find(std::string(change.row.key()));
+    const auto kind = ssd::KindOf(change.row.key());
+    if (kind == ssd::RowKind::kChunk) return before == durable_.end();
+    if (kind != ssd::RowKind::kClear || before == durable_.end()) return false;
+    const auto was = ssd::ParseClear(before->first, before->second),
+               now = ssd::ParseClear(change.row.key(), change.row.value());
+    return was.has_value() && now.has_value() && was->sequence == now->sequence;
   };
   const std::vector<ssd::CatalogBatch::Change>& changes = asked.batch.list();
   history_.push_back({durable_, rebuild_pending_, settled_,
                       !asked.start_over && !failed && !asked.batch.finishes_rebuild() && !changes.empty() &&
-                          std::all_of(changes.begin(), changes.end(), adds_chunk)});
+                          std::all_of(changes.begin(), changes.end(), records_tell)});
   if (history_.size() > kHistoryMax) history_.pop_front();
   if (asked.start_over) {
     durable_.clear();
@@ -224,7 +231,7 @@ void SimCatalog::Age(size_t commits) {
 size_t SimCatalog::LoseTail(size_t commits) {
   size_t lost = 0;
   if (ended_clean_) return 0;  // its end is known then
-  for (; lost < commits && !history_.empty() && history_.back().adds_chunks; ++lost) Age(1);
+  for (; lost < commits && !history_.empty() && history_.back().records_tell_it; ++lost) Age(1);
   return lost;
 }
 

@@ -58,7 +58,7 @@ class SimCatalog : public ssd::Catalog {
   // Damage, between lives.
   void Lose();               // found empty, with a rebuild pending
   void Age(size_t commits);  // an older copy: the last so many commits are undone
-  // The log's last records are lost: the last commits are undone, so many at most, that did nothing but tell of chunks anew.
+  // The log's last records are lost: the last commits are undone, so many at most, whose content records on the disk tell as well.
   size_t LoseTail(size_t commits);
   void Spoil(const std::string& key);  // the row doesn't parse any more
   // The next load that comes so far ends with this behind so many rows.
@@ -97,7 +97,7 @@ class SimCatalog : public ssd::Catalog {
     Rows rows;
     bool rebuild_pending = true;
     uint64_t settled = 0;
-    bool adds_chunks = false;  // that commit did nothing else
+    bool records_tell_it = false;  // what that commit did
   };
   std::deque<Before> history_;
   absl::Status failing_, broken_;

@@ -375,6 +375,68 @@ TEST_CASE("Store whose second directory isn't mounted doesn't begin, and has los
   CheckAll(&world);
 }
 
+// What a crash leaves there now, when the disk loses the last bytes of the catalog's log besides.
+void ImageWithTornLog(const kvist::test::TempDir& dir, const kvist::test::TempDir& image, uint64_t bytes) {
+  fs::copy(dir.path(), image.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  fs::path log;
+  for (const auto& entry : fs::directory_iterator(image / "a/catalog")) {
+    if (entry.path().extension() == ".log") log = std::max(log, entry.path());
+  }
+  REQUIRE(fs::file_size(log) > bytes);
+  fs::resize_file(log, fs::file_size(log) - bytes);
+}
+
+TEST_CASE("Store finds what was durable, and not what was cleared, though the catalog has lost the last that it was told") {
+  const kvist::test::TempDir dir, image;
+  const uint64_t bytes = GENERATE(1u, 7u, 40u);
+  const bool clears = GENERATE(false, true);
+  StoreWorld world;
+  world.Open(In(dir));
+  world.StartNow();
+  const uint32_t space = world.store->OpenSpace(SpaceNamed(0), "a space");
+  for (uint64_t n = 0; n < 12; ++n) REQUIRE(world.WriteNow(space, n) == absl::OkStatus());
+  if (clears) {
+    REQUIRE(world.ClearNow(space).ok());
+    REQUIRE(world.WriteNow(space, 20) == absl::OkStatus());
+    REQUIRE(world.ClearNow(std::nullopt).ok());
+  }
+  ImageWithTornLog(dir, image, bytes);
+  StoreWorld after;
+  after.Open(In(image));
+  const Recovery recovery = after.StartNow();
+  CHECK(recovery.status.ok());
+  CHECK_FALSE(recovery.rebuilt);
+  CHECK(recovery.chunks == (clears ? 0 : 12));
+  CHECK(recovery.adopted == (clears ? 0 : 1));
+  CheckAll(&after);
+  after.Close();
+  CHECK(after.store == nullptr);
+  // The next start finds it in the catalog.
+  StoreWorld again;
+  again.Open(In(image));
+  const Recovery known = again.StartNow();
+  CHECK(known.chunks == recovery.chunks);
+  CHECK(known.adopted == 0);
+}
+
+TEST_CASE("Store that is closed before it has looked for what its catalog lost finds it at the next start") {
+  const kvist::test::TempDir dir, image;
+  StoreWorld world;
+  world.Open(In(dir));
+  world.StartNow();
+  const uint32_t space = world.store->OpenSpace(SpaceNamed(0), "a space");
+  for (uint64_t n = 0; n < 12; ++n) REQUIRE(world.WriteNow(space, n) == absl::OkStatus());
+  ImageWithTornLog(dir, image, 5);
+  {
+    StoreWorld hasty;
+    hasty.Open(In(image));
+  }
+  StoreWorld after;
+  after.Open(In(image));
+  CHECK(after.StartNow().chunks == 12);
+  CheckAll(&after);
+}
+
 // A catalog of which a load, the nth, gives but some rows.
 class TroubledCatalog final : public Catalog, private RowSink {
  public:
