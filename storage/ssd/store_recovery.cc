@@ -200,9 +200,7 @@ bool Store::State::Take(RowBatch rows) {
   if (closing_) return false;
   std::vector<ChunkId> dead;
   if (stage_ == Stage::kTails) {
-    AskKeeper([&] {
-      for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
-    });
+    for (const ClearRow& row : rows.clears) tail_clears_.push_back(row);
     for (const ChunkRow& row : rows.chunks) tails_.insert_or_assign(row.id, row);
     return true;
   }
@@ -278,6 +276,7 @@ void Store::State::Loaded(const LoadReport& report) {
 void Store::State::BeginAnew() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
   tails_.clear();
+  tails_unread_ = false;  // all records are read
   const bool on_its_way = adopting_ > 0 || std::any_of(rows_since_.begin(), rows_since_.end(),
                                                        [this](const auto& row) { return RowIsOnItsWay(row.first); });
   if (on_its_way) {  // it may be in the catalog already, and is newer
@@ -317,7 +316,13 @@ void Store::State::BeginTails() {
 // The keeper's.
 void Store::State::FlushTails() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
+  // What the catalog knows is on the disk.
+  std::erase_if(tail_clears_, [this](const ClearRow& row) {
+    const auto known = clear_records_.find(row.space);
+    return known != clear_records_.end() && known->second.sequence == row.sequence && known->second.place == row.place;
+  });
   std::set<uint32_t> segments;
+  for (const ClearRow& row : tail_clears_) segments.insert(row.place.segment);
   for (const auto& [id, row] : tails_) {
     for (const Place place : row.places) segments.insert(place.segment);
   }
@@ -329,6 +334,9 @@ void Store::State::FlushTails() {
     std::erase_if(tails_, [&](const auto& tail) {
       return std::any_of(tail.second.places.begin(), tail.second.places.end(), refused);
     });
+    for (const ClearRow& row : std::exchange(tail_clears_, {})) {
+      if (!refused(row.place)) NoteClear(row, /*committed=*/false);
+    }
     beside_->Post([this] { LoadRows(); });
   });
 }
@@ -369,7 +377,9 @@ bool Store::State::IsWhole(const ChunkRow& row) {
     if (segment == usable_.end()) return false;
     const SegmentToRead to_read = ToRead(segment->second);
     RecordHeader header{};
-    if (records_->ReadHeader(to_read, place.unit, &header) != RecordSource::Found::kRecord) return false;
+    const RecordSource::Found found = records_->ReadHeader(to_read, place.unit, &header);
+    if (found == RecordSource::Found::kUnreadable) tails_unread_ = true;
+    if (found != RecordSource::Found::kRecord) return false;
     const absl::StatusOr<Verdict> verdict = records_->Check(to_read, header);
     if (!verdict.ok()) tails_unread_ = true;
     if (!verdict.ok() || *verdict != Verdict::kGood) return false;
@@ -508,7 +518,6 @@ void Store::State::Rebuilt(const RebuildReport& report) {
     stage_ = Stage::kRows;
     if (report.unreadable > 0) tails_unread_ = true;
     if (!report.status.ok()) return EndRecovery(report.status);
-    if (tails_.empty()) return LoadRows();
     return keeper_->Post([this] { FlushTails(); });
   }
   recovery_.cleared += report.counts.cleared;

@@ -152,6 +152,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   uint64_t SettledByWrites() const;
   // `then` when no start will look for rows of what has been given to Write so far; not OK: this process won't get there.
   void WhenSettled(std::function<void(const absl::Status&)> then);
+  void WhenRecovered(std::function<void()> then);  // well or not
   void RunSettled();
   void SettleHidden(uint64_t below, std::function<void(absl::Status)> done);
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
@@ -256,6 +257,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::map<uint64_t, OneWrite> writes_;
   std::map<uint64_t, uint64_t>
       rowless_;  // of them, those whose rows aren't on their way: the lowest sequence number of their records
+  std::vector<std::function<void()>> when_recovered_;
   std::multimap<uint64_t, std::function<void(const absl::Status&)>>
       when_settled_;  // when all writes before this have their rows
   std::map<ChunkId, Writing> writing_;
@@ -293,6 +295,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
       return std::tie(a.position, a.space, a.group, a.key) < std::tie(b.position, b.space, b.group, b.key);
     }
   };
+  std::vector<ClearRow> tail_clears_;
   std::map<ChunkId, ChunkRow, InLoadOrder> tails_;  // what records say that may have lost their rows
   Recovery recovery_;
   absl::Time recovery_began_;

@@ -36,8 +36,14 @@ void Store::State::WhenSettled(std::function<void(const absl::Status&)> then) {
   RunSettled();
 }
 
+void Store::State::WhenRecovered(std::function<void()> then) {
+  when_recovered_.push_back(std::move(then));
+  RunSettled();
+}
+
 void Store::State::RunSettled() {
   if (!recovery_over_.has_value()) return;
+  for (const std::function<void()>& then : std::exchange(when_recovered_, {})) then();
   const absl::Status& how = *recovery_over_;
   while (!when_settled_.empty() &&
          (!how.ok() || rowless_.empty() || rowless_.begin()->first >= when_settled_.begin()->first)) {
@@ -363,9 +369,7 @@ void Store::State::SettleHidden(uint64_t below, std::function<void(absl::Status)
     });
   };
   WhenSettled(settle);
-  keeper_->PostAt(hands_.Now() + kPatience, [this, settle] {
-    if (recovery_over_.has_value()) settle(*recovery_over_);
-  });
+  WhenRecovered([this, settle] { keeper_->PostAt(hands_.Now() + kPatience, [this, settle] { settle(*recovery_over_); }); });
 }
 
 void Store::State::NotePins(std::vector<PinChange> changes) {
