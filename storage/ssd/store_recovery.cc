@@ -447,7 +447,7 @@ void Store::State::FlushFound(const std::vector<uint32_t>& segments,
   const auto waits_for =
       std::count_if(of_device.begin(), of_device.end(), [](const std::vector<uint32_t>& of) { return !of.empty(); });
   if (waits_for == 0) return then({});
-  const auto flush = std::make_shared<Flush>(static_cast<size_t>(waits_for), std::vector<uint32_t>(), std::move(then));
+  const auto flush = std::make_shared<Flush>(Flush{static_cast<size_t>(waits_for), {}, std::move(then)});
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (of_device[i].empty()) continue;
     const auto synced = [this, flush](std::vector<uint32_t> failed) {

@@ -12,8 +12,9 @@
 namespace kvist::ssd {
 namespace {
 
-constexpr size_t kWritesMax = 4096;                        // chunks on their way
-constexpr absl::Duration kCommitAgain = absl::Seconds(1);  // where there was no space on the file system
+constexpr size_t kWritesMax = 4096;                         // chunks on their way
+constexpr absl::Duration kSettleAnyway = absl::Seconds(1);  // whatever is written meanwhile
+constexpr absl::Duration kCommitAgain = absl::Seconds(1);   // where there was no space on the file system
 
 absl::Status StatusOf(int error) {
   if (error == ECANCELED) return absl::CancelledError("the store was closed");
@@ -355,7 +356,6 @@ void Store::State::Hide(uint32_t space, std::vector<ChunkId> chunks, std::functi
 // Their rows are gone; that no start adopts their records either is said when no write of before is without its row: were it said earlier, one that loses its
 // row wouldn't be adopted. But a disk that is slow, by its rate or by itself, must not hold up whoever clears.
 void Store::State::SettleHidden(uint64_t below, std::function<void(absl::Status)> done) {
-  constexpr absl::Duration kPatience = absl::Seconds(1);
   const auto settle = [this, below, done = std::move(done),
                        over = std::make_shared<bool>(false)](const absl::Status& settled) {
     if (std::exchange(*over, true)) return;
@@ -369,7 +369,8 @@ void Store::State::SettleHidden(uint64_t below, std::function<void(absl::Status)
     });
   };
   WhenSettled(settle);
-  WhenRecovered([this, settle] { keeper_->PostAt(hands_.Now() + kPatience, [this, settle] { settle(*recovery_over_); }); });
+  WhenRecovered(
+      [this, settle] { keeper_->PostAt(hands_.Now() + kSettleAnyway, [this, settle] { settle(*recovery_over_); }); });
 }
 
 void Store::State::NotePins(std::vector<PinChange> changes) {
