@@ -412,7 +412,10 @@ void Store::State::PutAdopted(std::vector<ChunkRow> rows) {
     if (!touched_.contains(row.id)) batch.Put(row);
   }
   --adopting_;
-  Must(std::move(batch), [] {});
+  commits_->Add(std::move(batch), Commits::Need::kMust, [this](const absl::Status& status) {
+    if (!status.ok()) tails_unread_ = true;  // the next start is to find it again
+    CheckCatalog();
+  });
 }
 
 // All rows were taken.
