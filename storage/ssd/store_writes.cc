@@ -646,11 +646,16 @@ void Store::State::Settled(uint32_t segment) {
   });
 }
 
+// Rows that are on their way may lead there in place of older chunks' rows: the fence is put when their owner has heard of them, or a crash between
+// would take both.
 void Store::State::Fenced(uint32_t segment) {
   keeper_->Post([this, segment] {
-    PutSegment(segment, SegmentState::kFenced, [this, segment] {
-      given_up_.insert(segment);
-      TellGivenUp();
+    segments_[segment].state = SegmentState::kFenced;  // no more rows lead there
+    Must({}, [this, segment] {
+      PutSegment(segment, SegmentState::kFenced, [this, segment] {
+        given_up_.insert(segment);
+        TellGivenUp();
+      });
     });
     ClearAgain(segment);
   });
