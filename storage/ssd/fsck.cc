@@ -158,8 +158,7 @@ absl::Status Checking::ReadRows() {
   usable_ = report_.catalog_trouble.empty() && !report_.rebuild_pending;
   if (usable_) {
     std::vector<SegmentToRead> segments;
-    for (const SegmentHeader& header : found_)
-      segments.push_back({header.segment, header.epoch, static_cast<uint32_t>(header.units)});
+    for (const SegmentHeader& header : found_) segments.push_back(ToRead(header));
     report_.catalog_trouble = WhyTooOld(rows_.segments, segments).value_or("");
     usable_ = report_.catalog_trouble.empty();
   }
@@ -205,7 +204,7 @@ absl::Status Checking::ReadSegment(const SegmentHeader& header) {
   // One at a time: a store may have more files than a process may have open.
   KVIST_ASSIGN_OR_RETURN(const std::unique_ptr<SegmentRecords> records,
                          SegmentRecords::Open(options_.directories, report_.segment_bytes));
-  const SegmentToRead segment{header.segment, header.epoch, static_cast<uint32_t>(header.units)};
+  const SegmentToRead segment = ToRead(header);
   const uint64_t unreadable = report_.unreadable;
   records->Know(header);
   bool more = true;

@@ -17,6 +17,10 @@ struct SegmentToRead {
   uint32_t units = 0;  // of the file, both headers included
 };
 
+inline SegmentToRead ToRead(const SegmentHeader& header) {
+  return {header.segment, header.epoch, static_cast<uint32_t>(header.units)};
+}
+
 // Where a rebuild has records from. The implementation reads devices and checks what it read; a test has them in memory.
 // Threads: any, several at a time. Calls wait for the disk.
 class RecordSource {

@@ -130,7 +130,7 @@ void Scrubber::Pass(absl::Time began) {
 }
 
 void Scrubber::ReadSegment(const SegmentHeader& header, std::vector<Hole>* tails) {
-  const SegmentToRead segment{header.segment, header.epoch, static_cast<uint32_t>(header.units)};
+  const SegmentToRead segment = ToRead(header);
   Source source(this);
   std::vector<Hole> bad, gaps;
   uint64_t unreadable = 0;

@@ -126,8 +126,7 @@ absl::Status Store::State::OpenCatalog() {
     return found.report.status;
   } else if (!rebuild_) {
     std::vector<SegmentToRead> segments;
-    for (const SegmentHeader& header : found_)
-      segments.push_back({header.segment, header.epoch, static_cast<uint32_t>(header.units)});
+    for (const SegmentHeader& header : found_) segments.push_back(ToRead(header));
     trouble = WhyTooOld(found.rows.segments, segments).value_or("");
   }
   if (!trouble.empty()) {

@@ -23,10 +23,6 @@ uint64_t PlacesHash(std::span<const Place> places) {
   return hash;
 }
 
-SegmentToRead ToRead(const SegmentHeader& header) {
-  return {header.segment, header.epoch, static_cast<uint32_t>(header.units)};
-}
-
 }  // namespace
 
 // The keeper's, before it hears of anything else: what the rows before the chunks' say.
@@ -104,7 +100,8 @@ uint64_t Store::State::ClearedBelow(const SpaceDigest& space) const {
   return below;
 }
 
-Store::State::Lies Store::State::WhereLies(const ChunkRow& row) {
+// Whether records of that length can lie there, and if so whether they can be read; they are counted.
+Standing Store::State::WhereLies(const ChunkRow& row) {
   size_t counted = 0;
   bool withheld = false;
   for (; counted < row.places.size() && row.units > 0; ++counted) {
@@ -118,9 +115,21 @@ Store::State::Lies Store::State::WhereLies(const ChunkRow& row) {
     live += row.units;
     withheld |= unknown;
   }
-  if (counted == row.places.size()) return withheld ? Lies::kWithheld : Lies::kUsable;
+  if (counted == row.places.size()) return withheld ? Standing::kWithheld : Standing::kUsable;
   for (size_t i = 0; i < counted; ++i) live_found_[row.places[i].segment] -= row.units;
-  return Lies::kNowhere;
+  return Standing::kDead;
+}
+
+Standing Store::State::StandingOf(const ChunkRow& row) {
+  const SpaceRow* const space = spaces_.Find(row.id.space);
+  if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
+    ++recovery_.cleared;
+    return Standing::kDead;
+  }
+  const Standing lies = space == nullptr ? Standing::kDead : WhereLies(row);
+  if (lies != Standing::kUsable) ++recovery_.skipped;
+  if (lies == Standing::kWithheld) ++recovery_.withheld;
+  return lies;
 }
 
 // What can't be read just now keeps its row, as what Leave names.
@@ -134,33 +143,6 @@ void Store::State::LeaveWithheld(std::vector<ChunkRow> rows) {
       touched_.contains(row.id) ? KillAll(killed) : BeginFree(row.id, std::move(killed), /*replaced=*/false);
     }
   });
-}
-
-// Whether the row leads to a chunk that counts; why not is counted, and what can't be read just now is put to `withheld`.
-bool Store::State::Counts(const ChunkRow& row, std::vector<ChunkRow>* withheld) {
-  const SpaceRow* const space = spaces_.Find(row.id.space);
-  if (space != nullptr && row.sequence < ClearedBelow(space->digest)) {
-    ++recovery_.cleared;
-    return false;
-  }
-  const Lies lies = space == nullptr ? Lies::kNowhere : WhereLies(row);
-  if (lies == Lies::kUsable) return true;
-  ++recovery_.skipped;
-  if (lies == Lies::kWithheld) {
-    ++recovery_.withheld;
-    withheld->push_back(row);
-  }
-  return false;
-}
-
-void Store::State::Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
-  std::vector<ChunkRow> withheld;
-  std::erase_if(*rows, [&](const ChunkRow& row) {
-    if (Counts(row, &withheld)) return false;
-    if (withheld.empty() || !(withheld.back() == row)) dead->push_back(row.id);
-    return true;
-  });
-  LeaveWithheld(std::move(withheld));
 }
 
 bool Store::State::RowIsOnItsWay(const ChunkId& id) const {
@@ -198,37 +180,46 @@ bool Store::State::HandOver(const std::vector<ChunkRow>& rows) {
 
 bool Store::State::Take(RowBatch rows) {
   if (closing_) return false;
-  std::vector<ChunkId> dead;
   if (stage_ == Stage::kTails) {
-    for (const ClearRow& row : rows.clears) tail_clears_.push_back(row);
-    for (const ChunkRow& row : rows.chunks) tails_.insert_or_assign(row.id, row);
+    tail_clears_.insert(tail_clears_.end(), rows.clears.begin(), rows.clears.end());
+    for (ChunkRow& row : rows.chunks) tails_.Note(std::move(row));
     return true;
   }
-  if (rebuild_) {
-    AskKeeper([&] {
-      for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
-    });
-    std::vector<ChunkRow> known;  // handed over by a load that ended in damage
-    const auto again = std::stable_partition(rows.chunks.begin(), rows.chunks.end(), [&](const ChunkRow& row) {
-      return !handed_over_.contains(FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key));
-    });
-    known.assign(again, rows.chunks.end());
-    rows.chunks.erase(again, rows.chunks.end());
-    std::erase_if(known, [this](const ChunkRow& row) {
-      const HandedOver& had = handed_over_.at(FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key));
-      return had.sequence != row.sequence || had.places != PlacesHash(row.places);
-    });
-    if (!CommitFound(&known)) return false;
-    Sift(&rows.chunks, &dead);
-    if (!CommitFound(&rows.chunks)) return false;
-  } else {
-    tails_.empty() ? Sift(&rows.chunks, &dead) : MergeTails(&rows.chunks, &dead);
-    EraseDead(std::move(dead));
-    for (const ChunkRow& row : rows.chunks)
-      handed_over_[FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key)] = {row.sequence,
-                                                                                                   PlacesHash(row.places)};
+  const auto fingerprint = [this](const ChunkRow& row) {
+    return FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key);
+  };
+  if (!rebuild_) {
+    const std::vector<ChunkRow> usable = Sift(std::move(rows.chunks));
+    for (const ChunkRow& row : usable) handed_over_[fingerprint(row)] = {row.sequence, PlacesHash(row.places)};
+    return HandOver(usable) && !closing_;
   }
-  return HandOver(rows.chunks) && !closing_;
+  AskKeeper([&] {
+    for (const ClearRow& row : rows.clears) NoteClear(row, /*committed=*/false);
+  });
+  // What was handed over by a load that ended in damage is the owner's already.
+  std::vector<ChunkRow> known;
+  const auto again = std::stable_partition(rows.chunks.begin(), rows.chunks.end(),
+                                           [&](const ChunkRow& row) { return !handed_over_.contains(fingerprint(row)); });
+  known.assign(again, rows.chunks.end());
+  rows.chunks.erase(again, rows.chunks.end());
+  std::erase_if(known, [&](const ChunkRow& row) {
+    const HandedOver& had = handed_over_.at(fingerprint(row));
+    return had.sequence != row.sequence || had.places != PlacesHash(row.places);
+  });
+  if (!CommitFound(&known)) return false;
+  std::vector<ChunkRow> usable = Sift(std::move(rows.chunks));
+  return CommitFound(&usable) && HandOver(usable) && !closing_;
+}
+
+// Those that lead to their chunks, with what is adopted among them.
+std::vector<ChunkRow> Store::State::Sift(std::vector<ChunkRow> rows) {
+  Tails::Sifted sifted = tails_.Sift(
+      std::move(rows), [this](const ChunkRow& row) { return StandingOf(row); },
+      [this](const ChunkRow& row) { return IsWhole(row); });
+  LeaveWithheld(std::move(sifted.withheld));
+  CommitAdopted(std::move(sifted.adopted));
+  if (!rebuild_) EraseDead(std::move(sifted.dead));
+  return std::move(sifted.usable);
 }
 
 // Puts what a rebuild found into the catalog; what was written or freed meanwhile is newer and goes from `rows`.
@@ -236,27 +227,38 @@ bool Store::State::CommitFound(std::vector<ChunkRow>* rows) {
   if (rows->empty()) return true;
   absl::Notification committed;
   bool good = false;
-  keeper_->Post([&] {
-    CommitFound(rows, [&](bool all) {
-      good = all;
-      committed.Notify();
-    });
+  PutFound(std::move(*rows), [&](std::vector<ChunkRow> put, const absl::Status& status) {
+    *rows = std::move(put);
+    good = status.ok();
+    committed.Notify();
   });
   hands_.Await(committed);
   return good;
 }
 
+void Store::State::PutFound(std::vector<ChunkRow> rows, PutDone done) {
+  ++putting_;
+  keeper_->Post(
+      [this, rows = std::move(rows), done = std::move(done)]() mutable { PutFoundNow(std::move(rows), std::move(done)); });
+}
+
 // The keeper's.
-void Store::State::CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then) {
+void Store::State::PutFoundNow(std::vector<ChunkRow> rows, PutDone done) {
   // Of a row that is on its way nobody knows yet whether it counts.
-  if (std::any_of(rows->begin(), rows->end(), [this](const ChunkRow& row) { return RowIsOnItsWay(row.id); })) {
-    keeper_->PostAt(hands_.Now() + kLookAgain, [this, rows, then = std::move(then)] { CommitFound(rows, then); });
+  if (std::any_of(rows.begin(), rows.end(), [this](const ChunkRow& row) { return RowIsOnItsWay(row.id); })) {
+    keeper_->PostAt(hands_.Now() + kLookAgain, [this, rows = std::move(rows), done = std::move(done)]() mutable {
+      PutFoundNow(std::move(rows), std::move(done));
+    });
     return;
   }
+  std::erase_if(rows, [this](const ChunkRow& row) { return touched_.contains(row.id); });
   CatalogBatch batch;
-  std::erase_if(*rows, [this](const ChunkRow& row) { return touched_.contains(row.id); });
-  for (const ChunkRow& row : *rows) batch.Put(row);
-  commits_->Add(std::move(batch), Commits::Need::kMust, [then](const absl::Status& status) { then(status.ok()); });
+  for (const ChunkRow& row : rows) batch.Put(row);
+  --putting_;
+  commits_->Add(std::move(batch), Commits::Need::kMust,
+                [rows = std::move(rows), done = std::move(done)](const absl::Status& status) mutable {
+                  done(std::move(rows), status);
+                });
 }
 
 void Store::State::Loaded(const LoadReport& report) {
@@ -275,10 +277,10 @@ void Store::State::Loaded(const LoadReport& report) {
 // The keeper's. An empty catalog gets what this process knows beside what a rebuild finds: that reads only what was found at the start.
 void Store::State::BeginAnew() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-  tails_.clear();
+  tails_.Clear();
   tails_unread_ = false;  // all records are read
-  const bool on_its_way = adopting_ > 0 || std::any_of(rows_since_.begin(), rows_since_.end(),
-                                                       [this](const auto& row) { return RowIsOnItsWay(row.first); });
+  const bool on_its_way = putting_ > 0 || std::any_of(rows_since_.begin(), rows_since_.end(),
+                                                      [this](const auto& row) { return RowIsOnItsWay(row.first); });
   if (on_its_way) {  // it may be in the catalog already, and is newer
     keeper_->PostAt(hands_.Now() + kLookAgain, [this] { BeginAnew(); });
     return;
@@ -296,143 +298,26 @@ void Store::State::BeginAnew() {
   BeginRebuild();
 }
 
-// The keeper's. A database may lose its log's last records in a crash, and can't know. What they told of lies in segments that are open by their
-// rows: one is called full when all that is in it has its rows, and were its own row lost, the catalog would be too old. Read before the rows, for
-// clears are among it, and parents of what has rows.
-void Store::State::BeginTails() {
-  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-  std::vector<SegmentToRead> open;
-  for (const auto& [number, header] : usable_) {
-    if (segments_[number].state == SegmentState::kOpen) open.push_back(ToRead(header));
-  }
-  tails_unread_ = std::any_of(withheld_.begin(), withheld_.end(), [this](uint32_t segment) {
-    const auto row = segments_.find(segment);
-    return row != segments_.end() && row->second.state == SegmentState::kOpen;
-  });
-  stage_ = Stage::kTails;
-  ReadRecords(std::move(open), AtGap::kEnd);
-}
-
-// The keeper's.
-void Store::State::FlushTails() {
-  if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
-  // What the catalog knows is on the disk.
-  std::erase_if(tail_clears_, [this](const ClearRow& row) {
-    const auto known = clear_records_.find(row.space);
-    return known != clear_records_.end() && known->second.sequence == row.sequence && known->second.place == row.place;
-  });
-  std::set<uint32_t> segments;
-  for (const ClearRow& row : tail_clears_) segments.insert(row.place.segment);
-  for (const auto& [id, row] : tails_) {
-    for (const Place place : row.places) segments.insert(place.segment);
-  }
-  FlushFound({segments.begin(), segments.end()}, [this](const std::vector<uint32_t>& failed) {
-    if (!failed.empty()) tails_unread_ = true;
-    const auto refused = [&failed](Place place) {
-      return std::find(failed.begin(), failed.end(), place.segment) != failed.end();
-    };
-    std::erase_if(tails_, [&](const auto& tail) {
-      return std::any_of(tail.second.places.begin(), tail.second.places.end(), refused);
-    });
-    for (const ClearRow& row : std::exchange(tail_clears_, {})) {
-      if (!refused(row.place)) NoteClear(row, /*committed=*/false);
-    }
-    beside_->Post([this] { LoadRows(); });
-  });
-}
-
 void Store::State::ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap) {
   rebuilding_ = std::make_shared<Rebuild>(records_.get(), std::move(segments), static_cast<RebuildSink*>(this),
                                           RebuildOptions{.readers = hands_.threads(), .at_gap = at_gap});
   beside_->Post([rebuild = rebuilding_] { rebuild->Run(); });
 }
 
-// Puts what has no row among the rows, where it would have been: parents come before their children. A row that leads to its chunk stays: what a later
-// record of it holds is the same KV.
-void Store::State::MergeTails(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead) {
-  std::vector<ChunkRow> merged, adopted, withheld;
-  for (const ChunkRow& row : *rows) {
-    while (!tails_.empty() && InLoadOrder()(tails_.begin()->first, row.id)) {
-      const auto rowless = tails_.extract(tails_.begin());
-      Adopt(rowless.mapped(), &merged, &adopted);
-    }
-    const auto tail = tails_.extract(row.id);
-    const size_t before = withheld.size(), had = merged.size();
-    if (Counts(row, &withheld)) {
-      merged.push_back(row);
-    } else if (withheld.size() == before) {
-      if (!tail.empty()) Adopt(tail.mapped(), &merged, &adopted);
-      if (merged.size() == had) dead->push_back(row.id);
-    }
-  }
-  LeaveWithheld(std::move(withheld));
-  CommitAdopted(std::move(adopted));
-  *rows = std::move(merged);
-}
-
-// A record that was being written when the process died may have a header and no more.
-bool Store::State::IsWhole(const ChunkRow& row) {
-  for (const Place place : row.places) {
-    const auto segment = usable_.find(place.segment);
-    if (segment == usable_.end()) return false;
-    const SegmentToRead to_read = ToRead(segment->second);
-    RecordHeader header{};
-    const RecordSource::Found found = records_->ReadHeader(to_read, place.unit, &header);
-    if (found == RecordSource::Found::kUnreadable) tails_unread_ = true;
-    if (found != RecordSource::Found::kRecord) return false;
-    const absl::StatusOr<Verdict> verdict = records_->Check(to_read, header);
-    if (!verdict.ok()) tails_unread_ = true;
-    if (!verdict.ok() || *verdict != Verdict::kGood) return false;
-  }
-  return true;
-}
-
-void Store::State::Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::vector<ChunkRow>* adopted) {
-  std::vector<ChunkRow> withheld;  // none is: it was read
-  if (!IsWhole(row) || !Counts(row, &withheld)) return;
-  rows->push_back(row);
-  adopted->push_back(row);
-}
-
-void Store::State::CommitAdopted(std::vector<ChunkRow> rows) {
-  if (rows.empty()) return;
-  recovery_.adopted += rows.size();
-  ++adopting_;
-  keeper_->Post([this, rows = std::move(rows)]() mutable { PutAdopted(std::move(rows)); });
-}
-
-// The keeper's. What comes behind it in the catalog, how far that is settled above all, comes when it is there: nobody has to wait for it.
-void Store::State::PutAdopted(std::vector<ChunkRow> rows) {
-  if (std::any_of(rows.begin(), rows.end(), [this](const ChunkRow& row) { return RowIsOnItsWay(row.id); })) {
-    keeper_->PostAt(hands_.Now() + kLookAgain, [this, rows = std::move(rows)] { PutAdopted(rows); });
-    return;
-  }
-  CatalogBatch batch;
-  for (const ChunkRow& row : rows) {
-    if (!touched_.contains(row.id)) batch.Put(row);
-  }
-  --adopting_;
-  commits_->Add(std::move(batch), Commits::Need::kMust, [this](const absl::Status& status) {
-    if (!status.ok()) tails_unread_ = true;  // the next start is to find it again
-    CheckCatalog();
-  });
-}
-
 // All rows were taken.
 void Store::State::EndLoad() {
-  RowBatch rest;
-  std::vector<ChunkRow> adopted;
-  for (const auto& [id, row] : std::exchange(tails_, {})) Adopt(row, &rest.chunks, &adopted);
-  CommitAdopted(std::move(adopted));
-  if (!HandOver(rest.chunks)) return EndRecovery(absl::CancelledError("the owner has enough"));
-  WaitForAdopted();
+  Tails::Sifted rest = tails_.Rest([this](const ChunkRow& row) { return StandingOf(row); },
+                                   [this](const ChunkRow& row) { return IsWhole(row); });
+  CommitAdopted(std::move(rest.adopted));
+  if (!HandOver(rest.usable)) return EndRecovery(absl::CancelledError("the owner has enough"));
+  // How far the catalog is settled is said behind all that was adopted.
+  keeper_->Post([this] { EndWhenPut(); });
 }
 
-void Store::State::WaitForAdopted() {
-  keeper_->Post([this] {
-    if (adopting_ > 0) return keeper_->PostAt(hands_.Now() + kLookAgain, [this] { WaitForAdopted(); });
-    EndRecovery(absl::OkStatus());
-  });
+// The keeper's.
+void Store::State::EndWhenPut() {
+  if (putting_ > 0) return keeper_->PostAt(hands_.Now() + kLookAgain, [this] { EndWhenPut(); });
+  EndRecovery(absl::OkStatus());
 }
 
 // The keeper's. A process that was killed has left records that can be read and aren't on the disk yet. Were rows to lead there in place of

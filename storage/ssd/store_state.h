@@ -30,6 +30,7 @@
 #include "storage/ssd/store_device.h"
 #include "storage/ssd/store_directory.h"
 #include "storage/ssd/store_spaces.h"
+#include "storage/ssd/tails.h"
 
 namespace kvist::ssd {
 
@@ -38,7 +39,7 @@ inline bool operator<(const ChunkId& a, const ChunkId& b) {
 }
 
 // What joins the parts of a store: store.cc opens and ends it, store_writes.cc has what is written, freed and cleared, store_recovery.cc the start and
-// the segments that are wanted back, store_losses.cc what the scrubber finds, and what is given up.
+// the segments that are wanted back, store_tails.cc what a start looks for that has lost its rows, store_losses.cc what the scrubber finds, and what is given up.
 //
 // Threads: a keeper, which has all that isn't said to be another's, and on which nothing waits; the devices'; the catalog's; and one that may wait
 //   for the disk and for the owner.
@@ -178,27 +179,21 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void EraseDead(std::vector<ChunkId> dead);
   bool RowIsOnItsWay(const ChunkId& id) const;
   uint64_t ClearedBelow(const SpaceDigest& space) const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether records of that length can lie there, and if so whether they can be read; they are counted.
-  enum class Lies : uint8_t { kNowhere, kWithheld, kUsable };
-  Lies WhereLies(const ChunkRow& row);
+  Standing WhereLies(const ChunkRow& row);
+  Standing StandingOf(const ChunkRow& row);
   void LeaveWithheld(std::vector<ChunkRow> rows);
-  bool Counts(const ChunkRow& row, std::vector<ChunkRow>* withheld);
-  void Sift(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
+  std::vector<ChunkRow> Sift(std::vector<ChunkRow> rows);
   bool HandOver(const std::vector<ChunkRow>& rows);
   bool CommitFound(std::vector<ChunkRow>* rows);
-  void CommitFound(std::vector<ChunkRow>* rows, std::function<void(bool good)> then);
+  // Puts rows for what was found, but for what was written or freed meanwhile, which is newer; `done` has those that were put.
+  using PutDone = std::function<void(std::vector<ChunkRow> put, const absl::Status& status)>;
+  void PutFound(std::vector<ChunkRow> rows, PutDone done);
+  void PutFoundNow(std::vector<ChunkRow> rows, PutDone done);
   void BeginAnew();
   void LoadRows();
-  void BeginTails();
-  void FlushTails();
-  void ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap);
-  void MergeTails(std::vector<ChunkRow>* rows, std::vector<ChunkId>* dead);
-  bool IsWhole(const ChunkRow& row);
-  void Adopt(const ChunkRow& row, std::vector<ChunkRow>* rows, std::vector<ChunkRow>* adopted);
-  void CommitAdopted(std::vector<ChunkRow> rows);
-  void PutAdopted(std::vector<ChunkRow> rows);
   void EndLoad();
-  void WaitForAdopted();
+  void EndWhenPut();
+  void ReadRecords(std::vector<SegmentToRead> segments, AtGap at_gap);
   void BeginRebuild();
   // Has the devices flush these; `then` hears which the disk refused.
   void FlushFound(const std::vector<uint32_t>& segments, std::function<void(const std::vector<uint32_t>& failed)> then);
@@ -212,6 +207,12 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
   bool Believes(const RecordHeader& record) const override;
   void Rebuilt(const RebuildReport& report) override;
+
+  // store_tails.cc
+  void BeginTails();
+  void FlushTails();
+  bool IsWhole(const ChunkRow& row);
+  void CommitAdopted(std::vector<ChunkRow> rows);
 
   // store_losses.cc
   // Rows of such places; nothing while the catalog can't be loaded to its end.
@@ -249,7 +250,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::map<std::pair<uint32_t, std::string>, PinRow> pins_;  // by space and name, as they are now; until it has recovered
   bool pins_told_ = false;
   std::optional<absl::Status> recovery_over_;
-  std::atomic<int> adopting_ = 0;           // rows for what was adopted that aren't on their way yet
+  std::atomic<int> putting_ = 0;            // calls of PutFound whose rows aren't on their way yet
   std::atomic<bool> tails_unread_ = false;  // some records couldn't be read: a later start is to look for them again
   std::map<uint32_t, SegmentRow> segments_;
   uint64_t sequence_ = 0;
@@ -290,13 +291,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   // The loader's or the rebuild's.
   enum class Stage : uint8_t { kRows, kTails };
   Stage stage_ = Stage::kRows;
-  struct InLoadOrder {
-    bool operator()(const ChunkId& a, const ChunkId& b) const {
-      return std::tie(a.position, a.space, a.group, a.key) < std::tie(b.position, b.space, b.group, b.key);
-    }
-  };
   std::vector<ClearRow> tail_clears_;
-  std::map<ChunkId, ChunkRow, InLoadOrder> tails_;  // what records say that may have lost their rows
+  Tails tails_;
   Recovery recovery_;
   absl::Time recovery_began_;
   std::map<uint32_t, uint64_t> live_found_;  // units, by segment
