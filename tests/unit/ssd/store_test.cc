@@ -17,6 +17,7 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "storage/base/clock.h"
 #include "storage/base/status.h"
 #include "storage/base/unique_fd.h"
 #include "storage/ssd/rocks_catalog.h"
@@ -435,6 +436,98 @@ TEST_CASE("Store that is closed before it has looked for what its catalog lost f
   after.Open(In(image));
   CHECK(after.StartNow().chunks == 12);
   CheckAll(&after);
+}
+
+TEST_CASE("Store that couldn't read all that its catalog may have lost looks again at the next start") {
+  const kvist::test::TempDir dir, image;
+  StoreWorld world;
+  world.Open(In(dir));
+  world.StartNow();
+  const uint32_t space = world.store->OpenSpace(SpaceNamed(0), "a space");
+  for (uint64_t n = 0; n < 12; ++n) REQUIRE(world.WriteNow(space, n) == absl::OkStatus());
+  const Place lost = world.All().at({space, 11}).places[1];
+  ImageWithTornLog(dir, image, 5);
+  // A directory in the file's place: it can be opened, and not read.
+  const std::string file =
+      image / (std::string(1, static_cast<char>('a' + DeviceOf(lost.segment))) + "/" + SegmentFileName(lost.segment));
+  fs::rename(file, image / "aside");
+  fs::create_directory(file);
+  {
+    StoreWorld blind;
+    blind.Open(In(image));
+    CHECK(blind.StartNow().adopted == 0);
+    REQUIRE(blind.WriteNow(space, 20) == absl::OkStatus());
+  }
+  fs::remove(file);
+  fs::rename(image / "aside", file);
+  StoreWorld after;
+  after.Open(In(image));
+  const Recovery& recovery = after.StartNow();
+  CHECK(recovery.chunks == 13);
+  CHECK(recovery.adopted == 1);
+  CheckAll(&after);
+}
+
+// A disk that ends no write while `holds`.
+class HoldingDevice final : public Device {
+ public:
+  HoldingDevice(std::unique_ptr<Device> device, const std::atomic<bool>* holds)
+      : Device(device->report()), device_(std::move(device)), holds_(*holds) {}
+  void Submit(const Io& io) override { io.kind == Io::Kind::kWrite&& holds_ ? held_.push_back(io) : device_->Submit(io); }
+  void Kick() override { device_->Kick(); }
+  void Wait(absl::Time until, std::vector<Completion>* ended) override {
+    if (!holds_ && !held_.empty()) {
+      for (const Io& io : std::exchange(held_, {})) device_->Submit(io);
+      device_->Kick();
+    }
+    device_->Wait(held_.empty() ? until : std::min(until, MonotonicNow() + absl::Milliseconds(5)), ended);
+  }
+  void Wake() override { device_->Wake(); }
+  uint32_t depth() const override { return device_->depth(); }
+  void Remove(uint32_t segment) override { device_->Remove(segment); }
+  absl::Status Register(std::span<std::byte> piece) override { return device_->Register(piece); }
+
+ private:
+  const std::unique_ptr<Device> device_;
+  const std::atomic<bool>& holds_;
+  std::vector<Io> held_;
+};
+
+TEST_CASE("a disk that ends no write doesn't hold up whoever hides a chunk, and what was hidden stays so") {
+  const kvist::test::TempDir dir, image;
+  std::atomic<bool> holds = false;
+  StoreOptions options = In(dir);
+  options.open_device = [&](const DeviceOptions& of) -> absl::StatusOr<std::unique_ptr<Device>> {
+    KVIST_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(of));
+    return std::make_unique<HoldingDevice>(std::move(device), &holds);
+  };
+  StoreWorld world;
+  world.Open(options);
+  world.StartNow();
+  const uint32_t space = world.store->OpenSpace(SpaceNamed(0), "a space");
+  for (uint64_t n = 0; n < 3; ++n) REQUIRE(world.WriteNow(space, n) == absl::OkStatus());
+  holds = true;
+  const uint64_t write = world.Begin(space, 20);
+  world.store->Flush();
+  absl::Notification hidden;
+  absl::Status how;
+  world.store->Hide(space, {StoreWorld::IdOf(space, 2)}, [&](absl::Status status) {
+    how = std::move(status);
+    hidden.Notify();
+  });
+  hidden.WaitForNotification();
+  CHECK(how == absl::OkStatus());
+  {
+    const absl::MutexLock lock(&world.mutex);
+    CHECK_FALSE(world.results.contains(write));
+  }
+  fs::copy(dir.path(), image.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+  holds = false;
+  CHECK(world.WaitFor(write) == absl::OkStatus());
+  StoreWorld after;
+  after.Open(In(image));
+  CHECK(after.StartNow().chunks == 2);
+  CHECK_FALSE(after.All().contains({space, 2}));
 }
 
 // A catalog of which a load, the nth, gives but some rows.
