@@ -168,16 +168,20 @@ void Client::Keep() {
 
 // Returns when the link has ended and failed, or the client stops.
 void Client::Watch(const std::shared_ptr<Link>& link) {
-  constexpr int kStreamsWaitMillis = 20;  // a stream is released so late
-  for (bool streams_wait = false;; streams_wait = GiveUpLate()) {
+  constexpr int kSoonMillis = 20;  // so late a stream is released, or a question heard that nobody waits for
+  for (bool soon = true;;) {
     pollfd watched[] = {
         {link->socket(), POLLIN, 0}, {link->daemon_pidfd(), POLLIN, 0}, {stop_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-    ::poll(watched, 4, streams_wait ? kStreamsWaitMillis : link->has_forgotten() ? 100 : 1000);
+    ::poll(watched, 4, soon ? kSoonMillis : link->has_forgotten() ? 100 : 1000);
     if (watched[2].revents != 0) return;
     uint64_t rings = 0;
     if (watched[3].revents != 0) [[maybe_unused]]
       const ssize_t read = ::read(wake_.get(), &rings, sizeof rings);
-    link->Sweep();
+    // Before looking: who comes after that wakes this thread.
+    keeper_looks_.exchange(false, std::memory_order_acq_rel);
+    const bool questions_come = link->Sweep();
+    soon = GiveUpLate() || questions_come;
+    if (soon) keeper_looks_.store(true, std::memory_order_release);
     if (watched[1].revents != 0) return link->Fail();
     if (watched[0].revents != 0) {
       // It may say why it is about to hang up. Copies may go on until it has.

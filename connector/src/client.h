@@ -129,6 +129,8 @@ class Client {
   void GiveUp(kvist_op handle, Op* op, GivenUp how);
   // Gives up what streams wait for and is late. Whether streams wait for anything else.
   bool GiveUpLate();
+  // The keeper has something to look after: from now on it looks every 20 ms, until there is nothing.
+  void HaveKeeperLook();
   absl::StatusOr<Op> CopyUnderWay(kvist_op handle) const;
   // Fills `result` from the operation's progress; takes it when it is over. False: another thread has taken it.
   bool Fill(kvist_op handle, const Op& op, uint64_t progress, kvist_result* result);
@@ -142,9 +144,9 @@ class Client {
 
   Registration registration_;  // `probed` is the keeper's, after Create; the rest doesn't change
   int64_t default_deadline_us_ = 1'000'000;
-  UniqueFd stop_;                             // eventfd
-  UniqueFd wake_;                             // eventfd: streams wait, so deadlines are the keeper's affair
-  std::atomic<bool> keeps_deadlines_{false};  // the keeper knows
+  UniqueFd stop_;                          // eventfd
+  UniqueFd wake_;                          // eventfd: see HaveKeeperLook
+  std::atomic<bool> keeper_looks_{false};  // without being woken
   std::thread keeper_;
   std::atomic<uint32_t> state_changes_{0};  // a futex: rises when state_ does change
 

@@ -164,8 +164,10 @@ bool Link::SubmitLocked(shm::Entry* entry, std::span<const std::span<const std::
     if (!part.empty()) std::memcpy(out, part.data(), part.size());
     out += part.size();
   }
-  const bool has_time = entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint ||
+  const bool question = entry->opcode == shm::Opcode::kWhere;
+  const bool has_time = question || entry->opcode == shm::Opcode::kRelease || entry->opcode == shm::Opcode::kHint ||
                         entry->opcode == shm::Opcode::kPrefill;
+  question_left_ |= question;
   if (has_time && unheard_ < kUnheardMax && unheard_bytes_ + size <= kUnheardBytesMax) {
     ring_->Leave(*entry);
     ++unheard_;
@@ -361,9 +363,15 @@ bool Link::has_forgotten() const {
   return !forgotten_.empty() || !unsent_.empty();
 }
 
-void Link::Sweep() {
+bool Link::Sweep() {
   MutexLock lock(&mutex_);
   SweepLocked();
+  WakeForUnheard();
+  return std::exchange(question_left_, false);
+}
+
+void Link::Hurry() {
+  MutexLock lock(&mutex_);
   WakeForUnheard();
 }
 

@@ -50,7 +50,8 @@ class Link {
   absl::StatusOr<Ticket> Begin(shm::Entry* entry, std::span<const std::span<const std::byte>> arguments, int64_t asked_nanos,
                                Room room);
   // Submits a request that has no answer; without room a free, release or cancel waits for Sweep, others are dropped: they are kindnesses.
-  // Releases, hints and reports have time: they wake nobody, and are heard with the next request, or the next Sweep.
+  // Releases, hints and reports have time, as have questions where chunks are: they wake nobody, and are heard with the next request, the next
+  // Sweep, or by Hurry.
   void Tell(shm::Entry entry, std::span<const std::span<const std::byte>> arguments = {});
 
   // How long it is worth looking before one sleeps: for an answer that kvistd has as soon as it has heard the question of so many keys; or not at all.
@@ -86,8 +87,11 @@ class Link {
   void Forget(Ticket ticket, shm::Opcode opcode);
   void Abandon(Ticket ticket);  // of a store: from here on its pages may change, and it won't be published
 
-  // Takes back forgotten cells that have ended meanwhile, and says what found no room before.
-  void Sweep();
+  // Takes back forgotten cells that have ended meanwhile, says what found no room before, and has the daemon hear what was left in the ring. Whether
+  // a question was left there since the last one: then the next should come soon.
+  bool Sweep();
+  // Somebody waits for an answer to what was left in the ring.
+  void Hurry();
   bool has_forgotten() const;
 
   // The daemon is gone or has ended the session; nothing touches the pages. Ends all cells with Unavailable.
@@ -133,6 +137,7 @@ class Link {
   std::vector<shm::Entry> unsent_ ABSL_GUARDED_BY(mutex_);  // frees, releases, cancels
   uint32_t unheard_ ABSL_GUARDED_BY(mutex_) = 0;            // entries left in the ring since the daemon was last woken
   uint64_t unheard_bytes_ ABSL_GUARDED_BY(mutex_) = 0;      // of the arena, that they take
+  bool question_left_ ABSL_GUARDED_BY(mutex_) = false;      // since the last Sweep
 };
 
 }  // namespace kvist::connector

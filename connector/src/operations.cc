@@ -101,11 +101,14 @@ absl::Status Client::WaitOnStream(kvist_op handle, uint32_t layers, void* stream
     if (!gone) kept.awaited_by_stream = true;
   }
   if (gone) op.link->ReleaseStreams(op.ticket);
-  if (!keeps_deadlines_.exchange(true, std::memory_order_acq_rel)) {
-    const uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
-  }
+  HaveKeeperLook();
   return absl::OkStatus();
+}
+
+void Client::HaveKeeperLook() {
+  if (keeper_looks_.exchange(true, std::memory_order_acq_rel)) return;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
 }
 
 absl::Status Client::PagesReady(kvist_op handle, uint32_t layers, void* stream) {
@@ -123,7 +126,6 @@ absl::Status Client::BusBusy(int64_t for_us) {
 }
 
 bool Client::GiveUpLate() {
-  keeps_deadlines_.store(false, std::memory_order_release);
   const int64_t now = MonotonicNanos();
   std::vector<std::pair<kvist_op, Op>> late;
   bool others = false;
@@ -141,7 +143,6 @@ bool Client::GiveUpLate() {
     }
   }
   for (auto& [handle, op] : late) GiveUp(handle, &op, GivenUp::kLate);
-  if (others) keeps_deadlines_.store(true, std::memory_order_release);
   return others;
 }
 

@@ -124,6 +124,7 @@ std::optional<Client::Reply> Client::Hear(kvist_op handle, Kind kind, int64_t ti
   uint64_t progress = op->link->Progress(op->ticket);
   const auto over = [&] { return Link::Over(op->ticket, progress, UINT32_MAX); };
   if (!over() && timeout_us > 0) {
+    if (kind == Kind::kWhere) op->link->Hurry();
     const int64_t until = std::min(DeadlineNanos(timeout_us), op->deadline_nanos);
     progress = op->link->Await(op->ticket, UINT32_MAX, until, Link::SpinNanos(op->chunks));
   }
@@ -157,7 +158,9 @@ absl::StatusOr<kvist_op> Client::WhereStart(std::span<const ChunkKey> keys, uint
   shm::Entry entry{};
   entry.opcode = shm::Opcode::kWhere;
   entry.group = static_cast<uint16_t>(group);
-  return Begin(&entry, Kind::kWhere, keys, {}, deadline_us, {});
+  absl::StatusOr<kvist_op> op = Begin(&entry, Kind::kWhere, keys, {}, deadline_us, {});
+  if (op.ok()) HaveKeeperLook();
+  return op;
 }
 
 std::optional<absl::Status> Client::WhereResult(kvist_op handle, int64_t timeout_us, std::span<uint8_t> tiers) {

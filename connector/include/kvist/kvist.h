@@ -264,11 +264,12 @@ KVIST_API kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, in
 typedef enum kvist_tier { KVIST_IN_DRAM = 1, KVIST_ON_SSD = 2, KVIST_IN_REMOTE = 4 } kvist_tier;
 #define KVIST_WHERE_KEYS_MAX 192
 
-/* Where each of these chunks of a cache group is now, each by itself; for who keeps others informed (KV events). Costs little more than a
- * lookup; nobody has used them for it, and nothing keeps them there. A store beyond the node isn't asked: KVIST_IN_REMOTE says what kvistd
- * knows of. As a lookup in two halves: the first asks and never waits; the second hears the answer, at most timeout_us later (0: what is known
- * now). PENDING: ask again. Any other answer ends the op; kvist_cancel gives it up. tiers[i] gets the bits of keys[i] when the answer is OK,
- * else 0; `count` is that of the keys. Errors: INVALID_ARGUMENT  no keys or too many of them, no such group; or kvistd is older than this call. */
+/* Where each of these chunks of a cache group is now, each by itself; for who keeps others informed (KV events). Costs less than a lookup; nobody
+ * has used them for it, and nothing keeps them there. A store beyond the node isn't asked: KVIST_IN_REMOTE says what kvistd knows of. As a lookup
+ * in two halves: the first asks, never waits and wakes nobody, so kvistd hears it with the session's next request, within some 20 ms, or as soon
+ * as somebody waits for the answer; the second hears that, at most timeout_us later (0: what is known now). PENDING: ask again. Any other answer
+ * ends the op; kvist_cancel gives it up. tiers[i] gets the bits of keys[i] when the answer is OK, else 0; `count` is that of the keys.
+ * Errors: INVALID_ARGUMENT  no keys or too many of them, no such group; or kvistd is older than this call. */
 KVIST_API kvist_status kvist_where_start(kvist_client* client, const kvist_key* keys, size_t count, uint32_t group,
                                          int64_t deadline_us, kvist_op* op);
 KVIST_API kvist_status kvist_where_result(kvist_client* client, kvist_op op, int64_t timeout_us, uint8_t* tiers,
