@@ -65,8 +65,9 @@ def no_turn_is_missed(monkeypatch):
     """The turn of every request whose next chunk is full with a step has come, though that of few others."""
     real = Turns.begin_step
 
-    def begin_step(self, scheduled, requests):
-        prompts = real(self, scheduled, requests)
+    def begin_step(self, scheduled, total, requests):
+        assert total == sum(scheduled.values())
+        prompts = real(self, scheduled, total, requests)
         due = {request_id for request_id, step in self._due if request_id in requests and requests[request_id].turn == step}
         for request_id, tokens in scheduled.items():
             tracked = requests.get(request_id)

@@ -22,7 +22,7 @@ import time
 import uuid
 from array import array
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm.distributed.kv_events import KVCacheEvent
 from vllm.logger import init_logger
@@ -53,8 +53,8 @@ _BLOCK_ID = operator.attrgetter("block_id")
 _MISS = kvist.Hit(0, 0)
 # A lookup that kvistd answers at once is worth waiting for: two wake-ups across cores (reference: 30 to 55 us on a VM each).
 _PATIENCE_S = 50e-6
-# After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints. One more of each
-# is begun before.
+# After so much of a step what can wait comes with later ones: stores of requests that decode, whose blocks stay theirs, and hints. One more is
+# begun before.
 _STORES_S = 30e-6
 _HINTS_S = 25e-6
 _HINTS_WAITING = 64  # more than that don't wait
@@ -65,6 +65,15 @@ _STOPPED = {
     RequestStatus.FINISHED_LENGTH_CAPPED: kvist.StopReason.LENGTH,
     RequestStatus.FINISHED_ABORTED: kvist.StopReason.ABORTED,
 }
+
+
+class _Hint(NamedTuple):
+    """What is said of the chunks [first, until) of a request that has finished."""
+
+    prompt: Prompt
+    first: int
+    until: int
+    words: dict[str, Any]
 
 
 class SchedulerSide:
@@ -99,9 +108,10 @@ class SchedulerSide:
         self._pool: BlockPool | None = None
         self._requests: dict[str, Tracked] = {}
         self._loading: dict[str, Loading] = {}  # [request] until all ranks have ended, also when the request is gone
+        self._decoded = decoded
         self._turns = Turns(decoded)
         self._next = Plan()  # of the next step
-        self._to_hint: deque[tuple[Tracked, Request]] = deque()  # that have finished
+        self._to_hint: deque[_Hint] = deque()
         self._late: dict[int, tuple[list[KVCacheBlock], int]] = {}  # [job] blocks, ranks that may still write
         self._inside: dict[int, int] = {}  # [job] ranks that have ended a load inside a step
         self._inside_failed: set[int] = set()
@@ -329,7 +339,7 @@ class SchedulerSide:
             if self._tables.recurrent:
                 self._take_states(output, plan)
                 until = math.inf  # states don't wait
-            self._look_at_all(output.num_scheduled_tokens, until, plan)
+            self._look_at_all(output, until, plan)
             self._stores.due(plan)
             until = began + _HINTS_S
             if self._to_hint and (len(self._to_hint) > _HINTS_WAITING or time.perf_counter() < until):
@@ -350,15 +360,13 @@ class SchedulerSide:
             if tracked is not None:
                 self._stores.offered(tracked, states, plan)
 
-    def _look_at_all(self, scheduled: dict[str, int], until: float, plan: Plan) -> None:
-        """Those that get a prompt's tokens in any case: they may end with this step."""
-        requests = self._requests
-        for tracked in self._turns.begin_step(scheduled, requests):
+    def _look_at_all(self, output: SchedulerOutput, until: float, plan: Plan) -> None:
+        """Those that get a prompt's tokens in any case: they may end with this step. The others while there is time."""
+        requests, scheduled = self._requests, output.num_scheduled_tokens
+        for tracked in self._turns.begin_step(scheduled, output.total_num_scheduled_tokens, requests):
             self._look(tracked, scheduled[tracked.request.request_id], plan)
-        while (tracked := self._turns.take(requests)) is not None:
+        while (tracked := self._turns.take(requests, only_late=time.perf_counter() > until)) is not None:
             self._look(tracked, scheduled.get(tracked.request.request_id, 0), plan)
-            if time.perf_counter() > until:
-                return
 
     def _look(self, tracked: Tracked, scheduled: int, plan: Plan) -> None:
         """It gets so many tokens in this step."""
@@ -370,7 +378,13 @@ class SchedulerSide:
             if known >= tracked.next_store_tokens:
                 self._filled(tracked, known // self._chunk_tokens, (request.num_computed_tokens, computed), plan)
         if request.status == RequestStatus.RUNNING:  # else its turn comes when it has blocks (again)
-            self._turns.next(tracked, tracked.next_store_tokens - computed)
+            missing = tracked.next_store_tokens - computed
+            if missing <= self._decoded:
+                # Full with the next step: what is known of it is hashed in this one, the little that it lacks with its store.
+                tracked.prompt.extend(request.num_tokens)
+            else:
+                missing -= self._decoded
+            self._turns.next(tracked, missing)
 
     def _filled(self, tracked: Tracked, chunks: int, step: tuple[int, int], plan: Plan) -> None:
         """With this step, of tokens [step[0], step[1]), the first `chunks` are full."""
@@ -468,7 +482,8 @@ class SchedulerSide:
         if tracked.loading is not None:
             self._next.give_up.append(tracked.loading.job)
         elif tracked.stored_first is not None:
-            self._to_hint.append((tracked, request))
+            if (words := self._words_about(request)) is not None:
+                self._to_hint.append(_Hint(tracked.prompt, tracked.stored_first, tracked.next_store, words))
             if not self._requests:  # perhaps there is no next step for a long time
                 self._give_hints(math.inf)
         self._forget_hit(tracked)
@@ -476,12 +491,14 @@ class SchedulerSide:
     def _give_hints(self, until: float) -> None:
         """At least one: they must not pile up where every step is long."""
         while self._to_hint:
-            self._hint(*self._to_hint.popleft())
+            hint = self._to_hint.popleft()
+            self._client.hint(hint.prompt.keys(hint.first, hint.until), **hint.words)
             if time.perf_counter() > until:
                 return
 
-    def _hint(self, tracked: Tracked, request: Request) -> None:
-        """Says of the chunks that this request added why it ended; the API's `kv_transfer_params` may say more."""
+    @staticmethod
+    def _words_about(request: Request) -> dict[str, Any] | None:
+        """What is said of the chunks that this request added: why it ended; the API's `kv_transfer_params` may say more. None: nothing."""
         params: Any = request.kv_transfer_params  # whatever a client has sent
         told = params.get("kvist") if isinstance(params, dict) else None
         told = {} if told is None else told
@@ -494,9 +511,8 @@ class SchedulerSide:
             logger.warning_once(
                 "the kv_transfer_params.kvist of a request is no hint that kvist knows; examples/vllm has them"
             )
-            return
-        keys = tracked.prompt.keys(tracked.stored_first, tracked.next_store)
-        self._client.hint(keys, session_ended=bool(told.get("session_ended")), expected_reuse=reuse, stop_reason=stop)
+            return None
+        return {"session_ended": bool(told.get("session_ended")), "expected_reuse": reuse, "stop_reason": stop}
 
     def reset(self) -> None:
         """From here on nothing that was stored before is found: a reset follows new weights. Nor is what is stored from here on found by

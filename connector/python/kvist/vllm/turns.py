@@ -1,7 +1,7 @@
 """Which requests a step has to look at: only those whose next chunk it may fill.
 
 A request that decodes gets at most so many tokens in a step, so for some steps its chunk can't be full; one that gets more (a prompt's) is looked
-at in each of them. Of 64 that decode, chunks of 256 tokens, that is one in four steps instead of 64 in each: to read what each has
+at in each of them. Of 64 that decode, chunks of 256 tokens, each looked at twice a chunk, that is one in two steps instead of 64 in each: to read what each has
 computed takes 20 us where the step before has filled the caches with other things. With recurrent layers none of these may be missed: the state at
 a chunk's end is there for two steps.
 """
@@ -9,6 +9,10 @@ a chunk's end is there for two steps.
 from collections import deque
 
 from kvist.vllm.tracked import Tracked
+
+
+# A turn that has waited for so many steps comes, whatever else a step has to do: a request fills a chunk in 256.
+_LATE_STEPS = 128
 
 
 class Turns:
@@ -26,18 +30,20 @@ class Turns:
         step = tracked.turn = self._step + max(1, -(-missing // self._decoded))
         self._ids.setdefault(step, []).append(tracked.request.request_id)
 
-    def begin_step(self, scheduled: dict[str, int], requests: dict[str, Tracked]) -> list[Tracked]:
-        """A step of so many tokens of each request: those that get a prompt's, whose turn is now in any case."""
+    def begin_step(self, scheduled: dict[str, int], total: int, requests: dict[str, Tracked]) -> list[Tracked]:
+        """A step of so many tokens of each request, `total` in all: those that get a prompt's, whose turn is now in any case."""
         self._step += 1
         decoded = self._decoded
-        many = [request_id for request_id, tokens in scheduled.items() if tokens > decoded]
+        many: list[str] = []
+        if total > len(scheduled):
+            many = [request_id for request_id, tokens in scheduled.items() if tokens > decoded]
         step = self._step
         self._due.extend((request_id, step) for request_id in self._ids.pop(step, ()))
         return [requests[request_id] for request_id in many if request_id in requests]
 
-    def take(self, requests: dict[str, Tracked]) -> Tracked | None:
-        """The next of those that decode; None: no turn is left."""
-        while self._due:
+    def take(self, requests: dict[str, Tracked], only_late: bool) -> Tracked | None:
+        """The next of those that decode, or of those that have waited for long; None: no such turn is left."""
+        while self._due and not (only_late and self._step - self._due[0][1] < _LATE_STEPS):
             request_id, step = self._due.popleft()
             tracked = requests.get(request_id)
             if tracked is not None and tracked.turn == step:
