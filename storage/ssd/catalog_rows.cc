@@ -13,6 +13,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "values are written as they lie in memory");
 
 constexpr uint8_t kHasParent = 1;
+constexpr uint8_t kEncoded = 2;
 constexpr size_t kCheckBytes = 4;
 
 uint32_t CheckOf(std::string_view key, std::string_view value) {
@@ -234,10 +235,11 @@ EncodedRow Encode(const ChunkRow& row) {
   KVIST_CHECK(!row.places.empty() && row.places.size() <= kShardsMax);
   RowWriter writer = BeginChunk(row.id);
   writer.Value()
-      .Little(static_cast<uint8_t>(row.parent.has_value() ? kHasParent : 0))
+      .Little(static_cast<uint8_t>((row.parent.has_value() ? kHasParent : 0) | (row.codec != Codec::kRaw ? kEncoded : 0)))
       .Little(row.hints)
       .Little(row.last_use);
   writer.Little(row.sequence).Little(row.units);
+  if (row.codec != Codec::kRaw) writer.Little(static_cast<uint8_t>(row.codec));
   if (row.parent.has_value()) writer.Raw(row.parent->bytes);
   for (const Place& place : row.places) {
     KVIST_CHECK(static_cast<bool>(place));
@@ -257,9 +259,13 @@ std::optional<ChunkRow> ParseChunk(std::string_view key, std::string_view value)
     row->last_use = rest->Little<uint32_t>();
     row->sequence = rest->Little<uint64_t>();
     row->units = rest->Little<uint32_t>();
+    if ((flags & kEncoded) != 0) {
+      row->codec = static_cast<Codec>(rest->Little<uint8_t>());
+      if (row->codec == Codec::kRaw) return false;
+    }
     if ((flags & kHasParent) != 0) rest->Raw(&row->parent.emplace().bytes);
     const size_t shards = rest->left() / sizeof(Place);
-    if ((flags & ~kHasParent) != 0 || shards == 0 || shards > kShardsMax) return false;
+    if ((flags & ~(kHasParent | kEncoded)) != 0 || shards == 0 || shards > kShardsMax) return false;
     row->places.resize(shards);
     for (Place& place : row->places) {
       place = rest->NextPlace();

@@ -21,7 +21,8 @@
 //   3 clear      kind | space digest 32                                      version | sequence 8 | segment 4 | unit 4 | check
 //   4 pin        kind | space 4 | name ..                                    version | description .. | check
 //   5 chunk      kind | position 4 | space 4 | group 2 | chunk key 32        version | flags 1 | hints 2 | last use 4 | sequence 8 | units 4 |
-//                                                                              parent 32, if flags has bit 0 | {segment 4, unit 4} for each shard | check
+//                                                                              codec 1, if flags has bit 1 | parent 32, if it has bit 0 |
+//                                                                              {segment 4, unit 4} for each shard | check
 //
 // Numbers in keys are big-endian, those in values little-endian; `version` is one byte; `check` the low 4 bytes of XXH3-64 over key and
 // value before it. A chunk of one shard takes 43 + 64 bytes, 32 less without a parent. Golden bytes: tests/unit/ssd/catalog_rows_test.cc.
@@ -114,6 +115,7 @@ struct ChunkRow {
   uint32_t last_use = 0;                 // the daemon's bucket of time
   uint64_t sequence = 0;                 // the highest of its records
   uint32_t units = 0;                    // of each of its records: all shards of a chunk are of one shape
+  Codec codec = Codec::kRaw;             // of them
   absl::InlinedVector<Place, 1> places;  // [shard], none of them nowhere
 
   bool operator==(const ChunkRow&) const = default;

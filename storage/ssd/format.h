@@ -91,6 +91,7 @@ enum class RecordKind : uint8_t {
   kSpace = 2,  // payload: what the daemon needs to know of a space; before the first shard of that space in a segment
   kClear = 3,  // no payload: what has a lower sequence number and this space (all spaces when it is zero) is gone
 };
+// How a payload lies: as in DRAM, or made by a codec that the daemon has numbered so, in one run and with fewer bytes.
 enum class Codec : uint8_t { kRaw = 0 };
 enum class SlotOrder : uint8_t { kLayerMajor = 1, kPageMajor = 2 };
 

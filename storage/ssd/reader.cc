@@ -12,6 +12,13 @@ namespace {
 constexpr uint32_t kPartBits = 12;  // at most a part for each layer
 static_assert(kLayersMax < 1U << kPartBits);
 
+// Whether it is the shard that was asked for, by its name and its lengths.
+bool IsMeant(const RecordHeader& header, const Reader::Shard& shard) {
+  if (!Is(header, shard.identity) || header.codec != shard.codec || header.runs != shard.runs) return false;
+  if (header.codec != Codec::kRaw) return UnitsFor(RunBytes(header)) == UnitsFor(shard.run_bytes);
+  return header.runs == 0 || RunBytes(header) == shard.run_bytes;
+}
+
 // Units of the record up to the end of run `runs - 1`.
 uint32_t UnitsUpTo(const Reader::Shard& shard, uint32_t runs) { return UnitsFor(shard.run_bytes * runs); }
 
@@ -125,10 +132,7 @@ void Reader::CheckParts(OneRead* read) {
       const SegmentHeader* const segment = segments_->header(read->shard.place.segment);
       KVIST_CHECK(segment != nullptr);
       read->verdict = CheckHeader(read->shard.slot, *segment, read->shard.place, &sealer_, &read->header);
-      const RecordHeader& header = read->header;
-      if (read->verdict == Verdict::kGood && (!Is(header, read->shard.identity) || header.runs != read->shard.runs ||
-                                              (header.runs > 0 && RunBytes(header) != read->shard.run_bytes)))
-        read->verdict = Verdict::kOther;
+      if (read->verdict == Verdict::kGood && !IsMeant(read->header, read->shard)) read->verdict = Verdict::kOther;
       if (read->verdict != Verdict::kGood) {
         CancelParts(read);
         return;

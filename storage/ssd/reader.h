@@ -34,7 +34,8 @@ class Reader final : private IoOwner {
     Place place{};
     uint64_t epoch = 0;  // of the segment's use, when the place was looked up; 0: whichever is now
     Identity identity{};
-    // What the record must say of itself: as it was stored.
+    // What the record must say of itself: as it was stored. Of what a codec has made the run is known to the unit only.
+    Codec codec = Codec::kRaw;
     uint32_t runs = 0;
     Bytes run_bytes{};
   };

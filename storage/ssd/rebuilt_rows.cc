@@ -53,7 +53,8 @@ void RebuiltRows::Add(const RecordHeader& header, bool believed) {
                      .group = header.group,
                      .shard = header.shard,
                      .shards = header.shards,
-                     .has_parent = header.has_parent});
+                     .has_parent = header.has_parent,
+                     .codec = header.codec});
 }
 
 uint64_t RebuiltRows::ClearedBelow(uint32_t space) const {
@@ -87,34 +88,52 @@ void RebuiltRows::Finish() {
   std::stable_sort(chunks_.begin(), chunks_.end(), [](const Chunk& a, const Chunk& b) { return a.position < b.position; });
 }
 
-// Keeps the newest record of each shard of one chunk, if all are there.
+// Keeps the newest record of each shard of one chunk, in the newest form in which all are there.
 void RebuiltRows::FinishChunk(size_t from, size_t to, size_t* kept) {
-  const Shard newest = *std::max_element(shards_.begin() + static_cast<std::ptrdiff_t>(from),
-                                         shards_.begin() + static_cast<std::ptrdiff_t>(to),
-                                         [](const Shard& a, const Shard& b) { return a.sequence < b.sequence; });
+  const std::span<const Shard> records = std::span(shards_).subspan(from, to - from);
+  for (uint64_t below = UINT64_MAX;;) {
+    const Shard* newest = nullptr;
+    for (const Shard& shard : records) {
+      if (shard.sequence < below && (newest == nullptr || shard.sequence > newest->sequence)) newest = &shard;
+    }
+    if (newest == nullptr) break;
+    if (FinishForm(records, Shard(*newest), kept)) return;
+    below = newest->sequence;
+  }
+  ++counts_.incomplete;
+}
+
+// The records of a chunk that are of the form of `like`, the newest of them. False, and nothing is kept: some shard has none.
+bool RebuiltRows::FinishForm(std::span<const Shard> records, const Shard& like, size_t* kept) {
+  const auto is_like = [&like](const Shard& shard) {
+    return shard.shards == like.shards && shard.units == like.units && shard.codec == like.codec;
+  };
+  uint32_t shards = 0;
+  const Shard* before = nullptr;
+  for (const Shard& shard : records) {
+    if (!is_like(shard)) continue;
+    shards += before == nullptr || before->shard != shard.shard ? 1 : 0;
+    before = &shard;
+  }
+  if (shards != like.shards) return false;
+  // In place: what is kept lies before what is looked at.
   const size_t first = *kept;
-  for (size_t i = from; i < to; ++i) {
-    if (shards_[i].shards != newest.shards || shards_[i].units != newest.units)
-      continue;  // of a time when the chunk was cut otherwise
-    if (*kept > first && shards_[*kept - 1].shard == shards_[i].shard) {
+  for (const Shard& shard : records) {
+    if (!is_like(shard)) continue;  // of a time when the chunk was cut otherwise, or lay in another form
+    if (*kept > first && shards_[*kept - 1].shard == shard.shard) {
       ++counts_.superseded;
       continue;
     }
-    shards_[(*kept)++] = shards_[i];
-  }
-  if (*kept - first != newest.shards) {
-    ++counts_.incomplete;
-    *kept = first;
-    return;
+    shards_[(*kept)++] = shard;
   }
   // What the row says of the chunk, the newest says; it stands with the first shard, whose place is its own.
   Shard& says = shards_[first];
-  says.sequence = newest.sequence;
-  says.position = newest.position;
-  says.units = newest.units;
-  says.has_parent = newest.has_parent;
-  says.parent = newest.parent;
-  chunks_.push_back({newest.position, static_cast<uint32_t>(first)});
+  says.sequence = like.sequence;
+  says.position = like.position;
+  says.has_parent = like.has_parent;
+  says.parent = like.parent;
+  chunks_.push_back({like.position, static_cast<uint32_t>(first)});
+  return true;
 }
 
 std::vector<ClearRow> RebuiltRows::clears() const {
@@ -142,6 +161,7 @@ std::vector<ChunkRow> RebuiltRows::NextChunks(size_t most) {
     if (says.has_parent != 0) row.parent = says.parent;
     row.sequence = says.sequence;
     row.units = says.units;
+    row.codec = says.codec;
     for (uint32_t shard = 0; shard < says.shards; ++shard) row.places.push_back((&says)[shard].place);
     ++counts_.chunks;
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -28,7 +29,8 @@ struct RebuildCounts {
 //   - Of a shard of a chunk the record with the highest sequence number counts.
 //   - What is older than the newest clear of its space, or of all spaces, is gone: nothing that was cleared comes back, wherever the
 //     clear's record lies. (Who reuses a segment takes care that a clear's record lives longer than any record it clears.)
-//   - A chunk needs all its shards; how many, and its parent and position, says its newest record.
+//   - A chunk needs all its shards, of one length and codec; how many, and its parent and position, says its newest record. Of a chunk that was
+//     being written in another form when the process died the form counts that is whole.
 //   - What was evicted and not overwritten yet comes back. That is no loss: it is what was stored.
 //   - Parents may be missing.
 //
@@ -72,6 +74,7 @@ class RebuiltRows {
     uint16_t shard;
     uint16_t shards;
     uint8_t has_parent;
+    Codec codec;
   };
   static_assert(sizeof(Shard) == 104);
   // A complete chunk: its shards are at [first, first + Newest().shards).
@@ -83,6 +86,7 @@ class RebuiltRows {
   uint32_t SpaceIndex(const SpaceDigest& digest);
   uint64_t ClearedBelow(uint32_t space) const;
   void FinishChunk(size_t from, size_t to, size_t* kept);
+  bool FinishForm(std::span<const Shard> shards, const Shard& like, size_t* kept);
 
   std::vector<Shard> shards_;
   std::vector<Chunk> chunks_;

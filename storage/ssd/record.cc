@@ -44,6 +44,7 @@ bool WellFormed(const RecordHeader& header) {
   if (header.payload_bytes > kPayloadMax.value) return false;
   if (header.runs == 0) return header.payload_bytes == 0;
   if (header.payload_bytes == 0 || header.layers > kLayersMax) return false;
+  if (header.codec != Codec::kRaw) return header.runs == 1;
   if (header.runs == 1 && header.layers != 1) return true;
   // The quotient, because the product might overflow.
   return header.runs == header.layers && header.payload_bytes % header.layers == 0 &&

@@ -40,8 +40,8 @@ class RecordSealing {
 void SealRecord(std::byte* slot, const RecordHeader& header, const SegmentHeader& segment, Place place, Checksums checksums,
                 Sealer* sealer);
 
-// Whether the lengths agree and are within bounds: runs is the number of layers, or 1, or 0 without payload; a record fits into 32 bits
-// of units.
+// Whether the lengths agree and are within bounds: runs is the number of layers, or 1, or 0 without payload; what a codec has made has one; a record
+// fits into 32 bits of units.
 bool WellFormed(const RecordHeader& header);
 
 // What the header place of `record`, kHeaderBytes in memory, holds, which was read from `place` of the segment. kGood: `*header` is it,

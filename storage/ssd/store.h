@@ -48,13 +48,19 @@ struct StoreOptions {
   absl::Status Validate() const;  // names the field
 };
 
-// What a shard of a chunk is: the same for all shards of a group.
+// What a shard of a chunk is: the same for all shards of a chunk.
 struct ShardShape {
   uint32_t layers = 0;  // at most kLayersMax; each has a checksum of its own
   Bytes layer_bytes{};  // of one layer as it lies in the slot; the payload is all layers, one behind the other
   SlotOrder order = SlotOrder::kLayerMajor;
+  Codec codec = Codec::kRaw;
+  // Of a payload that a codec has made, which lies in the slot in its place: fewer than all layers have. A read takes one of any length that has
+  // as many units.
+  Bytes encoded{};
 
-  Bytes payload() const { return layer_bytes * layers; }
+  Bytes decoded() const { return layer_bytes * layers; }
+  Bytes payload() const { return codec == Codec::kRaw ? decoded() : encoded; }
+  uint32_t runs() const { return codec == Codec::kRaw ? layers : 1; }
   uint32_t units() const { return UnitsFor(payload()); }
 };
 
@@ -69,6 +75,7 @@ struct FoundChunk {
   std::optional<ChunkKey> parent;
   uint16_t hints = 0;
   uint32_t units = 0;         // of each of its records
+  Codec codec = Codec::kRaw;  // of them
   std::vector<Place> places;  // [shard]
 };
 struct Recovery {
@@ -169,7 +176,7 @@ class Store {
     // Somebody wants the first layers of all chunks of the call before the rest of any: then they are read so, and urgently.
     bool by_layer = false;
     // Hears, on a device's thread, one call of a shard after the other, that so many layers of it are there, from the first, every checksum
-    // right; all comes before Read of the owner. It hands over and returns. May be empty.
+    // right; all comes before Read of the owner. It hands over and returns. May be empty. Of what a codec has made it hears nothing.
     std::function<void(uint32_t shard, uint32_t layers)> arrived;
   };
 

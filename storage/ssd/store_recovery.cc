@@ -167,7 +167,7 @@ bool Store::State::HandOver(const std::vector<ChunkRow>& rows) {
   std::vector<FoundChunk> chunks;
   for (const ChunkRow& row : rows) {
     for (const Place place : row.places) live[place.segment] += row.units;
-    chunks.push_back({row.id, row.parent, row.hints, row.units, {row.places.begin(), row.places.end()}});
+    chunks.push_back({row.id, row.parent, row.hints, row.units, row.codec, {row.places.begin(), row.places.end()}});
   }
   for (const auto& [segment, units] : live) {
     devices_[ssd::DeviceOf(segment)]->Post([s = segment, u = units](StoreDevice& device) { device.AddLive(s, u); });

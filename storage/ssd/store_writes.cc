@@ -115,6 +115,8 @@ absl::Status Store::State::WhyNot(const ChunkToWrite& chunk, const SpaceRow* spa
   if (chunk.slots.empty() || chunk.slots.size() > kShardsMax)
     return absl::InvalidArgumentError(absl::StrCat("a chunk has 1 to ", kShardsMax, " shards, not ", chunk.slots.size()));
   const Bytes payload = chunk.shape.payload();
+  if (chunk.shape.codec != Codec::kRaw && payload >= chunk.shape.decoded())
+    return absl::InvalidArgumentError("an encoded shard isn't smaller than it is decoded");
   if (chunk.shape.layers == 0 || chunk.shape.layers > kLayersMax || payload.value == 0 || payload > kPayloadMax ||
       chunk.shape.units() + UnitsFor({space->description.size()}) > segment_units() - 2)
     return absl::InvalidArgumentError(absl::StrCat("a shard of ", chunk.shape.layers, " layers and ", payload.value,
@@ -137,7 +139,7 @@ void Store::State::BeginWrite(ChunkToWrite chunk) {
   const auto shards = static_cast<uint32_t>(chunk.slots.size());
   RecordHeader header{};
   header.kind = RecordKind::kShard;
-  header.codec = Codec::kRaw;
+  header.codec = chunk.shape.codec;
   header.order = chunk.shape.order;
   header.has_parent = chunk.parent.has_value() ? 1 : 0;
   header.group = chunk.id.group;
@@ -146,9 +148,11 @@ void Store::State::BeginWrite(ChunkToWrite chunk) {
   header.space = space->digest;
   header.key = chunk.id.key;
   if (chunk.parent) header.parent = *chunk.parent;
-  header.layers = header.runs = chunk.shape.layers;
+  header.layers = chunk.shape.layers;
+  header.runs = chunk.shape.runs();
   header.layer_bytes = chunk.shape.layer_bytes.value;
-  header.payload_bytes = header.raw_bytes = chunk.shape.payload().value;
+  header.payload_bytes = chunk.shape.payload().value;
+  header.raw_bytes = chunk.shape.decoded().value;
   Step("chunk: data");
   for (uint32_t shard = 0; shard < shards; ++shard) {
     header.shard = static_cast<uint16_t>(shard);
@@ -226,6 +230,7 @@ void Store::State::CommitWrite(uint64_t number) {
   row.hints = write.chunk.hints;
   row.sequence = write.sequence;
   row.units = write.chunk.shape.units();
+  row.codec = write.chunk.shape.codec;
   row.places.assign(write.places.begin(), write.places.end());
   CatalogBatch batch;
   batch.Put(row);
@@ -417,7 +422,8 @@ void Store::State::Read(std::vector<ChunkToRead> chunks) {
       continue;
     }
     OneRead read{chunk.ticket, static_cast<uint32_t>(chunk.places.size()), absl::OkStatus(), nullptr};
-    if (chunk.arrived)
+    const bool raw = chunk.shape.codec == Codec::kRaw;
+    if (chunk.arrived && raw)
       read.arrived = std::make_shared<const std::function<void(uint32_t, uint32_t)>>(std::move(chunk.arrived));
     uint64_t number = 0;
     {
@@ -433,8 +439,9 @@ void Store::State::Read(std::vector<ChunkToRead> chunks) {
            .slot = chunk.slots[shard].data(),
            .place = place,
            .identity = {digest, chunk.id.key, {chunk.id.group}, {static_cast<uint16_t>(shard)}},
-           .runs = chunk.shape.layers,
-           .run_bytes = chunk.shape.layer_bytes});
+           .codec = chunk.shape.codec,
+           .runs = chunk.shape.runs(),
+           .run_bytes = raw ? chunk.shape.layer_bytes : chunk.shape.encoded});
     }
   }
   for (auto& [where, to_read] : shards) {

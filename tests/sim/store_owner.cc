@@ -67,10 +67,10 @@ void StoreWorld::BeginWrite(const Name& name, bool again) {
   chunk.id = IdOf(name);
   if (chunk.id.position > 0) chunk.parent = ssd::DigestOf<ChunkKey>(name.second);
   chunk.hints = static_cast<uint16_t>(name.second);
-  chunk.shape = shape_;
+  chunk.shape = ShapeOf(CodecOf(writing.version));
   for (uint32_t shard = 0; shard < shards_; ++shard) {
-    ssd::AlignedBytes& slot = writing.slots.emplace_back(ssd::kUnit * shape_.units());
-    ssd::FillPayload(slot.data(), SeedOf(name, writing.version, shard), shape_.payload().value);
+    ssd::AlignedBytes& slot = writing.slots.emplace_back(ssd::kUnit * chunk.shape.units());
+    ssd::FillPayload(slot.data(), SeedOf(name, writing.version, shard), chunk.shape.payload().value);
     chunk.slots.emplace_back(slot.data(), slot.size().value);
   }
   Note(absl::StrCat("write ", name.first, "/", name.second, " version ", writing.version, " ticket ", ticket));
@@ -94,21 +94,25 @@ void StoreWorld::Written(Ticket ticket, absl::Status status, std::vector<ssd::Pl
     return;
   }
   ++coverage_.written;
-  if (writing.cleared) return store_->Free(IdOf(name), shape_.units(), std::move(places));
+  const ssd::Codec codec = CodecOf(writing.version);
+  if (writing.cleared) return store_->Free(IdOf(name), ShapeOf(codec).units(), std::move(places));
   verdict_.Expect(!history.durable || *history.durable < writing.version, kNothingHalfDone,
                   "an earlier write is durable behind a later one");
   history.durable = history.was_durable = writing.version;
   history.places = places;
   history.back = false;
-  std::vector<ssd::Place> before = std::exchange(known_[name].places, std::move(places));
+  const Known before = std::exchange(known_[name], {std::move(places), codec});
   for (auto& [read, reading] : reading_) reading.replaced |= reading.name == name;
-  if (!before.empty()) store_->Free(IdOf(name), shape_.units(), std::move(before), /*replaced=*/true);
+  if (!before.places.empty()) store_->Free(IdOf(name), ShapeOf(before.codec).units(), before.places, /*replaced=*/true);
 }
 
 bool StoreWorld::MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const {
-  const uint64_t bytes = (shape_.layer_bytes * layers).value;
-  ssd::AlignedBytes wanted(ssd::kUnit * shape_.units());
+  const ssd::ShardShape shape = ShapeOf(reading.codec);
+  const bool raw = shape.codec == ssd::Codec::kRaw;
+  const uint64_t bytes = raw ? (shape.layer_bytes * layers).value : shape.payload().value;
+  ssd::AlignedBytes wanted(ssd::kUnit * shape.units());
   for (uint64_t version = reading.floor; version < reading.end; ++version) {
+    if (CodecOf(version) != reading.codec) continue;
     ssd::FillPayload(wanted.data(), SeedOf(reading.name, version, shard), bytes);
     if (std::memcmp(wanted.data() + ssd::kHeaderBytes.value, reading.slots[shard].data() + ssd::kHeaderBytes.value, bytes) ==
         0)
@@ -127,11 +131,12 @@ void StoreWorld::BeginRead(const Name& name) {
   std::vector<ssd::Store::ChunkToRead> chunks(1);
   chunks[0].ticket = ticket;
   chunks[0].id = IdOf(name);
-  chunks[0].shape = shape_;
+  chunks[0].shape = ShapeOf(known_.at(name).codec);
   chunks[0].places = known_.at(name).places;
+  reading.codec = known_.at(name).codec;
   chunks[0].by_layer = prng_.Percent(50);
   for (uint32_t shard = 0; shard < shards_; ++shard) {
-    const ssd::AlignedBytes& slot = reading.slots.emplace_back(ssd::kUnit * shape_.units());
+    const ssd::AlignedBytes& slot = reading.slots.emplace_back(ssd::kUnit * chunks[0].shape.units());
     chunks[0].slots.emplace_back(slot.data(), slot.size().value);
   }
   chunks[0].arrived = [this, ticket](uint32_t shard, uint32_t layers) {
@@ -155,7 +160,8 @@ void StoreWorld::Read(Ticket ticket, absl::Status status) {
   if (status.ok() || options_.plant == Plant::kUnchecked) {
     ++coverage_.read;
     for (uint32_t shard = 0; shard < shards_; ++shard)
-      verdict_.Expect(MayBe(reading, shard, shape_.layers), kNoWrongBytes, absl::StrCat(what, ", shard ", shard));
+      verdict_.Expect(MayBe(reading, shard, ShapeOf(reading.codec).runs()), kNoWrongBytes,
+                      absl::StrCat(what, ", shard ", shard));
     return;
   }
   ++(absl::IsDataLoss(status) ? coverage_.damaged_reads : coverage_.failed_reads);
@@ -179,7 +185,7 @@ void StoreWorld::LeaveOne(const Name& name) {
   history.durable.reset();  // it may be wanted back without a word
   left_[name] = history.was_durable + 1;
   auto node = known_.extract(name);
-  store_->Leave(IdOf(name), shape_.units(), std::move(node.mapped().places));
+  store_->Leave(IdOf(name), ShapeOf(node.mapped().codec).units(), std::move(node.mapped().places));
 }
 
 void StoreWorld::FreeOne(const Name& name) {
@@ -187,7 +193,7 @@ void StoreWorld::FreeOne(const Name& name) {
   Note(absl::StrCat("free ", name.first, "/", name.second));
   histories_[name].durable.reset();
   auto node = known_.extract(name);
-  store_->Free(IdOf(name), shape_.units(), std::move(node.mapped().places));
+  store_->Free(IdOf(name), ShapeOf(node.mapped().codec).units(), std::move(node.mapped().places));
 }
 
 void StoreWorld::Clear(std::optional<uint32_t> space) {
@@ -201,10 +207,10 @@ void StoreWorld::Clear(std::optional<uint32_t> space) {
   }
   for (auto& [ticket, writing] : writing_) writing.cleared |= is_in(writing.name);
   for (auto& [ticket, reading] : reading_) reading.given_up |= is_in(reading.name);
-  std::vector<std::pair<Name, std::vector<ssd::Place>>> gone;
+  std::vector<std::pair<Name, Known>> gone;
   for (auto it = known_.begin(); it != known_.end();) {
     const bool goes = is_in(it->first);
-    if (goes) gone.emplace_back(it->first, std::move(it->second.places));
+    if (goes) gone.emplace_back(it->first, std::move(it->second));
     it = goes ? known_.erase(it) : std::next(it);
   }
   const auto forget = [this, below = std::move(below)] {
@@ -224,7 +230,7 @@ void StoreWorld::Clear(std::optional<uint32_t> space) {
     ++coverage_.cleared;
     forget();
   });
-  for (auto& [name, places] : gone) store_->Free(IdOf(name), shape_.units(), std::move(places));
+  for (auto& [name, known] : gone) store_->Free(IdOf(name), ShapeOf(known.codec).units(), std::move(known.places));
 }
 
 // The owner clears one chunk: reads of it may go on until its places are freed, which comes at once or later.
@@ -252,7 +258,7 @@ void StoreWorld::Hide(const Name& name) {
   hidden_now_.insert(name);
   if (!known_.contains(name) || BeingRead(name)) return;
   auto node = known_.extract(name);
-  store_->Free(IdOf(name), shape_.units(), std::move(node.mapped().places));
+  store_->Free(IdOf(name), ShapeOf(node.mapped().codec).units(), std::move(node.mapped().places));
 }
 
 void StoreWorld::NotePin(uint32_t pin) {
@@ -325,7 +331,7 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
     last_position_ = chunk.id.position;
     verdict_.Expect(kind_ == Kind::kLying || history.cleared < history.next, kClearedIsGone,
                     absl::StrCat("chunk ", name.first, "/", name.second, " is found"));
-    verdict_.Expect(chunk.places.size() == shards_ && chunk.units == shape_.units(), kNothingHalfDone,
+    verdict_.Expect(chunk.places.size() == shards_ && chunk.units == ShapeOf(chunk.codec).units(), kNothingHalfDone,
                     "a chunk is found in another shape");
     // (What is hidden while a load runs may have been on its way here before.)
     if (history.hidden >= history.next && !hidden_now_.contains(name)) hidden_found_.insert(name);
@@ -342,7 +348,7 @@ bool StoreWorld::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::Fou
         history.back |= !history.durable.has_value();
         history.durable = history.was_durable;
       }
-      known_[name].places = std::move(chunk.places);
+      known_[name] = {std::move(chunk.places), chunk.codec};
     }
   }
   return true;

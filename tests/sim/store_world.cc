@@ -26,6 +26,9 @@ bool NotesPins(uint64_t seed) { return seed % 4 != 2 && seed % 16 != 5 && seed %
 // Likewise: whose catalogs' logs lose their ends in crashes, so that chunks must be found by their records.
 bool LosesTails(uint64_t seed) { return seed % 4 == 0; }
 
+// Likewise: in which a chunk lies in another form with each version.
+bool Encodes(uint64_t seed) { return seed % 7 == 2; }
+
 // Where stores that died lie: nothing of theirs is ever gone on with, their ends included.
 void Bury(std::unique_ptr<ssd::Store> store) {
   static auto* const graves = new std::vector<ssd::Store*>();
@@ -63,6 +66,17 @@ StoreWorld::StoreWorld(Options options)
 
 StoreWorld::~StoreWorld() {
   if (open_ != nullptr) Bury(std::move(open_));
+}
+
+ssd::ShardShape StoreWorld::ShapeOf(ssd::Codec codec) const {
+  ssd::ShardShape shape = shape_;
+  shape.codec = codec;
+  if (codec != ssd::Codec::kRaw) shape.encoded = Bytes{shape_.decoded().value / (1 + static_cast<uint64_t>(codec))};
+  return shape;
+}
+
+ssd::Codec StoreWorld::CodecOf(uint64_t version) const {
+  return Encodes(options_.seed) ? static_cast<ssd::Codec>(version % 3) : ssd::Codec::kRaw;
 }
 
 void StoreWorld::Note(const std::string& line, std::string_view words) {

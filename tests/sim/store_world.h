@@ -92,11 +92,13 @@ class StoreWorld final : private ssd::StoreOwner {
     Name name;
     uint64_t floor = 0, end = 0;  // versions that may be read
     std::vector<ssd::AlignedBytes> slots;
+    ssd::Codec codec = ssd::Codec::kRaw;
     bool replaced = false;  // meanwhile: it may not be there any more
     bool given_up = false;  // cleared meanwhile: whatever comes
   };
   struct Known {
     std::vector<ssd::Place> places;
+    ssd::Codec codec = ssd::Codec::kRaw;
   };
   // All that was ever noted of a pin: [version] whether it was over then; it didn't begin by being there.
   struct PinHistory {
@@ -126,6 +128,8 @@ class StoreWorld final : private ssd::StoreOwner {
   void Hide(const Name& name);
   void NotePin(uint32_t pin);
   void CheckPins(const ssd::Recovery& recovery);
+  ssd::ShardShape ShapeOf(ssd::Codec codec) const;
+  ssd::Codec CodecOf(uint64_t version) const;
   bool MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const;
   ssd::ChunkId IdOf(const Name& name) const;
   Name NameOf(const ssd::ChunkId& id) const;

@@ -120,6 +120,16 @@ TEST_CASE("catalog rows have the bytes that catalog_rows.h draws") {
   small.places.resize(1);
   CHECK(Encode(small).key().size() == 43);
   CHECK(Encode(small).value().size() == 64);
+  small.codec = Codec{4};
+  CHECK(Hex(Encode(small).value()).substr(0, 42) ==
+        "02"
+        "03"
+        "0b0a"
+        "04030201"
+        "0102030405060708"
+        "05060000"
+        "04");
+  CHECK(Encode(small).value().size() == 65);
 }
 
 TEST_CASE("catalog rows come back as they were") {
@@ -139,6 +149,10 @@ TEST_CASE("catalog rows come back as they were") {
   same(kChunk, ParseChunk);
   ChunkRow chunk = kChunk;
   chunk.parent.reset();
+  same(chunk, ParseChunk);
+  chunk.codec = Codec{5};
+  same(chunk, ParseChunk);
+  chunk.parent = kChunk.parent;
   same(chunk, ParseChunk);
   chunk.places.assign(kShardsMax, Place{1, 2});
   same(chunk, ParseChunk);

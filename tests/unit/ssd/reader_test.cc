@@ -187,6 +187,7 @@ TEST_CASE("Reader tells what else may be at a place") {
   CHECK(read([](Reader::Shard& s) { s.identity.space.bytes[0] ^= 1; }) == Verdict::kOther);
   CHECK(read([](Reader::Shard& s) { s.run_bytes = KiB(8); }) == Verdict::kOther);  // another layout
   CHECK(read([](Reader::Shard& s) { s.runs = 2; }) == Verdict::kOther);
+  CHECK(read([](Reader::Shard& s) { s.codec = Codec{1}; }) == Verdict::kOther);
   CHECK(read([&](Reader::Shard& s) { s.place = *world.stored.at(2).place; }) == Verdict::kOther);
   CHECK(read([](Reader::Shard& s) { s.place.unit += 1; }) == Verdict::kNoRecord);
   CHECK(read([](Reader::Shard& s) { s.place.unit = Simulated::kUnits - 2; }) ==

@@ -142,6 +142,7 @@ class Store {
     row.id.key = KeyNamed(key);
     row.id.position = key / 2 % 20;
     if (row.id.position > 0) row.parent = KeyNamed(key - 2);
+    row.codec = Codec{static_cast<uint8_t>(random_() % 4 == 0 ? 1 + random_() % 2 : 0)};
     for (uint16_t shard = 0; shard < (all ? shards : shards - 1); ++shard) {
       const uint32_t device = shard % 2;
       Describe(space, device);
@@ -156,6 +157,7 @@ class Store {
       header.has_parent = row.parent.has_value() ? 1 : 0;
       if (row.parent.has_value()) header.parent = *row.parent;
       header.sequence = row.sequence = ++sequence_;
+      header.codec = row.codec;
       header.payload_bytes = 1 + key * 977 % (5 * kUnit.value);  // all shards of a chunk have one shape
       row.units = UnitsFor({header.payload_bytes});
       row.places.push_back(Append(device, header));
@@ -213,7 +215,12 @@ Chunks ToldBy(const RecordsInMemory& disk) {
     if (header.kind == RecordKind::kShard) all[{header.space, header.group, header.key}].push_back(header);
   }
   Chunks chunks;
-  for (auto& [name, records] : all) {
+  std::map<std::pair<Name, Codec>, std::vector<RecordHeader>> by_form;
+  for (const auto& [name, records] : all) {
+    for (const RecordHeader& record : records) by_form[{name, record.codec}].push_back(record);
+  }
+  for (auto& [form, records] : by_form) {
+    const Name& name = form.first;
     const uint64_t below = std::max(cleared[SpaceDigest{}], cleared[std::get<0>(name)]);
     std::erase_if(records, [&](const RecordHeader& r) { return r.sequence < below; });
     if (records.empty() || described.count(std::get<0>(name)) == 0) continue;
@@ -226,10 +233,13 @@ Chunks ToldBy(const RecordsInMemory& disk) {
       if (r.has_parent != 0) row.parent = r.parent;
       row.sequence = r.sequence;
       row.units = UnitsFor({r.payload_bytes});
+      row.codec = r.codec;
       row.places[r.shard] = {r.segment, r.unit};
     }
-    if (std::all_of(row.places.begin(), row.places.end(), [](const Place& place) { return static_cast<bool>(place); }))
-      chunks[name] = row;
+    const bool whole =
+        std::all_of(row.places.begin(), row.places.end(), [](const Place& place) { return static_cast<bool>(place); });
+    if (whole && row.sequence > chunks[name].sequence) chunks[name] = row;
+    if (chunks[name].places.empty()) chunks.erase(name);
   }
   return chunks;
 }

@@ -210,6 +210,18 @@ TEST_CASE("CheckHeader takes records without payload, with one run over all laye
   CHECK(CheckPayload(sealed.slot.data(), found) == Verdict::kGood);
   sealed.Flip((kHeaderBytes.value + 4 * kLayerBytes.value) * 8 - 1);
   CHECK(CheckPayload(sealed.slot.data(), found) == Verdict::kCorrupt);
+
+  RecordHeader encoded = sealed.wanted;
+  encoded.codec = Codec{3};
+  encoded.runs = 1;
+  encoded.payload_bytes = 5001;
+  SealRecord(sealed.slot.data(), encoded, sealed.segment, kPlace, Checksums::kCompute, &sealed.sealer);
+  REQUIRE(CheckHeader(sealed.slot.data(), sealed.segment, kPlace, &sealed.sealer, &found) == Verdict::kGood);
+  CHECK(found.codec == Codec{3});
+  CHECK(found.raw_bytes == sealed.wanted.raw_bytes);
+  CHECK(CheckPayload(sealed.slot.data(), found) == Verdict::kGood);
+  sealed.Flip((kHeaderBytes.value + 5001) * 8 - 1);
+  CHECK(CheckPayload(sealed.slot.data(), found) != Verdict::kGood);
 }
 
 TEST_CASE("WellFormed refuses lengths that contradict each other") {
@@ -227,6 +239,8 @@ TEST_CASE("WellFormed refuses lengths that contradict each other") {
   CHECK(refused([](RecordHeader& h) { h.payload_bytes -= 1; }));
   CHECK(refused([](RecordHeader& h) { h.payload_bytes = 0; }));
   CHECK(refused([](RecordHeader& h) { h.layer_bytes = UINT64_MAX / 5 + 2; }));  // 5 times that is 5, in 64 bits
+  CHECK(refused([](RecordHeader& h) { h.codec = Codec{1}; }));                  // has one run
+  CHECK_FALSE(refused([](RecordHeader& h) { h.codec = Codec{1}, h.layers = h.runs = 1, h.payload_bytes = 17; }));
   CHECK(refused([](RecordHeader& h) { h.runs = 1, h.layers = 7, h.payload_bytes = kPayloadMax.value + 1; }));
 }
 

@@ -202,6 +202,49 @@ Bytes LiveIn(const Store& store) {
   return live;
 }
 
+TEST_CASE(
+    "Store has chunks in the form in which they were written last, also after restarts with its catalog and without it") {
+  const kvist::test::TempDir dir;
+  const Bytes raw = StoreWorld::kShape.payload();
+  {
+    StoreWorld world;
+    world.Open(In(dir));
+    world.StartNow();
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    for (uint64_t n = 0; n < 12; ++n) REQUIRE(world.WriteNow(0, n) == absl::OkStatus());
+    const Bytes before = LiveIn(*world.store);
+    world.Encode(Codec{3}, Bytes{9001});
+    for (uint64_t n = 0; n < 12; n += 2) REQUIRE(world.WriteNow(0, n, 1) == absl::OkStatus());
+    CheckAll(&world);
+    for (int waits = 0; LiveIn(*world.store) >= before && waits < 1000; ++waits) absl::SleepFor(absl::Milliseconds(5));
+    CHECK(LiveIn(*world.store) < before);
+    // Encoded another way, and not at all any more.
+    world.Encode(Codec{5}, Bytes{5000});
+    REQUIRE(world.WriteNow(0, 4, 1) == absl::OkStatus());
+    world.Encode(Codec::kRaw, Bytes{});
+    REQUIRE(world.WriteNow(0, 8, 1) == absl::OkStatus());
+    CheckAll(&world);
+    // It must save something.
+    world.Encode(Codec{3}, raw);
+    CHECK(world.WriteNow(0, 1, 1).code() == absl::StatusCode::kInvalidArgument);
+    CHECK(world.ReadNow(0, 1) == absl::OkStatus());
+  }
+  const bool loses_catalog = GENERATE(false, true);
+  if (loses_catalog) fs::remove(dir / "a/catalog/CURRENT");
+  StoreWorld world;
+  world.Open(In(dir));
+  CHECK(world.StartNow().rebuilt == loses_catalog);
+  CHECK(world.count() == 12);
+  CheckAll(&world);
+  for (const auto& [name, chunk] : world.All()) {
+    const uint64_t n = name.second;
+    CHECK(static_cast<int>(chunk.shape.codec) == (n == 4 ? 5 : n % 2 == 0 && n != 8 ? 3 : 0));
+  }
+  world.FreeNow(0, 2);
+  CHECK(world.WriteNow(0, 2) == absl::OkStatus());
+  CheckAll(&world);
+}
+
 TEST_CASE("Store keeps the rows of what couldn't be read, until it is written again, hidden, or its room is wanted") {
   const kvist::test::TempDir dir;
   std::atomic<bool> refuses = false;

@@ -31,6 +31,7 @@ class StoreWorld final : public StoreOwner {
   struct Chunk {
     uint64_t version = 0;
     std::vector<Place> places;
+    ShardShape shape;
   };
   struct Options {
     uint32_t shards = 3;
@@ -56,6 +57,13 @@ class StoreWorld final : public StoreOwner {
   }
   void Close() { store.reset(); }
 
+  // So chunks are written from now on.
+  void Encode(Codec codec, Bytes bytes) {
+    const absl::MutexLock lock(&mutex);
+    shape.codec = codec;
+    shape.encoded = bytes;
+  }
+
   // Begins a write; its ticket.
   uint64_t Begin(uint32_t space, uint64_t n, uint64_t version = 0) {
     uint64_t ticket = 0;
@@ -66,9 +74,10 @@ class StoreWorld final : public StoreOwner {
       InFlight& of = in_flight[ticket];
       of.id = IdOf(space, n);
       of.version = version;
+      of.shape = chunk.shape = shape;
       for (uint32_t shard = 0; shard < options.shards; ++shard) {
-        AlignedBytes& slot = of.slots.emplace_back(kUnit * options.shape.units());
-        FillPayload(slot.data(), Seed(space, n, version, shard), options.shape.payload().value);
+        AlignedBytes& slot = of.slots.emplace_back(kUnit * shape.units());
+        FillPayload(slot.data(), Seed(space, n, version, shard), shape.payload().value);
         chunk.slots.push_back({slot.data(), slot.size().value});
       }
       chunk.id = of.id;
@@ -76,7 +85,6 @@ class StoreWorld final : public StoreOwner {
     chunk.ticket = ticket;
     if (n % 7 != 0) chunk.parent = DigestOf<ChunkKey>(n - 1);
     chunk.hints = static_cast<uint16_t>(n);
-    chunk.shape = options.shape;
     for_callbacks->Write(std::move(chunk));
     return ticket;
   }
@@ -101,12 +109,14 @@ class StoreWorld final : public StoreOwner {
       if (it == chunks.end()) return absl::NotFoundError("the owner doesn't know it");
       chunk.places = it->second.places;
       version = it->second.version;
+      chunk.shape = it->second.shape;
       chunk.ticket = ++next_ticket;
     }
     chunk.id = IdOf(space, n);
-    chunk.shape = options.shape;
+    const ShardShape of = chunk.shape;
+    const bool raw = of.codec == Codec::kRaw;
     for (uint32_t shard = 0; shard < options.shards; ++shard) {
-      AlignedBytes& slot = slots.emplace_back(kUnit * options.shape.units());
+      AlignedBytes& slot = slots.emplace_back(kUnit * of.units());
       chunk.slots.push_back({slot.data(), slot.size().value});
     }
     const uint64_t ticket = chunk.ticket;
@@ -118,11 +128,11 @@ class StoreWorld final : public StoreOwner {
     std::vector<Arrived> arrived(options.shards);  // each its device's, until the end
     const auto hash = [&, slots = chunk.slots](uint32_t shard, uint32_t layers) {
       const auto* bytes = reinterpret_cast<const char*>(slots[shard].data() + kHeaderBytes.value);
-      return std::hash<std::string_view>()({bytes, (options.shape.layer_bytes * layers).value});
+      return std::hash<std::string_view>()({bytes, (of.layer_bytes * layers).value});
     };
     chunk.by_layer = ticket % 2 == 0;
     chunk.arrived = [&](uint32_t shard, uint32_t layers) {
-      KVIST_CHECK(layers > arrived[shard].layers || layers == options.shape.layers);
+      KVIST_CHECK(raw && (layers > arrived[shard].layers || layers == of.layers));
       arrived[shard] = {layers, hash(shard, layers)};
     };
     std::vector<Store::ChunkToRead> call;
@@ -132,30 +142,37 @@ class StoreWorld final : public StoreOwner {
     for (uint32_t shard = 0; shard < options.shards; ++shard) {
       if (hash(shard, arrived[shard].layers) != arrived[shard].hash && arrived[shard].layers > 0)
         return absl::InternalError("what had arrived has changed");
-      if (status.ok() && arrived[shard].layers != options.shape.layers)
+      if (status.ok() && raw && arrived[shard].layers != of.layers)
         return absl::InternalError("not all was said to have arrived");
     }
     if (!status.ok()) return status;
     for (uint32_t shard = 0; shard < options.shards; ++shard) {
-      AlignedBytes wanted(kUnit * options.shape.units());
+      AlignedBytes wanted(kUnit * of.units());
+      // Of what a codec has made only the unit is known in which it ends.
+      const uint64_t known = raw ? of.payload().value : (kUnit * (of.units() - 2)).value;
       // After a restart nobody knows which version it was: any that was written will do.
       bool same = false;
       for (uint64_t v = version; v <= (version == 0 ? versions_max : version) && !same; ++v) {
-        FillPayload(wanted.data(), Seed(space, n, v, shard), options.shape.payload().value);
-        same = std::memcmp(wanted.data() + kHeaderBytes.value, slots[shard].data() + kHeaderBytes.value,
-                           options.shape.payload().value) == 0;
+        FillPayload(wanted.data(), Seed(space, n, v, shard), of.payload().value);
+        same = std::memcmp(wanted.data() + kHeaderBytes.value, slots[shard].data() + kHeaderBytes.value, known) == 0;
       }
       if (!same) return absl::InternalError("wrong bytes");
     }
     return absl::OkStatus();
   }
-  void FreeNow(uint32_t space, uint64_t n) { store->Free(IdOf(space, n), options.shape.units(), Forget(space, n)); }
-  void LeaveNow(uint32_t space, uint64_t n) { store->Leave(IdOf(space, n), options.shape.units(), Forget(space, n)); }
-  std::vector<Place> Forget(uint32_t space, uint64_t n) {
+  void FreeNow(uint32_t space, uint64_t n) {
+    Chunk gone = Forget(space, n);
+    store->Free(IdOf(space, n), gone.shape.units(), std::move(gone.places));
+  }
+  void LeaveNow(uint32_t space, uint64_t n) {
+    Chunk gone = Forget(space, n);
+    store->Leave(IdOf(space, n), gone.shape.units(), std::move(gone.places));
+  }
+  Chunk Forget(uint32_t space, uint64_t n) {
     const absl::MutexLock lock(&mutex);
     auto node = chunks.extract({space, n});
     KVIST_CHECK(!node.empty());
-    return std::move(node.mapped().places);
+    return std::move(node.mapped());
   }
   // As the core does it: what is cleared is known no more from then on, so nothing of it is written again behind the clear.
   absl::Status ClearNow(std::optional<uint32_t> space) {
@@ -179,7 +196,7 @@ class StoreWorld final : public StoreOwner {
       });
     }
     for (auto& [name, chunk] : gone)
-      store->Free(IdOf(name.first, name.second), options.shape.units(), std::move(chunk.places));
+      store->Free(IdOf(name.first, name.second), chunk.shape.units(), std::move(chunk.places));
     const absl::MutexLock lock(&mutex);
     while (!result.has_value()) Wait();
     return *result;
@@ -212,6 +229,7 @@ class StoreWorld final : public StoreOwner {
 
   void Written(Ticket ticket, absl::Status status, std::vector<Place> places) override {
     std::vector<Place> old;
+    ShardShape old_shape;
     ChunkId id;
     bool frees = false, dropped = false, cleared = false;
     {
@@ -220,18 +238,21 @@ class StoreWorld final : public StoreOwner {
       KVIST_CHECK(it != in_flight.end());
       id = it->second.id;
       cleared = it->second.cleared;
+      old_shape = it->second.shape;
       if (cleared) {
         old = std::move(places);
       } else if (status.ok()) {
         KVIST_CHECK(places.size() == options.shards);
         Chunk& chunk = chunks[{id.space, NumberOf(id)}];
         old = std::exchange(chunk.places, std::move(places));
+        old_shape = std::exchange(chunk.shape, it->second.shape);
         chunk.version = it->second.version;
         frees = !old.empty();
       } else if (const auto had = chunks.find({id.space, NumberOf(id)});
                  absl::IsResourceExhausted(status) && it->second.version > 0 && had != chunks.end()) {
         // It was wanted back, and there is no room to write it again.
         old = std::move(had->second.places);
+        old_shape = had->second.shape;
         chunks.erase(had);
         if (on_freed) on_freed(id);
         dropped = true;
@@ -241,9 +262,9 @@ class StoreWorld final : public StoreOwner {
       results[ticket] = std::move(status);
       changed.SignalAll();
     }
-    if (cleared && !old.empty()) return for_callbacks->Free(id, options.shape.units(), std::move(old));
-    if (dropped) for_callbacks->Free(id, options.shape.units(), std::move(old));
-    if (frees) for_callbacks->Free(id, options.shape.units(), std::move(old), /*replaced=*/true);
+    if (cleared && !old.empty()) return for_callbacks->Free(id, old_shape.units(), std::move(old));
+    if (dropped) for_callbacks->Free(id, old_shape.units(), std::move(old));
+    if (frees) for_callbacks->Free(id, old_shape.units(), std::move(old), /*replaced=*/true);
   }
   void Read(Ticket ticket, absl::Status status) override {
     const absl::MutexLock lock(&mutex);
@@ -259,10 +280,13 @@ class StoreWorld final : public StoreOwner {
     const absl::MutexLock lock(&mutex);
     for (FoundSpace& space : spaces) found_spaces[space.number] = std::move(space);
     for (FoundChunk& chunk : found) {
-      KVIST_CHECK(found_spaces.contains(chunk.id.space) && chunk.units == options.shape.units());
+      ShardShape found_as = options.shape;
+      found_as.codec = chunk.codec;
+      if (chunk.codec != Codec::kRaw) found_as.encoded = kUnit * (chunk.units - 1);
+      KVIST_CHECK(found_spaces.contains(chunk.id.space) && chunk.units == found_as.units());
       KVIST_CHECK(chunk.hints == 0 || chunk.hints == static_cast<uint16_t>(NumberOf(chunk.id)));
       const std::pair name{chunk.id.space, NumberOf(chunk.id)};
-      const bool fresh = chunks.emplace(name, Chunk{0, std::move(chunk.places)}).second;
+      const bool fresh = chunks.emplace(name, Chunk{0, std::move(chunk.places), found_as}).second;
       KVIST_CHECK(fresh);
       found_at_start.insert(name);
     }
@@ -292,7 +316,7 @@ class StoreWorld final : public StoreOwner {
         const std::pair name{record.id.space, NumberOf(record.id)};
         const auto it = chunks.find(name);
         if (it == chunks.end() || it->second.places[record.shard] != record.place) continue;
-        KVIST_CHECK(record.units == options.shape.units());
+        KVIST_CHECK(record.units == it->second.shape.units());
         if (options.keeps_newest && i * 4 > records.size() * 3) {
           again.push_back(name);
           continue;
@@ -303,7 +327,7 @@ class StoreWorld final : public StoreOwner {
       }
     }
     for (auto& [name, chunk] : freed)
-      for_callbacks->Free(IdOf(name.first, name.second), options.shape.units(), std::move(chunk.places));
+      for_callbacks->Free(IdOf(name.first, name.second), chunk.shape.units(), std::move(chunk.places));
     for (const auto& [space, n] : again) Begin(space, n, 1);
   }
   void Damaged(std::vector<PlaceWanted> records) override {
@@ -321,8 +345,10 @@ class StoreWorld final : public StoreOwner {
     uint64_t version = 0;
     std::vector<AlignedBytes> slots;
     bool cleared = false;
+    ShardShape shape;
   };
   const Options options;
+  ShardShape shape = options.shape;
   uint64_t versions_max = 1;
   std::function<void(const ChunkId&)> on_written, on_freed;  // under the mutex
   Store* for_callbacks = nullptr;                            // while it is closed, too
