@@ -149,11 +149,16 @@ std::optional<Job> JobOf(absl::string_view line) {
 std::string LineOf(const AskedJob& asked) {
   const auto* const move = std::get_if<core::MoveAsked>(&asked.event);
   const auto* const recode = std::get_if<core::RecodeAsked>(&asked.event);
-  using MaybeTier = std::optional<Tier>;
-  std::string line = absl::StrCat(
-      "asked ", InHex(asked.space), " ", NameOf(move != nullptr ? MaybeTier(move->from) : MaybeTier()), " ",
-      NameOf(move != nullptr ? MaybeTier(move->to) : MaybeTier()), " ", move != nullptr && move->keep_source ? 1 : 0, " ",
-      recode != nullptr ? recode->method : 0, " ", asked.tiers);
+  std::optional<Tier> from, to;
+  if (move != nullptr) {
+    from = move->from;
+    to = move->to;
+  }
+  // Of what encodes: where. Before there were two it said nothing of the remote store.
+  if (recode != nullptr && recode->tier != Tier::kRemote) from = recode->tier;
+  std::string line = absl::StrCat("asked ", InHex(asked.space), " ", NameOf(from), " ", NameOf(to), " ",
+                                  move != nullptr && move->keep_source ? 1 : 0, " ", recode != nullptr ? recode->method : 0,
+                                  " ", asked.tiers);
   for (const ChunkKey& key : asked.keys) absl::StrAppend(&line, " ", DigestInHex(key));
   return line + "\n";
 }
@@ -184,7 +189,8 @@ std::shared_ptr<const AskedJob> AskedOf(absl::string_view line, const Job& job) 
   if (asked.keys.empty() == of_prompt || asked.space.empty() == job.digest.has_value()) return nullptr;
   if (of_prompt && !job.digest.has_value()) return nullptr;
   const bool moves = job.kind == JobKind::kMove || job.kind == JobKind::kPrefetch;
-  if (moves != from.has_value() || moves != to.has_value() || (keep && !moves) ||
+  const bool encodes = job.kind == JobKind::kCompress || job.kind == JobKind::kDecompress;
+  if ((moves != from.has_value() && !encodes) || moves != to.has_value() || (keep && !moves) ||
       (job.tier.has_value() && (moves || method != 0)))
     return nullptr;
   switch (job.kind) {
@@ -208,8 +214,13 @@ std::shared_ptr<const AskedJob> AskedOf(absl::string_view line, const Job& job) 
     case JobKind::kCompress:
     case JobKind::kDecompress:
       if (job.tier.has_value() || (job.kind == JobKind::kCompress ? !IsMethod(method) : method != 0)) return nullptr;
-      asked.event =
-          core::RecodeAsked{.job = {}, .kind = job.kind, .space = {}, .keys = {}, .method = static_cast<uint8_t>(method)};
+      if (from.has_value() && from != Tier::kSsd) return nullptr;
+      asked.event = core::RecodeAsked{.job = {},
+                                      .kind = job.kind,
+                                      .tier = from.value_or(Tier::kRemote),
+                                      .space = {},
+                                      .keys = {},
+                                      .method = static_cast<uint8_t>(method)};
       break;
   }
   return std::make_shared<const AskedJob>(std::move(asked));

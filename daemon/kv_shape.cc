@@ -2,7 +2,9 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
 namespace kvist::daemon {
@@ -35,6 +37,34 @@ codec::Shape ShapeOf(const session::GroupForm& form) {
   shape.tokens = form.pages;
   shape.channels = static_cast<uint32_t>(form.segment_bytes.value);
   return shape;
+}
+
+std::vector<codec::Shape> ShapesOf(const core::SpaceSpec& space) {
+  std::vector<codec::Shape> shapes;
+  const absl::StatusOr<std::vector<session::GroupForm>> forms = session::FormsOf(space.description);
+  for (size_t g = 0; g < space.groups.size(); ++g) {
+    const core::GroupSpec& group = space.groups[g];
+    codec::Shape shape;
+    if (forms.ok() && g < forms->size()) shape = ShapeOf((*forms)[g]);
+    if (!shape.Validate().ok() || shape.bytes() != group.layer_bytes * group.layers) {
+      shape = codec::Shape{};
+      shape.layers = group.layers;
+      shape.channels = static_cast<uint32_t>(group.layer_bytes.value);
+    }
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+absl::Status MayEncode(const core::SpaceSpec& space, codec::Method method) {
+  for (const codec::Shape& shape : ShapesOf(space)) {
+    if (codec::IsLossy(method) && shape.element == codec::Element::kOpaque) {
+      return absl::InvalidArgumentError(absl::StrCat("method: ", codec::NameOf(method),
+                                                     " takes KV of bf16 or fp16, and that of ", space.model,
+                                                     " is something else; lossless takes any"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace kvist::daemon

@@ -131,7 +131,8 @@ class Node final : public rpc::NodeControl {
   std::string RemoteName() const { return "remote:" + options_.remote.name; }
   // Whether that is the name of the remote tier here.
   absl::Status CheckRemote(const char* field, const std::string& name) const;
-  // The tier that a clear names, which is here; nothing: all. Errors: InvalidArgument, FailedPrecondition.
+  // The tier of that name, which is here; of a clear, nothing: all. Errors: InvalidArgument, FailedPrecondition.
+  absl::StatusOr<core::Tier> TierNamed(const std::string& name) const;
   absl::StatusOr<std::optional<core::Tier>> TierOf(const rpc::ClearWish& wish) const;
   const Below below_;
   const cuda::Gpus* const gpus_;

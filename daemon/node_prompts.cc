@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/config_keys.h"
 #include "daemon/core/core.h"
+#include "daemon/kv_shape.h"
 #include "daemon/node.h"
 #include "daemon/node_rows.h"
 #include "daemon/rpc/space_prefix.h"
@@ -183,34 +184,37 @@ absl::Status Node::CheckRemote(const char* field, const std::string& name) const
   return absl::FailedPreconditionError(absl::StrCat(field, ": this kvistd has no remote tier of that name; it has ", ours));
 }
 
-absl::StatusOr<std::optional<core::Tier>> Node::TierOf(const rpc::ClearWish& wish) const {
-  if (wish.tier.empty()) return std::nullopt;
-  if (wish.tier == "dram") return core::Tier::kDram;
-  if (wish.tier == "ssd") {
+absl::StatusOr<core::Tier> Node::TierNamed(const std::string& name) const {
+  if (name == "dram") return core::Tier::kDram;
+  if (name == "ssd") {
     if (below_.ssd != nullptr) return core::Tier::kSsd;
     return absl::FailedPreconditionError(absl::StrCat("tier: this kvistd has no SSD tier: ", below_.why_no_ssd));
   }
-  if (!absl::StartsWith(wish.tier, "remote:"))
-    return absl::InvalidArgumentError(
-        absl::StrCat("tier: ", Quoted(wish.tier), " is no tier; allowed: dram, ssd, remote:NAME"));
-  KVIST_RETURN_IF_ERROR(CheckRemote("tier", wish.tier));
+  if (!absl::StartsWith(name, "remote:"))
+    return absl::InvalidArgumentError(absl::StrCat("tier: ", Quoted(name), " is no tier; allowed: dram, ssd, remote:NAME"));
+  KVIST_RETURN_IF_ERROR(CheckRemote("tier", name));
   return core::Tier::kRemote;
+}
+
+absl::StatusOr<std::optional<core::Tier>> Node::TierOf(const rpc::ClearWish& wish) const {
+  if (wish.tier.empty()) return std::nullopt;
+  return TierNamed(wish.tier);
 }
 
 absl::StatusOr<rpc::PromptJobs> Node::Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                              const rpc::RecodeWish& wish, const std::string& request, absl::Time deadline) {
-  if (wish.tier == "dram" || wish.tier == "ssd") {
+  KVIST_ASSIGN_OR_RETURN(const core::Tier tier, TierNamed(wish.tier));
+  if (tier == core::Tier::kDram) {
     return absl::UnimplementedError(
-        absl::StrCat("tier: in ", wish.tier, " KV lies as engines store it; allowed: remote:NAME"));
+        "tier: in dram KV lies as engines copy it, for a load from there decodes nothing; allowed: ssd, remote:NAME");
   }
-  KVIST_RETURN_IF_ERROR(CheckRemote("tier", wish.tier));
   const std::optional<codec::Method> method = codec::MethodNamed(wish.method);
   if (!wish.method.empty() && !method.has_value())
     return absl::InvalidArgumentError("method: allowed: lossless, int8, int4, fp8, strongest");
-  const auto start = [this, request, method](SpaceId space,
-                                             const std::vector<ChunkKey>& keys) -> absl::StatusOr<core::JobId> {
-    if (method.has_value()) KVIST_RETURN_IF_ERROR(below_.remote->MayEncode(reactor_.core().spec(space), *method));
-    core::RecodeAsked asked{.job = {}, .space = space, .keys = keys};
+  const auto start = [this, request, tier, method](SpaceId space,
+                                                   const std::vector<ChunkKey>& keys) -> absl::StatusOr<core::JobId> {
+    if (method.has_value()) KVIST_RETURN_IF_ERROR(MayEncode(reactor_.core().spec(space), *method));
+    core::RecodeAsked asked{.job = {}, .tier = tier, .space = space, .keys = keys};
     asked.kind = method.has_value() ? core::JobKind::kCompress : core::JobKind::kDecompress;
     asked.method = method.has_value() ? static_cast<uint8_t>(*method) : uint8_t{0};
     return reactor_.Recode(asked, request);

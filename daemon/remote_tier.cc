@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "daemon/kv_shape.h"
-#include "daemon/session/space_description.h"
 #include "daemon/shard_codec.h"
 #include "storage/base/clock.h"
 #include "storage/base/kept_file.h"
@@ -240,20 +239,7 @@ std::shared_ptr<const RemoteTier::Shapes> RemoteTier::ShapesOf(const core::Space
   const absl::MutexLock lock(&mutex_);
   std::shared_ptr<const Shapes>& known = shapes_[key];
   if (known != nullptr) return known;
-  Shapes shapes;
-  const absl::StatusOr<std::vector<session::GroupForm>> forms = session::FormsOf(space.description);
-  for (size_t g = 0; g < space.groups.size(); ++g) {
-    const Bytes payload = PayloadOf(space.groups[g]);
-    codec::Shape shape;
-    if (forms.ok() && g < forms->size()) shape = ShapeOf((*forms)[g]);
-    if (!shape.Validate().ok() || shape.bytes() != payload) {  // of it only its length is known
-      shape = codec::Shape{};
-      shape.layers = space.groups[g].layers;
-      shape.channels = static_cast<uint32_t>(space.groups[g].layer_bytes.value);
-    }
-    shapes.push_back(shape);
-  }
-  known = std::make_shared<const Shapes>(std::move(shapes));
+  known = std::make_shared<const Shapes>(daemon::ShapesOf(space));
   return known;
 }
 
@@ -668,17 +654,6 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
 }
 
 // ---- Encoding another way ---------------------------------------------------------------------------------------------------
-
-absl::Status RemoteTier::MayEncode(const core::SpaceSpec& space, codec::Method method) {
-  for (const codec::Shape& shape : *ShapesOf(space)) {
-    if (codec::IsLossy(method) && shape.element == codec::Element::kOpaque) {
-      return absl::InvalidArgumentError(absl::StrCat("method: ", codec::NameOf(method),
-                                                     " takes KV of bf16 or fp16, and that of ", space.model,
-                                                     " is something else; lossless takes any"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 void RemoteTier::Recode(const core::SpaceSpec& space, core::RecodeStarted started) {
   RemoteRecoding::Prompt prompt{NameOf(space.digest),    *ShapesOf(space), {},

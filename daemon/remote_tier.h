@@ -71,9 +71,6 @@ class RemoteTier final : public session::RemoteTier {
   // Errors: those of the store; Unavailable  at once, while it isn't reachable. Threads: any but the reactor's and the store's.
   absl::StatusOr<uint32_t> Count(const core::SpaceSpec& space, std::vector<ChunkKey> keys, absl::Time deadline);
 
-  // Errors: InvalidArgument  a lossy method for KV of which it isn't known what its values are. Threads: any.
-  absl::Status MayEncode(const core::SpaceSpec& space, codec::Method method);
-
   // For operators and monitoring. Threads: any.
   struct Status {
     std::string name, where;

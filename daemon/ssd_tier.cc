@@ -9,6 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/core/core.h"
+#include "daemon/kv_shape.h"
 #include "daemon/node_rows.h"
 #include "daemon/pin_row.h"
 #include "daemon/session/space_description.h"
@@ -27,6 +28,11 @@ ssd::ShardShape ShapeOf(const core::SpaceSpec& space, GroupId group) {
   return {spec.layers, spec.layer_bytes, ssd::SlotOrder::kLayerMajor};
 }
 
+core::DiskForm FormOf(const ssd::FoundChunk& chunk) {
+  if (chunk.codec == ssd::Codec::kRaw) return {};
+  return {static_cast<uint8_t>(chunk.codec), ssd::kUnit * chunk.units};
+}
+
 uint64_t Packed(ssd::Place place) { return uint64_t{place.segment} << 32 | place.unit; }
 
 ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t position) {
@@ -38,10 +44,11 @@ ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t p
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums) {
   auto tier = std::unique_ptr<SsdTier>(new SsdTier(options.directories.size(), checksums));
   KVIST_ASSIGN_OR_RETURN(tier->store_, ssd::Store::Open(std::move(options), tier.get()));
+  tier->codec_.Start([] { return absl::InfiniteDuration(); });
   return tier;
 }
 
-SsdTier::~SsdTier() = default;
+SsdTier::~SsdTier() { codec_.Stop(); }
 
 SsdTier::Status SsdTier::status() const {
   Status status;
@@ -67,7 +74,7 @@ uint32_t SsdTier::NumberOf(SpaceId id, const core::SpaceSpec& space) {
 }
 
 void SsdTier::Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec) {
-  Met met{number, {}, {}};
+  Met met{number, {}, {}, ShapesOf(spec)};
   for (const core::GroupSpec& group : spec.groups) {
     met.units.push_back(static_cast<uint32_t>(group.slot_bytes.front() / ssd::kUnit));
     met.shards.push_back(group.shards());
@@ -84,13 +91,50 @@ std::optional<SpaceId> SsdTier::NameOf(uint32_t number) {
 }
 
 void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slots slots) {
-  store_->Write({.ticket = write.chunk.Pack(),
-                 .id = IdOf(NumberOf(write.space, space), write.group, write.key, write.position),
-                 .parent = write.parent,
-                 .hints = core::Pack(write.hint),
-                 .shape = ShapeOf(space, write.group),
-                 .slots = std::move(slots),
-                 .checksums = checksums_});
+  ssd::Store::ChunkToWrite chunk{.ticket = write.chunk.Pack(),
+                                 .id = IdOf(NumberOf(write.space, space), write.group, write.key, write.position),
+                                 .parent = write.parent,
+                                 .hints = core::Pack(write.hint),
+                                 .shape = ShapeOf(space, write.group),
+                                 .slots = std::move(slots),
+                                 .checksums = checksums_};
+  if (write.method == 0) return store_->Write(std::move(chunk));
+  auto encoding =
+      std::make_shared<Encoding>(Encoding{std::move(chunk), write.space, codec::Shape{}, write.method, write.may_stay});
+  {
+    const absl::MutexLock lock(&mutex_);
+    encoding->shape = met_.at(write.space).shapes[write.group.value];
+    encodings_[encoding->chunk.ticket] = encoding;
+  }
+  codec_.Post([this, encoding = std::move(encoding)] { Encode(encoding); });
+}
+
+void SsdTier::Encode(std::shared_ptr<Encoding> encoding) {
+  ssd::Store::ChunkToWrite& chunk = encoding->chunk;
+  const Ticket ticket = chunk.ticket;
+  absl::StatusOr<std::optional<EncodedChunk>> encoded =
+      EncodedChunk::Of(static_cast<codec::Method>(encoding->method), encoding->shape, chunk.shape, chunk.slots,
+                       checksums_ == ssd::Checksums::kKeep);
+  absl::Status why = encoded.status();
+  if (absl::IsInvalidArgument(why)) why = absl::InternalError(why.message());  // that would be of the disk
+  if (why.ok() && !encoded->has_value() && encoding->may_stay)
+    why = absl::AlreadyExistsError("it takes no less room encoded so");
+  // With the lock: a clear that comes later finds it in the store.
+  const absl::MutexLock lock(&mutex_);
+  if (encodings_.erase(ticket) == 0) why = absl::CancelledError("it was cleared meanwhile");
+  if (!why.ok()) return ear_->Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), why});
+  if (encoded->has_value()) {
+    chunk.shape = (*encoded)->shape();
+    chunk.slots = (*encoded)->slots();
+    chunk.checksums = ssd::Checksums::kCompute;
+    encoded_.emplace(ticket, **std::move(encoded));
+  }
+  store_->Write(std::move(chunk));
+}
+
+void SsdTier::ForgetEncodings(absl::FunctionRef<bool(const Encoding& encoding)> which) {
+  const absl::MutexLock lock(&mutex_);
+  absl::erase_if(encodings_, [which](const auto& encoding) { return which(*encoding.second); });
 }
 
 void SsdTier::Read(std::vector<ChunkToRead> chunks) {
@@ -107,9 +151,15 @@ void SsdTier::Read(std::vector<ChunkToRead> chunks) {
   }
   for (ChunkToRead& chunk : chunks) {
     core::ReadStarted& read = chunk.read;
+    const ssd::ShardShape raw = ShapeOf(*chunk.space, read.group);
+    if (read.form.method != 0) {
+      const absl::MutexLock lock(&mutex_);
+      decodings_[read.chunk.Pack()] = {met_.at(read.space).shapes[read.group.value], raw, chunk.slots,
+                                       std::exchange(chunk.arrived, {})};
+    }
     to_read.push_back({.ticket = read.chunk.Pack(),
                        .id = IdOf(NumberOf(read.space, *chunk.space), read.group, read.key, read.position),
-                       .shape = ShapeOf(*chunk.space, read.group),
+                       .shape = ShapeIn(read.form, raw),
                        .places = std::move(read.places),
                        .slots = std::move(chunk.slots),
                        .by_layer = read.by_layer,
@@ -126,7 +176,7 @@ void SsdTier::Free(core::PlacesFreed freed) {
       const absl::MutexLock lock(&mutex_);
       const Met& met = met_.at(chunk.space);
       number = met.number;
-      units = met.units[chunk.group.value];
+      units = chunk.form.method == 0 ? met.units[chunk.group.value] : static_cast<uint32_t>(chunk.form.bytes / ssd::kUnit);
       // What a start finds of chunks that were stored again meanwhile is replaced, too, but wasn't moved.
       if (chunk.replaced && recovery_.has_value()) {
         const auto devices = static_cast<uint32_t>(moved_.size());
@@ -147,6 +197,7 @@ void SsdTier::Free(core::PlacesFreed freed) {
 void SsdTier::Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) {
   std::optional<uint32_t> number;
   if (space != nullptr) number = NumberOf(*cleared.space, *space);
+  ForgetEncodings([&cleared](const Encoding& encoding) { return encoding.space == cleared.space.value_or(encoding.space); });
   store_->Clear(number, [this, job = cleared.job](const absl::Status& kept) {
     if (!kept.ok()) {
       spdlog::error("what was cleared is cleared again after a restart, for the SSD tier couldn't note it: {}",
@@ -162,6 +213,8 @@ void SsdTier::Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) {
   ids.reserve(hidden.chunks.size());
   for (const core::ChunksHidden::Chunk& chunk : hidden.chunks)
     ids.push_back(IdOf(number, chunk.group, chunk.key, chunk.position));
+  ForgetEncodings(
+      [&ids](const Encoding& encoding) { return std::find(ids.begin(), ids.end(), encoding.chunk.id) != ids.end(); });
   store_->Hide(number, std::move(ids), [this, job = hidden.job](const absl::Status& kept) {
     if (!kept.ok()) {
       spdlog::error("what was cleared by chunks is cleared again after a restart, for the SSD tier couldn't note it: {}",
@@ -200,10 +253,39 @@ bool SsdTier::SettlePins(absl::Time deadline) const {
 // ---- From the store ---------------------------------------------------------------------------------------------------------
 
 void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place> places) {
-  ear_->Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), std::move(status), std::move(places)});
+  core::WriteFinished written{core::ChunkRef::Unpack(ticket), std::move(status), std::move(places)};
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (const auto encoded = encoded_.extract(ticket); !encoded.empty()) {
+      written.form = encoded.mapped().form();
+      written.relative_error = encoded.mapped().relative_error();
+    }
+  }
+  ear_->Say(std::move(written));
 }
 
 void SsdTier::Read(Ticket ticket, absl::Status status) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (auto decoding = decodings_.extract(ticket); !decoding.empty() && status.ok()) {
+      return codec_.Post([this, ticket, decoding = std::make_shared<Decoding>(std::move(decoding.mapped()))] {
+        Decode(ticket, *decoding);
+      });
+    }
+  }
+  EndRead(ticket, std::move(status));
+}
+
+void SsdTier::Decode(Ticket ticket, const Decoding& decoding) {
+  absl::Status status;
+  for (uint32_t shard = 0; shard < decoding.slots.size() && status.ok(); ++shard) {
+    status = DecodeRecord(decoding.shape, decoding.raw, decoding.slots[shard], checksums_ == ssd::Checksums::kKeep);
+    if (status.ok() && decoding.arrived) decoding.arrived(shard, decoding.raw.layers);
+  }
+  EndRead(ticket, std::move(status));
+}
+
+void SsdTier::EndRead(Ticket ticket, absl::Status status) {
   std::optional<core::TierRead> busy;
   {
     const absl::MutexLock lock(&mutex_);
@@ -260,7 +342,10 @@ void SsdTier::NoteUnserved(const ssd::FoundChunk& chunk) {
 bool SsdTier::Fits(SpaceId space, const ssd::FoundChunk& chunk) {
   const absl::MutexLock lock(&mutex_);
   const Met& met = met_.at(space);
-  const bool fits = chunk.id.group < met.units.size() && met.units[chunk.id.group] == chunk.units &&
+  const auto units_fit = [&](uint32_t units) {
+    return chunk.codec == ssd::Codec::kRaw ? chunk.units == units : chunk.units > 1 && chunk.units < units;
+  };
+  const bool fits = chunk.id.group < met.units.size() && units_fit(met.units[chunk.id.group]) &&
                     met.shards[chunk.id.group] == chunk.places.size();
   misfits_ += fits ? 0 : 1;
   return fits;
@@ -286,7 +371,7 @@ bool SsdTier::Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundC
     if ((found.chunks.size() == core::Core::kPlacesMax || *space != found.space) && !tell()) return false;
     found.space = *space;
     found.chunks.push_back({GroupId{chunk.id.group}, chunk.id.key, chunk.parent, chunk.id.position, std::move(chunk.places),
-                            core::UnpackHint(chunk.hints)});
+                            core::UnpackHint(chunk.hints), FormOf(chunk)});
   }
   return tell();
 }

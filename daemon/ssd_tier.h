@@ -11,19 +11,25 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "daemon/disk_codec.h"
 #include "daemon/session/lower_tier.h"
+#include "daemon/task_thread.h"
 #include "daemon/tier_busy.h"
+#include "storage/codec/shape.h"
 #include "storage/ssd/store.h"
 
 namespace kvist::daemon {
 
 // The tier of a node's disks: the core's effects in the words of a store, and the store's news in those of the core. It decides
-// nothing and keeps nothing but names, a space's number in the store and in the core, and what operators ask for.
+// nothing and keeps nothing but names, a space's number in the store and in the core, what is on its way, and what operators ask for.
+//
+// What is to lie there encoded is encoded before the store has it, and decoded where it was read, in its slot.
 //
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
-// Threads: as DiskTier; the store's own call it, too.
+// Threads: as DiskTier; the store's own call it, too, and one of its own encodes and decodes.
 class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
  public:
   // Errors: ssd::Store::Open's, with the key to change.
@@ -77,6 +83,27 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   template <class Places, class Unserved>
   void TellOf(const Places& none, const std::vector<ssd::PlaceWanted>& records, Unserved unserved);
 
+  // A chunk on its way to the disk by way of a codec.
+  struct Encoding {
+    ssd::Store::ChunkToWrite chunk;  // as it lies in its slots
+    SpaceId space;
+    codec::Shape shape;
+    uint8_t method = 0;
+    bool may_stay = false;
+  };
+  void Encode(std::shared_ptr<Encoding> encoding);
+  // What is on its way to the store, and hasn't been given to it, isn't, for it was cleared.
+  void ForgetEncodings(absl::FunctionRef<bool(const Encoding& encoding)> which) ABSL_LOCKS_EXCLUDED(mutex_);
+  // One on its way back.
+  struct Decoding {
+    codec::Shape shape;
+    ssd::ShardShape raw;
+    Slots slots;
+    std::function<void(uint32_t shard, uint32_t layers)> arrived;
+  };
+  void Decode(Ticket ticket, const Decoding& decoding);
+  void EndRead(Ticket ticket, absl::Status status);
+
   // The space's number in the store; a space that it hasn't met gets one.
   uint32_t NumberOf(SpaceId id, const core::SpaceSpec& space);
   void Meet(SpaceId id, uint32_t number, const core::SpaceSpec& spec);
@@ -91,9 +118,10 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   std::function<void(const core::PlacesFreed& freed)> freed_;
   mutable absl::Mutex mutex_;
   struct Met {
-    uint32_t number;               // in the store
-    std::vector<uint32_t> units;   // [group] of a record, which is a slot; all shards of a group have slots of one size
-    std::vector<uint32_t> shards;  // [group]
+    uint32_t number;                   // in the store
+    std::vector<uint32_t> units;       // [group] of a record, which is a slot; all shards of a group have slots of one size
+    std::vector<uint32_t> shards;      // [group]
+    std::vector<codec::Shape> shapes;  // [group]
   };
   absl::flat_hash_map<SpaceId, Met> met_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint32_t, SpaceId> name_of_ ABSL_GUARDED_BY(mutex_);
@@ -107,6 +135,10 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   std::optional<ssd::Recovery> recovery_ ABSL_GUARDED_BY(mutex_);
   std::vector<Bytes> moved_ ABSL_GUARDED_BY(mutex_);
   TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kSsd};
+  absl::flat_hash_map<Ticket, std::shared_ptr<Encoding>> encodings_ ABSL_GUARDED_BY(mutex_);  // that the store hasn't yet
+  absl::flat_hash_map<Ticket, EncodedChunk> encoded_ ABSL_GUARDED_BY(mutex_);                 // that it is writing
+  absl::flat_hash_map<Ticket, Decoding> decodings_ ABSL_GUARDED_BY(mutex_);                   // that it is reading
+  TaskThread codec_;
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this
 };
 

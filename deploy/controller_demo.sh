@@ -80,6 +80,9 @@ show pins remove "$(ctl pins -o json | sed -n 's/^ *"id": "\{0,1\}\([0-9]*\)"\{0
 for reader in 2 1; do show move --tokens "$work/tokens.$reader" --from dram --to ssd; done
 expect ssd "$have" "$have"
 
+say "compressed there, bit for bit"
+show compress --tokens "$work/tokens.1" --tier ssd --method lossless
+
 say "read back into DRAM before anybody asks for it"
 show prefetch "${prompt[@]}"
 expect dram "$have" "$have"

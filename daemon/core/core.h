@@ -526,6 +526,22 @@ class Core {
   Turn GoOnRecoding(Job* job, PromptJob* of, Effects* out);
   void NextRecoding();  // may begin
 
+  // ---- disk_recoding.cc: of what is on disk
+  Turn GoOnRecodingOnDisk(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // Keeps as much of the prompt as is encoded at a time. False: it hasn't come so far.
+  bool TakeToRecode(Job* job, PromptJob* of, uint64_t until);
+  void LetGoOfRecoded(const PromptJob::Kept& kept, PromptJob* of);
+  // kDone: its write has begun, or never will, which was counted.
+  Turn BeginRecodingOf(ChunkIndex chunk, Job* job, const PromptJob& of, Effects* out);
+  // The chunk's write has ended. Whether it was one that encodes; then it was counted.
+  bool EndRecodingOf(ChunkIndex chunk, const WriteFinished& event);
+
+  struct Recoding {
+    JobId job;
+    uint8_t method = 0;
+  };
+  absl::flat_hash_map<ChunkIndex, Recoding> recodings_;  // of those that are being written: what encodes them
+
   // ---- slices.cc: what Ticks go on with, until work() has come to `until` or there is nothing left to do
   void On(const Tick& event, Effects* out);
   void UsePinned(uint64_t until);

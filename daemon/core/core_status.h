@@ -63,6 +63,7 @@ struct CoreStatus {
   uint64_t chunks_corrupt_on_disk =
       0;                          // what lay there was something else: some reads that failed, and what scrubbing found
   uint64_t chunks_moved = 0;      // written again, because their segment was to be used again
+  uint64_t chunks_recoded = 0;    // written again, encoded another way, because somebody asked for that
   uint64_t chunks_reclaimed = 0;  // given up for that
   uint64_t chunks_found = 0;      // at the start
   uint64_t demotions = 0;         // of the evictions: chunks that are on disk since

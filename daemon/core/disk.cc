@@ -79,6 +79,11 @@ void Core::BeginWrite(ChunkIndex i, Effects* out) {
   WriteStarted write{RefOf(i), chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()}};
   if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
   write.hint = chunk.hint();
+  if (chunk.on_disk()) write.method = placement_.FormOf(i).method;
+  if (const auto recoding = recodings_.find(i); recoding != recodings_.end()) {
+    write.method = recoding->second.method;
+    write.may_stay = true;
+  }
   out->push_back(std::move(write));
 }
 
@@ -92,22 +97,24 @@ void Core::On(const WriteFinished& event, Effects* out) {
   tenants_[spaces_[chunk.space].tenant].writing -= bytes;
   --chunk.holds;
   const bool moved = chunk.disk == DiskCopy::kMoving;
+  const bool recoded = EndRecodingOf(i, event);
   chunk.disk = moved ? DiskCopy::kThere : DiskCopy::kNone;
   const bool lost = places_lost_.erase(i) > 0;
   chunks_.Charge(1 + event.places.size());
   if (event.status.ok()) {
-    ++(moved ? counters_.chunks_moved : counters_.chunks_written);
+    ++(recoded ? counters_.chunks_recoded : moved ? counters_.chunks_moved : counters_.chunks_written);
     if (ages_.Wrote(bytes)) pins_used_to_ = 0;
     if (!ages_.Lately(chunk.disk_use, chunk.stop_reason)) chunk.disk_use = ages_.before();
     no_room_ = false;
     if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);
-    placement_.SetPlaces(i, event.places);
+    placement_.SetPlaces(i, event.places, event.form);
   } else {
-    ++counters_.writes_failed;
+    const bool stays = absl::IsAlreadyExists(event.status);
+    counters_.writes_failed += stays ? 0 : 1;
     spaces_[chunk.space].no_disk |= absl::IsInvalidArgument(event.status);
     // Then only doing without makes some.
     no_room_ |= absl::IsResourceExhausted(event.status);
-    if (moved && (no_room_ || lost)) {
+    if (moved && ((no_room_ && !recoded) || lost)) {
       counters_.chunks_reclaimed += lost ? 0 : 1;
       placement_.ForgetPlaces(i);
     }

@@ -21,12 +21,13 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   KVIST_CHECK(found.places.size() == spec.shards());
   const ChunkIndex i = FindCurrent(id, found.group, found.key);
   const auto free = [&] {
-    placement_.Forget({id,
-                       found.group,
-                       found.key,
-                       found.position,
-                       {found.places.begin(), found.places.end()},
-                       placement_.IsOnDisk(id, found.group, found.key, found.position)});
+    placement_.Forget({.space = id,
+                       .group = found.group,
+                       .key = found.key,
+                       .position = found.position,
+                       .places = {found.places.begin(), found.places.end()},
+                       .replaced = placement_.IsOnDisk(id, found.group, found.key, found.position),
+                       .form = found.form});
   };
   if (spaces_[id].cleared || untold_clears_.Takes(id, found.key)) return free();
   // What hung on what was cleared isn't to hang on what has been stored anew under that name. Parents are told first.
@@ -42,7 +43,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   const uint32_t position = parent == kNoChunk ? 0 : chunks_[parent].position + 1;
   if (position != found.position) return free();
   if (i == kNoChunk) {
-    const ChunkIndex added = placement_.AddOnDisk(id, found.group, found.key, parent, found.places);
+    const ChunkIndex added = placement_.AddOnDisk(id, found.group, found.key, parent, found.places, found.form);
     chunks_[added].disk_use = ages_.before();
     chunks_[added].SetHint(found.hint);
     ++counters_.chunks_found;
@@ -51,11 +52,11 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   Chunk& chunk = chunks_[i];
   if (chunk.parent != parent) return free();
   if (chunk.state == ChunkState::kGhost) {
-    placement_.Revive(i, found.places);
+    placement_.Revive(i, found.places, found.form);
     chunk.disk_use = ages_.before();
     if (chunk.hint() == Hint{}) chunk.SetHint(found.hint);
   } else if ((chunk.state == ChunkState::kSealed || chunk.only_remote()) && chunk.disk == DiskCopy::kNone) {
-    placement_.SetPlaces(i, found.places);  // stored again before it was found, or found elsewhere
+    placement_.SetPlaces(i, found.places, found.form);  // stored again before it was found, or found elsewhere
   } else {
     return free();  // or being stored, or written
   }

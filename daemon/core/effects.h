@@ -61,7 +61,8 @@ struct CopyWaits {
 struct CopyCancelled {
   OpId op;
 };
-// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to a tier below.
+// Write a chunk's shards from its slots [shard], which are held until WriteFinished, to a tier below. To a disk: encoded by `method`, if it isn't
+// 0 and that makes it smaller; else as it is, or, if it `may_stay`, not at all.
 struct WriteStarted {
   ChunkRef chunk;
   SpaceId space;
@@ -72,6 +73,8 @@ struct WriteStarted {
   std::vector<SlotRef> slots;
   Tier to = Tier::kSsd;
   Hint hint = {};
+  uint8_t method = 0;
+  bool may_stay = false;
 };
 // Copy the bytes of slots to other ones, each of `bytes`; then SlotsCopied. One at a time. Nobody writes to either meanwhile.
 struct SlotsCopyStarted {
@@ -90,6 +93,7 @@ struct ReadStarted {
   std::vector<DiskPlace> places;
   std::vector<SlotRef> slots;
   Tier from = Tier::kSsd;
+  DiskForm form = {};  // of what lies at its places
 };
 // Encode what the remote store has of these chunks another way. Answers: Recoded, the last time with `ended`. And stop that.
 struct RecodeStarted {
@@ -125,6 +129,7 @@ struct PlacesFreed {
     absl::InlinedVector<DiskPlace, 1> places;  // [shard]
     bool replaced = false;                     // it is on disk elsewhere
     bool row_stays = false;                    // they couldn't be read now: a later daemon may find them all the same
+    DiskForm form = {};
   };
   std::vector<Chunk> chunks;
 };

@@ -222,13 +222,24 @@ struct CopyFinished {
 // A chunk as the disk driver names it, from when it is written until its places are gone.
 using ChunkRef = Handle<struct ChunkRefTag>;
 
+// How a chunk lies on disk: as in slots, or encoded by a method that the disk's driver knows.
+struct DiskForm {
+  uint8_t method = 0;  // 0: as in slots
+  Bytes bytes{};       // that each shard takes there; 0: as many as its slot
+
+  bool operator==(const DiskForm&) const = default;
+};
+
 // The driver of a tier has written a chunk; or it hasn't, and nothing of it touches its slots any more. ResourceExhausted: there is no room
-// now; InvalidArgument: it can't take any of that space; DataLoss: its slots hold other bytes than were stored (the remote store's only).
+// now; InvalidArgument: it can't take any of that space; DataLoss: its slots hold other bytes than were stored (the remote store's only);
+// AlreadyExists: encoded as was asked it would be no smaller, so it stays as it is.
 struct WriteFinished {
   ChunkRef chunk;
   absl::Status status;
   std::vector<DiskPlace> places = {};  // [shard] of a disk: as the chunk is found there from now on
   Tier to = Tier::kSsd;
+  DiskForm form = {};         // on disk
+  double relative_error = 0;  // of its worst shard, where it is encoded with a loss
 };
 
 // The slots of a chunk hold what was stored, every checksum is right; or there it is of no use. Nobody writes to the slots any more.
@@ -294,6 +305,7 @@ struct ChunksFound {
     uint32_t position = 0;           // in its chain
     std::vector<DiskPlace> places;   // [shard]
     Hint hint = {};                  // as it was when it was written
+    DiskForm form = {};
   };
   SpaceId space;
   std::vector<Found> chunks;
@@ -406,11 +418,13 @@ struct JobCancelAsked {
   JobId job;
 };
 
-// What the remote store has of a prompt of `keys` (kKeysMax at most) in a space that was met is to be encoded by `method`, which the store's
-// driver knows, by a job as ClearAsked's. Answer, in the end: JobEnded.
+// What a tier below has of a prompt of `keys` (kKeysMax at most) in a space that was met is to be encoded by `method`, which the tier's
+// driver knows, or by none, by a job as ClearAsked's. In the remote store its driver does it; on disk it is read into slots, unless it is there,
+// and written again, and slots that it has only passed through are freed. Answer, in the end: JobEnded.
 struct RecodeAsked {
   JobId job;
   JobKind kind = JobKind::kCompress;  // or kDecompress
+  Tier tier = Tier::kRemote;          // or kSsd
   SpaceId space;
   std::span<const ChunkKey> keys;
   uint8_t method = 0;

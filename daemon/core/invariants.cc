@@ -159,6 +159,7 @@ void Core::CheckInvariants() {
   KVIST_CHECK(writing == writes_.bytes() && writes == writes_.size());
   KVIST_CHECK(remote_writing == remote_writing_);
   writes_.CheckInvariants();
+  for (const auto& [i, recoding] : recodings_) KVIST_CHECK(writes_.Has(i) && chunks_[i].disk == DiskCopy::kMoving);
   remote_names_.CheckInvariants();
   asks_.ForEach(
       [&](AskId, const Ask& ask) { KVIST_CHECK(ask.job != JobId{} || sessions_.Find(ask.lookup.session) != nullptr); });

@@ -247,12 +247,13 @@ void Placement::SlotsCopied() {
 
 // ---- On disk ----------------------------------------------------------------------------------------------------------------
 
-void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places) {
+void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places, DiskForm form) {
   Chunk& chunk = chunks_[i];
   const uint32_t count = Group(chunk).shards();
   KVIST_CHECK(!chunk.on_disk() && places.size() == count);
   if (count > 1) chunk.place.segment = place_runs_.New(count);
   std::copy(places.begin(), places.end(), Places(chunk));
+  if (form != DiskForm{}) forms_.emplace(i, form);
   chunk.disk = DiskCopy::kThere;
   chunks_.Charge(count);
   BecomeBelow(chunk);
@@ -260,15 +261,20 @@ void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places) {
 }
 
 ChunkIndex Placement::AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
-                                std::span<const DiskPlace> places) {
+                                std::span<const DiskPlace> places, DiskForm form) {
   const ChunkIndex i = Add(space, group, key, parent);
-  Revive(i, places);
+  Revive(i, places, form);
   return i;
 }
 
-void Placement::Revive(ChunkIndex i, std::span<const DiskPlace> places) {
+void Placement::Revive(ChunkIndex i, std::span<const DiskPlace> places, DiskForm form) {
   KVIST_CHECK(chunks_[i].state == ChunkState::kGhost && !chunks_[i].detached);
-  SetPlaces(i, places);
+  SetPlaces(i, places, form);
+}
+
+DiskForm Placement::FormOf(ChunkIndex i) const {
+  const auto form = forms_.find(i);
+  return form == forms_.end() ? DiskForm{} : form->second;
 }
 
 std::span<const DiskPlace> Placement::PlacesOf(ChunkIndex i) const {
@@ -287,7 +293,9 @@ void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
   const std::span<const DiskPlace> places = PlacesOf(i);
   chunks_.Charge(places.size());
   if (chunk.detached && !replaced) replaced = IsOnDisk(chunk.space, chunk.group, chunk.key, chunk.position);
-  forgotten_.push_back({chunk.space, chunk.group, chunk.key, chunk.position, {places.begin(), places.end()}, replaced});
+  PlacesFreed::Chunk freed{chunk.space, chunk.group, chunk.key, chunk.position, {places.begin(), places.end()}, replaced};
+  if (const auto encoded = forms_.extract(i); !encoded.empty()) freed.form = encoded.mapped();
+  forgotten_.push_back(std::move(freed));
   if (places.size() > 1) place_runs_.Free(static_cast<uint32_t>(places.size()), chunk.place.segment);
   chunk.place = {};
   chunk.disk = DiskCopy::kNone;
@@ -425,6 +433,7 @@ void Placement::CheckInvariants() const {
     live += count;
   }
   KVIST_CHECK(live == slots_.live_slots());
+  for (const auto& [i, form] : forms_) KVIST_CHECK(chunks_[i].on_disk() && form.method != 0);
 }
 
 }  // namespace kvist::core

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "daemon/core/chunk_table.h"
 #include "daemon/core/effects.h"
 #include "daemon/core/events.h"
@@ -99,13 +100,14 @@ class Placement {
   void Unreserve(ChunkIndex chunk);
 
   // The copy on disk of a chunk that had none: of all shards. The caller sets Chunk::disk.
-  void SetPlaces(ChunkIndex chunk, std::span<const DiskPlace> places);
+  void SetPlaces(ChunkIndex chunk, std::span<const DiskPlace> places, DiskForm form);
   std::span<const DiskPlace> PlacesOf(ChunkIndex chunk) const;
+  DiskForm FormOf(ChunkIndex chunk) const;  // there
   // A new chunk that is on disk only.
   ChunkIndex AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
-                       std::span<const DiskPlace> places);
+                       std::span<const DiskPlace> places, DiskForm form);
   // A ghost's copy on disk was found: it is on disk only then.
-  void Revive(ChunkIndex chunk, std::span<const DiskPlace> places);
+  void Revive(ChunkIndex chunk, std::span<const DiskPlace> places, DiskForm form);
   // Its copy on disk is of no use any more; a chunk that was nowhere else is a ghost then. `replaced`: it is on disk elsewhere.
   void ForgetPlaces(ChunkIndex chunk, bool replaced = false);
   // The same, but its copy can't be read now: a later daemon may find it again, unless nobody may find the chunk any more.
@@ -179,6 +181,7 @@ class Placement {
   Bytes of_chunks_{};     // that whom it is emptied for would have liked to store
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
+  absl::flat_hash_map<ChunkIndex, DiskForm> forms_;  // on disk, of what is encoded there
   std::vector<SlotRef> in_doubt_;
   std::vector<RestingSlot*> resting_;  // they, for a later core
   std::vector<PlacesFreed::Chunk> forgotten_;

@@ -42,21 +42,23 @@ namespace kvist::core {
 //                        kSettle  waits for each, and keeps it no longer
 //                        kForget  has the store forget it
 //                        kDurable waits until it has
+//   encoding on disk: kKeys keeps some of the prompt, reads what isn't in slots, writes it again and lets it go, and so on
 struct PromptJob {
   enum class Step : uint8_t { kKeys, kOrphans, kPins, kDurable, kWritten, kRead, kSettle, kForget };
   // What a move to disk has found for one key in one group.
   enum class Item : uint8_t { kNothing, kAlready, kLeft, kToMove };
   struct Kept {
     ChunkIndex chunk;
-    bool moves;  // or it is in slots already, and stays as it is
+    bool moves;  // or it is in slots already, and stays as it is; encoding on disk: its write has begun
     bool was_in_slots = false;
   };
 
   std::vector<ChunkKey> keys = {};
-  MoveAsked move = {};  // of a move; without its keys
-  uint8_t method = 0;   // of one that encodes: whether it has begun, and has ended
-  bool recoding = false, recoded = false;
-  bool begun = false;  // a job that may have to wait before its first step has taken it
+  MoveAsked move = {};           // of a move; without its keys
+  Tier recodes = Tier::kRemote;  // of one that encodes: where, and how
+  uint8_t method = 0;
+  bool recoding = false, recoded = false;  // in a remote store: whether it has begun, and has ended
+  bool begun = false;                      // a job that may have to wait before its first step has taken it
   Step step = Step::kKeys;
   size_t next = 0;  // in what the step goes through: items [key * groups + group], places of the index, `kept`
   // Clear.
@@ -78,6 +80,9 @@ struct PromptJob {
   uint64_t writes = 0;  // it waits for those that were begun before this one
   // From disk.
   std::vector<Kept> kept = {};
+  // Encoding there: the next of `kept` that is looked at, and whether looking at those before it has changed anything.
+  size_t look = 0;
+  bool moves_on = false;
   Bytes kept_bytes{};
   // From or to a remote store: it has been asked and hasn't answered.
   bool asking = false;

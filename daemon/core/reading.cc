@@ -78,6 +78,7 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
   waiting_.Begun(RefOf(i));
   const std::span<const DiskPlace> places = from == Tier::kSsd ? placement_.PlacesOf(i) : std::span<const DiskPlace>();
   const std::span<const SlotRef> slots = placement_.SlotsOf(i);
+  const DiskForm form = from == Tier::kSsd ? placement_.FormOf(i) : DiskForm{};
   out->push_back(ReadStarted{RefOf(i),
                              chunk.space,
                              chunk.group,
@@ -86,7 +87,8 @@ bool Core::BeginRead(ChunkIndex i, bool by_layer, Tenants::Victims victims, Effe
                              by_layer,
                              {places.begin(), places.end()},
                              {slots.begin(), slots.end()},
-                             from});
+                             from,
+                             form});
   return true;
 }
 

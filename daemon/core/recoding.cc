@@ -1,4 +1,4 @@
-// Encoding a prompt another way in the remote store: somebody else does it, and says how far it has come.
+// Encoding a prompt another way: in the remote store somebody else does it, and says how far it has come; on disk: disk_recoding.cc.
 
 #include <string>
 #include <utility>
@@ -9,12 +9,14 @@
 namespace kvist::core {
 
 void Core::On(const RecodeAsked& event, Effects*) {
-  KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax && options_.remote.has_value());
+  KVIST_CHECK(spaces_.Has(event.space) && event.keys.size() <= kKeysMax);
+  KVIST_CHECK(event.tier == Tier::kRemote ? options_.remote.has_value() : options_.disk.has_value());
   Job job = JobOf(event, event.kind);
   job.total = event.keys.size() * spaces_[event.space].spec.groups.size();
   chunks_.Charge(event.keys.size() / 32);
   PromptJob& of = prompt_jobs_[event.job];
   of.keys.assign(event.keys.begin(), event.keys.end());
+  of.recodes = event.tier;
   of.method = event.method;
   StartJob(std::move(job));
 }

@@ -76,10 +76,12 @@ bool Core::JobWork() const {
 
 bool Core::MayBegin(const Job& job, PromptJob* of) {
   const bool move = job.kind == JobKind::kMove || job.kind == JobKind::kPrefetch;
-  const auto uses = [&](Tier tier) { return move && (of->move.from == tier || of->move.to == tier); };
+  const auto uses = [&](Tier tier) {
+    return (move && (of->move.from == tier || of->move.to == tier)) || (Encodes(job) && of->recodes == tier);
+  };
   if (of->begun) return true;
   if (uses(Tier::kSsd) && options_.disk.has_value() && !all_told_) return false;
-  if (job.resumed && (Encodes(job) || uses(Tier::kRemote)) && !reachable_) {
+  if (job.resumed && uses(Tier::kRemote) && !reachable_) {
     if (!remote_awaited_until_.has_value()) remote_awaited_until_ = now_ + options_.remote->awaited;
     if (AwaitsRemote()) return false;
   }
@@ -100,8 +102,10 @@ void Core::GoOnWithPrompt(Job* job, uint64_t until, Effects* out) {
   PromptJob& of = prompt_jobs_.at(job->id);
   job_waits_ = !MayBegin(*job, &of);
   if (job_waits_) return;
-  if (!job->began.has_value() && !Encodes(*job)) job->began = now_;
-  const Turn turn = Encodes(*job)                        ? GoOnRecoding(job, &of, out)
+  const bool on_disk = Encodes(*job) && of.recodes == Tier::kSsd;
+  if (!job->began.has_value() && (on_disk || !Encodes(*job))) job->began = now_;
+  const Turn turn = on_disk                              ? GoOnRecodingOnDisk(job, &of, until, out)
+                    : Encodes(*job)                      ? GoOnRecoding(job, &of, out)
                     : job->tier.has_value()              ? GoOnClearingTier(job, &of, until, out)
                     : job->kind == JobKind::kClearPrompt ? GoOnClearing(job, &of, until, out)
                     : of.move.from == Tier::kRemote      ? GoOnReadingRemote(job, &of, until, out)

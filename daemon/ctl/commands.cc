@@ -261,13 +261,11 @@ void CommandLine::AddMoves() {
 }
 
 void CommandLine::AddEncodings() {
-  CLI::App* compress =
-      app_.add_subcommand("compress", "Encode what a remote tier has of a prompt in fewer bytes, where it lies");
-  CLI::App* decompress =
-      app_.add_subcommand("decompress", "Have what a remote tier has of a prompt lie there as engines store it");
+  CLI::App* compress = app_.add_subcommand("compress", "Encode what a tier has of a prompt in fewer bytes, where it lies");
+  CLI::App* decompress = app_.add_subcommand("decompress", "Have what a tier has of a prompt lie there as engines store it");
   for (CLI::App* one : {compress, decompress}) {
     AddPromptOptions(one, &given_);
-    one->add_option("--tier", given_.tier, "The tier where it lies, as in `kvistctl status`: remote:NAME")
+    one->add_option("--tier", given_.tier, "The tier where it lies, as in `kvistctl status`: ssd or remote:NAME")
         ->required()
         ->type_name("TIER");
     if (one == compress) {

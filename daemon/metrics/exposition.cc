@@ -193,9 +193,12 @@ void AddChunksOnDisk(const core::CoreStatus& core, Families* out) {
   out->Level("kvist_ssd_chunks", "Chunks that are in no slots, but in a tier below them.", core.below);
   out->Count("kvist_ssd_found_chunks_total", "Chunks that were found on disk at the start.", core.chunks_found);
   out->Add(Counter("kvist_ssd_chunk_writes_total",
-                   "Chunks that were to be written to disk: kept; moved, for their segment was to be used again; or failed.")
+                   "Chunks that were to be written to disk: kept; moved, for their segment was to be used again; recoded, "
+                   "for somebody had "
+                   "asked for that; or failed.")
                .Add({{"result", "kept"}}, core.chunks_written)
                .Add({{"result", "moved"}}, core.chunks_moved)
+               .Add({{"result", "recoded"}}, core.chunks_recoded)
                .Add({{"result", "failed"}}, core.writes_failed));
   out->Add(Counter("kvist_ssd_chunk_reads_total", "Chunks that were to be read from disk, to be loaded or moved.")
                .Add({{"result", "good"}}, core.chunks_read)

@@ -43,7 +43,8 @@ std::string WordsOf(const core::MoveAsked& move) {
                       move.keep_source ? " keep" : "");
 }
 std::string WordsOf(const core::RecodeAsked& recode) {
-  return absl::StrCat("recode ", static_cast<int>(recode.kind), " ", static_cast<int>(recode.method));
+  return absl::StrCat("recode ", static_cast<int>(recode.kind), " ", static_cast<int>(recode.method),
+                      recode.tier == core::Tier::kRemote ? "" : absl::StrCat(" ", static_cast<int>(recode.tier)));
 }
 
 // core::Job::what: the same for later daemons, and never 0.
@@ -73,7 +74,7 @@ uint8_t TiersOf(const core::TierClearAsked& clear, uint8_t) { return core::TierB
 uint8_t TiersOf(const core::MoveAsked& move, uint8_t) {
   return static_cast<uint8_t>(core::TierBit(move.from) | core::TierBit(move.to));
 }
-uint8_t TiersOf(const core::RecodeAsked&, uint8_t) { return core::TierBit(core::Tier::kRemote); }
+uint8_t TiersOf(const core::RecodeAsked& recode, uint8_t) { return core::TierBit(recode.tier); }
 
 absl::Status CheckTiers(const AskedJob& asked, const core::CoreOptions& options) {
   const uint8_t needed = std::visit([&](const auto& event) { return TiersOf(event, asked.tiers); }, asked.event);

@@ -445,7 +445,7 @@ TEST_CASE("compress: what a shared store has of a prompt, with its ratio, and ba
   request.set_method("int8");  // these engines' KV isn't of floats
   cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::INVALID_ARGUMENT, "int8 takes KV of bf16");
   request.set_tier("dram");
-  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::UNIMPLEMENTED, "allowed: remote:NAME");
+  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::UNIMPLEMENTED, "allowed: ssd, remote:NAME");
   request.set_node("node-z");
   cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::NOT_FOUND, "node-z");
 }

@@ -110,6 +110,7 @@ class Operator {
 
   uint32_t Any(uint32_t below) { return static_cast<uint32_t>(player.random() % below); }
   std::vector<uint32_t> AnyTokens() { return FakeEngine::Tokens(player.Number(), 1 + Any(kChunks)); }
+  std::string AnyTierBelow() { return Any(2) == 0 ? "ssd" : "remote:shared"; }
   std::string AnyTier() { return std::array<const char*, 3>{"dram", "ssd", "remote:shared"}[Any(3)]; }
 
   template <class Request, class Reply>
@@ -151,11 +152,11 @@ class Operator {
   Jobs Recode(const std::vector<uint32_t>& tokens) {
     if (Any(2) == 0) {
       api::DecompressRequest request;
-      request.set_tier("remote:shared");
+      request.set_tier(AnyTierBelow());
       return Begin("decompressions", &api::Node::Stub::Decompress, request, tokens);
     }
     api::CompressRequest request;
-    request.set_tier("remote:shared");
+    request.set_tier(AnyTierBelow());
     request.set_method("lossless");
     return Begin("compressions", &api::Node::Stub::Compress, request, tokens);
   }

@@ -34,8 +34,10 @@ std::vector<std::string> Settings(const std::string& lease_share = "0.9") {
 
 std::vector<kvist_key> Prompt(const FakeEngine& engine, uint32_t p) { return engine.Keys(p * 1000, kChunks); }
 
-void StoreDurably(const DaemonProcess& daemon, uint32_t prompts) {
-  FakeEngine engine(FakeEngine::On(daemon.socket()));
+void StoreDurably(const DaemonProcess& daemon, uint32_t prompts, bool half_empty = false) {
+  FakeEngine::Options options = FakeEngine::On(daemon.socket());
+  options.half_empty = half_empty;
+  FakeEngine engine(options);
   REQUIRE(engine.status.ok());
   uint32_t durable = 0;
   for (uint32_t p = 0; p < prompts; ++p) {  // none of them is dropped for the next before it is written
@@ -288,6 +290,60 @@ TEST_CASE("move_tokens: without a tier on disk nothing can be moved to or from i
   CHECK_THAT(CtlSays(daemon, {"prefetch", "--tokens", one}).second, Catch::Contains("from: this kvistd has no SSD tier"));
   CHECK(JobOf(daemon, {"clear", "--tokens", one, "--yes"})["chunks"] == kChunks);
   CHECK(WhereIs(daemon, one) == Where{});
+}
+
+TEST_CASE("compress_tokens: what lies on disk takes less there, is loaded as it was, and comes back after kill -9") {
+  const TempDir dir;
+  auto settings = Settings();
+  const bool verify = GENERATE(false, true);
+  if (verify) settings.emplace_back("pool.verify=always");
+  DaemonProcess daemon(dir.path(), settings);
+  StoreDurably(daemon, 2, /*half_empty=*/true);
+  const std::string one = TokensOf(dir, 1);
+  REQUIRE(JobOf(daemon, {"move", "--tokens", one, "--from", "dram", "--to", "ssd"})["not_moved"] == 0);
+  CHECK(Ctl(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "lossless", "--dry-run"})["spaces"].size() ==
+        1);
+
+  const nlohmann::json job = JobOf(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "lossless"});
+  INFO(job.dump());
+  CHECK(job["kind"] == "compress");
+  CHECK(job["chunks"] == kChunks);
+  CHECK(job["not_moved"] == 0);
+  CHECK(job["relative_error"] == 0);
+  CHECK(10 * job["bytes_after"].get<uint64_t>() < 8 * job["bytes"].get<uint64_t>());
+  CHECK(WhereIs(daemon, one) == Where{0, kTokens});  // it has only passed through DRAM
+  CHECK(JobOf(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "lossless"})["already_there"] == kChunks);
+  const auto [status, why] = CtlSays(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "int8"});
+  CHECK(status == 1);
+  CHECK_THAT(why, Catch::Contains("int8 takes KV of bf16"));
+
+  Restart(daemon);
+  FakeEngine::Options options = FakeEngine::On(daemon.socket());
+  options.half_empty = true;
+  options.by_layer = verify;
+  FakeEngine engine(options);
+  CHECK(LoadsWell(engine, 1));
+  CHECK(LoadsWell(engine, 0));
+  const nlohmann::json back = JobOf(daemon, {"decompress", "--tokens", one, "--tier", "ssd"});
+  CHECK(back["chunks"] == kChunks);
+  CHECK(back["bytes"] == job["bytes_after"]);
+  CHECK(back["bytes_after"] == job["bytes"]);
+  Restart(daemon);
+  FakeEngine again(options);
+  CHECK(LoadsWell(again, 1));
+}
+
+TEST_CASE("compress_tokens: KV that gets no smaller stays on disk as it is") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  StoreDurably(daemon, 1);
+  const nlohmann::json job =
+      JobOf(daemon, {"compress", "--tokens", TokensOf(dir, 0), "--tier", "ssd", "--method", "lossless"});
+  CHECK(job["chunks"] == 0);
+  CHECK(job["already_there"] == kChunks);
+  Restart(daemon);
+  FakeEngine engine(FakeEngine::On(daemon.socket()));
+  CHECK(LoadsWell(engine, 0));
 }
 
 TEST_CASE("prefetch_tokens: what lies on disk is in DRAM before an engine asks, as far as a job may take room") {

@@ -213,13 +213,18 @@ void FakeEngine::Get(void* to, const std::byte* from, size_t size) const {
   std::memcpy(to, from, size);
 }
 
+uint64_t FakeEngine::WordOf(uint64_t owner, uint32_t i) const {
+  const uint32_t full = options_.segment_bytes / 8 / (options_.half_empty ? 2 : 1);
+  return i < full ? Word(owner, i) : 0;
+}
+
 void FakeEngine::Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) {
   std::vector<uint64_t> words(options_.segment_bytes / 8);
   for (uint32_t p = 0; p < pages.size(); ++p) {
     for (uint32_t layer = 0; layer < options_.layers; ++layer) {
       for (uint32_t segment = 0; segment < 2; ++segment) {
         const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
-        for (uint32_t i = 0; i < words.size(); ++i) words[i] = Word(owner, i);
+        for (uint32_t i = 0; i < words.size(); ++i) words[i] = WordOf(owner, i);
         Put(Segment(rank, pages[p], layer, segment), words.data(), options_.segment_bytes);
       }
     }
@@ -234,12 +239,12 @@ std::string FakeEngine::Check(uint32_t rank, const kvist_key& key, std::span<con
         const uint64_t owner = Owner(salt_, key, rank, p, layer, segment);
         Get(words.data(), Segment(rank, pages[p], layer, segment), options_.segment_bytes);
         for (uint32_t i = 0; i < words.size(); ++i) {
-          if (words[i] == Word(owner, i)) continue;
+          if (words[i] == WordOf(owner, i)) continue;
           char text[200];
           std::snprintf(
               text, sizeof text,
               "rank %u page %u (of chunk) layer %u segment %u word %u: found %016lx, wanted %016lx of owner %016lx", rank, p,
-              layer, segment, i, words[i], Word(owner, i), owner);
+              layer, segment, i, words[i], WordOf(owner, i), owner);
           return text;
         }
       }

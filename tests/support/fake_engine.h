@@ -34,6 +34,7 @@ class FakeEngine {
     bool in_process = false;        // no memfd at all: kvistd goes through the process
     bool on_gpu = false;            // nor the host's: memory of a GPU
     bool scheduler = true;
+    bool half_empty = false;    // the second half of each segment is zero, so that it can be encoded in fewer bytes
     bool wrong_stride = false;  // describes its memory wrongly, on purpose
     bool by_layer = false;      // its loads are waited for layer by layer
     bool ask_again = false;     // goes on asking a kvistd that refuses it
@@ -99,6 +100,7 @@ class FakeEngine {
     uint32_t rank;
   };
   static int WritePage(void* context, uint32_t layer, uint32_t page, const void* bytes, size_t size);
+  uint64_t WordOf(uint64_t owner, uint32_t i) const;
   kvist_space Space() const;
   kvist_options CommonOptions() const;
   uint32_t end_rank() const { return std::min(options_.ranks, options_.end_rank); }

@@ -37,7 +37,8 @@ class DiskWorld {
     uint32_t event_work = 16384;
     bool disk = true;
     bool remote = false;
-    bool loses = false;  // segments of the disk are given up
+    bool loses = false;    // segments of the disk are given up
+    bool recodes = false;  // prompts are encoded there another way
   };
   DiskWorld(uint32_t seed, Shape shape)
       : shape_(shape), seed_(seed), random_(seed), fixture_(OptionsOf(seed, shape), index_.get()) {
@@ -120,6 +121,7 @@ class DiskWorld {
     sum.chunks_written += status.chunks_written;
     sum.chunks_read += status.chunks_read;
     sum.chunks_moved += status.chunks_moved;
+    sum.chunks_recoded += status.chunks_recoded;
     sum.chunks_recomputed += status.chunks_recomputed;
     sum.chunks_reclaimed += status.chunks_reclaimed;
     sum.chunks_found += status.chunks_found;
@@ -251,6 +253,7 @@ class DiskWorld {
     if (Below(3) == 0) remote_.erase({remote_generation_, group, keys.back()});
   }
   void Rarely() {
+    if (shape_.recodes && Below(4) == 0) return Recode();
     if (shape_.remote && Below(3) != 0) return Elsewhere();
     if (!shape_.disk && Below(3) == 0) return Restart();
     switch (Below(9)) {
@@ -356,6 +359,14 @@ class DiskWorld {
     ++moves;
     Do(MoveAsked{
         .job = JobId{++jobs_}, .space = SpaceId{0}, .keys = keys, .from = from, .to = to, .keep_source = Below(2) == 0});
+  }
+  void Recode() {
+    if (fixture_.core->jobs().full()) return;
+    const std::vector<ChunkKey> keys = Path();
+    RecodeAsked recode{.job = JobId{++jobs_}, .tier = Tier::kSsd, .space = SpaceId{0}, .keys = keys};
+    recode.method = static_cast<uint8_t>(Below(3));
+    recode.kind = recode.method == 0 ? JobKind::kDecompress : JobKind::kCompress;
+    Do(recode);
   }
   void ClearTier() {
     if (fixture_.core->jobs().full()) return;
@@ -567,16 +578,25 @@ class DiskWorld {
       finished.status = Below(2) == 0 ? absl::UnavailableError("EIO") : absl::ResourceExhaustedError("full");
       return Do(finished);
     }
+    if (write.method != 0 && Below(3) == 0) {  // it would be no smaller
+      if (write.may_stay) finished.status = absl::AlreadyExistsError("no smaller");
+      if (write.may_stay) return Do(finished);
+    } else if (write.method != 0) {
+      finished.form = {write.method, Bytes{1 + Below(4095)}};
+    }
+    CHECK((shape_.recodes || finished.form == DiskForm{}));
     for (uint16_t shard = 0; shard < write.slots.size(); ++shard) {
       CHECK(slots_[write.slots[shard].index] == NameOf(write.group, write.key, shard));
       finished.places.push_back({1, ++units_});
       disk_[units_] = slots_[write.slots[shard].index];
+      forms_[units_] = finished.form;
     }
     // Of two writes of one chunk the one that began last counts.
     uint64_t& put = last_put_[{write.group.value, write.key}];
     if (begun_[write.slots[0].index] > put) {
       put = begun_[write.slots[0].index];
-      rows_[{write.group.value, write.key}] = {write.group, write.key, write.parent, write.position, finished.places};
+      rows_[{write.group.value, write.key}] = {write.group,     write.key, write.parent, write.position,
+                                               finished.places, {},        finished.form};
       if (const auto replaced = left_.extract({write.group.value, write.key}); !replaced.empty())
         DropLeft(replaced.mapped());
     }
@@ -600,6 +620,7 @@ class DiskWorld {
       const auto found = disk_.find(read.places[shard].unit);
       REQUIRE(found != disk_.end());  // places stay while they are read
       CHECK(found->second == NameOf(read.group, read.key, shard));
+      CHECK(read.form == forms_.at(read.places[shard].unit));
       slots_[read.slots[shard].index] = found->second;
     }
     const bool doomed = doomed_.erase(read.chunk.Pack()) > 0;
@@ -692,6 +713,7 @@ class DiskWorld {
         const auto there = disk_.find(chunk.places[shard].unit);
         REQUIRE(there != disk_.end());  // once
         CHECK(there->second == NameOf(chunk.group, chunk.key, shard));
+        CHECK(chunk.form == forms_.at(there->first));
         disk_.erase(there);
       }
     }
@@ -765,6 +787,7 @@ class DiskWorld {
   std::set<uint64_t> doomed_;                                             // chunks that are being read from such
   std::map<uint64_t, Name> slots_;                                        // [slot]
   std::map<uint32_t, Name> disk_;                                         // [unit]
+  std::map<uint32_t, DiskForm> forms_;                                    // [unit] of all that ever were written
   std::map<std::pair<uint16_t, ChunkKey>, ChunksFound::Found> rows_;      // the catalog
   std::map<std::pair<uint16_t, ChunkKey>, std::vector<DiskPlace>> left_;  // where of them lead that the core has forgotten
   std::map<std::pair<uint16_t, ChunkKey>, uint64_t> last_put_;            // the write that a row is of
@@ -794,10 +817,10 @@ class DiskWorld {
 }  // namespace
 
 TEST_CASE("What was stored is what is loaded, from slots, disk and a store beyond the node") {
-  const auto shape =
-      GENERATE(DiskWorld::Shape{.disk = false, .remote = true}, DiskWorld::Shape{.remote = true},
-               DiskWorld::Shape{.shards = 2, .window = true, .slabs = 1, .remote = true},
-               DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64, .disk = false, .remote = true});
+  const auto shape = GENERATE(DiskWorld::Shape{.disk = false, .remote = true}, DiskWorld::Shape{.remote = true},
+                              DiskWorld::Shape{.shards = 2, .window = true, .slabs = 1, .remote = true},
+                              DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64, .disk = false, .remote = true},
+                              DiskWorld::Shape{.event_work = 64, .remote = true, .recodes = true});
   CoreStatus sum;
   uint64_t streamed = 0;
   // A load waited for ever for a chunk that had lost the one below it, and then its slots; and one for slots that a move kept.
@@ -830,7 +853,8 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   const auto shape = GENERATE(DiskWorld::Shape{}, DiskWorld::Shape{.shards = 2}, DiskWorld::Shape{.window = true},
                               DiskWorld::Shape{.shards = 2, .window = true, .slabs = 1},
                               DiskWorld::Shape{.shards = 2, .window = true, .event_work = 64},
-                              DiskWorld::Shape{.shards = 2, .loses = true});
+                              DiskWorld::Shape{.shards = 2, .loses = true}, DiskWorld::Shape{.recodes = true},
+                              DiskWorld::Shape{.shards = 2, .window = true, .loses = true, .recodes = true});
   CoreStatus sum;
   uint64_t losses = 0;
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
@@ -846,6 +870,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     sum.chunks_written += world.sum.chunks_written;
     sum.chunks_read += world.sum.chunks_read;
     sum.chunks_moved += world.sum.chunks_moved;
+    sum.chunks_recoded += world.sum.chunks_recoded;
     sum.chunks_recomputed += world.sum.chunks_recomputed;
     sum.chunks_reclaimed += world.sum.chunks_reclaimed;
     sum.chunks_found += world.sum.chunks_found;
@@ -868,6 +893,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     world.Rest();
   }
   CHECK((losses > 100) == shape.loses);
+  CHECK((sum.chunks_recoded > 50) == shape.recodes);
   // That all of it was met.
   CHECK(sum.chunks_written > 300);
   CHECK(sum.chunks_read > 100);

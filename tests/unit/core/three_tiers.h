@@ -137,6 +137,7 @@ class ThreeTiers {
   std::map<PinName, PinNote> noted;                // the pins that a restart finds
   std::map<PinName, absl::Time> ends;              // when
   std::vector<PinLost> pins_lost;
+  std::set<ChunkKey> incompressible;  // on disk
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
   absl::Status keeps;              // whether the disk makes clears durable
@@ -153,10 +154,15 @@ class ThreeTiers {
   void Carry(WriteStarted& write) {
     (write.to == Tier::kSsd ? rows : store).insert(write.key);
     WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
-    if (write.to == Tier::kSsd) {
+    if (write.to == Tier::kSsd && write.may_stay && incompressible.contains(write.key)) {
+      finished.status = absl::AlreadyExistsError("no smaller");
+    } else if (write.to == Tier::kSsd) {
       finished.places.push_back({1, ++units_});
+      if (write.method != 0) finished.form = {write.method, KiB(3)};
+      if (write.method != 0) finished.relative_error = 0.25;
       places[write.key] = finished.places[0];
-      catalog[write.key] = {write.group, write.key, write.parent, write.position, finished.places, write.hint};
+      catalog[write.key] = {write.group,     write.key,  write.parent, write.position,
+                            finished.places, write.hint, finished.form};
     }
     if (hold_writes) {
       writes.push_back(finished);

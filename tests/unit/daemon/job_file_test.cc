@@ -89,6 +89,11 @@ JobFile All() {
   recode.kind = JobKind::kDecompress;
   recode.method = 0;
   file.jobs.push_back(Running(23, JobKind::kDecompress, recode, 1));
+  recode.tier = Tier::kSsd;
+  file.jobs.push_back(Running(24, JobKind::kDecompress, recode, 1));
+  recode.kind = JobKind::kCompress;
+  recode.method = 1;
+  file.jobs.push_back(Running(25, JobKind::kCompress, recode, 1));
   return file;
 }
 
@@ -123,7 +128,10 @@ TEST_CASE("JobFile reads what it wrote, of every kind of job") {
   const auto& move = std::get<core::MoveAsked>(read->jobs[7].asked->event);
   CHECK((move.from == Tier::kDram && move.to == Tier::kRemote && !move.keep_source));
   CHECK(std::get<core::MoveAsked>(read->jobs[8].asked->event).keep_source);
-  CHECK(std::get<core::RecodeAsked>(read->jobs[9].asked->event).method == 5);
+  const auto& recode = std::get<core::RecodeAsked>(read->jobs[9].asked->event);
+  CHECK((recode.method == 5 && recode.tier == Tier::kRemote));
+  for (const size_t on_disk : {11, 12})
+    CHECK(std::get<core::RecodeAsked>(read->jobs[on_disk].asked->event).tier == Tier::kSsd);
   CHECK(JobFile::FromText(JobFile().Text()).ok());
 }
 
