@@ -23,7 +23,8 @@ Core::Turn Core::GoOnRecodingOnDisk(Job* job, PromptJob* of, uint64_t until, Eff
       of->moves_on |= kept.moves;
     }
     chunks_.Charge(1);
-    if (!kept.moves || recodings_.contains(kept.chunk)) {
+    // In their order, for a chunk keeps in slots what it hangs on.
+    if (!kept.moves || recodings_.contains(kept.chunk) || of->look > 0) {
       ++of->look;
       continue;
     }
