@@ -38,7 +38,7 @@ _NEW_AT_ONCE = 32
 # What a step gives to this, of the time since the last one, within these bounds: one thing more is begun before it is over. What has no time for itself
 # is first in a later one.
 _SHARE = 0.002
-_STEP_S = (20e-6, 300e-6)
+_STEP_S = (20e-6, 100e-6)
 # Of an answer so many chunks are told of that have come for each 20 us of that, the rest when it is asked for again, in the next step: a chunk of
 # 256 tokens takes 5 to 10 us. That is 70,000 tokens a second and more.
 _CAME_AT_ONCE = 4
