@@ -33,6 +33,14 @@ core::DiskForm FormOf(const ssd::FoundChunk& chunk) {
   return {static_cast<uint8_t>(chunk.codec), ssd::kUnit * chunk.units};
 }
 
+// OK: it is written, encoded if it could be.
+absl::Status WhyNotWritten(const absl::StatusOr<std::optional<EncodedChunk>>& encoded, bool may_stay) {
+  if (absl::IsDataLoss(encoded.status())) return encoded.status();
+  if (!may_stay || (encoded.ok() && encoded->has_value())) return absl::OkStatus();
+  if (encoded.ok()) return absl::AlreadyExistsError("it takes no less room encoded so");
+  return absl::InternalError(encoded.status().message());  // an InvalidArgument would be of the disk
+}
+
 uint64_t Packed(ssd::Place place) { return uint64_t{place.segment} << 32 | place.unit; }
 
 ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t position) {
@@ -44,11 +52,14 @@ ssd::ChunkId IdOf(uint32_t space, GroupId group, const ChunkKey& key, uint32_t p
 absl::StatusOr<std::unique_ptr<SsdTier>> SsdTier::Open(ssd::StoreOptions options, ssd::Checksums checksums) {
   auto tier = std::unique_ptr<SsdTier>(new SsdTier(options.directories.size(), checksums));
   KVIST_ASSIGN_OR_RETURN(tier->store_, ssd::Store::Open(std::move(options), tier.get()));
-  tier->codec_.Start([] { return absl::InfiniteDuration(); });
+  for (TaskThread* thread : {&tier->encodes_, &tier->decodes_}) thread->Start([] { return absl::InfiniteDuration(); });
   return tier;
 }
 
-SsdTier::~SsdTier() { codec_.Stop(); }
+SsdTier::~SsdTier() {
+  encodes_.Stop();
+  decodes_.Stop();
+}
 
 SsdTier::Status SsdTier::status() const {
   Status status;
@@ -106,24 +117,27 @@ void SsdTier::Write(const core::SpaceSpec& space, core::WriteStarted write, Slot
     encoding->shape = met_.at(write.space).shapes[write.group.value];
     encodings_[encoding->chunk.ticket] = encoding;
   }
-  codec_.Post([this, encoding = std::move(encoding)] { Encode(encoding); });
+  encodes_.Post([this, encoding = std::move(encoding)] { Encode(encoding); });
 }
 
 void SsdTier::Encode(std::shared_ptr<Encoding> encoding) {
   ssd::Store::ChunkToWrite& chunk = encoding->chunk;
   const Ticket ticket = chunk.ticket;
-  absl::StatusOr<std::optional<EncodedChunk>> encoded =
-      EncodedChunk::Of(static_cast<codec::Method>(encoding->method), encoding->shape, chunk.shape, chunk.slots,
-                       checksums_ == ssd::Checksums::kKeep);
-  absl::Status why = encoded.status();
-  if (absl::IsInvalidArgument(why)) why = absl::InternalError(why.message());  // that would be of the disk
-  if (why.ok() && !encoded->has_value() && encoding->may_stay)
-    why = absl::AlreadyExistsError("it takes no less room encoded so");
+  const auto is_wanted = [this, ticket] {
+    const absl::MutexLock lock(&mutex_);
+    return encodings_.contains(ticket);
+  };
+  absl::StatusOr<std::optional<EncodedChunk>> encoded = std::nullopt;
+  if (is_wanted()) {
+    encoded = EncodedChunk::Of(static_cast<codec::Method>(encoding->method), encoding->shape, chunk.shape, chunk.slots,
+                               checksums_ == ssd::Checksums::kKeep);
+  }
+  absl::Status why = WhyNotWritten(encoded, encoding->may_stay);
   // With the lock: a clear that comes later finds it in the store.
   const absl::MutexLock lock(&mutex_);
   if (encodings_.erase(ticket) == 0) why = absl::CancelledError("it was cleared meanwhile");
   if (!why.ok()) return ear_->Say(core::WriteFinished{core::ChunkRef::Unpack(ticket), why});
-  if (encoded->has_value()) {
+  if (encoded.ok() && encoded->has_value()) {
     chunk.shape = (*encoded)->shape();
     chunk.slots = (*encoded)->slots();
     chunk.checksums = ssd::Checksums::kCompute;
@@ -268,7 +282,7 @@ void SsdTier::Read(Ticket ticket, absl::Status status) {
   {
     const absl::MutexLock lock(&mutex_);
     if (auto decoding = decodings_.extract(ticket); !decoding.empty() && status.ok()) {
-      return codec_.Post([this, ticket, decoding = std::make_shared<Decoding>(std::move(decoding.mapped()))] {
+      return decodes_.Post([this, ticket, decoding = std::make_shared<Decoding>(std::move(decoding.mapped()))] {
         Decode(ticket, *decoding);
       });
     }

@@ -29,7 +29,7 @@ namespace kvist::daemon {
 // What is to lie there encoded is encoded before the store has it, and decoded where it was read, in its slot.
 //
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
-// Threads: as DiskTier; the store's own call it, too, and one of its own encodes and decodes.
+// Threads: as DiskTier; the store's own call it, too, and two of its own encode and decode.
 class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
  public:
   // Errors: ssd::Store::Open's, with the key to change.
@@ -138,7 +138,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   absl::flat_hash_map<Ticket, std::shared_ptr<Encoding>> encodings_ ABSL_GUARDED_BY(mutex_);  // that the store hasn't yet
   absl::flat_hash_map<Ticket, EncodedChunk> encoded_ ABSL_GUARDED_BY(mutex_);                 // that it is writing
   absl::flat_hash_map<Ticket, Decoding> decodings_ ABSL_GUARDED_BY(mutex_);                   // that it is reading
-  TaskThread codec_;
+  TaskThread encodes_, decodes_;       // apart: engines wait for the latter
   std::unique_ptr<ssd::Store> store_;  // last: its threads call this
 };
 

@@ -152,6 +152,15 @@ void Core::EndOp(const Op& op, OpId id, OpEnded ended, Effects* out) {
   }
 }
 
+void Core::DropCorrupt(ChunkIndex i, Effects* out) {
+  const Chunk& chunk = chunks_[i];
+  if (chunk.detached) return;
+  ++counters_.chunks_corrupt;
+  out->push_back(CorruptionFound{chunk.space, 1, Tier::kDram});
+  placement_.PolicyOf(i).Withdrawn(i);
+  placement_.Detach(i);
+}
+
 // Leases and copies of others may hold them for longer: each load of theirs is checked, too. Chunks below them go unseen with time,
 // or when they are stored again.
 uint32_t Core::DropCorrupt(const Op& op, std::span<const uint32_t> slots) {

@@ -231,6 +231,8 @@ class Core {
   void EndOp(const Op& op, OpId id, OpEnded ended, Effects* out);
   // How many chunks of a load, those of its `slots`, were dropped now.
   uint32_t DropCorrupt(const Op& op, std::span<const uint32_t> slots);
+  // Whoever was to write a chunk below has found that its slots hold other bytes than were stored.
+  void DropCorrupt(ChunkIndex chunk, Effects* out);
   static absl::Status SessionWasClosed() { return absl::CancelledError("the session was closed"); }
 
   // ---- storing.cc

@@ -103,7 +103,8 @@ void Core::On(const WriteFinished& event, Effects* out) {
   chunks_.Charge(1 + event.places.size());
   if (event.status.ok()) {
     ++(recoded ? counters_.chunks_recoded : moved ? counters_.chunks_moved : counters_.chunks_written);
-    if (ages_.Wrote(bytes)) pins_used_to_ = 0;
+    const bool encoded = event.form.method != 0;
+    if (ages_.Wrote(encoded ? event.form.bytes * event.places.size() : bytes)) pins_used_to_ = 0;
     if (!ages_.Lately(chunk.disk_use, chunk.stop_reason)) chunk.disk_use = ages_.before();
     no_room_ = false;
     if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);
@@ -112,12 +113,13 @@ void Core::On(const WriteFinished& event, Effects* out) {
     const bool stays = absl::IsAlreadyExists(event.status);
     counters_.writes_failed += stays ? 0 : 1;
     spaces_[chunk.space].no_disk |= absl::IsInvalidArgument(event.status);
-    // Then only doing without makes some.
-    no_room_ |= absl::IsResourceExhausted(event.status);
+    // Then only doing without makes some. But nothing has to do without for what is only to be encoded.
+    no_room_ |= absl::IsResourceExhausted(event.status) && !recoded;
     if (moved && ((no_room_ && !recoded) || lost)) {
       counters_.chunks_reclaimed += lost ? 0 : 1;
       placement_.ForgetPlaces(i);
     }
+    if (absl::IsDataLoss(event.status)) DropCorrupt(i, out);
   }
   flushes_.WriteEnded(i, chunk.space, chunk.disk == DiskCopy::kThere);
   Settle(i);

@@ -98,7 +98,10 @@ Core::Turn Core::BeginRecodingOf(ChunkIndex i, Job* job, const PromptJob& of, Ef
     ++job->already;
     return Turn::kDone;
   }
-  if (!MayWrite() || placement_.vacating().IsCopied(i)) return Turn::kWaits;
+  // Half of what may be written at a time is left to what engines wait for, and to segments that are wanted back.
+  const bool enough = !recodings_.empty() && (writes_.bytes() + BytesOf(i) > Bytes{options_.disk->writing.value / 2} ||
+                                              writes_.size() >= options_.disk->writes / 2);
+  if (enough || !MayWrite() || placement_.vacating().IsCopied(i)) return Turn::kWaits;
   recodings_.emplace(i, Recoding{job->id, of.method});
   BeginWrite(i, out);
   return Turn::kDone;

@@ -231,8 +231,8 @@ struct DiskForm {
 };
 
 // The driver of a tier has written a chunk; or it hasn't, and nothing of it touches its slots any more. ResourceExhausted: there is no room
-// now; InvalidArgument: it can't take any of that space; DataLoss: its slots hold other bytes than were stored (the remote store's only);
-// AlreadyExists: encoded as was asked it would be no smaller, so it stays as it is.
+// now; InvalidArgument: it can't take any of that space; DataLoss: its slots hold other bytes than were stored (told of what is encoded, or
+// goes beyond the node); AlreadyExists: encoded as was asked it would be no smaller, so it stays as it is.
 struct WriteFinished {
   ChunkRef chunk;
   absl::Status status;

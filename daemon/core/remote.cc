@@ -315,12 +315,7 @@ void Core::RemoteWritten(ChunkIndex i, const absl::Status& status, Effects* out)
   const bool cleared = ended.serial < spaces_[chunk.space].remote_cleared || !ended.forget_for.empty();
   chunk.remote = status.ok() && !cleared ? RemoteCopy::kThere : RemoteCopy::kNone;
   ++(status.ok() ? counters_.remote_chunks_written : counters_.remote_writes_failed);
-  if (absl::IsDataLoss(status) && !chunk.detached) {  // its slots hold other bytes than were stored
-    ++counters_.chunks_corrupt;
-    out->push_back(CorruptionFound{chunk.space, 1, Tier::kDram});
-    placement_.PolicyOf(i).Withdrawn(i);
-    placement_.Detach(i);
-  }
+  if (absl::IsDataLoss(status)) DropCorrupt(i, out);
   for (const JobId job : ended.forget_for) ForgetRemotely({job, chunk.space, {chunk.key}}, out);
   if (chunk.remote == RemoteCopy::kThere) placement_.Moved(i);
   Settle(i);

@@ -576,6 +576,7 @@ class DiskWorld {
     }
     if (Below(6) == 0) {
       finished.status = Below(2) == 0 ? absl::UnavailableError("EIO") : absl::ResourceExhaustedError("full");
+      if (write.method != 0 && Below(4) == 0) finished.status = absl::DataLossError("its slots have changed");
       return Do(finished);
     }
     if (write.method != 0 && Below(3) == 0) {  // it would be no smaller
