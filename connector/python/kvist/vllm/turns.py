@@ -11,8 +11,9 @@ from collections import deque
 from kvist.vllm.tracked import Tracked
 
 
-# A turn that has waited for so many steps comes, whatever else a step has to do: a request fills a chunk in 256.
-_LATE_STEPS = 128
+# A turn that has waited for so many steps comes, whatever else a step has to do: where each step has prompts' chunks to store, one that decodes
+# would end before its last chunk is stored.
+_LATE_STEPS = 8
 
 
 class Turns:
