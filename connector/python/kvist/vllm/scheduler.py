@@ -361,15 +361,16 @@ class SchedulerSide:
                 self._stores.offered(tracked, states, plan)
 
     def _look_at_all(self, output: SchedulerOutput, until: float, plan: Plan) -> None:
-        """Those that get a prompt's tokens in any case: they may end with this step. The others while there is time, but for one where no prompt's
-        chunks are stored, and those that have waited for long."""
+        """Those that get a prompt's tokens in any case: they may end with this step. The others while there is time, but one in any case; where prompts'
+        chunks have taken the time, one that has waited for long."""
         requests, scheduled = self._requests, output.num_scheduled_tokens
         for tracked in self._turns.begin_step(scheduled, output.total_num_scheduled_tokens, requests):
             self._look(tracked, scheduled[tracked.request.request_id], plan)
-        enough = bool(plan.stores)
-        while (tracked := self._turns.take(requests, only_late=enough and time.perf_counter() > until)) is not None:
+        only_late = bool(plan.stores) and time.perf_counter() > until
+        while (tracked := self._turns.take(requests, only_late)) is not None:
             self._look(tracked, scheduled.get(tracked.request.request_id, 0), plan)
-            enough = True
+            if time.perf_counter() > until:
+                return
 
     def _look(self, tracked: Tracked, scheduled: int, plan: Plan) -> None:
         """It gets so many tokens in this step."""
