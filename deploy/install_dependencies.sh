@@ -20,6 +20,7 @@ test_packages=(
   catch2                             # every test
   libopenblas-dev                    # the GEMM that kvist-bench measures the example engine against
   clang clang-format-14 clang-tidy-14  # the thread-safety build; versions are fixed because other ones format otherwise
+  lld                                # links the sanitizers' builds in a tenth of the time
   libclang-rt-14-dev                 # libFuzzer and the sanitizers of clang
   python3 python3-venv               # checks; the environment in which a server of S3 is run
   systemd                            # its programs check deploy/systemd; none is started

@@ -5,12 +5,15 @@ namespace kvist::test {
 
 // What the tests were built with, for figures that a sanitizer moves: AddressSanitizer keeps freed memory for a while, ThreadSanitizer has
 // megabytes for each thread, so beside them resident memory says nothing; and both take their time.
-#ifdef __SANITIZE_ADDRESS__
+#ifndef __has_feature
+#define __has_feature(feature) 0  // clang's way of telling; g++ defines __SANITIZE_*
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
 #endif
-#ifdef __SANITIZE_THREAD__
+#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
 inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;

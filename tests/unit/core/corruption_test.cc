@@ -78,7 +78,7 @@ TEST_CASE("Core drops chunks that a clear has left behind, or a dead session loa
   OneEngine e;
   const LeaseId lease = e.f.Lookup(e.worker, e.keys, absl::Seconds(10)).lease;
   const CopyStarted one = *e.f.Load(e.worker, lease, 0, 5), two = *e.f.Load(e.worker, lease, 1, 2);
-  e.f.Do(ClearAsked{1, {}});
+  e.f.Do(ClearAsked{.job = JobId{1}});
   e.f.PassTime(absl::Milliseconds(1));
   e.f.Do(CopyFinished{one.op, absl::DataLossError("checksum"), {0, 4}});
   CHECK(e.f.core->status().chunks_corrupt == 0);  // they had gone

@@ -108,7 +108,7 @@ TEST_CASE("A clear ends pins: at once invisible, their slots free in slices") {
     REQUIRE(f.Keep(session, {KeyOf(n)}) == 1);
     REQUIRE(Pin(f, session, {KeyOf(n)}).chunks == 1);
   }
-  f.Do(ClearAsked{1, {}});
+  f.Do(ClearAsked{.job = JobId{1}});
   CHECK(f.core->pins().empty());
   CHECK(f.core->status().pins == 0);
   CHECK(f.Lookup(session, {KeyOf(1)}).chunks == 0);

@@ -17,6 +17,7 @@
 #include "storage/base/clock.h"
 #include "storage/pool/memory_file.h"
 #include "tests/support/child_process.h"
+#include "tests/support/sanitizers.h"
 
 namespace kvist::pool {
 namespace {
@@ -112,7 +113,6 @@ TEST_CASE("PinnedRegion doesn't change bytes that are written while it is being 
   CHECK(wrong == 0);
 }
 
-#ifndef __SANITIZE_THREAD__  // whose shadow of each new thread is page faults, too
 uint64_t PageFaults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -120,6 +120,7 @@ uint64_t PageFaults() {
 }
 
 TEST_CASE("PinnedRegion stops touching when it is destroyed") {
+  if (test::kThreadSanitizer) return;  // its shadow of each new thread is page faults, too
   uint64_t start = PageFaults();
   REQUIRE(BecomesTouched(*Make({.length = MiB(128)})));
   const uint64_t whole = PageFaults() - start;
@@ -129,7 +130,6 @@ TEST_CASE("PinnedRegion stops touching when it is destroyed") {
   for (int i = 0; i < 10; ++i) Make({.length = MiB(128)});
   CHECK(PageFaults() - start < 4 * whole);
 }
-#endif
 
 TEST_CASE("PinnedRegion refuses what can't be and names the setting") {
   CHECK(PinnedRegion::Create({.length = {}}).status().code() == absl::StatusCode::kInvalidArgument);
@@ -161,9 +161,10 @@ TEST_CASE("PinnedRegion serves unlocked and says how to raise RLIMIT_MEMLOCK") {
 }
 
 TEST_CASE("PinnedRegion refuses what the address space limit doesn't allow") {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  std::printf("skipped: sanitizers need more address space than any limit leaves them\n");
-#else
+  if (test::kSanitized) {
+    std::printf("skipped: sanitizers need more address space than any limit leaves them\n");
+    return;
+  }
   CHECK(test::InChild([] {
           const rlimit small{.rlim_cur = 256 << 20, .rlim_max = 256 << 20};
           if (setrlimit(RLIMIT_AS, &small) != 0) return 2;
@@ -171,7 +172,6 @@ TEST_CASE("PinnedRegion refuses what the address space limit doesn't allow") {
           const bool named = std::string(status.message()).find("RLIMIT_AS") != std::string::npos;
           return status.code() == absl::StatusCode::kResourceExhausted && named ? 0 : 3;
         }) == 0);
-#endif
 }
 
 TEST_CASE("What lies in a file of memory is there for the next region") {
