@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -272,6 +274,46 @@ TEST_CASE("row 12: bits that flip where nobody reads are found by scrubbing, all
       "row 12: %lu of %lu flipped bits found while nobody read them (asked: 100 %%), within %.2f s, wrong chunks 0; "
       "the last pass took %.2f s\n",
       corrupt(), flipped, seconds, scrub["last_seconds"].get<double>());
+}
+
+TEST_CASE("What an engine was told is on SSD is there after kill -9, though nobody asked for a flush") {
+  const TempDir dir;
+  DaemonProcess daemon(dir.path(), Settings());
+  constexpr uint32_t kAtOnce = 25;  // prompts: the pool overflows, so write-behind is at it when the kill comes
+  std::minstd_rand random(std::random_device{}());
+  uint32_t said = 0, lost = 0, wrong_bytes = 0;
+  for (uint32_t cycle = 0; cycle < 4; ++cycle) {
+    std::vector<std::pair<uint32_t, uint32_t>> until;  // prompt, how many chunks from its beginning on are durable
+    {
+      FakeEngine engine(FakeEngine::On(daemon.socket()));
+      REQUIRE(engine.status.ok());
+      REQUIRE(HasRecovered(daemon));
+      for (uint32_t p = cycle * kAtOnce; p < (cycle + 1) * kAtOnce; ++p) (void)engine.StoreAll(Prompt(engine, p));
+      std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
+      for (uint32_t p = cycle * kAtOnce; p < (cycle + 1) * kAtOnce; ++p) {
+        std::vector<uint8_t> tiers;
+        REQUIRE(engine.scheduler().Where(Prompt(engine, p), &tiers).ok());
+        const auto end = std::find_if(tiers.begin(), tiers.end(), [](uint8_t in) { return (in & KVIST_ON_SSD) == 0; });
+        until.emplace_back(p, static_cast<uint32_t>(end - tiers.begin()));
+        said += until.back().second;
+      }
+      daemon.Kill();
+    }
+    daemon.Start();
+    FakeEngine engine(FakeEngine::On(daemon.socket()));
+    REQUIRE(engine.status.ok());
+    REQUIRE(HasRecovered(daemon));
+    for (const auto& [p, chunks] : until) {
+      std::string wrong;
+      const uint32_t loaded = engine.LoadAll(Prompt(engine, p), &wrong);
+      lost += loaded < chunks ? chunks - loaded : 0;
+      wrong_bytes += wrong.empty() ? 0 : 1;
+    }
+  }
+  std::printf("ssd: %u chunks said to be on disk before 4 kills, %u of them lost\n", said, lost);
+  CHECK(said > 100);
+  CHECK(lost == 0);
+  CHECK(wrong_bytes == 0);
 }
 
 TEST_CASE("A clean stop writes what isn't on disk yet") {

@@ -260,7 +260,7 @@ KVIST_API kvist_status kvist_lookup_start(kvist_client* client, const kvist_key*
                                           int64_t lease_us, int64_t deadline_us, kvist_op* op);
 KVIST_API kvist_status kvist_lookup_result(kvist_client* client, kvist_op op, int64_t timeout_us, kvist_hit* hit);
 
-/* Where a chunk can be: bits. In several at once, with copies there; in none: no lookup finds it. */
+/* Where a chunk can be: bits. In several at once, with copies there; in none: no lookup finds it. On SSD: durable, it survives kill -9 and a power cut. */
 typedef enum kvist_tier { KVIST_IN_DRAM = 1, KVIST_ON_SSD = 2, KVIST_IN_REMOTE = 4 } kvist_tier;
 #define KVIST_WHERE_KEYS_MAX 192
 

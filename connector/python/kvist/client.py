@@ -26,7 +26,7 @@ class Connection(enum.IntEnum):
 
 
 class Tier(enum.IntFlag):
-    """Where a chunk can be; in several at once, with copies."""
+    """Where a chunk can be; in several at once, with copies. ON_SSD: it survives kill -9 and a power cut."""
 
     IN_DRAM = 1
     ON_SSD = 2
