@@ -131,6 +131,7 @@ rpc::SsdStatus RowOf(const SsdTier* tier, const std::string& none, const core::C
   row.writes_failed = core.writes_failed;
   row.reads_failed = core.reads_failed;
   row.chunks_corrupt = core.chunks_corrupt_on_disk;
+  row.encoded = {core.encoded.chunks, core.encoded.bytes, core.encoded.slot_bytes};
   return row;
 }
 

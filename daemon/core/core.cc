@@ -195,6 +195,7 @@ CoreStatus Core::status() const {
   status.ops = ops_.size();
   status.sessions = sessions_.size();
   status.instances = sessions_.instances();
+  status.encoded = placement_.encoded();
   status.evictions = placement_.evictions();
   status.demotions = placement_.demotions();
   status.slots_moved = placement_.vacating().slots_moved();

@@ -222,6 +222,13 @@ struct CopyFinished {
 // A chunk as the disk driver names it, from when it is written until its places are gone.
 using ChunkRef = Handle<struct ChunkRefTag>;
 
+// What lies on disk encoded: how much that is, and how much it is in slots.
+struct EncodedOnDisk {
+  uint64_t chunks = 0;
+  Bytes bytes{};  // that their shards take there
+  Bytes slot_bytes{};
+};
+
 // How a chunk lies on disk: as in slots, or encoded by a method that the disk's driver knows.
 struct DiskForm {
   uint8_t method = 0;  // 0: as in slots

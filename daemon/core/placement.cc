@@ -253,7 +253,12 @@ void Placement::SetPlaces(ChunkIndex i, std::span<const DiskPlace> places, DiskF
   KVIST_CHECK(!chunk.on_disk() && places.size() == count);
   if (count > 1) chunk.place.segment = place_runs_.New(count);
   std::copy(places.begin(), places.end(), Places(chunk));
-  if (form != DiskForm{}) forms_.emplace(i, form);
+  if (form != DiskForm{}) {
+    forms_.emplace(i, form);
+    ++encoded_.chunks;
+    encoded_.bytes += form.bytes * count;
+    encoded_.slot_bytes += spaces_[chunk.space].chunk_bytes(chunk.group);
+  }
   chunk.disk = DiskCopy::kThere;
   chunks_.Charge(count);
   BecomeBelow(chunk);
@@ -294,7 +299,12 @@ void Placement::ForgetPlaces(ChunkIndex i, bool replaced) {
   chunks_.Charge(places.size());
   if (chunk.detached && !replaced) replaced = IsOnDisk(chunk.space, chunk.group, chunk.key, chunk.position);
   PlacesFreed::Chunk freed{chunk.space, chunk.group, chunk.key, chunk.position, {places.begin(), places.end()}, replaced};
-  if (const auto encoded = forms_.extract(i); !encoded.empty()) freed.form = encoded.mapped();
+  if (const auto encoded = forms_.extract(i); !encoded.empty()) {
+    freed.form = encoded.mapped();
+    --encoded_.chunks;
+    encoded_.bytes -= freed.form.bytes * places.size();
+    encoded_.slot_bytes -= spaces_[chunk.space].chunk_bytes(chunk.group);
+  }
   forgotten_.push_back(std::move(freed));
   if (places.size() > 1) place_runs_.Free(static_cast<uint32_t>(places.size()), chunk.place.segment);
   chunk.place = {};
@@ -433,7 +443,15 @@ void Placement::CheckInvariants() const {
     live += count;
   }
   KVIST_CHECK(live == slots_.live_slots());
-  for (const auto& [i, form] : forms_) KVIST_CHECK(chunks_[i].on_disk() && form.method != 0);
+  EncodedOnDisk encoded;
+  for (const auto& [i, form] : forms_) {
+    const Chunk& chunk = chunks_[i];
+    KVIST_CHECK(chunk.on_disk() && form.method != 0);
+    ++encoded.chunks;
+    encoded.bytes += form.bytes * Group(chunk).shards();
+    encoded.slot_bytes += spaces_[chunk.space].chunk_bytes(chunk.group);
+  }
+  KVIST_CHECK(encoded.chunks == encoded_.chunks && encoded.bytes == encoded_.bytes && encoded.slot_bytes == encoded_.slot_bytes);
 }
 
 }  // namespace kvist::core

@@ -103,6 +103,7 @@ class Placement {
   void SetPlaces(ChunkIndex chunk, std::span<const DiskPlace> places, DiskForm form);
   std::span<const DiskPlace> PlacesOf(ChunkIndex chunk) const;
   DiskForm FormOf(ChunkIndex chunk) const;  // there
+  const EncodedOnDisk& encoded() const { return encoded_; }
   // A new chunk that is on disk only.
   ChunkIndex AddOnDisk(SpaceId space, GroupId group, const ChunkKey& key, ChunkIndex parent,
                        std::span<const DiskPlace> places, DiskForm form);
@@ -182,6 +183,7 @@ class Placement {
   ShardRuns<SlotRef> slot_runs_;
   ShardRuns<DiskPlace> place_runs_;
   absl::flat_hash_map<ChunkIndex, DiskForm> forms_;  // on disk, of what is encoded there
+  EncodedOnDisk encoded_;                            // all of them
   std::vector<SlotRef> in_doubt_;
   std::vector<RestingSlot*> resting_;  // they, for a later core
   std::vector<PlacesFreed::Chunk> forgotten_;

@@ -107,6 +107,11 @@ std::string Commits(const node::v1::SsdReply& ssd) {
                       ssd.catalog().empty() ? "nothing is wrong with it" : ssd.catalog());
 }
 
+std::string Encoded(const node::v1::SsdReply::Encoded& encoded) {
+  return absl::StrCat("encoded: ", HumanCount(encoded.chunks()), encoded.chunks() == 1 ? " chunk, " : " chunks, ",
+                      HumanBytes({encoded.bytes()}), " for ", HumanBytes({encoded.slot_bytes()}), " of KV");
+}
+
 std::string Recovery(const node::v1::SsdReply::Recovery& recovery) {
   if (!recovery.ended()) return "recovery: what was there at the start is still being found";
   std::string text = absl::StrCat("recovery: ", HumanCount(recovery.chunks()), " chunks found ",
@@ -142,7 +147,8 @@ std::string ToTable(const node::v1::SsdReply& ssd, size_t columns) {
        {DeviceTable(ssd.devices(), columns), SegmentTable(ssd.devices(), columns), TrafficTable(ssd.devices(), columns),
         ErrorTable(ssd.devices(), columns), ChunkTable(ssd, columns)})
     absl::StrAppend(&text, "\n", part);
-  return absl::StrCat(text, "\n", Line(Commits(ssd), columns), Line(Recovery(ssd.recovery()), columns),
+  const std::string encoded = ssd.encoded().chunks() == 0 ? "" : Line(Encoded(ssd.encoded()), columns);
+  return absl::StrCat(text, "\n", encoded, Line(Commits(ssd), columns), Line(Recovery(ssd.recovery()), columns),
                       Line(Scrub(ssd.scrub()), columns));
 }
 

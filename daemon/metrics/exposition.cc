@@ -191,6 +191,10 @@ void AddCorruption(const Figures& f, Families* out) {
 // What the core does with the tier on disk.
 void AddChunksOnDisk(const core::CoreStatus& core, Families* out) {
   out->Level("kvist_ssd_chunks", "Chunks that are in no slots, but in a tier below them.", core.below);
+  out->Level("kvist_ssd_encoded_chunks", "Chunks that lie on disk encoded.", core.encoded.chunks);
+  out->Add(Gauge("kvist_ssd_encoded_bytes", "Bytes of those chunks: on disk, and in slots when they are loaded.")
+               .Add({{"in", "disk"}}, core.encoded.bytes)
+               .Add({{"in", "slots"}}, core.encoded.slot_bytes));
   out->Count("kvist_ssd_found_chunks_total", "Chunks that were found on disk at the start.", core.chunks_found);
   out->Add(Counter("kvist_ssd_chunk_writes_total",
                    "Chunks that were to be written to disk: kept; moved, for their segment was to be used again; recoded, "

@@ -129,6 +129,11 @@ struct SsdStatus {
   Scrub scrub;
   uint64_t chunks_written = 0, chunks_moved = 0, chunks_reclaimed = 0, chunks_read = 0, writes_failed = 0, reads_failed = 0,
            chunks_corrupt = 0;
+  struct Encoded {
+    uint64_t chunks = 0;
+    Bytes bytes{}, slot_bytes{};
+  };
+  Encoded encoded;
 };
 
 struct SessionStatus {

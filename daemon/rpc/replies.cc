@@ -215,6 +215,9 @@ node::v1::SsdReply ToReply(const SsdStatus& ssd) {
   reply.set_writes_failed(ssd.writes_failed);
   reply.set_reads_failed(ssd.reads_failed);
   reply.set_chunks_corrupt(ssd.chunks_corrupt);
+  reply.mutable_encoded()->set_chunks(ssd.encoded.chunks);
+  reply.mutable_encoded()->set_bytes(ssd.encoded.bytes.value);
+  reply.mutable_encoded()->set_slot_bytes(ssd.encoded.slot_bytes.value);
   return reply;
 }
 

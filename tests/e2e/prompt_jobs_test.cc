@@ -312,6 +312,10 @@ TEST_CASE("compress_tokens: what lies on disk takes less there, is loaded as it 
   CHECK(job["relative_error"] == 0);
   CHECK(10 * job["bytes_after"].get<uint64_t>() < 8 * job["bytes"].get<uint64_t>());
   CHECK(WhereIs(daemon, one) == Where{0, kTokens});  // it has only passed through DRAM
+  const nlohmann::json encoded = Ctl(daemon, {"ssd"})["encoded"];
+  CHECK(encoded["chunks"] == kChunks);
+  CHECK(encoded["bytes"] == job["bytes_after"]);
+  CHECK(encoded["slot_bytes"] == job["bytes"]);
   CHECK(JobOf(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "lossless"})["already_there"] == kChunks);
   const auto [status, why] = CtlSays(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "int8"});
   CHECK(status == 1);
@@ -324,10 +328,12 @@ TEST_CASE("compress_tokens: what lies on disk takes less there, is loaded as it 
   FakeEngine engine(options);
   CHECK(LoadsWell(engine, 1));
   CHECK(LoadsWell(engine, 0));
+  CHECK(Ctl(daemon, {"ssd"})["encoded"] == encoded);
   const nlohmann::json back = JobOf(daemon, {"decompress", "--tokens", one, "--tier", "ssd"});
   CHECK(back["chunks"] == kChunks);
   CHECK(back["bytes"] == job["bytes_after"]);
   CHECK(back["bytes_after"] == job["bytes"]);
+  CHECK(Ctl(daemon, {"ssd"})["encoded"]["chunks"] == 0);
   Restart(daemon);
   FakeEngine again(options);
   CHECK(LoadsWell(again, 1));

@@ -111,6 +111,9 @@ TEST_CASE("What is on disk is encoded there another way, through slots, and read
   CHECK(node.rows.size() == 4);
   for (const ChunkKey& key : keys) CHECK(MethodOf(node, key) == (key == keys[1] ? 0 : 2));
   CHECK(node.f.core->status().chunks_recoded == 3);
+  CHECK(node.f.core->status().encoded.chunks == 3);
+  CHECK(node.f.core->status().encoded.bytes == KiB(3) * 3);
+  CHECK(node.f.core->status().encoded.slot_bytes == KiB(4) * 3);
 
   const Job again = RecodeOnDisk(node, keys, 2);
   CHECK(again.chunks == 0);

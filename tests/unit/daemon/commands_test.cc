@@ -160,6 +160,7 @@ TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever th
   ssd.catalogs_set_aside = 2;
   ssd.catalog = "the catalog's directory is gone";
   ssd.recovery = {};
+  ssd.encoded = {1234, GiB(3), GiB(4)};
   served.node.SetSsd(ssd);
   std::ostringstream out, err;
   const Terminal terminal{.out = out, .err = err, .ask = nullptr, .size = [] { return Terminal::Size{80, 24}; }};
@@ -172,6 +173,7 @@ TEST_CASE("kvistctl ssd says what ails the tier, and fits 80 columns whatever th
   CHECK_THAT(out.str(), Contains("AMPLIFIED") && Contains("FENCED") && Contains("READS FAILED"));
   CHECK_THAT(out.str(), Contains("12,345 damaged_header, 12,345"));
   CHECK_THAT(out.str(), Contains("98,765 commits, 3 failed; 2 set aside; the catalog's directory is gone\n"));
+  CHECK_THAT(out.str(), Contains("\n\nencoded: 1,234 chunks, 3 GiB for 4 GiB of KV\ncatalog: "));
   CHECK_THAT(out.str(), Contains("\nrecovery: what was there at the start is still being found\n"));
   CHECK_THAT(Ctl({"status", "--socket", served.socket}).out,
              Contains("\nwarning: the SSD tier: it takes no writes: /mnt/a"));

@@ -91,11 +91,15 @@ TEST_CASE("Expose shows each device of the tier on disk by its number, and the s
   figures.core.chunks_found = 9;
   figures.core.loads_waited = 10;
   figures.core.chunks_moved = 11;
+  figures.core.encoded = {17, KiB(30), KiB(40)};
   const auto on = Expose(figures);
   CHECK(SeriesIn(on) == SeriesIn(off));
   const std::string text = Text(on);
   CHECK_THAT(text, !Contains("secret") && !Contains("reason\n"));
   for (const char* line : {"kvist_ssd_present 1",
+                           "kvist_ssd_encoded_chunks 17",
+                           "kvist_ssd_encoded_bytes{in=\"disk\"} 30720",
+                           "kvist_ssd_encoded_bytes{in=\"slots\"} 40960",
                            "kvist_ssd_accepts_writes 1",
                            "kvist_ssd_recovering 1",
                            "kvist_ssd_writable{device=\"0\"} 0",
