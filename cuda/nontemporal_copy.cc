@@ -34,7 +34,8 @@ bool FetchesNear() { return __builtin_cpu_is("amd"); }
 using CopyLines = void (*)(std::byte* to, const std::byte* from, size_t lines, uintptr_t ahead);
 
 template <Into into>
-__attribute__((target("avx512f"))) void CopyLinesAvx512(std::byte* to, const std::byte* from, size_t lines, uintptr_t ahead) {
+__attribute__((target("avx512f"))) void CopyLinesAvx512(std::byte* to, const std::byte* from, size_t lines,
+                                                        uintptr_t ahead) {
   for (; lines >= 4; lines -= 4, to += 4 * kLine, from += 4 * kLine, ahead += 4 * kLine) {
     Prefetch<into>(ahead);
     Prefetch<into>(ahead + kLine);

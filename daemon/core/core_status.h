@@ -57,7 +57,7 @@ struct CoreStatus {
   uint64_t chunks_recomputed = 0;  // that were there, below, but are computed sooner than read (gate.cc)
   uint64_t below = 0;              // chunks that are in no slots
   EncodedOnDisk encoded;
-  uint64_t chunks_written = 0;     // since the start, as are those below
+  uint64_t chunks_written = 0;  // since the start, as are those below
   uint64_t chunks_read = 0;
   uint64_t writes_failed = 0;
   uint64_t reads_failed = 0;

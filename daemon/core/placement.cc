@@ -451,7 +451,8 @@ void Placement::CheckInvariants() const {
     encoded.bytes += form.bytes * Group(chunk).shards();
     encoded.slot_bytes += spaces_[chunk.space].chunk_bytes(chunk.group);
   }
-  KVIST_CHECK(encoded.chunks == encoded_.chunks && encoded.bytes == encoded_.bytes && encoded.slot_bytes == encoded_.slot_bytes);
+  KVIST_CHECK(encoded.chunks == encoded_.chunks && encoded.bytes == encoded_.bytes &&
+              encoded.slot_bytes == encoded_.slot_bytes);
 }
 
 }  // namespace kvist::core

@@ -10,7 +10,7 @@
 namespace kvist::core {
 namespace {
 
-const Job& MoveFromStore(ThreeTiers& node, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
+Job MoveFromStore(ThreeTiers& node, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
   return node.Move(Tier::kRemote, to, keys, keep_source);
 }
 

@@ -214,7 +214,7 @@ class Crowd {
 };
 
 TEST_CASE("Tenants keep to their quotas and give way in order, however quotas change while their stores run") {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = Catch::rngSeed();
   const bool fits = GENERATE(false, true);
   INFO("seed " << seed << (fits ? ", quotas that fit" : ""));
   Crowd crowd(seed, fits);
@@ -233,7 +233,7 @@ TEST_CASE("Tenants keep to their quotas and give way in order, however quotas ch
 TEST_CASE(
     "Tenants: one that asks for nothing keeps its share, however many flood, whatever quotas that only limit they are "
     "given") {
-  const uint32_t seed = std::random_device()();
+  const uint32_t seed = Catch::rngSeed();
   INFO("seed " << seed);
   std::mt19937 random(seed);
   CoreFixture::Options options;

@@ -72,7 +72,7 @@ class ThreeTiers {
     }
     Rest();
   }
-  const Job& Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
+  Job Clear(Tier tier, const std::vector<ChunkKey>& keys, bool of_space) {
     const JobId job{++jobs};
     Do(TierClearAsked{.job = job,
                       .tier = tier,
@@ -81,7 +81,7 @@ class ThreeTiers {
     Rest();
     return *f.core->jobs().Find(job);
   }
-  const Job& Move(Tier from, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
+  Job Move(Tier from, Tier to, const std::vector<ChunkKey>& keys, bool keep_source = false) {
     const JobId job{++jobs};
     Do(MoveAsked{.job = job, .space = SpaceId{0}, .keys = keys, .from = from, .to = to, .keep_source = keep_source});
     Rest();

@@ -21,7 +21,7 @@ TEST_CASE("A clear of DRAM leaves what lies below, and what lies nowhere else is
   node.Flush();
   node.Keep(keys);
   REQUIRE(node.rows.size() == 2);
-  const Job& job = node.Clear(Tier::kDram, keys, of_space);
+  const Job job = node.Clear(Tier::kDram, keys, of_space);
   CHECK(job.state == JobState::kDone);
   CHECK(job.chunks == 4);
   CHECK(job.bytes == KiB(16));
@@ -38,7 +38,7 @@ TEST_CASE("A clear of DRAM leaves what is in use there") {
   node.Keep(keys);
   const LeaseId lease = node.f.Lookup(node.worker, KeysOf({1, 2}), absl::Seconds(10)).lease;
   REQUIRE(lease);
-  const Job& job = node.Clear(Tier::kDram, keys, of_space);
+  const Job job = node.Clear(Tier::kDram, keys, of_space);
   CHECK(job.chunks == 2);
   CHECK(job.left > 0);
   CHECK(node.f.slots->live_slots() == 2);
@@ -58,7 +58,7 @@ TEST_CASE("A clear of the disk leaves what lies in DRAM, and no restart finds th
   node.Do(LookupAsked{node.worker, RequestTag{1}, KeysOf({1, 2}), absl::Seconds(1)});
   node.EndReads();
   REQUIRE(node.f.slots->live_slots() == 2);
-  const Job& job = node.Clear(Tier::kSsd, keys, of_space);
+  const Job job = node.Clear(Tier::kSsd, keys, of_space);
   CHECK(job.state == JobState::kDone);
   CHECK(job.chunks == 4);
   CHECK(node.rows.empty());
@@ -164,10 +164,10 @@ TEST_CASE("A clear of the disk waits for what is being written there: nothing th
   node.Flush();
   REQUIRE(!node.writes.empty());
   node.hold_writes = false;
-  const Job& job = node.Clear(Tier::kSsd, keys, of_space);
+  const Job job = node.Clear(Tier::kSsd, keys, of_space);
   CHECK(job.state == JobState::kRunning);
   node.EndWrites();
-  CHECK(job.state == JobState::kDone);
+  CHECK(node.f.core->jobs().Find(job.id)->state == JobState::kDone);
   node.Flush();
   CHECK(node.rows.size() == 4);
 }
@@ -216,10 +216,10 @@ TEST_CASE("A clear of the store beyond the node doesn't take for there what was 
   node.Keep(keys);
   REQUIRE(!node.writes.empty());
   node.hold_writes = false;
-  const Job& job = node.Clear(Tier::kRemote, keys, true);
+  const Job job = node.Clear(Tier::kRemote, keys, true);
   CHECK(job.state == JobState::kRunning);
   node.EndWrites();
-  CHECK(job.state == JobState::kDone);
+  CHECK(node.f.core->jobs().Find(job.id)->state == JobState::kDone);
   node.store.clear();  // what came late has a name that nobody asks for
   node.Do(MoveAsked{.job = JobId{++node.jobs}, .space = SpaceId{0}, .keys = keys, .from = Tier::kDram, .to = Tier::kRemote});
   node.Rest();
@@ -318,7 +318,7 @@ TEST_CASE("A move to a store beyond the node that is away doesn't wait for what 
   const Tier from = GENERATE(Tier::kDram, Tier::kSsd);
   REQUIRE(node.Clear(Tier::kRemote, keys, /*of_space=*/false).state == JobState::kRunning);
   node.Do(RemoteReachable{false});
-  const Job& job = node.Move(from, Tier::kRemote, keys);
+  const Job job = node.Move(from, Tier::kRemote, keys);
   CHECK(job.state == JobState::kDone);
   CHECK(job.left == 3);
   CHECK(node.Hits(keys) == 3);
@@ -332,7 +332,7 @@ TEST_CASE("A clear of the store beyond the node leaves what is here, and nobody 
   node.Flush();
   REQUIRE(node.store.size() == 3);
   node.store.insert(KeyOf(9));  // another node's
-  const Job& job = node.Clear(Tier::kRemote, KeysOf({1, 2, 3, 9}), of_space);
+  const Job job = node.Clear(Tier::kRemote, KeysOf({1, 2, 3, 9}), of_space);
   CHECK(job.state == JobState::kDone);
   CHECK(job.chunks == 3);
   CHECK(node.store.empty());
