@@ -24,7 +24,7 @@ _KEY = 32
 _CHUNKS_MAX = 4096  # of a store, as kvist.h says
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Fill:
     """What is told, and offered again where it isn't kept: the chunks [first, until) of a request, or on eviction a run.
 
@@ -42,7 +42,7 @@ class _Fill:
     age: int = 0
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(slots=True)
 class _Job:
     """A store under way. ranks: those still at it. fill: whose it is; None: what of it isn't kept makes hits shorter, and nobody asks about it again.
     held: blocks with a reference of ours."""
@@ -74,6 +74,7 @@ class Stores:
         self._blocks_of = manager.coordinator.get_blocks
         self._tables = tables
         self._order = sorted(range(len(tables)), key=lambda group: group != tables.first_full)
+        self._of_tokens = [group for group in self._order if group not in tables.recurrent]
         self._vital = tables.full or frozenset((tables.first_full,))
         self._ranks = ranks
         self._jobs = jobs
@@ -104,10 +105,17 @@ class Stores:
             self._keep(tracked, blocks, first, until)
             return
         fill = _Fill(tracked, first, until, age=self._age)
-        for group in self._order:
-            for begin, end, own in self._full(group, blocks, first, until):
-                vital = group in self._vital and (end == until or group not in self._tables.windowed)
-                self._begin(fill if vital else None, tracked, begin, end, group, own, plan)
+        windowed = self._tables.windowed
+        for group in self._of_tokens:
+            table, per_chunk = self._tables[group]
+            own = blocks[table][first * per_chunk : until * per_chunk]
+            if len(own) != (until - first) * per_chunk:
+                continue
+            whole = group not in windowed and until - first <= _CHUNKS_MAX
+            for begin, end in ((first, until),) if whole else self._parts(group, own, first, until):
+                vital = group in self._vital and (end == until or group not in windowed)
+                part = own if whole else own[(begin - first) * per_chunk : (end - first) * per_chunk]
+                self._begin(fill if vital else None, tracked, begin, end, group, part, plan)
         if self._tables.recurrent and until * size in step and until * size != tracked.state_at:
             tracked.state_at = until * size
             for group in self._tables.recurrent:
@@ -115,26 +123,17 @@ class Stores:
                 if own := self._state(blocks[table], until * per_chunk):
                     self._begin(None, tracked, until - 1, until, group, own, plan)
 
-    def _full(
-        self, group: int, blocks: Sequence[Sequence[KVCacheBlock]], first: int, until: int
-    ) -> Iterator[tuple[int, int, Sequence[KVCacheBlock]]]:
-        """What a group of tokens' KV has of chunks [first, until), as (begin, end, blocks), so many as a store may have. Of a window what it needs from
-        here on by itself: what it has left behind may be handed out with the next step, and its store be stopped."""
-        if group in self._tables.recurrent:
-            return
-        table, per_chunk = self._tables[group]
-        own = blocks[table][first * per_chunk : until * per_chunk]
-        if len(own) != (until - first) * per_chunk:
-            return
+    def _parts(self, group: int, own: Sequence[KVCacheBlock], first: int, until: int) -> Iterator[tuple[int, int]]:
+        """What a group of tokens' KV has of chunks [first, until), whose blocks are `own`, as [begin, end), so many as a store may have. Of a window
+        what it needs from here on by itself: what it has left behind may be handed out with the next step, and its store be stopped."""
         begin = left = first
         if group in self._tables.windowed:
             gone = next((i for i, block in enumerate(own) if not block.is_null), len(own))
-            begin += -(-gone // per_chunk)
+            begin += -(-gone // self._tables[group][1])
             left = min(max(begin, self._first_needed(group, until)), until)
         for here, there in ((left, until), (begin, left)):
             for at in range(here, there, _CHUNKS_MAX):
-                end = min(at + _CHUNKS_MAX, there)
-                yield at, end, own[(at - first) * per_chunk : (end - first) * per_chunk]
+                yield at, min(at + _CHUNKS_MAX, there)
 
     @staticmethod
     def _state(table: Sequence[KVCacheBlock], blocks: int) -> Sequence[KVCacheBlock]:
@@ -174,21 +173,23 @@ class Stores:
     ) -> None:
         """Stores chunks [first, until) of a request, in one group, with the step that is planned."""
         parents = 1 if first else 0
-        keys = tracked.prompt.keys(first - parents, until)
-        pages = array("I", map(_BLOCK_ID, blocks))
-        self._store(fill, Store(next(self._jobs), tracked.request.request_id, keys, parents, group, pages), plan)
+        self._store(fill, tracked.request.request_id, tracked.prompt.keys(first - parents, until), parents, group, blocks, plan)
 
-    def _store(self, fill: _Fill | None, store: Store, plan: Plan) -> None:
+    def _store(
+        self, fill: _Fill | None, of: str, keys: bytes, parents: int, group: int, blocks: Sequence[KVCacheBlock], plan: Plan
+    ) -> None:
+        job = next(self._jobs)
+        pages = array("I", map(_BLOCK_ID, blocks))
         held: list[KVCacheBlock] = []
         if self._holds:
-            held = [self._pool.blocks[page] for page in store.pages]
+            held = list(blocks)
             self._pool.touch(held)
         else:
-            self._readers.begin(store.job, store.pages)
+            self._readers.begin(job, pages)
         if fill is not None:
             fill.jobs += 1
-        self._storing[store.job] = _Job(self._ranks, fill, held)
-        plan.stores.append(store)
+        self._storing[job] = _Job(self._ranks, fill, held)
+        plan.stores.append(Store(job, of, keys, parents, group, pages))
 
     # ---- on eviction ----
 
@@ -237,9 +238,8 @@ class Stores:
                 parents = min(before + at, 1)
                 own = keys[(before + at - parents) * _KEY : (before + at + _CHUNKS_MAX) * _KEY]
                 chunks = run[at : at + _CHUNKS_MAX]
-                pages = array("I", [block.block_id for chunk in chunks for block in chunk.blocks[group]])
-                vital = group in self._vital
-                self._store(fill if vital else None, Store(next(self._jobs), "", own, parents, group, pages), plan)
+                blocks = [block for chunk in chunks for block in chunk.blocks[group]]
+                self._store(fill if group in self._vital else None, "", own, parents, group, blocks, plan)
 
     # ---- what came of it ----
 
