@@ -8,7 +8,6 @@
 #include "daemon/shard_codec.h"
 #include "storage/base/check.h"
 #include "storage/base/status.h"
-#include "storage/codec/distortion.h"
 #include "storage/pool/slot_header.h"
 
 namespace kvist::daemon {
@@ -26,13 +25,6 @@ absl::Status Verify(const ssd::ShardShape& raw, std::span<std::byte> slot) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> ErrorOf(const codec::Shape& shape, std::span<const std::byte> payload,
-                               std::span<const std::byte> encoded) {
-  std::vector<std::byte> decoded(payload.size());
-  KVIST_RETURN_IF_ERROR(codec::Decode(encoded, shape, decoded));
-  return codec::Measure(shape, payload, decoded).relative;
-}
-
 }  // namespace
 
 absl::StatusOr<std::optional<EncodedChunk>> EncodedChunk::Of(codec::Method method, const codec::Shape& shape,
@@ -48,8 +40,8 @@ absl::StatusOr<std::optional<EncodedChunk>> EncodedChunk::Of(codec::Method metho
     KVIST_ASSIGN_OR_RETURN(std::optional<std::vector<std::byte>> encoded, EncodeShard(method, shape, payload, &used));
     if (!encoded.has_value()) return std::nullopt;
     if (codec::IsLossy(used)) {
-      KVIST_ASSIGN_OR_RETURN(const double error, ErrorOf(shape, payload, *encoded));
-      chunk.relative_error_ = std::max(chunk.relative_error_, error);
+      KVIST_ASSIGN_OR_RETURN(const core::Loss loss, LossOf(shape, payload, *encoded));
+      chunk.loss_.Take(loss);
     }
     longest = std::max(longest, Bytes{encoded->size()});
     payloads.push_back(*std::move(encoded));

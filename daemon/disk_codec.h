@@ -31,14 +31,13 @@ class EncodedChunk {
   const ssd::ShardShape& shape() const { return shape_; }
   ssd::Store::Slots slots() const;
   core::DiskForm form() const { return {static_cast<uint8_t>(shape_.codec), ssd::kUnit * shape_.units()}; }
-  // Of the shard that has lost most (codec/distortion.h); 0: bit for bit.
-  double relative_error() const { return relative_error_; }
+  const core::Loss& loss() const { return loss_; }
 
  private:
   using Slot = std::unique_ptr<std::byte, decltype(&std::free)>;
   ssd::ShardShape shape_;
   std::vector<Slot> slots_;  // [shard]
-  double relative_error_ = 0;
+  core::Loss loss_;
 };
 
 // What a store has to be told to read a chunk of that form.

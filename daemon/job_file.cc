@@ -113,9 +113,12 @@ std::string LineOf(const Job& job) {
   absl::StrAppend(&line, job.digest.has_value() ? DigestInHex(*job.digest) : std::string(kNothing), " ", NameOf(job.tier),
                   " ", job.unkept, " ", job.done, " ", job.total);
   absl::StrAppend(&line, " ", job.chunks, " ", job.bytes.value, " ", job.already, " ", job.left, " ", job.bytes_after.value,
-                  " ", std::bit_cast<uint64_t>(job.relative_error));
+                  " ", std::bit_cast<uint64_t>(job.loss.relative));
   absl::StrAppend(&line, " ", InHex(job.request), " ", InHex(absl::string_view(job.trouble).substr(0, kTextMax)));
-  if (job.what != 0) absl::StrAppend(&line, " ", job.what);
+  // What kvistds before it didn't write, and only when there is something to say.
+  const auto attention = std::bit_cast<uint64_t>(job.loss.attention);
+  if (job.what != 0 || attention != 0) absl::StrAppend(&line, " ", job.what);
+  if (attention != 0) absl::StrAppend(&line, " ", attention);
   line += "\n";
   return line;
 }
@@ -124,6 +127,7 @@ std::optional<Job> JobOf(absl::string_view line) {
   Words words(line);
   if (words.Word() != "job") return std::nullopt;
   Job job;
+  uint64_t attention = 0;
   job.id = core::JobId{words.Number()};
   const auto kind = words.Named<JobKind>(kKindNames);
   const auto state = words.Named<JobState>(kStateNames);
@@ -134,12 +138,16 @@ std::optional<Job> JobOf(absl::string_view line) {
   for (uint64_t* const count :
        {&job.done, &job.total, &job.chunks, &job.bytes.value, &job.already, &job.left, &job.bytes_after.value})
     *count = words.Number();
-  job.relative_error = std::bit_cast<double>(words.Number());
+  job.loss.relative = std::bit_cast<double>(words.Number());
   job.request = words.Bytes(kTextMax);
   job.trouble = words.Bytes(kTextMax);
-  const bool told = !words.ended();  // kvistds before that number didn't write it
-  if (told) job.what = words.Number();
-  if (told && job.what == 0) return std::nullopt;
+  uint64_t* const of_later[] = {&job.what, &attention};
+  uint64_t last = 1;
+  for (uint64_t* const number : of_later) {
+    if (!words.ended()) last = *number = words.Number();
+  }
+  if (last == 0) return std::nullopt;
+  job.loss.attention = std::bit_cast<double>(attention);
   if (!words.good() || !words.ended() || !kind.has_value() || !state.has_value()) return std::nullopt;
   job.kind = *kind;
   job.state = *state;

@@ -68,7 +68,8 @@ rpc::JobStatus RowOf(const core::Job& job, const std::string& remote, absl::Time
   row.request = job.request;
   row.resumed = job.resumed;
   row.bytes_after = job.bytes_after;
-  row.relative_error = job.relative_error;
+  row.relative_error = job.loss.relative;
+  row.attention_error = job.loss.attention;
   row.trouble = job.trouble;
   row.bytes = job.bytes;
   row.already = job.already;

@@ -5,7 +5,6 @@
 
 #include "daemon/shard_codec.h"
 #include "storage/base/clock.h"
-#include "storage/codec/distortion.h"
 
 namespace kvist::daemon {
 
@@ -55,9 +54,9 @@ void RemoteRecoding::HaveRead(const SealedStore::Got& got) {
     return *is == std::nullopt ? Next(Fate::kAlready) : Write(std::nullopt);  // it wouldn't be smaller
   encoded_ = std::move(**encoded);
   if (codec::IsLossy(used)) {
-    std::vector<std::byte> decoded(payload_.size());
-    if (const absl::Status status = codec::Decode(encoded_, shape, decoded); !status.ok()) return End(status);
-    tally_.relative_error = std::max(tally_.relative_error, codec::Measure(shape, payload_, decoded).relative);
+    const absl::StatusOr<core::Loss> loss = LossOf(shape, payload_, encoded_);
+    if (!loss.ok()) return End(loss.status());
+    tally_.loss.Take(*loss);
   }
   Write(used);
 }

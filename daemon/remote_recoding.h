@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "daemon/core/loss.h"
 #include "storage/codec/codec.h"
 #include "storage/remote/sealed_store.h"
 
@@ -34,12 +35,12 @@ class RemoteRecoding : public std::enable_shared_from_this<RemoteRecoding> {
     absl::Duration step_for;              // each read and write
   };
   struct Tally {
-    uint64_t chunks = 0;        // (chunk, group)s that are encoded so now
-    uint64_t already = 0;       // that were
-    uint64_t missing = 0;       // that the store hasn't got, or not whole
-    uint64_t failed = 0;        // that stay as they were, or are gone
-    Bytes before{}, after{};    // of those that were encoded
-    double relative_error = 0;  // the largest of a shard's (codec/distortion.h); 0: bit for bit
+    uint64_t chunks = 0;      // (chunk, group)s that are encoded so now
+    uint64_t already = 0;     // that were
+    uint64_t missing = 0;     // that the store hasn't got, or not whole
+    uint64_t failed = 0;      // that stay as they were, or are gone
+    Bytes before{}, after{};  // of those that were encoded
+    core::Loss loss;
     bool ended = false;
     absl::Status status;  // why it ended before its end
   };

@@ -670,7 +670,7 @@ void RemoteTier::Recode(const core::SpaceSpec& space, core::RecodeStarted starte
                                 .left = tally.failed,
                                 .bytes = tally.before,
                                 .bytes_after = tally.after,
-                                .relative_error = tally.relative_error,
+                                .loss = tally.loss,
                                 .ended = tally.ended,
                                 .status = tally.status});
       });

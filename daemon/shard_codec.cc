@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "storage/base/status.h"
+#include "storage/codec/attention.h"
+#include "storage/codec/distortion.h"
 
 namespace kvist::daemon {
 namespace {
@@ -40,6 +42,15 @@ absl::StatusOr<std::optional<std::vector<std::byte>>> EncodeShard(codec::Method 
   if (encoded.bytes.value >= payload.size()) return std::nullopt;
   out.resize(encoded.bytes.value);
   return out;
+}
+
+absl::StatusOr<core::Loss> LossOf(const codec::Shape& shape, std::span<const std::byte> payload,
+                                  std::span<const std::byte> encoded) {
+  constexpr codec::AttentionProbe kHeadOfEachLayer{.heads = 1, .queries = 2};
+  std::vector<std::byte> decoded(payload.size());
+  KVIST_RETURN_IF_ERROR(codec::Decode(encoded, shape, decoded));
+  return core::Loss{.relative = codec::Measure(shape, payload, decoded).relative,
+                    .attention = codec::AttentionError(shape, payload, decoded, kHeadOfEachLayer).value_or(0)};
 }
 
 absl::Status DecodeInPlace(const remote::Label& label, const codec::Shape& shape, Bytes bytes,

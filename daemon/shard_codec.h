@@ -8,10 +8,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "daemon/core/loss.h"
 #include "storage/codec/codec.h"
 #include "storage/remote/object_header.h"
 
-// Shards that lie in a remote store encoded. An object's label says whether its body is, and how; the body says the rest of itself.
+// Shards encoded; and how they lie in a remote store: an object's label says whether its body is, and how; the body says the rest of itself.
 namespace kvist::daemon {
 
 remote::Label LabelOf(std::optional<codec::Method> method);  // nothing: the body is the payload
@@ -22,6 +23,11 @@ absl::StatusOr<std::optional<codec::Method>> MethodOf(const remote::Label& label
 // Errors: codec::Encode's.
 absl::StatusOr<std::optional<std::vector<std::byte>>> EncodeShard(codec::Method method, const codec::Shape& shape,
                                                                   std::span<const std::byte> payload, codec::Method* used);
+
+// What a payload has lost in `encoded`. Attention is measured of a head in each layer.
+// Errors: codec::Decode's.
+absl::StatusOr<core::Loss> LossOf(const codec::Shape& shape, std::span<const std::byte> payload,
+                                  std::span<const std::byte> encoded);
 
 // What was read into the beginning of `payload`, `bytes` of it, under `label`: then `payload` is the shard's.
 // Errors: DataLoss  it isn't one of this shape.  FailedPrecondition  it is encoded as this version doesn't know; a later one reads it.

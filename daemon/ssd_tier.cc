@@ -272,7 +272,7 @@ void SsdTier::Written(Ticket ticket, absl::Status status, std::vector<ssd::Place
     const absl::MutexLock lock(&mutex_);
     if (const auto encoded = encoded_.extract(ticket); !encoded.empty()) {
       written.form = encoded.mapped().form();
-      written.relative_error = encoded.mapped().relative_error();
+      written.loss = encoded.mapped().loss();
     }
   }
   ear_->Say(std::move(written));

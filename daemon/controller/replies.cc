@@ -36,6 +36,7 @@ v1::Job ToJob(const std::string& node, const node::v1::Job& job) {
   reply.set_not_moved(job.not_moved());
   reply.set_bytes_after(job.bytes_after());
   reply.set_relative_error(job.relative_error());
+  reply.set_attention_error(job.attention_error());
   reply.set_trouble(job.trouble());
   reply.set_tier(job.tier());
   reply.set_resumed(job.resumed());

@@ -122,7 +122,7 @@ bool Core::EndRecodingOf(ChunkIndex i, const WriteFinished& event) {
   };
   job->bytes += bytes_in(placement_.FormOf(i));
   job->bytes_after += bytes_in(event.form);
-  job->relative_error = std::max(job->relative_error, event.relative_error);
+  job->loss.Take(event.loss);
   return true;
 }
 

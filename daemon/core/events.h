@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/hint.h"
 #include "daemon/core/jobs.h"
+#include "daemon/core/loss.h"
 #include "daemon/core/space_spec.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"
@@ -245,8 +246,8 @@ struct WriteFinished {
   absl::Status status;
   std::vector<DiskPlace> places = {};  // [shard] of a disk: as the chunk is found there from now on
   Tier to = Tier::kSsd;
-  DiskForm form = {};         // on disk
-  double relative_error = 0;  // of its worst shard, where it is encoded with a loss
+  DiskForm form = {};  // on disk
+  Loss loss = {};      // where it is encoded with one
 };
 
 // The slots of a chunk hold what was stored, every checksum is right; or there it is of no use. Nobody writes to the slots any more.
@@ -446,7 +447,7 @@ struct Recoded {
   uint64_t done = 0;  // chunks, of all groups
   uint64_t chunks = 0, already = 0, left = 0;
   Bytes bytes{}, bytes_after{};
-  double relative_error = 0;
+  Loss loss = {};
   bool ended = false;
   absl::Status status = {};  // why before its end
 };

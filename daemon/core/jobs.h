@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "daemon/core/loss.h"
 #include "storage/base/ids.h"
 #include "storage/base/units.h"
 
@@ -51,9 +52,9 @@ struct Job {
   // That were to be moved, encoded or cleared in one tier and were not: in use, for want of room, or what is there isn't whole; and those of which
   // a store that didn't answer hasn't said whether it has them.
   uint64_t left = 0;
-  // Of one that encodes: what `bytes` have become, and the largest relative error of a shard; 0: bit for bit.
+  // Of one that encodes: what `bytes` have become.
   Bytes bytes_after{};
-  double relative_error = 0;
+  Loss loss = {};
   std::string trouble = {};  // why it ended before its end; while it runs, what it waits for
 
   bool kept() const { return unkept == 0; }

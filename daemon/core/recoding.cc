@@ -48,7 +48,7 @@ void Core::On(const Recoded& event, Effects*) {
   job->left = event.left;
   job->bytes = event.bytes;
   job->bytes_after = event.bytes_after;
-  job->relative_error = event.relative_error;
+  job->loss = event.loss;
   job->trouble = std::string(event.status.message());
   of->second.recoded = event.ended;
   if (event.ended) job->aside = false;

@@ -268,6 +268,7 @@ std::string OthersOf(const node::v1::Job& job) {
         &text, ", ", HumanBytes({job.bytes_after()}), " now, ",
         ratio >= 1 ? absl::StrFormat("%.2f times less", ratio) : absl::StrFormat("%.2f times as much", 1 / ratio),
         job.relative_error() == 0 ? ", bit for bit" : absl::StrFormat(", relative error %.4f", job.relative_error()));
+    if (job.attention_error() > 0) absl::StrAppendFormat(&text, ", of attention %.4f", job.attention_error());
   }
   if (job.already_there() > 0) absl::StrAppend(&text, ", ", HumanCount(job.already_there()), " were there already");
   if (job.not_moved() > 0)

@@ -72,6 +72,7 @@ node::v1::Job AtItsNode(const controller::v1::Job& job) {
   own.set_not_moved(job.not_moved());
   own.set_bytes_after(job.bytes_after());
   own.set_relative_error(job.relative_error());
+  own.set_attention_error(job.attention_error());
   own.set_trouble(job.trouble());
   own.set_tier(job.tier());
   own.set_resumed(job.resumed());

@@ -164,7 +164,7 @@ struct JobStatus {
   Bytes bytes{};                   // of those chunks, of a job on a prompt
   uint64_t already = 0, left = 0;  // chunks of a move that were there already, or stayed where they were
   Bytes bytes_after{};             // of one that encodes
-  double relative_error = 0;
+  double relative_error = 0, attention_error = 0;
   std::string trouble = {};
   std::string tier = {};  // of a clear of one tier: which
   bool resumed = false;   // it was asked for of an earlier kvistd, which ended before it

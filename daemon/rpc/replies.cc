@@ -265,6 +265,7 @@ node::v1::Job ToReply(const JobStatus& job) {
   reply.set_not_moved(job.left);
   reply.set_bytes_after(job.bytes_after.value);
   reply.set_relative_error(job.relative_error);
+  reply.set_attention_error(job.attention_error);
   reply.set_trouble(Text(job.trouble));
   reply.set_tier(Text(job.tier));
   reply.set_resumed(job.resumed);

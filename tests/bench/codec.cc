@@ -1,17 +1,19 @@
-// What codecs take off a shard, what of its values they lose, and how long they take. Ratio and error depend on the values: those asked for
-// (kv_values.h), or a file's.
+// What codecs take off a shard, what of its values they lose, and how long they take. Ratio and error depend on the values: of those made here
+// (kv_values.h) all is measured, of a file's, beside them, all but speeds is asked for.
 #include "storage/codec/codec.h"
 
 #include <algorithm>
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "storage/base/status.h"
+#include "storage/codec/attention.h"
 #include "storage/codec/distortion.h"
 #include "tests/bench/kv_values.h"
 #include "tests/bench/plane_split.h"
@@ -75,7 +77,9 @@ class Trial {
   double Ratio() const { return static_cast<double>(values_.payload.size()) / static_cast<double>(bytes_); }
   bool IsSame() const { return decoded_ == values_.payload; }
   Lost WhatIsLost() const {
-    return {codec::Measure(values_.shape, values_.payload, decoded_), AttentionError(values_, decoded_, kQueries)};
+    const codec::AttentionProbe all{.head_channels = values_.head_dim, .queries = kQueries};
+    return {codec::Measure(values_.shape, values_.payload, decoded_),
+            *codec::AttentionError(values_.shape, values_.payload, decoded_, all)};
   }
 
  private:
@@ -196,29 +200,48 @@ void AddErrors(const std::vector<MethodRow>& rows, Report* report) {
   }
 }
 
-}  // namespace
-
-absl::Status RunCodec(const Settings& settings, Report* report) {
-  KvValues values;
-  if (settings.kv.path.empty()) {
-    values = MakeKvValues(settings.quick ? kQuickShardSizes : kShardSizes, 1);
-  } else {
-    KVIST_ASSIGN_OR_RETURN(values, ReadKvValues(settings.kv.path, {settings.kv.layers, settings.kv.tokens, settings.kv.heads,
-                                                                   settings.kv.head_dim}));
-  }
-  if (values.shape.matrix_bytes().value % PlaneSplit::kUnit != 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("--kv: a layer's keys must have a multiple of ", PlaneSplit::kUnit, " bytes"));
+// All methods on one shard, their cases in `report`.
+absl::Status MeasureAll(std::span<const AskedOfMethod> methods, const KvValues& values, absl::Duration time,
+                        Report* report) {
   std::vector<MethodRow> rows;
-  for (AskedOfMethod asked : kAskedOfMethods) {
-    if (!settings.kv.path.empty())
-      asked.encode = asked.decode = std::nullopt;  // speeds are asked for of the values made here
-    KVIST_ASSIGN_OR_RETURN(MethodRow row, MeasureMethod(asked, values, settings.time / kTimed, report));
+  for (const AskedOfMethod& asked : methods) {
+    KVIST_ASSIGN_OR_RETURN(MethodRow row, MeasureMethod(asked, values, time, report));
     rows.push_back(std::move(row));
   }
   AddErrors(rows, report);
-  report->notes = TableOf(rows);
+  report->notes += TableOf(rows);
   return absl::OkStatus();
+}
+
+// Speeds are asked for of the values made here, and of real ones what the strongest method makes of them.
+absl::Status MeasureFile(const Settings::Kv& kv, absl::Duration time, Report* report) {
+  KVIST_ASSIGN_OR_RETURN(const KvValues values, ReadKvValues(kv.path, {kv.layers, kv.tokens, kv.heads, kv.head_dim}));
+  if (values.shape.matrix_bytes().value % PlaneSplit::kUnit != 0)
+    return absl::InvalidArgumentError(
+        absl::StrCat("--kv: a layer's keys must have a multiple of ", PlaneSplit::kUnit, " bytes"));
+  std::vector<AskedOfMethod> methods;
+  for (const AskedOfMethod& asked : kAskedOfMethods) {
+    const bool strongest = asked.method == codec::Method::kStrongest;
+    methods.push_back({asked.method, strongest ? asked.ratio : std::nullopt, std::nullopt, std::nullopt});
+  }
+  Report of_file;
+  KVIST_RETURN_IF_ERROR(MeasureAll(methods, values, time, &of_file));
+  absl::StrAppend(&report->notes, "\n", kv.path, "\n", of_file.notes);
+  for (Case& found : of_file.cases) {
+    found.name = absl::StrCat("file: ", found.name);
+    report->cases.push_back(std::move(found));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunCodec(const Settings& settings, Report* report) {
+  const bool file = !settings.kv.path.empty();
+  const absl::Duration time = settings.time / (file ? 2 * kTimed : kTimed);
+  KVIST_RETURN_IF_ERROR(
+      MeasureAll(kAskedOfMethods, MakeKvValues(settings.quick ? kQuickShardSizes : kShardSizes, 1), time, report));
+  return file ? MeasureFile(settings.kv, time, report) : absl::OkStatus();
 }
 
 }  // namespace kvist::bench

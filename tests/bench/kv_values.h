@@ -2,7 +2,6 @@
 #define KVIST_TESTS_BENCH_KV_VALUES_H_
 
 #include <cstddef>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -27,10 +26,6 @@ struct KvSizes {
 KvValues MakeKvValues(const KvSizes& sizes, uint64_t seed);
 // What a file of exactly such values holds. Errors: InvalidArgument  it has another size, or the sizes are too large.  Unavailable  it can't be read.
 absl::StatusOr<KvValues> ReadKvValues(const std::string& path, const KvSizes& sizes);
-
-// How far softmax(q K^T / sqrt(head_dim)) V is from what it was, as the norm of the difference over the norm: random queries of N(0, 1) for
-// each layer and head, in double.
-double AttentionError(const KvValues& values, std::span<const std::byte> decoded, uint32_t queries);
 
 }  // namespace kvist::bench
 

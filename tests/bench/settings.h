@@ -21,7 +21,7 @@ struct Settings {
   std::string device = "cpu";
   // `copy --device cuda` alone: settings of the kvistd that is measured, "section.key=value".
   std::vector<std::string> kvistd = {};
-  // `codec` alone: a file of raw bf16 values, [layer][K or V][token][head][head_dim], instead of made ones; and how many of each it has.
+  // `codec` alone: a file of raw bf16 values, [layer][K or V][token][head][head_dim], beside the made ones; and how many of each it has.
   struct Kv {
     std::string path = {};
     uint32_t layers = 0;

@@ -106,7 +106,7 @@ TEST_CASE("What is on disk is encoded there another way, through slots, and read
   CHECK(job.done == job.total);
   CHECK(job.bytes == KiB(4) * 3);
   CHECK(job.bytes_after == KiB(3) * 3);
-  CHECK(job.relative_error == 0.25);
+  CHECK(job.loss == Loss{0.25, 0.5});
   CHECK(node.f.slots->live_slots() == live);  // what only passed through slots isn't there any more
   CHECK(node.rows.size() == 4);
   for (const ChunkKey& key : keys) CHECK(MethodOf(node, key) == (key == keys[1] ? 0 : 2));

@@ -159,7 +159,7 @@ class ThreeTiers {
     } else if (write.to == Tier::kSsd) {
       finished.places.push_back({1, ++units_});
       if (write.method != 0) finished.form = {write.method, KiB(3)};
-      if (write.method != 0) finished.relative_error = 0.25;
+      if (write.method != 0) finished.loss = {0.25, 0.5};
       places[write.key] = finished.places[0];
       catalog[write.key] = {write.group,     write.key,  write.parent, write.position,
                             finished.places, write.hint, finished.form};

@@ -314,6 +314,7 @@ TEST_CASE("kvistctl clear asks first, and only clears when told yes") {
                                                             {"not_moved", 0},
                                                             {"bytes_after", 0},
                                                             {"relative_error", 0.0},
+                                                            {"attention_error", 0.0},
                                                             {"trouble", ""},
                                                             {"tier", ""},
                                                             {"resumed", false},

@@ -67,7 +67,7 @@ JobFile All() {
   done.already = 3;
   done.left = 2;
   done.bytes_after = Bytes{400};
-  done.relative_error = 0.1;
+  done.loss = {0.1, 0.2};
   done.trouble = "the store\nwent away";
   file.jobs.push_back({done});
   file.jobs.push_back({{.id = JobId{1}, .state = JobState::kCancelled, .unkept = 6}});
@@ -109,7 +109,7 @@ TEST_CASE("JobFile reads what it wrote, of every kind of job") {
   CHECK(read->last == file.last);
   REQUIRE(read->jobs.size() == file.jobs.size());
   const Job& done = read->jobs[0].job;
-  CHECK((done.trouble == "the store\nwent away" && done.relative_error == 0.1 && done.resumed));
+  CHECK((done.trouble == "the store\nwent away" && done.loss == core::Loss{0.1, 0.2} && done.resumed));
   for (size_t j = 0; j < file.jobs.size(); ++j) {
     const ListedJob &was = file.jobs[j], &is = read->jobs[j];
     CHECK(is.job.id == was.job.id);
@@ -157,7 +157,8 @@ TEST_CASE("JobFile takes nothing that the core wouldn't") {
                         "\n");
   };
   const std::string move = job("move", "-", "ssd dram 0 0 2 " + key);
-  REQUIRE(JobFile::FromText(of(move)).ok());
+  for (const char* of_later : {"", " 5", " 5 6", " 0 6"})
+    REQUIRE(JobFile::FromText(absl::StrReplaceAll(of(move), {{" - -\n", absl::StrCat(" - -", of_later, "\n")}})).ok());
   const std::pair<const char*, std::string> wrongs[] = {
       {"a version to come", absl::StrReplaceAll(of(move), {{"jobs 1", "jobs 2"}})},
       {"a number that is given again", of(move, 1)},
@@ -186,6 +187,9 @@ TEST_CASE("JobFile takes nothing that the core wouldn't") {
       {"a prompt of no space", absl::StrReplaceAll(of(move), {{space, "-"}})},
       {"a space without description", absl::StrReplaceAll(of(move), {{"asked 6f66", "asked -"}})},
       {"a negative count", absl::StrReplaceAll(of(move), {{"0 0 0 0 0 0 0 0 0 - -", "0 0 -1 0 0 0 0 0 0 - -"}})},
+      {"a name without number", absl::StrReplaceAll(of(move), {{" - -\n", " - - 0\n"}})},
+      {"no loss, said", absl::StrReplaceAll(of(move), {{" - -\n", " - - 5 0\n"}})},
+      {"more than there is", absl::StrReplaceAll(of(move), {{" - -\n", " - - 5 6 7\n"}})},
       {"a tier's bit that isn't", absl::StrReplaceAll(of(move), {{" - 0 0 0 0", " - 8 0 0 0"}})},
       {"two spaces", absl::StrReplaceAll(of(move), {{"ssd dram", "ssd  dram"}})}};
   for (const auto& [what, text] : wrongs) {
