@@ -143,13 +143,12 @@ absl::StatusOr<std::unique_ptr<RemoteTier>> RemoteTier::Open(Options options, st
 }
 
 RemoteTier::~RemoteTier() {
-  asks_.Stop();
-  works_.Stop();
+  for (TaskThread* thread : {&asks_, &works_, &decodes_, &recodes_}) thread->Stop();
 }
 
 void RemoteTier::Start() {
   asks_.Start([this] { return LookAfter(); });
-  works_.Start({});
+  for (TaskThread* thread : {&works_, &decodes_, &recodes_}) thread->Start({});
 }
 
 RemoteTier::Status RemoteTier::status() const {
@@ -173,13 +172,16 @@ RemoteTier::Status RemoteTier::status() const {
 
 absl::Duration RemoteTier::LookAfter() {
   bool reachable = false, untold = false, unkept = false;
+  std::vector<std::function<void()>> recode;
   {
     const absl::MutexLock lock(&mutex_);
+    recode.swap(recode_later_);
     reachable = reachable_;
     unkept = !unkept_.empty();
     for (const auto& [space, marker] : markers_) untold = untold || marker.untold;
   }
   if (unkept) works_.Post([this] { KeepGenerations(); });
+  for (std::function<void()>& task : recode) recodes_.Post(std::move(task));
   if (!reachable) {
     Probe();
     return kProbeEvery;
@@ -445,7 +447,7 @@ void RemoteTier::Forget(const core::SpaceSpec& space, core::RemoteForgotten forg
       remove = [recoding, forgetting, then = std::move(remove)] { recoding->Leave(forgetting->forgotten.keys, then); };
     }
   }
-  (recodes ? works_ : asks_).Post(std::move(remove));
+  (recodes ? recodes_ : asks_).Post(std::move(remove));
 }
 
 void RemoteTier::RemoveSome(const std::shared_ptr<Forgetting>& forgetting) {
@@ -656,12 +658,19 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
 // ---- Encoding another way ---------------------------------------------------------------------------------------------------
 
 void RemoteTier::Recode(const core::SpaceSpec& space, core::RecodeStarted started) {
-  RemoteRecoding::Prompt prompt{NameOf(space.digest),    *ShapesOf(space), {},
-                                std::move(started.keys), std::nullopt,     options_.read_for};
+  RemoteRecoding::Prompt prompt{.name = NameOf(space.digest),
+                                .shapes = *ShapesOf(space),
+                                .keys = std::move(started.keys),
+                                .read_for = options_.read_for,
+                                .write_for = options_.write_for};
   if (started.method != 0) prompt.method = static_cast<codec::Method>(started.method);
   for (const core::GroupSpec& group : space.groups) prompt.shards.push_back(group.shards());
   const auto recoding = std::make_shared<RemoteRecoding>(
-      store_.get(), std::move(prompt), [this](std::function<void()> task) { works_.Post(std::move(task)); },
+      store_.get(), std::move(prompt), [this](std::function<void()> task) { recodes_.Post(std::move(task)); },
+      [this](std::function<void()> task) {
+        const absl::MutexLock lock(&mutex_);
+        recode_later_.push_back(std::move(task));
+      },
       [this, job = started.job](const RemoteRecoding::Tally& tally) {
         ear_->Say(core::Recoded{.job = job,
                                 .done = tally.chunks + tally.already + tally.missing + tally.failed,
@@ -674,12 +683,16 @@ void RemoteTier::Recode(const core::SpaceSpec& space, core::RecodeStarted starte
                                 .ended = tally.ended,
                                 .status = tally.status});
       });
+  std::vector<std::shared_ptr<RemoteRecoding>> others;
   {
     const absl::MutexLock lock(&mutex_);
     std::erase_if(recodings_, [](const auto& other) { return other.second.expired(); });
+    for (const auto& [job, known] : recodings_) {
+      if (std::shared_ptr<RemoteRecoding> other = known.lock()) others.push_back(std::move(other));
+    }
     recodings_[started.job] = recoding;
   }
-  works_.Post([recoding] { recoding->Start(); });
+  recodes_.Post([recoding, others = std::move(others)] { recoding->Start(others); });
 }
 
 void RemoteTier::StopRecoding(core::JobId job) {
@@ -703,7 +716,7 @@ void RemoteTier::Read(std::vector<ChunkToRead> chunks) {
       reads_.push_back({std::move(chunk), name, shapes->second});
     }
   }
-  works_.Post([this] { PumpReads(); });
+  decodes_.Post([this] { PumpReads(); });
 }
 
 void RemoteTier::PumpReads() {
@@ -735,8 +748,10 @@ void RemoteTier::PumpReads() {
     const auto all = std::make_shared<std::vector<ToRead>>(std::move(chunks));
     const absl::Status taken =
         store_->Submit(gets, MonotonicNow() + options_.read_for, [this, all](const std::vector<SealedStore::Got>& got) {
-          HaveRead(std::move(*all), got);
-          works_.Post([this] { PumpReads(); });
+          decodes_.Post([this, all, got] {
+            HaveRead(*all, got);
+            PumpReads();
+          });
         });
     if (taken.ok()) continue;
     if (absl::IsResourceExhausted(taken) && PutBack(all.get())) return;  // what is on its way makes room
@@ -756,7 +771,7 @@ bool RemoteTier::PutBack(std::vector<ToRead>* chunks) {
   return true;
 }
 
-void RemoteTier::HaveRead(std::vector<ToRead> chunks, const std::vector<SealedStore::Got>& got) {
+void RemoteTier::HaveRead(const std::vector<ToRead>& chunks, const std::vector<SealedStore::Got>& got) {
   size_t next = 0;
   std::vector<Identity> bad;
   Bytes longest{};

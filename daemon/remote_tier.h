@@ -35,7 +35,8 @@ namespace kvist::daemon {
 //   read and isn't good is removed, so that it isn't found again.
 // Reachable: when the store has answered a question of the tier's own, until its breaker opens; then it is asked again and again.
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
-// Threads: as RemoteTier says; two of its own beside the store's, which check what was read.
+// Threads: as RemoteTier says; four of its own beside the store's, so that no question waits behind bytes, no read behind what is being encoded,
+// and the store's behind nothing.
 class RemoteTier final : public session::RemoteTier {
  public:
   struct Options {
@@ -130,14 +131,15 @@ class RemoteTier final : public session::RemoteTier {
   void RemoveSome(const std::shared_ptr<Forgetting>& forgetting);
   // On that of `works_`.
   void PutShards(const std::shared_ptr<Writing>& writing);
+  void KeepGenerations() ABSL_LOCKS_EXCLUDED(mutex_);
+  // On that of `decodes_`.
   void PumpReads();
   bool PutBack(std::vector<ToRead>* chunks);  // false: there is nothing to wait for
-  void KeepGenerations() ABSL_LOCKS_EXCLUDED(mutex_);
+  void HaveRead(const std::vector<ToRead>& chunks, const std::vector<remote::SealedStore::Got>& got);
+  void EndRead(const ToRead& chunk, absl::Status status, Bytes brought);
 
   // On any.
   void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
-  void HaveRead(std::vector<ToRead> chunks, const std::vector<remote::SealedStore::Got>& got);
-  void EndRead(const ToRead& chunk, absl::Status status, Bytes brought);
   // What the store has as a marker, of all spaces when null, having been asked at `asked`. Errors: its own; DataLoss: it is none.
   absl::Status HearMarker(const SpaceDigest* space, const remote::SealedStore::Got& got, absl::Time asked);
   void TellMarker(std::optional<SpaceDigest> space);  // reads it, and puts ours when that is larger
@@ -163,8 +165,11 @@ class RemoteTier final : public session::RemoteTier {
   std::string why_not_ ABSL_GUARDED_BY(mutex_) = "it hasn't answered yet";
   Bytes written_ ABSL_GUARDED_BY(mutex_){}, read_ ABSL_GUARDED_BY(mutex_){};
   std::map<core::JobId, std::weak_ptr<RemoteRecoding>> recodings_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::function<void()>> recode_later_ ABSL_GUARDED_BY(mutex_);  // by LookAfter
   TaskThread asks_;                             // small questions, so that none waits behind bytes
-  TaskThread works_;                            // sealing, encoding, files
+  TaskThread works_;                            // sealing and encoding what is written; files
+  TaskThread decodes_;                          // what is read
+  TaskThread recodes_;                          // RemoteRecoding's
   std::unique_ptr<remote::SealedStore> store_;  // last: its end calls back
 };
 

@@ -45,7 +45,8 @@ void Core::On(const Recoded& event, Effects*) {
   job->done = event.ended ? job->total : event.done;
   job->chunks = event.chunks;
   job->already = event.already;
-  job->left = event.left;
+  job->left =
+      event.left + (event.ended && !event.status.ok() ? job->total - event.done : 0);  // what it didn't come to stays
   job->bytes = event.bytes;
   job->bytes_after = event.bytes_after;
   job->loss = event.loss;

@@ -156,11 +156,12 @@ struct Controlled : Cluster {
   static Client Connected(const std::string& socket) { return Client(socket); }
 };
 
-void Store(const DaemonProcess& daemon, uint32_t prompt) {
-  FakeEngine engine(FakeEngine::On(daemon.socket()));
+void Store(FakeEngine::Options options, uint32_t prompt) {
+  FakeEngine engine(std::move(options));
   REQUIRE(engine.status.message == "");
   REQUIRE(engine.StoreAll(engine.Keys(prompt, kChunks)).status == KVIST_OK);
 }
+void Store(const DaemonProcess& daemon, uint32_t prompt) { Store(FakeEngine::On(daemon.socket()), prompt); }
 
 template <class Request>
 Request On(uint32_t prompt) {
@@ -412,38 +413,88 @@ TEST_CASE("pin: a prompt is kept for an owner until its time has passed, or it i
   CHECK(Eventually([&] { return kvist::test::Ctl(cluster.b, {"pins"})["pins"].empty(); }));
 }
 
-TEST_CASE("compress: what a shared store has of a prompt, with its ratio, and back") {
+TEST_CASE("compress: what a tier has of a prompt, with its ratio and what it has lost, and back") {
   const kvist::test::TempDir store;
-  const std::string url = "remote.store=file://" + store.path();
-  const Controlled cluster({"pool.bytes=8MiB", "ssd.enabled=false", url});
-  Store(cluster.a, 1000);
-  REQUIRE(Eventually([&] { return StatusOf(cluster.a)["remote"]["chunks_written"].get<uint64_t>() >= kChunks; }));
+  const std::string tier = GENERATE(as<std::string>(), "remote:shared", "ssd");
+  const bool shared = tier == "remote:shared";
+  CAPTURE(tier);
+  std::vector<std::string> settings{"pool.bytes=8MiB", "lease.share=0.9", "remote.lookup_wait=2s"};
+  settings.emplace_back(shared ? "ssd.enabled=false" : "ssd.enabled=true");
+  if (shared) {
+    const std::string secret = store / "secret", objects = store / "objects";
+    std::ofstream(secret) << std::string(64, '7') << "\n";
+    REQUIRE(::chmod(secret.c_str(), 0600) == 0);
+    REQUIRE(::mkdir(objects.c_str(), 0700) == 0);
+    settings.insert(settings.end(), {"remote.store=file://" + objects, "remote.secret_file=" + secret});
+  }
+  const Controlled cluster(settings);
+  FakeEngine::Options options = FakeEngine::On(cluster.a.socket());
+  options.half_empty = true;
+  const std::string method = GENERATE(as<std::string>(), "lossless", "int8");
+  if (method == "int8") options.kv_dtype = "bf16";
+  if (shared) {
+    Store(options, 1000);
+    REQUIRE(Eventually([&] { return StatusOf(cluster.a)["remote"]["chunks_written"].get<uint64_t>() >= kChunks; }));
+  } else {
+    FakeEngine engine(options);
+    uint32_t durable = 0;
+    REQUIRE(engine.StoreAll(engine.Keys(1000, kChunks)).status == KVIST_OK);
+    REQUIRE(engine.scheduler().Flush(/*timeout_us=*/20'000'000, &durable).ok());
+    REQUIRE(durable == kChunks);
+  }
   api::CompressRequest request = OnNode<api::CompressRequest>("node-a", 1000);
-  request.set_tier("remote:shared");
-  request.set_method("lossless");
-  const auto ended = [&](const std::string& id) {
-    api::Job job;
-    REQUIRE(Eventually([&] {
-      api::GetJobRequest get;
-      get.set_job(id);
-      job = cluster.client.Good(&api::Controller::Stub::GetJob, get);
-      return job.state() == "done";
-    }));
-    return job;
-  };
+  request.set_tier(tier);
+  request.set_method(method);
   const api::JobsReply started = cluster.client.Good(&api::Controller::Stub::Compress, request);
   REQUIRE(started.jobs_size() == 1);
-  const api::Job job = ended(started.jobs(0).id());
+  const api::Job job = cluster.client.Watch(started.jobs(0).id());
+  INFO(job.ShortDebugString());
   CHECK(job.kind() == "compress");
+  CHECK(job.state() == "done");
   CHECK(job.trouble().empty());
-  CHECK(job.chunks() + job.already_there() == kChunks);
-  CHECK(job.bytes_after() <= job.bytes());
-  CHECK(job.relative_error() == 0);
+  CHECK(job.chunks() == kChunks);
+  CHECK(10 * job.bytes_after() < 8 * job.bytes());
+  CHECK((job.relative_error() > 0) == (method == "int8"));
+  CHECK((job.attention_error() > 0) == (method == "int8"));
+  CHECK(job.relative_error() < 0.05);
+  CHECK(job.attention_error() < 0.05);
+  // It is decoded where it is loaded: on another node, or on this one when DRAM hasn't got it any more.
+  if (!shared) {
+    api::ClearRequest clear = OnNode<api::ClearRequest>("node-a", 1000);
+    clear.set_tier("dram");
+    cluster.client.Watch(cluster.client.Good(&api::Controller::Stub::Clear, clear).jobs(0).id());
+  }
+  options.socket = (shared ? cluster.b : cluster.a).socket();
+  const auto loads = [&] {
+    FakeEngine engine(options);
+    std::string wrong;
+    uint32_t hit = 0;
+    CHECK(Eventually([&] { return (hit = engine.LoadAll(engine.Keys(1000, kChunks), &wrong)) == kChunks; }));
+    return wrong;
+  };
+  if (method == "lossless") CHECK(loads() == "");
+  if (method == "int8") CHECK(loads() != "");
   api::DecompressRequest undo = OnNode<api::DecompressRequest>("node-a", 1000);
-  undo.set_tier("remote:shared");
-  CHECK(ended(cluster.client.Good(&api::Controller::Stub::Decompress, undo).jobs(0).id()).trouble().empty());
+  undo.set_tier(tier);
+  const api::Job back = cluster.client.Watch(cluster.client.Good(&api::Controller::Stub::Decompress, undo).jobs(0).id());
+  INFO(back.ShortDebugString());
+  CHECK(back.trouble().empty());
+  CHECK(back.chunks() == kChunks);
+  CHECK(back.bytes() == job.bytes_after());
+  CHECK(back.bytes_after() == job.bytes());
+}
+
+TEST_CASE("compress: what can't be done is refused, and says what can") {
+  const kvist::test::TempDir store;
+  const Controlled cluster({"pool.bytes=8MiB", "ssd.enabled=false", "remote.store=file://" + store.path()});
+  Store(cluster.a, 1000);
+  api::CompressRequest request = OnNode<api::CompressRequest>("node-a", 1000);
+  request.set_tier("remote:shared");
   request.set_method("int8");  // these engines' KV isn't of floats
   cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::INVALID_ARGUMENT, "int8 takes KV of bf16");
+  request.set_method("zip");
+  cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::INVALID_ARGUMENT, "method: ");
+  request.set_method("int8");
   request.set_tier("dram");
   cluster.client.Refuses(&api::Controller::Stub::Compress, request, grpc::UNIMPLEMENTED, "allowed: ssd, remote:NAME");
   request.set_node("node-z");

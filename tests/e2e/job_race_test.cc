@@ -158,7 +158,9 @@ class Operator {
     api::CompressRequest request;
     request.set_tier(AnyTierBelow());
     request.set_method("lossless");
-    return Begin("compressions", &api::Node::Stub::Compress, request, tokens);
+    const Jobs jobs = Begin("compressions", &api::Node::Stub::Compress, request, tokens);
+    for (const uint64_t job : jobs) Watch(job, &encoded[request.tier()]);
+    return jobs;
   }
   Jobs ClearPrompt(const std::vector<uint32_t>& tokens) {
     return Begin("clears of prompts", &api::Node::Stub::ClearPrompt, api::ClearPromptRequest(), tokens);
@@ -219,7 +221,8 @@ class Operator {
   void Follow(const Jobs& jobs) {
     if (!jobs.empty() && Any(2) == 0) Watch(jobs.back());
   }
-  void Watch(uint64_t id) {
+  // Until it has ended; `chunks` is added to which it did what it was to.
+  void Watch(uint64_t id, uint64_t* chunks = nullptr) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + 3 * kCallTime);
     api::WatchJobRequest request;
@@ -227,6 +230,7 @@ class Operator {
     const auto stream = stub_->WatchJob(&context, request);
     api::Job job;
     while (stream->Read(&job)) {}
+    if (chunks != nullptr) *chunks += job.chunks();
     const grpc::Status status = stream->Finish();
     if (!status.ok() && status.error_code() != grpc::NOT_FOUND) trouble = "a job goes on: " + status.error_message();
   }
@@ -237,9 +241,10 @@ class Operator {
 
  public:
   Player player;
-  std::map<std::string, uint64_t> began;  // that were taken
-  uint64_t cleared = 0, came_back = 0;    // own prompts
-  std::string trouble;                    // an answer that nobody should get; the last
+  std::map<std::string, uint64_t> began;    // that were taken
+  std::map<std::string, uint64_t> encoded;  // chunks, by tier
+  uint64_t cleared = 0, came_back = 0;      // own prompts
+  std::string trouble;                      // an answer that nobody should get; the last
 };
 
 // Two spaces with the same keys and other bytes.
@@ -248,6 +253,7 @@ std::vector<std::unique_ptr<FakeEngine>> EnginesOn(const DaemonProcess& daemon) 
   for (uint32_t e = 0; e < kEngines; ++e) {
     FakeEngine::Options options = FakeEngine::On(daemon.socket(), "engine " + std::to_string(e));
     options.pages = 1024;
+    options.half_empty = true;  // so that it can be encoded
     options.model = e % 2 == 0 ? "a" : "b";
     engines.push_back(std::make_unique<FakeEngine>(options));
     REQUIRE(engines.back()->status.message == "");
@@ -321,7 +327,7 @@ TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 thread
   REQUIRE_FALSE(daemon.Ended().has_value());
 
   uint64_t hits = 0, wrong = 0, cleared = 0, came_back = 0;
-  std::map<std::string, uint64_t> began;
+  std::map<std::string, uint64_t> began, encoded;
   const auto add = [&](const Player& player) {
     hits += player.hits;
     wrong += player.wrong;
@@ -331,6 +337,7 @@ TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 thread
   for (const auto& each : operators) {
     add(each->player);
     for (const auto& [name, count] : each->began) began[name] += count;
+    for (const auto& [tier, count] : each->encoded) encoded[tier] += count;
     cleared += each->cleared;
     came_back += each->came_back;
     CHECK(each->trouble == "");
@@ -338,6 +345,7 @@ TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 thread
   const nlohmann::json status = StatusOf(daemon), ssd = Ctl(daemon, {"ssd"}), &remote = status["remote"];
   std::string jobs;
   for (const auto& [name, count] : began) jobs += std::to_string(count) + " " + name + ", ";
+  for (const auto& [tier, count] : encoded) jobs += std::to_string(count) + " chunks encoded in " + tier + ", ";
   std::printf(
       "row 39: %u threads of %u engines and %u operators: %s%lu evictions, %lu chunks read from disk and %lu from the "
       "store; cleared "
@@ -351,6 +359,11 @@ TEST_CASE("Row 39: jobs of operators race with engines and eviction in 40 thread
   CHECK(status["evictions"] > 0);
   CHECK(ssd["chunks_read"] > 0);
   CHECK(remote["chunks_written"] > 0);
+  CHECK(remote["chunks_read"] > 0);
+  for (const char* tier : {"ssd", "remote:shared"}) {
+    CAPTURE(tier);
+    CHECK(encoded[tier] > 0);
+  }
   for (const char* name : {"moves", "prefetches", "compressions", "decompressions", "clears of prompts",
                            "clears of one tier", "pins", "unpins"}) {
     CAPTURE(name);

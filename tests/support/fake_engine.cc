@@ -215,7 +215,8 @@ void FakeEngine::Get(void* to, const std::byte* from, size_t size) const {
 
 uint64_t FakeEngine::WordOf(uint64_t owner, uint32_t i) const {
   const uint32_t full = options_.segment_bytes / 8 / (options_.half_empty ? 2 : 1);
-  return i < full ? Word(owner, i) : 0;
+  const uint64_t finite = options_.kv_dtype == "bf16" ? 0xbfff'bfff'bfff'bfff : ~uint64_t{0};
+  return i < full ? Word(owner, i) & finite : 0;
 }
 
 void FakeEngine::Fill(uint32_t rank, const kvist_key& key, std::span<const uint32_t> pages) {

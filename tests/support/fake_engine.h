@@ -24,7 +24,8 @@ class FakeEngine {
     std::string socket;
     std::string instance = "fake";
     std::string model = "fake-model";
-    std::string revision = "", kv_dtype = "u8", layout = "";  // what its KV is, beside its sizes
+    std::string revision = "", kv_dtype = "u8",
+                layout = "";  // what its KV is, beside its sizes; of bf16 all values are finite
     uint32_t ranks = 1;
     uint32_t first_rank = 0, end_rank = UINT32_MAX;  // those of this process: [first_rank, end_rank) of them
     uint32_t pages = 64;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the S3 tier's test with a real server: moto's, of PyPI, in a Python environment of its own that is kept in ~/.cache/kvist.
+# Runs the S3 tier's tests with a real server: moto's, of PyPI, in a Python environment of its own that is kept in ~/.cache/kvist.
 #
-# usage: tests/unit/remote/moto.sh REMOTE_S3_TEST
-# Exit status: the test's; 77 and a line that says SKIPPED where the server can't be installed.
+# usage: tests/unit/remote/moto.sh TEST...
+# Exit status: 0 when all pass, 1 when one doesn't; 77 and a line that says SKIPPED where the server can't be installed.
 set -euo pipefail
-test=${1:?usage: moto.sh REMOTE_S3_TEST}
+[ $# -gt 0 ] || { echo "usage: moto.sh TEST..." >&2; exit 2; }
 wanted='moto[server]==5.2.5'
 venv=${XDG_CACHE_HOME:-$HOME/.cache}/kvist/moto-$(printf '%s %s' "$wanted" "$(python3 --version)" | sha256sum | cut -c1-16)
 
@@ -44,4 +44,6 @@ import boto3, sys
 boto3.client("s3", endpoint_url=f"http://127.0.0.1:{sys.argv[1]}", region_name="us-east-1", aws_access_key_id="access",
              aws_secret_access_key="secret").create_bucket(Bucket="kvist-test")
 P
-KVIST_S3_ENDPOINT=http://127.0.0.1:$port "$test" '[.moto]' || { tail -n 40 "$folder/log" >&2; exit 1; }
+for test in "$@"; do
+  KVIST_S3_ENDPOINT=http://127.0.0.1:$port "$test" '[.moto]' || { tail -n 40 "$folder/log" >&2; exit 1; }
+done

@@ -15,8 +15,8 @@
 #include "storage/remote/redis_slots.h"
 #include "storage/remote/redis_store.h"
 #include "tests/support/redis_cluster.h"
+#include "tests/support/scripted_server.h"
 #include "tests/unit/remote/asked.h"
-#include "tests/unit/remote/scripted_server.h"
 
 namespace kvist::remote {
 namespace {
@@ -210,7 +210,7 @@ TEST_CASE("RedisStore serves a slot before, while and after it moves to another 
 TEST_CASE("RedisStore ends what is sent round and round") {
   std::atomic<int> asked = 0;
   std::string where;
-  ScriptedServer liar(
+  test::ScriptedServer liar(
       [&](int connection) {
         Serve(connection, [&](std::string_view command) -> std::string {
           if (command == "ASKING") return "+OK\r\n";
@@ -229,7 +229,7 @@ TEST_CASE("RedisStore ends what is sent round and round") {
 TEST_CASE("RedisStore lives with a server that answers who has what late, twice, or never") {
   const int answers = GENERATE(0, 1, 2);
   std::atomic<int> asked = 0;
-  ScriptedServer slow([&](int connection) {
+  test::ScriptedServer slow([&](int connection) {
     Serve(connection, [&](std::string_view command) -> std::string {
       if (command == "EXISTS") return "-MOVED 7 127.0.0.1:1\r\n";
       ++asked;
@@ -265,7 +265,7 @@ TEST_CASE("RedisStore is closed in the middle of redirects") {
 TEST_CASE("RedisStore ends what is sent to nowhere") {
   const std::string where =
       GENERATE(as<std::string>(), "127.0.0.1:1", "?:7000", "unix:/run/redis.sock", "::", "256.0.0.1:7");
-  ScriptedServer liar(
+  test::ScriptedServer liar(
       [&](int connection) { Serve(connection, [&](std::string_view) { return "-MOVED 7 " + where + "\r\n"; }); });
   const auto store = *RedisStore::Create(At(liar.address()));
   for (int i = 0; i < 20; ++i) {

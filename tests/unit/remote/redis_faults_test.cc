@@ -9,9 +9,10 @@
 #include "storage/remote/guarded_store.h"
 #include "storage/remote/redis_store.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/scripted_server.h"
+#include "tests/support/slow_proxy.h"
 #include "tests/unit/remote/asked.h"
 #include "tests/unit/remote/redis_keys.h"
-#include "tests/unit/remote/scripted_server.h"
 
 namespace kvist::remote {
 namespace {
@@ -179,36 +180,27 @@ TEST_CASE("RedisStore refuses what is beyond its limits while the server hangs, 
   for (size_t i = 0; i < 4; ++i) CHECK(absl::IsCancelled(answers[i].Wait()[0].status));
 }
 
-TEST_CASE("RedisStore keeps deadlines when bytes come one a second") {
+TEST_CASE("RedisStore keeps deadlines when bytes go and come one a second, or five seconds late") {
   test::RedisServer server;
-  const std::string path = server.socket();
-  ScriptedServer slow([path](int client) {
-    const int upstream = ConnectTo(path);
-    char buffer[4096];
-    while (true) {
-      pollfd ready[2] = {{client, POLLIN, 0}, {upstream, POLLIN, 0}};
-      ::poll(ready, 2, -1);
-      if (ready[0].revents != 0) {
-        const ssize_t n = ::recv(client, buffer, sizeof buffer, 0);
-        if (n <= 0 || ::send(upstream, buffer, static_cast<size_t>(n), MSG_NOSIGNAL) != n) break;
-      } else if (ready[1].revents != 0) {
-        if (::recv(upstream, buffer, 1, 0) != 1 || ::send(client, buffer, 1, MSG_NOSIGNAL) != 1) break;
-        pollfd hangup{client, POLLRDHUP, 0};
-        ::poll(&hangup, 1, 1000);
-      }
-    }
-    ::close(upstream);
-  });
   const auto direct = *RedisStore::Create(At(server.address()));
   const auto body = Pattern(100'000, 1);
   REQUIRE(Ask(direct.get(), Kind::kPut, {PutOf("a", {}, body)})[0].status.ok());
+  test::SlowProxy slow(server.socket());
+  if (GENERATE(false, true)) {
+    slow.BytesPerSecond(1);
+  } else {
+    slow.Delay(std::chrono::seconds(5));
+  }
   auto store = *RedisStore::Create(At(slow.address()));
   std::vector<std::byte> room(body.size());
   for (int i = 0; i < 3; ++i) {
-    const Timed tried = Try(store.get(), Kind::kGet, GetOf("a", {}, room), absl::Milliseconds(200));
-    CHECK((absl::IsDeadlineExceeded(tried.outcome.status) || absl::IsUnavailable(tried.outcome.status)));
-    CHECK(tried.took < kSoon);
-    CHECK(store->load().bytes == 0);
+    for (const Kind kind : {Kind::kGet, Kind::kPut}) {
+      const Timed tried =
+          Try(store.get(), kind, kind == Kind::kGet ? GetOf("a", {}, room) : PutOf("b", {}, body), absl::Milliseconds(200));
+      CHECK((absl::IsDeadlineExceeded(tried.outcome.status) || absl::IsUnavailable(tried.outcome.status)));
+      CHECK(tried.took < kSoon);
+      CHECK(store->load().bytes == 0);
+    }
   }
   store = nullptr;
 }
@@ -219,7 +211,7 @@ TEST_CASE("RedisStore believes no liar") {
                "*2\r\n+a\r\n+b\r\n", "$5\r\nabcdefgh", "-NOPERM no\r\n", "-MOVED 1 127.0.0.1:1\r\n", "",
                "$1000000000\r\nabc", "$40\r\n0123456789012345678901234567890123456789\r\n");
   INFO(lie);
-  ScriptedServer liar([lie](int client) {
+  test::ScriptedServer liar([lie](int client) {
     char buffer[4096];
     if (::recv(client, buffer, sizeof buffer, 0) <= 0) return;
     ::send(client, lie.data(), lie.size(), MSG_NOSIGNAL);
@@ -258,12 +250,12 @@ struct Hasty {
   std::string received;  // once it has ended
   absl::Notification go_on;
   absl::Notification ended;
-  ScriptedServer server;
+  test::ScriptedServer server;
 };
 
 TEST_CASE("RedisStore answers questions while bytes are on their way") {
   // Answers EXISTS in its turn, and stops at the first command of another kind.
-  ScriptedServer server([](int client) {
+  test::ScriptedServer server([](int client) {
     std::string said;
     char buffer[4096];
     for (ssize_t n; (n = ::recv(client, buffer, sizeof buffer, 0)) > 0;) {
@@ -302,7 +294,7 @@ TEST_CASE(
     for (ssize_t n; (n = ::recv(client, buffer, sizeof buffer, 0)) > 0;)
       asked += static_cast<int>(std::count(buffer, buffer + n, '*'));
   };
-  ScriptedServer server([&](int client) {
+  test::ScriptedServer server([&](int client) {
     // The second one greets only when all gets have come, by the first.
     if (++connections == 1) {
       const std::string welcome = "+OK\r\n";
@@ -385,7 +377,7 @@ TEST_CASE("RedisStore touches no room of a get that was answered before it was s
 
 TEST_CASE("RedisStore doesn't spin on a server that ends each connection") {
   std::atomic<int> connections = 0;
-  ScriptedServer closing([&connections](int) { ++connections; });
+  test::ScriptedServer closing([&connections](int) { ++connections; });
   const auto store = *RedisStore::Create(At(closing.address()));
   for (int i = 0; i < 5; ++i) {
     const Timed tried = Try(store.get(), Kind::kExists, Named("a"), absl::Seconds(5));
@@ -423,7 +415,7 @@ TEST_CASE("GuardedStore opens its breaker for a hung Redis and closes it when th
 
 TEST_CASE("RedisStore leaves a connection alone that is slow and goes on with what was given up") {
   std::atomic<int> connections = 0;
-  ScriptedServer slow([&connections](int client) {
+  test::ScriptedServer slow([&connections](int client) {
     ++connections;
     char buffer[4096];
     pollfd hangup{client, POLLRDHUP, 0};
@@ -449,7 +441,7 @@ TEST_CASE("RedisStore leaves a connection alone that is slow and goes on with wh
 }
 
 TEST_CASE("RedisStore's errors don't say the password") {
-  ScriptedServer server([](int client) {
+  test::ScriptedServer server([](int client) {
     const std::string answer = "-ERR unknown command 'AUTH', with args beginning with: 'secret'\r\n";
     char buffer[4096];
     while (::recv(client, buffer, sizeof buffer, 0) > 0) ::send(client, answer.data(), answer.size(), MSG_NOSIGNAL);
@@ -464,7 +456,7 @@ TEST_CASE("RedisStore's errors don't say the password") {
 }
 
 TEST_CASE("RedisStore doesn't spin while it connects") {
-  ScriptedServer silent([](int client) {
+  test::ScriptedServer silent([](int client) {
     char buffer[4096];
     while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
   });
@@ -484,7 +476,7 @@ TEST_CASE("RedisStore doesn't spin while it connects") {
 }
 
 TEST_CASE("RedisStore refuses what is submitted while it is destroyed") {
-  ScriptedServer silent([](int client) {
+  test::ScriptedServer silent([](int client) {
     char buffer[4096];
     while (::recv(client, buffer, sizeof buffer, 0) > 0) {}
   });

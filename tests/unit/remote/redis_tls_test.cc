@@ -11,8 +11,8 @@
 #include "storage/remote/redis_store.h"
 #include "tests/support/free_port.h"
 #include "tests/support/redis_server.h"
+#include "tests/support/scripted_server.h"
 #include "tests/unit/remote/asked.h"
-#include "tests/unit/remote/scripted_server.h"
 
 namespace kvist::remote {
 namespace {
@@ -65,7 +65,7 @@ class Stalling {
   std::atomic<bool> stalled = false;
 
  private:
-  ScriptedServer server_;
+  test::ScriptedServer server_;
 };
 
 TEST_CASE("RedisStore speaks TLS with whom it knows, and with nobody else") {

@@ -1,5 +1,5 @@
-#ifndef KVIST_TESTS_UNIT_REMOTE_SCRIPTED_SERVER_H_
-#define KVIST_TESTS_UNIT_REMOTE_SCRIPTED_SERVER_H_
+#ifndef KVIST_TESTS_SUPPORT_SCRIPTED_SERVER_H_
+#define KVIST_TESTS_SUPPORT_SCRIPTED_SERVER_H_
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -17,7 +17,7 @@
 
 #include "tests/support/temp_dir.h"
 
-namespace kvist::remote {
+namespace kvist::test {
 
 inline int ConnectTo(const std::string& path) {
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -58,6 +58,7 @@ class ScriptedServer {
     ::close(listener_);
   }
   const std::string& address() const { return address_; }
+  std::string path() const { return folder_ / "socket"; }  // of a unix socket
 
  private:
   void BindPath() {
@@ -78,7 +79,7 @@ class ScriptedServer {
   }
 
   const std::function<void(int)> work_;
-  test::TempDir folder_;
+  TempDir folder_;
   std::string address_;
   int listener_ = -1;
   std::mutex mutex_;
@@ -86,6 +87,6 @@ class ScriptedServer {
   std::thread acceptor_;
 };
 
-}  // namespace kvist::remote
+}  // namespace kvist::test
 
-#endif  // KVIST_TESTS_UNIT_REMOTE_SCRIPTED_SERVER_H_
+#endif  // KVIST_TESTS_SUPPORT_SCRIPTED_SERVER_H_
