@@ -33,6 +33,7 @@ namespace kvist::daemon {
 //   (RemoteGenerations) an object of its own says, its marker; it is read again at most a second after it was, so a clear on another node is seen
 //   that late here. Its number is only put over a smaller one, and read again then: of nodes that put theirs at once the largest stays. What is
 //   read and isn't good is removed, so that it isn't found again.
+// Read: in whole objects, for one checksum or tag covers a body; so a load's layers arrive chunk by chunk, not one by one.
 // Reachable: when the store has answered a question of the tier's own, until its breaker opens; then it is asked again and again.
 // Lifecycle: Open -> SpeakTo -> Start, when the ear hears -> destroyed, before the slots are.
 // Threads: as RemoteTier says; four of its own beside the store's, so that no question waits behind bytes, no read behind what is being encoded,

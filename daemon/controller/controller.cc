@@ -129,7 +129,13 @@ std::string ProgressOf(v1::Job job) {
 absl::Status CheckMove(const v1::MoveRequest& request) {
   KVIST_RETURN_IF_ERROR(CheckPrompt(request.space(), request.prompt()));
   KVIST_RETURN_IF_ERROR(CheckTier("source.tier", request.source().tier()));
-  KVIST_RETURN_IF_ERROR(CheckTier("destination.tier", request.destination().tier()));
+  const std::string& from = request.source().tier();
+  const std::string& to = request.destination().tier();
+  KVIST_RETURN_IF_ERROR(CheckTier("destination.tier", to));
+  if (absl::StartsWith(from, "remote:") && absl::StartsWith(to, "remote:") && from != to) {
+    return absl::UnimplementedError(absl::StrCat(
+        "destination.tier: \"", to, "\": from one remote tier to another nothing is moved; move it to dram or ssd first"));
+  }
   return CheckRequestName(request.request());
 }
 

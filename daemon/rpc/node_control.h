@@ -232,7 +232,7 @@ struct MoveWish {
 
 // How what a tier has of a prompt is to lie there.
 struct RecodeWish {
-  std::string tier;    // remote:NAME
+  std::string tier;    // ssd or remote:NAME
   std::string method;  // of storage/codec; "" for as it is in DRAM
 };
 

@@ -496,7 +496,9 @@ TEST_CASE("An operator's lookup finds what is here while the remote store hangs,
 
 TEST_CASE("Row 19: a remote store that lies is a miss, and never a wrong byte") {
   const TempDir shared, folder;
-  const RemoteNode a("file://" + folder.path(), SecretIn(shared)), b("file://" + folder.path(), SecretIn(shared));
+  const std::vector<std::string> more{GENERATE(as<std::string>(), "remote.encrypt=false", "remote.encrypt=true")};
+  const RemoteNode a("file://" + folder.path(), SecretIn(shared), more),
+      b("file://" + folder.path(), SecretIn(shared), more);
   const auto writer = EngineOn(a);
   const auto reader = EngineOn(b);
   REQUIRE(Eventually([&] { return Reaches(*a.daemon) && Reaches(*b.daemon); }));

@@ -205,8 +205,7 @@ TEST_CASE("Controller moves within a node, and says that nothing moves between t
   move.mutable_source()->set_tier("remote:redis");
   move.mutable_source()->set_node("a");
   move.mutable_destination()->set_tier("remote:s3");
-  IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kUnimplemented,
-          "a: to: \"remote:s3\"");  // a node's word
+  IsError(two.controller.Move(move, Later()).status(), absl::StatusCode::kUnimplemented, "destination.tier: \"remote:s3\"");
   CHECK(two.a.moves().size() == 2);
 
   v1::PrefetchRequest prefetch = On<v1::PrefetchRequest>();
@@ -354,11 +353,16 @@ TEST_CASE("Controller has nodes encode what a remote tier has, and checks what t
   REQUIRE(jobs.ok());
   REQUIRE(jobs->jobs_size() > 0);
   CHECK(jobs->jobs(0).kind() == "compress");
+  REQUIRE(two.a.recodes().size() == 1);
+  CHECK(two.a.recodes()[0].method == "int8");
+  CHECK(two.a.recodes()[0].tier == "remote:s3");
   compress.set_node("z");
   IsError(two.controller.Compress(compress, Later()).status(), absl::StatusCode::kNotFound, "node: no node is called");
   v1::DecompressRequest decompress = On<v1::DecompressRequest>();
   decompress.set_tier("remote:s3");
   CHECK(two.controller.Decompress(decompress, Later())->jobs(0).kind() == "decompress");
+  CHECK(two.a.recodes().back().method.empty());
+  CHECK(two.a.recodes().back().tier == "remote:s3");
 }
 
 }  // namespace

@@ -190,11 +190,19 @@ class FakeNode : public rpc::NodeControl {
   absl::StatusOr<rpc::PromptJobs> Recode(const rpc::SpaceFilter& filter, const rpc::Prompt& prompt,
                                          const rpc::RecodeWish& wish, const std::string& request,
                                          absl::Time deadline) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      recodes_.push_back(wish);
+    }
     return JobsOn(wish.method.empty() ? "decompress" : "compress", filter, prompt, request, deadline);
   }
   std::vector<rpc::MoveWish> moves() const {
     absl::MutexLock lock(&mutex_);
     return moves_;
+  }
+  std::vector<rpc::RecodeWish> recodes() const {
+    absl::MutexLock lock(&mutex_);
+    return recodes_;
   }
   absl::StatusOr<rpc::Page<rpc::PinStatus>> Pins(uint64_t after, absl::Time deadline) override {
     return Answer(PageOf(pins_, after), deadline);
@@ -367,6 +375,7 @@ class FakeNode : public rpc::NodeControl {
   std::vector<std::string> cleared_ ABSL_GUARDED_BY(mutex_);
   std::vector<rpc::JobStatus> jobs_ ABSL_GUARDED_BY(mutex_);
   std::vector<rpc::MoveWish> moves_ ABSL_GUARDED_BY(mutex_);
+  std::vector<rpc::RecodeWish> recodes_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvist
