@@ -105,6 +105,16 @@ ptrdiff_t ThreadsOf(const DaemonProcess& daemon) {
   return std::distance(begin(threads), end(threads));
 }
 
+// The last one of its kind; null: there is none.
+nlohmann::json LastJob(const RemoteNode& node, const char* kind) {
+  nlohmann::json found;
+  const nlohmann::json jobs = Ctl(*node.daemon, {"jobs"}).at("jobs");
+  for (const nlohmann::json& any : jobs) {
+    if (any["kind"] == kind) found = any;
+  }
+  return found;
+}
+
 // What nothing is left of once all that hangs has been given up.
 bool NothingIsBound(const DaemonProcess& daemon) {
   const nlohmann::json status = StatusOf(daemon);
@@ -429,19 +439,8 @@ TEST_CASE(
     CHECK(HitsOf(*engine, RemotePrompt(*engine, 1000 + ++asked)) == 0);
     return !Reaches(*node.daemon);
   }));
-  const std::string tokens = node.dir / "tokens";
-  {
-    std::ofstream file(tokens);
-    for (const uint32_t token : FakeEngine::Tokens(0, kChunks)) file << token << " ";
-  }
-  const auto job = [&] {
-    nlohmann::json found;
-    const nlohmann::json jobs = Ctl(*node.daemon, {"jobs"}).at("jobs");
-    for (const nlohmann::json& any : jobs) {
-      if (any["kind"] == "clear-prompt") found = any;
-    }
-    return found;
-  };
+  const std::string tokens = TokensOf(node.dir, 0);
+  const auto job = [&] { return LastJob(node, "clear-prompt"); };
   CHECK(CtlSays(*node.daemon, {"clear", "--tokens", tokens, "--yes", "--timeout", "3s"}).first != 0);
   REQUIRE(Eventually([&] { return job().is_object() && job()["trouble"] != ""; }));
   CHECK(job()["state"] == "running");
@@ -463,6 +462,43 @@ TEST_CASE(
   REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
   REQUIRE(Eventually([&] { return HitsOf(*engine, RemotePrompt(*engine, 1)) == kChunks; }));  // it is asked again
   CHECK(HitsOf(*engine, RemotePrompt(*engine, 0)) == 0);
+}
+
+TEST_CASE("a compress in a remote store that hangs goes on when that is back, also after kill -9 between them") {
+  const TempDir shared;
+  RedisServer redis;
+  const RemoteNode node(StoreOf(redis), SecretIn(shared), {"remote.read_timeout=1s", "remote.write_timeout=1s"});
+  auto engine = EngineOn(node, 1, /*half_empty=*/true);
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  REQUIRE(engine->StoreAll(RemotePrompt(*engine, 0)).status == KVIST_OK);
+  REQUIRE(Eventually([&] { return Written(*node.daemon) == kChunks; }));
+  redis.process().Signal(SIGSTOP);
+  const auto job = [&] { return LastJob(node, "compress"); };
+  CHECK(CtlSays(*node.daemon, {"compress", "--tokens", TokensOf(node.dir, 0), "--tier", "remote:shared", "--method",
+                               "lossless", "--timeout", "2s"})
+            .first != 0);
+  REQUIRE(Eventually([&] { return job().is_object() && job()["trouble"] != ""; }));
+  CHECK(job()["state"] == "running");
+  const bool killed = GENERATE(false, true);
+  if (killed) {
+    engine.reset();
+    node.daemon->Kill();
+    node.daemon->Start();
+  }
+  redis.process().Signal(SIGCONT);
+  REQUIRE(Eventually([&] { return job()["state"] != "running"; }));
+  INFO(job().dump());
+  CHECK(job()["state"] == "done");
+  CHECK(job()["trouble"] == "");
+  CHECK(job()["resumed"] == killed);
+  CHECK(job()["chunks"] == kChunks);
+  CHECK(10 * job()["bytes_after"].get<uint64_t>() < 8 * job()["bytes"].get<uint64_t>());
+  // The pool of a new kvistd is empty, so this is what lies there.
+  std::string wrong;
+  engine = EngineOn(node, 1, /*half_empty=*/true);
+  REQUIRE(Eventually([&] { return Reaches(*node.daemon); }));
+  CHECK(Eventually([&] { return engine->LoadAll(RemotePrompt(*engine, 0), &wrong) == kChunks; }));
+  CHECK(wrong.empty());
 }
 
 TEST_CASE("An operator's lookup finds what is here while the remote store hangs, in each space") {
