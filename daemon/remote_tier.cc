@@ -121,6 +121,7 @@ struct RemoteTier::Writing {
   Slots slots;
   core::GroupSpec group;
   codec::Shape shape;
+  std::optional<codec::Method> codec = {};           // nothing: as they are
   std::vector<std::vector<std::byte>> encoded = {};  // of those that are being put
   Bytes put{};
   absl::Time deadline;
@@ -587,6 +588,8 @@ void RemoteTier::Write(const core::SpaceSpec& space, core::WriteStarted write, S
     writing->bodies.emplace_back(slot.subspan(kSlotHeaderBytes.value, payload.value));
   writing->shape = ShapesOf(space)->at(write.group.value);
   writing->group = space.groups[write.group.value];
+  writing->codec = options_.codec;
+  if (!writing->codec.has_value() && write.method != 0) writing->codec = codec::Method::kLossless;
   writing->write = std::move(write);
   writing->deadline = MonotonicNow() + options_.write_for;
   writing->first_shard = writing->bodies.size() == 1;
@@ -624,8 +627,8 @@ void RemoteTier::PutShards(const std::shared_ptr<Writing>& writing) {
   for (uint16_t shard = from; shard < to; ++shard) {
     std::span<const std::byte> body = writing->bodies[shard];
     std::optional<codec::Method> method;
-    if (options_.codec.has_value()) {
-      codec::Method used = *options_.codec;
+    if (writing->codec.has_value()) {
+      codec::Method used = *writing->codec;
       absl::StatusOr<std::optional<std::vector<std::byte>>> encoded = EncodeShard(used, writing->shape, body, &used);
       if (encoded.ok() && encoded->has_value()) {
         body = writing->encoded.emplace_back(std::move(**encoded));

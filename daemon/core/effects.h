@@ -62,7 +62,8 @@ struct CopyCancelled {
   OpId op;
 };
 // Write a chunk's shards from its slots [shard], which are held until WriteFinished, to a tier below. To a disk: encoded by `method`, if it isn't
-// 0 and that makes it smaller; else as it is, or, if it `may_stay`, not at all.
+// 0 and that makes it smaller; else as it is, or, if it `may_stay`, not at all. Beyond the node `method` is how it lies on disk, 0 if it isn't there:
+// what somebody had encoded goes there encoded, without a further loss.
 struct WriteStarted {
   ChunkRef chunk;
   SpaceId space;

@@ -302,6 +302,7 @@ void Core::BeginRemoteWrite(ChunkIndex i, Effects* out) {
   WriteStarted write{RefOf(i),     chunk.space, chunk.group, chunk.key, {}, chunk.position, {slots.begin(), slots.end()},
                      Tier::kRemote};
   if (chunk.parent != kNoChunk) write.parent = chunks_[chunk.parent].key;
+  if (chunk.on_disk()) write.method = placement_.FormOf(i).method;
   out->push_back(std::move(write));
 }
 

@@ -339,6 +339,30 @@ TEST_CASE("compress_tokens: what lies on disk takes less there, is loaded as it 
   CHECK(LoadsWell(again, 1));
 }
 
+TEST_CASE("compress_tokens: what lies on disk encoded goes beyond the node encoded, and comes back as it was") {
+  const TempDir dir, shared;
+  auto settings = Settings();
+  settings.insert(settings.end(), {"remote.store=file://" + shared.path(), "remote.lookup_wait=2s"});
+  DaemonProcess daemon(dir.path(), settings);
+  REQUIRE(Eventually([&] { return StatusOf(daemon)["remote"]["reachable"] == true; }));
+  StoreDurably(daemon, 1, /*half_empty=*/true);
+  const std::string one = TokensOf(dir, 0);
+  REQUIRE(Eventually([&] { return StatusOf(daemon)["remote"]["chunks_written"] == kChunks; }));
+  const uint64_t before = StatusOf(daemon)["remote"]["bytes_written"];
+  REQUIRE(JobOf(daemon, {"compress", "--tokens", one, "--tier", "ssd", "--method", "lossless"})["chunks"] == kChunks);
+  // What the store took when it was stored goes first.
+  for (const char* tier : {"remote:shared", "dram"}) JobOf(daemon, {"clear", "--tokens", one, "--tier", tier, "--yes"});
+  const nlohmann::json moved = JobOf(daemon, {"move", "--tokens", one, "--from", "ssd", "--to", "remote:shared"});
+  INFO(moved.dump());
+  CHECK(moved["chunks"] == kChunks);
+  CHECK(10 * (StatusOf(daemon)["remote"]["bytes_written"].get<uint64_t>() - before) < 8 * before);
+  JobOf(daemon, {"clear", "--tokens", one, "--tier", "dram", "--yes"});
+  FakeEngine::Options options = FakeEngine::On(daemon.socket());
+  options.half_empty = true;
+  FakeEngine engine(options);
+  CHECK(LoadsWell(engine, 0));
+}
+
 TEST_CASE("compress_tokens: KV that gets no smaller stays on disk as it is") {
   const TempDir dir;
   DaemonProcess daemon(dir.path(), Settings());

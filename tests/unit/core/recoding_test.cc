@@ -137,6 +137,18 @@ TEST_CASE("What is on disk is encoded there another way, through slots, and read
   for (const ChunkKey& key : keys) CHECK(MethodOf(node, key) == 0);
 }
 
+TEST_CASE("What is encoded on disk is said to be when it goes beyond the node") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2});
+  node.Keep(keys);
+  node.Flush();
+  RecodeOnDisk(node, {keys[0]}, 2);
+  node.methods_beyond.clear();
+  node.store.clear();
+  node.Move(Tier::kSsd, Tier::kRemote, keys);
+  CHECK(node.methods_beyond == std::map<ChunkKey, uint8_t>{{keys[0], 2}, {keys[1], 0}});
+}
+
 TEST_CASE("Encoding what isn't on disk does nothing, and what can't be read or written is left as it is") {
   ThreeTiers node;
   const auto keys = KeysOf({1, 2});

@@ -137,7 +137,8 @@ class ThreeTiers {
   std::map<PinName, PinNote> noted;                // the pins that a restart finds
   std::map<PinName, absl::Time> ends;              // when
   std::vector<PinLost> pins_lost;
-  std::set<ChunkKey> incompressible;  // on disk
+  std::set<ChunkKey> incompressible;           // on disk
+  std::map<ChunkKey, uint8_t> methods_beyond;  // how what was written to the store was said to be encoded on disk
   bool store_answers = true, store_forgets = true;
   bool hold_writes = false;
   absl::Status keeps;              // whether the disk makes clears durable
@@ -153,6 +154,7 @@ class ThreeTiers {
   }
   void Carry(WriteStarted& write) {
     (write.to == Tier::kSsd ? rows : store).insert(write.key);
+    if (write.to == Tier::kRemote) methods_beyond[write.key] = write.method;
     WriteFinished finished{write.chunk, absl::OkStatus(), {}, write.to};
     if (write.to == Tier::kSsd && write.may_stay && incompressible.contains(write.key)) {
       finished.status = absl::AlreadyExistsError("no smaller");
