@@ -43,6 +43,8 @@ void RemoteRecoding::Read() {
 
 void RemoteRecoding::HaveRead(const SealedStore::Got& got) {
   if (!got.status.ok()) return TryAgain(got.status, &RemoteRecoding::Read);
+  fails_since_ = absl::InfiniteFuture();
+  tally_.status = absl::OkStatus();
   if (got.verdict == Verdict::kMissing) return Next(Fate::kMissing);
   const absl::StatusOr<std::optional<codec::Method>> is = MethodOf(got.said.label);
   if (got.verdict != Verdict::kGood || !is.ok()) return Next(Fate::kFailed);

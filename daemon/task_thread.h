@@ -9,10 +9,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "storage/base/clock.h"
 
 namespace kvist::daemon {
 
-// A thread that runs what it is given, in its order, and between that, as often as `every` says, a task of its own.
+// A thread that runs what it is given, in its order, and between that, when it is time, a task of its own: however much it is given, one of each
+// after the other.
 //
 // Lifecycle: create -> Start -> Stop, or the destructor: returns when the task that runs has ended; those that wait are dropped.
 // Threads: Post and Wake from any, also from tasks; the rest from one.
@@ -20,9 +22,9 @@ class TaskThread {
  public:
   ~TaskThread() { Stop(); }
 
-  // `idle` runs soon, and again after as long as it said the last time; Wake has it run sooner.
-  void Start(std::function<absl::Duration()> idle) {
-    idle_ = std::move(idle);
+  // `own` runs soon, and again after as long as it said the last time; Wake has it run sooner.
+  void Start(std::function<absl::Duration()> own) {
+    own_ = std::move(own);
     thread_ = std::thread([this] { Run(); });
   }
   void Stop() {
@@ -48,29 +50,32 @@ class TaskThread {
 
  private:
   void Run() {
-    absl::Duration wait = absl::ZeroDuration();
+    absl::Time due = own_ ? absl::InfinitePast() : absl::InfiniteFuture();
+    bool own_was_last = false;
     while (true) {
       std::function<void()> task;
       {
         const absl::MutexLock lock(&mutex_);
-        if (tasks_.empty() && !stopping_ && !woken_ && wait > absl::ZeroDuration()) changed_.WaitWithTimeout(&mutex_, wait);
+        const auto own_is_due = [&] { return own_ && (woken_ || MonotonicNow() >= due); };
+        while (tasks_.empty() && !stopping_ && !own_is_due()) changed_.WaitWithTimeout(&mutex_, due - MonotonicNow());
         if (stopping_) return;
-        if (!tasks_.empty()) {
+        own_was_last = own_is_due() && (!own_was_last || tasks_.empty());
+        if (own_was_last) {
+          woken_ = false;
+        } else {
           task = std::move(tasks_.front());
           tasks_.pop_front();
-        } else {
-          woken_ = false;
         }
       }
-      if (task) {
-        task();
+      if (own_was_last) {
+        due = MonotonicNow() + own_();
       } else {
-        wait = idle_ ? idle_() : absl::InfiniteDuration();
+        task();
       }
     }
   }
 
-  std::function<absl::Duration()> idle_;
+  std::function<absl::Duration()> own_;
   absl::Mutex mutex_;
   absl::CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
