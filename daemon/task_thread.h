@@ -49,6 +49,9 @@ class TaskThread {
   }
 
  private:
+  bool OwnIsDue(absl::Time due) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return own_ && (woken_ || MonotonicNow() >= due);
+  }
   void Run() {
     absl::Time due = own_ ? absl::InfinitePast() : absl::InfiniteFuture();
     bool own_was_last = false;
@@ -56,10 +59,9 @@ class TaskThread {
       std::function<void()> task;
       {
         const absl::MutexLock lock(&mutex_);
-        const auto own_is_due = [&] { return own_ && (woken_ || MonotonicNow() >= due); };
-        while (tasks_.empty() && !stopping_ && !own_is_due()) changed_.WaitWithTimeout(&mutex_, due - MonotonicNow());
+        while (tasks_.empty() && !stopping_ && !OwnIsDue(due)) changed_.WaitWithTimeout(&mutex_, due - MonotonicNow());
         if (stopping_) return;
-        own_was_last = own_is_due() && (!own_was_last || tasks_.empty());
+        own_was_last = OwnIsDue(due) && (!own_was_last || tasks_.empty());
         if (own_was_last) {
           woken_ = false;
         } else {
