@@ -1,6 +1,7 @@
 // kvist-replay: replays a trace of LLM requests against kvistd and checks every byte that comes back.
 //
-// usage: kvist-replay --trace FILE [--dram-fraction F [--ssd-fraction F] | --socket PATH] [--block-bytes N] [--limit N] [--trace-time] [--json]
+// usage: kvist-replay --trace FILE [--dram-fraction F [--ssd-fraction F] | --socket PATH] [--block-bytes N] [--limit N] [--trace-time]
+//                     [--prefill-rate N] [--json]
 // exit status: 0 all is well; 1 wrong bytes, failed hooks or no daemon; 2 wrong usage or an unusable trace; 128 + n ended by signal n.
 
 #include <CLI/CLI.hpp>
@@ -12,7 +13,6 @@
 #include <limits>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -34,6 +34,8 @@ namespace {
 constexpr int64_t kStorePatienceUs = 200'000;
 constexpr double kFractionMax = 100;  // room for more than all blocks has no use; this much is for trying
 
+constexpr uint64_t kPrefillRateMax = 1'000'000'000;  // tokens a second: faster than anything that computes them
+
 constexpr int kFine = 0;
 constexpr int kFailed = 1;
 constexpr int kUsage = 2;
@@ -46,6 +48,7 @@ struct Options {
   uint64_t block_bytes = 64 << 10;
   uint64_t limit = std::numeric_limits<uint64_t>::max();
   bool trace_time = false;
+  uint64_t prefill_rate = 0;  // 0: computing takes no time
   bool json = false;
 };
 
@@ -101,6 +104,12 @@ int ParseOptions(int argc, char** argv, Options* options, bool* done) {
       ->type_name("N");
   app.add_flag("--trace-time", options->trace_time,
                "send each request at its timestamp; default: as fast as possible, one at a time");
+  app.add_option(
+         "--prefill-rate", options->prefill_rate,
+         "compute what isn't a hit at so many tokens a second, and store it as it is computed, 8,192 tokens at a time; "
+         "default: it takes no time")
+      ->transform(examples::WholeNumber(1, kPrefillRateMax).description(""))
+      ->type_name("N");
   app.add_flag("--json", options->json, "one JSON object on stdout instead of the table");
   try {
     app.parse(argc, argv);
@@ -109,16 +118,6 @@ int ParseOptions(int argc, char** argv, Options* options, bool* done) {
     return app.exit(error) == 0 ? kFine : kUsage;
   }
   return kFine;
-}
-
-// Waits until `moment` or a stop signal.
-void SleepUntil(std::chrono::steady_clock::time_point moment) {
-  constexpr auto kSlice = std::chrono::milliseconds(100);  // how late a signal is noticed
-  while (StopSignal() == 0) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now >= moment) return;
-    std::this_thread::sleep_until(std::min(moment, now + kSlice));
-  }
 }
 
 // Replays all requests, or those until a stop signal. Returns how long that took, in seconds.
@@ -169,7 +168,8 @@ int Main(int argc, char** argv) {
                                 .block_bytes = options.block_bytes,
                                 .full_blocks_max = trace->full_blocks_max,
                                 .store_patience_us = options.ssd_fraction > 0 ? kStorePatienceUs : 0,
-                                .await_disk = options.ssd_fraction > 0});
+                                .await_disk = options.ssd_fraction > 0,
+                                .prefill_rate = options.prefill_rate});
   if (!replay.ok()) return Fail(kFailed, replay.status().message());
   const double seconds = ReplayAll(options, *trace, replay->get());
   const Outcome outcome = (*replay)->outcome();

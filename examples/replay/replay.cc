@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "examples/replay/block_bytes.h"
+#include "examples/replay/stop_signal.h"
 
 namespace kvist::replay {
 namespace {
@@ -18,6 +19,7 @@ namespace {
 constexpr uint64_t kPageMemoryBytes = uint64_t{32}
                                       << 20;  // larger batches gain nothing: a copy of this size takes milliseconds
 constexpr uint64_t kBatchBlocksMax = 1024;
+constexpr uint32_t kPrefillBlocks = 16;  // 8,192 tokens: a step of an engine that prefills in chunks
 constexpr uint64_t kKeysMax = 4096;      // of one lookup: kvistd's limit
 constexpr uint64_t kComplaintsMax = 10;  // on stderr; all are counted
 
@@ -88,7 +90,7 @@ absl::StatusOr<std::unique_ptr<Replay>> Replay::Create(const Options& options) {
   const uint64_t needed = std::clamp<uint64_t>(options.full_blocks_max, 1, kKeysMax);
   auto pages = PageMemory::Create(options.block_bytes, static_cast<uint32_t>(std::min(batch, needed)));
   if (!pages.ok()) return pages.status();
-  std::unique_ptr<Replay> replay(new Replay(*std::move(pages), options.store_patience_us));
+  std::unique_ptr<Replay> replay(new Replay(*std::move(pages), options));
   if (absl::Status status = Connect(options, *replay->pages_, KVIST_SCHEDULER, &replay->scheduler_); !status.ok())
     return status;
   if (absl::Status status = Connect(options, *replay->pages_, KVIST_WORKER, &replay->worker_); !status.ok()) return status;
@@ -125,7 +127,8 @@ void Replay::Run(const Request& request) {
   } while (hit.lease && done == hit.chunks && done < there);
   outcome_.hit_blocks += done;
   // The lease lives until the end: the misses hang on the hit.
-  while (done < count && Store(request, keys, done, std::min(batch, count - done))) done += std::min(batch, count - done);
+  Prefill(request, keys, done, count);
+  Hint(request, keys);
   if (hit.lease) {
     const Stopwatch watch;
     hit.lease.Release();
@@ -204,6 +207,34 @@ void Replay::Check(const Request& request, std::span<const kvist_key> keys, uint
                               "; what lies there: ", DescribeOwner(piece))
                      .c_str());
   });
+}
+
+void Replay::Prefill(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count) {
+  const uint32_t part = prefill_rate_ == 0 ? pages_->blocks() : std::min(pages_->blocks(), kPrefillBlocks);
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t done = first; done < count;) {
+    const uint32_t blocks = std::min(part, count - done);
+    if (prefill_rate_ > 0) {
+      const double tokens = static_cast<double>(done + blocks - first) * kBlockTokens;
+      SleepUntil(start + std::chrono::microseconds(static_cast<int64_t>(1e6 * tokens / static_cast<double>(prefill_rate_))));
+      if (StopSignal() != 0) return;
+    }
+    if (!Store(request, keys, done, blocks)) return;
+    done += blocks;
+  }
+}
+
+void Replay::Hint(const Request& request, std::span<const kvist_key> keys) {
+  kvist_stop_reason why = KVIST_STOP_UNKNOWN;
+  if (request.stop == "end_turn") why = KVIST_STOP_STOP;
+  if (request.stop == "tool_use") why = KVIST_STOP_TOOL_CALL;
+  if (request.stop == "max_tokens") why = KVIST_STOP_LENGTH;
+  if (why == KVIST_STOP_UNKNOWN) return;
+  kvist_hint_args args{};
+  args.struct_size = sizeof args;
+  args.stop_reason = why;
+  if (const kvist_status status = kvist_hint(scheduler_.get(), keys.data(), keys.size(), &args); status != KVIST_OK)
+    Failed("hint", status, kvist_error());
 }
 
 bool Replay::Store(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count) {

@@ -40,8 +40,8 @@ struct Outcome {
 // An engine without a model: it asks, loads, checks, "computes" and stores as the requests of a trace make it. Its scheduler and its
 // only worker are two sessions of one instance.
 //
-// A request: lookup with a lease -> load of the hit, every byte checked -> store of the other full blocks -> release.
-// Requests that are longer than the page memory are worked through in batches; hits that are longer than the lease budget in parts, each with
+// A request: lookup with a lease -> load of the hit, every byte checked -> store of the other full blocks -> hint -> release.
+// Computing takes as long as Options says. Requests that are longer than the page memory are worked through in batches; hits that are longer than the lease budget in parts, each with
 // a lookup of its own that says what the engine has by then. A request's blocks past the 4,096th, which is what one
 // lookup may ask for, are misses and not stored.
 //
@@ -56,6 +56,8 @@ class Replay {
     int64_t store_patience_us = 0;
     // There is a disk, which kvistd measures for a moment after its start: the first request waits for it, as for an engine's model.
     bool await_disk = false;
+    // Tokens a second that the engine computes, a part of 8,192 at a time, each stored when it is computed. 0: it takes no time, and all is one part.
+    uint64_t prefill_rate = 0;
   };
 
   // Errors: Unavailable  no kvistd serves at that socket.  FailedPrecondition  it refuses this engine. Others: no page memory.
@@ -67,11 +69,15 @@ class Replay {
   const Outcome& outcome() const { return outcome_; }
 
  private:
-  Replay(std::unique_ptr<PageMemory> pages, int64_t store_patience_us)
-      : pages_(std::move(pages)), store_patience_us_(store_patience_us) {}
+  Replay(std::unique_ptr<PageMemory> pages, const Options& options)
+      : pages_(std::move(pages)), store_patience_us_(options.store_patience_us), prefill_rate_(options.prefill_rate) {}
   // What kvistd has of `keys`, or as much of it as can be leased past the first `have`; `there`: all of it.
   Hit LookUp(std::span<const kvist_key> keys, uint32_t have, uint32_t* there);
   bool Load(const Request& request, std::span<const kvist_key> keys, const Lease& lease, uint32_t first, uint32_t count);
+  // Computes and stores [first, count), as far as it goes.
+  void Prefill(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count);
+  // Tells why the answer before the prompt ended, if the trace does.
+  void Hint(const Request& request, std::span<const kvist_key> keys);
   bool Store(const Request& request, std::span<const kvist_key> keys, uint32_t first, uint32_t count);
   kvist_result StoreOnce(const kvist_store_args& args, uint64_t block_bytes, uint32_t count);
   kvist_result Await(Client& client, kvist_op op);
@@ -81,6 +87,7 @@ class Replay {
   Outcome outcome_;
   std::unique_ptr<PageMemory> pages_;  // outlives the worker
   const int64_t store_patience_us_;
+  const uint64_t prefill_rate_;
   Client scheduler_;
   Client worker_;
   uint64_t complaints_ = 0;

@@ -1,7 +1,9 @@
 #include "examples/replay/stop_signal.h"
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <thread>
 
 namespace kvist::replay {
 namespace {
@@ -24,5 +26,14 @@ void CatchStopSignals() {
 }
 
 int StopSignal() { return caught.load(); }
+
+void SleepUntil(std::chrono::steady_clock::time_point moment) {
+  constexpr auto kSlice = std::chrono::milliseconds(100);  // how late a signal is noticed
+  while (StopSignal() == 0) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= moment) return;
+    std::this_thread::sleep_until(std::min(moment, now + kSlice));
+  }
+}
 
 }  // namespace kvist::replay

@@ -36,6 +36,8 @@ constexpr double kProbesAsked = 6;  // of the core's time a block
 constexpr uint32_t kGhostBytesAsked = 16;
 // As many copies of the first trace as make an index that no processor's cache holds.
 constexpr uint64_t kLargeEntries = 1'000'000;
+constexpr uint64_t kTimedBlocksMax =
+    16'000'000;  // that are asked for to measure it, seconds; of conversation_dev's 90 copies 15.4 million
 
 // A key as a hash table's user would have it.
 struct ProbeKey {
@@ -63,13 +65,6 @@ constexpr Asked kTraces[] = {{"conversation_dev", 4, 0}, {"synthetic_trace", 0, 
 constexpr uint64_t kSmallestDram =
     512;  // blocks: below that a request alone fills it, and the disk's segments hold next to nothing
 constexpr double kWritesAsked = 0.06;  // blocks written a block asked for, rewrites counted
-
-core::StopReason StopReasonOf(const std::string& stop) {
-  if (stop == "end_turn") return core::StopReason::kStop;
-  if (stop == "tool_use") return core::StopReason::kToolCall;
-  if (stop == "max_tokens") return core::StopReason::kLength;
-  return core::StopReason::kUnknown;
-}
 
 absl::StatusOr<Subject> ReadSubject(const fs::path& path, const Settings& settings) {
   KVIST_ASSIGN_OR_RETURN(replay::Trace trace,
@@ -215,7 +210,10 @@ absl::Status RunPolicy(const Settings& settings, Report* report) {
   KVIST_RETURN_IF_ERROR(MeasureTime(subjects[0], settings, 1, absl::StrCat("core a block, ", subjects[0].name, " 10 %"),
                                     std::nullopt, report));
   const uint64_t capacity = Capacity(subjects[0].unique, 10);
-  const auto copies = settings.quick ? 2 : static_cast<uint32_t>((kLargeEntries + capacity - 1) / capacity);
+  uint64_t blocks = 1;
+  for (const PolicyRequest& request : subjects[0].requests) blocks += request.blocks.size();
+  const uint64_t wanted = std::min((kLargeEntries + capacity - 1) / capacity, kTimedBlocksMax / blocks);
+  const auto copies = settings.quick ? 2 : static_cast<uint32_t>(std::max<uint64_t>(wanted, 2));
   return MeasureTime(subjects[0], settings, copies, absl::StrCat("core a block, ", copies, " copies of it"), kProbesAsked,
                      report);
 }

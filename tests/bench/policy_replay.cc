@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -101,7 +102,7 @@ class Replay {
       ServeDisk();
     }
   }
-  // What the disk does at once; the event's own effects stay in effects_.
+  // What the disk does at once; the event's own effects stay in effects_. What it has no room for waits for the next Reclaim.
   void ServeDisk() {
     const auto serve = [&](const auto& event) { core_.Handle(event, &effects_); };
     for (; served_ < effects_.size(); ++served_) {
@@ -111,7 +112,7 @@ class Replay {
         if (place.has_value())
           serve(core::WriteFinished{write->chunk, absl::OkStatus(), {*place}});
         else
-          serve(core::WriteFinished{write->chunk, absl::ResourceExhaustedError("no segment is free"), {}});
+          waiting_.push_back(write->chunk);
       }
       if (const auto* read = std::get_if<core::ReadStarted>(&effect))
         serve(core::ReadFinished{read->chunk, absl::OkStatus()});
@@ -120,8 +121,13 @@ class Replay {
       }
     }
   }
-  // Segments are given back between requests: there is room for what one of them writes.
+  // Segments are given back between requests, and where one of them writes more than there is room for.
   void Reclaim() {
+    for (size_t failing = waiting_.size(); failing > 0; --failing) {
+      const core::ChunkRef chunk = waiting_.front();
+      waiting_.pop_front();
+      Do(core::WriteFinished{chunk, absl::ResourceExhaustedError("no segment is free"), {}});
+    }
     for (int round = 0; round < 1000 && disk_.crowded(); ++round) {
       core::PlacesWanted wanted;
       for (const LogDisk::Record& record : disk_.Wanted(kAskedAtOnce))
@@ -135,7 +141,10 @@ class Replay {
   // As its engine computes it: in parts, when there is a disk that must have written what goes for them.
   void Store(std::span<const ChunkKey> keys, uint32_t first) {
     const uint32_t part = disk_.capacity() > 0 ? kPart : static_cast<uint32_t>(keys.size());
-    for (; first < keys.size(); first += part) StorePart(keys.first(std::min<size_t>(first + part, keys.size())), first);
+    for (; first < keys.size(); first += part) {
+      StorePart(keys.first(std::min<size_t>(first + part, keys.size())), first);
+      if (!waiting_.empty()) Reclaim();
+    }
   }
   void StorePart(std::span<const ChunkKey> keys, uint32_t first) {
     core::StoreAsked store{kSession, NextTag(), GroupId{0}, {}, keys.subspan(first)};
@@ -153,11 +162,19 @@ class Replay {
   core::Effects effects_;
   size_t served_ = 0;  // of them, by the disk
   LogDisk disk_;
+  std::deque<core::ChunkRef> waiting_;  // for room on it
   PolicyOutcome outcome_;
   uint64_t next_tag_ = 1;
 };
 
 }  // namespace
+
+core::StopReason StopReasonOf(const std::string& stop) {
+  if (stop == "end_turn") return core::StopReason::kStop;
+  if (stop == "tool_use") return core::StopReason::kToolCall;
+  if (stop == "max_tokens") return core::StopReason::kLength;
+  return core::StopReason::kUnknown;
+}
 
 PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t capacity, core::Eviction eviction,
                            uint32_t copies, uint64_t disk) {

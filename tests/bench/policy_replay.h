@@ -17,6 +17,9 @@ struct PolicyRequest {
   core::StopReason stop = core::StopReason::kUnknown;
 };
 
+// What a trace's word for it means; kUnknown where it has none.
+core::StopReason StopReasonOf(const std::string& stop);
+
 struct PolicyOutcome {
   uint64_t blocks = 0;        // asked for
   uint64_t hits = 0;          // of them leading ones that were there on arrival

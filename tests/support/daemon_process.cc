@@ -137,13 +137,13 @@ uint64_t DaemonProcess::ResidentBytes() const {
   return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
 }
 
-int RunProgram(const std::vector<std::string>& argv, std::string* out) {
+int RunProgram(const std::vector<std::string>& argv, std::string* out, std::chrono::seconds most) {
   int pipe[2];
   if (::pipe2(pipe, O_CLOEXEC) != 0) std::abort();
   const pid_t pid = Spawn(argv, pipe[1]);
   ::close(pipe[1]);
   using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + kRunMost;
+  const auto deadline = Clock::now() + most;
   while (true) {
     pollfd readable{pipe[0], POLLIN, 0};
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());

@@ -55,10 +55,10 @@ class DaemonProcess {
   std::optional<int> end_;
 };
 
-// Runs a program with its output captured. Returns the exit status (-signal when killed). One that has not ended within kRunMost, as a
+// Runs a program with its output captured. Returns the exit status (-signal when killed). One that has not ended within `most`, as a
 // kvistd that should have refused to start, is killed.
-inline constexpr std::chrono::seconds kRunMost{120};
-int RunProgram(const std::vector<std::string>& argv, std::string* out);
+int RunProgram(const std::vector<std::string>& argv, std::string* out,
+               std::chrono::seconds most = std::chrono::seconds(120));
 // The folder of this executable.
 std::string BinDir();
 
