@@ -59,7 +59,9 @@ bool IoQueue::Issue(Lane lane) {
   if (queue.empty() || free_pieces_.empty()) return false;
   const Handle handle = queue.front();
   Extent& extent = extents_[handle];
-  const uint64_t bytes = std::min(extent.io.bytes.size() - extent.submitted, options_.piece.value);
+  // What is left that isn't worth a piece goes with the last one: records are a unit longer than what engines store.
+  const uint64_t left = extent.io.bytes.size() - extent.submitted, whole = options_.piece.value;
+  const uint64_t bytes = left < whole + whole / 2 ? left : whole;
   const uint32_t piece = free_pieces_.back();
   free_pieces_.pop_back();
   pieces_[piece] = {handle, {bytes}};
@@ -93,7 +95,15 @@ void IoQueue::Complete(const Completion& completion) {
   if (extent.lane == Lane::kUrgent) --urgent_;
   --extent.pieces;
   if (completion.error != 0 && (extent.error == 0 || extent.error == ECANCELED)) extent.error = completion.error;
-  if (extent.pieces == 0 && !extent.queued) Finish(piece.extent);
+  if (extent.pieces == 0 && !extent.queued) ended_.push_back(piece.extent);
+}
+
+bool IoQueue::TellNext() {
+  if (ended_.empty()) return false;
+  const Handle handle = ended_.front();
+  ended_.pop_front();
+  Finish(handle);
+  return true;
 }
 
 void IoQueue::Finish(Handle handle) {

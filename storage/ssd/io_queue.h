@@ -20,7 +20,9 @@ class IoOwner {
 // What waits for a device. Extents are cut into pieces, and so many bytes of pieces are in flight as the device needs to be busy: more
 // would only queue where nobody can pass. Reads go first; while there are any, writes have a small part of the device only.
 //
-// Threads: the device's owner. No clock, no I/O of its own: Pump submits, Complete takes what the device says.
+// Threads: the device's owner. No clock, no I/O of its own: Pump submits, Complete takes what the device says, TellNext tells whose it was. They are
+//   apart so that the device has all it may have before anybody looks at what it has brought: an owner may take as long for a piece (its
+//   checksum) as the device for a few.
 class IoQueue {
  public:
   struct Options {
@@ -45,13 +47,15 @@ class IoQueue {
   void Cancel(Handle handle);
   void Pump();
   void Complete(const Completion& completion);
+  // An owner hears of an end that was completed; false when all have.
+  bool TellNext();
   void set_options(Options options) { options_ = options; }
 
   Bytes waiting_to_write() const { return waiting_[static_cast<int>(Lane::kWrite)]; }  // not yet in flight
   Bytes reading() const { return reading_; }                                           // in flight
   Bytes writing() const { return writing_; }
   const Options& options() const { return options_; }
-  bool idle() const { return in_flight_ == 0 && live_ == 0; }
+  bool idle() const { return in_flight_ == 0 && live_ == 0; }  // and all ends are told
 
  private:
   struct Extent {
@@ -79,6 +83,7 @@ class IoQueue {
   std::vector<Piece> pieces_;
   std::vector<uint32_t> free_pieces_;
   std::deque<Handle> queues_[kLanes];
+  std::deque<Handle> ended_;  // and not told
   Bytes waiting_[kLanes] = {};
   Bytes reading_{};
   Bytes writing_{};

@@ -134,7 +134,8 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     if (ask_at > now) until = std::min(until, ask_at);
   }
   drive_.Wait(std::min(until, retry_at_));
-  Tell();
+  do Tell();
+  while (drive_.LookAtNext());
 }
 
 void StoreDevice::Tell() {

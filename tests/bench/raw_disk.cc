@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "storage/base/status.h"
@@ -49,7 +48,7 @@ absl::StatusOr<double> RawDisk::Run(const Job& job) {
   std::vector<std::byte*> places(job.extents.size());
   size_t next = 0;
   uint32_t in_flight = 0;
-  uint64_t memory_at = 0, copied_to = 0;
+  uint64_t memory_at = 0;
   uint64_t unsynced = 0;
   bool syncing = false;
   bool last_sync = job.sync_bytes == 0;
@@ -93,13 +92,7 @@ absl::StatusOr<double> RawDisk::Run(const Job& job) {
         const Extent& extent = job.extents[cqes[i]->user_data];
         if (cqes[i]->res != static_cast<int>(extent.bytes)) error = cqes[i]->res < 0 ? -cqes[i]->res : EIO;
         unsynced += extent.bytes;
-        if (job.write) continue;
-        const std::byte* at = places[cqes[i]->user_data];
-        Checksum(at, extent.bytes, job.checksum_bytes);
-        if (job.copy_to.empty()) continue;
-        if (copied_to + extent.bytes > job.copy_to.size()) copied_to = 0;
-        std::memcpy(job.copy_to.data() + copied_to, at, extent.bytes);
-        copied_to += extent.bytes;
+        if (!job.write) Checksum(places[cqes[i]->user_data], extent.bytes, job.checksum_bytes);
       }
       io_uring_cq_advance(&ring_, count);
     }

@@ -30,9 +30,7 @@ class RawDisk {
     std::vector<Extent> extents{};  // in this order
     uint32_t depth = 1;             // in flight at the same time
     uint64_t checksum_bytes =
-        0;  // XXH3 over so many at a time, before they are written or when they have been read; 0: none
-    // What was read is copied there, the same place again and again when it is over; empty: it isn't.
-    std::span<std::byte> copy_to = {};
+        0;                    // XXH3 over so many at a time, before they are written or when they have been read; 0: none
     uint64_t sync_bytes = 0;  // an fdatasync after so many, beside the writes that follow, and one at the end; 0: none
   };
   // Seconds that it took. Errors: of the disk; a short read or write is one.

@@ -36,11 +36,15 @@ struct World final : IoOwner {
     const auto kind = lane == IoQueue::Lane::kWrite ? Io::Kind::kWrite : bytes == 0 ? Io::Kind::kSync : Io::Kind::kRead;
     return queue.Submit(lane, this, {kind, 0, {tag << 20}, {memory.data(), bytes}, tag});
   }
-  void End(size_t at, int error = 0) {
+  void Complete(size_t at, int error = 0) {
     const Io io = device.submitted.at(at);
     device.submitted.erase(device.submitted.begin() + static_cast<ptrdiff_t>(at));
     queue.Complete({io.tag, error});
     queue.Pump();
+  }
+  void End(size_t at, int error = 0) {
+    Complete(at, error);
+    while (queue.TellNext()) queue.Pump();
   }
   void EndAll() {
     while (!device.submitted.empty()) End(0);
@@ -51,6 +55,36 @@ struct World final : IoOwner {
     return bytes;
   }
 };
+
+TEST_CASE("The device has all that it may have before anybody hears what it has brought") {
+  World world;
+  for (uint64_t tag = 1; tag <= 8; ++tag) world.Ask(IoQueue::Lane::kRead, KiB(64).value, tag);
+  world.queue.Pump();
+  REQUIRE(world.device.submitted.size() == 4);
+  for (int i = 0; i < 4; ++i) world.Complete(0);
+  CHECK(world.ended.empty());
+  CHECK(world.InFlight(Io::Kind::kRead) == KiB(256).value);
+  CHECK_FALSE(world.queue.idle());
+  for (uint64_t told = 1; world.queue.TellNext(); ++told) CHECK(world.ended.size() == told);  // one at a time
+  CHECK(world.ended.size() == 4);
+  for (int i = 0; i < 4; ++i) world.Complete(0);
+  CHECK_FALSE(world.queue.idle());  // four aren't told
+  while (world.queue.TellNext()) {}
+  CHECK(world.ended.size() == 8);
+  CHECK(world.queue.idle());
+}
+
+TEST_CASE("What is left of an extent that isn't worth a piece goes with the last one") {
+  World world;
+  world.Ask(IoQueue::Lane::kRead, (KiB(128) + KiB(4)).value, 1);
+  world.Ask(IoQueue::Lane::kRead, (KiB(64) + KiB(32)).value, 2);
+  world.queue.Pump();
+  std::vector<uint64_t> pieces;
+  for (const Io& io : world.device.submitted) pieces.push_back(io.bytes.size());
+  CHECK(pieces == std::vector<uint64_t>{KiB(64).value, KiB(68).value, KiB(64).value, KiB(32).value});
+  world.EndAll();
+  CHECK(world.ended.size() == 2);
+}
 
 TEST_CASE("IoQueue cuts extents into pieces that are the extent, and keeps within its budgets") {
   World world;
