@@ -13,17 +13,19 @@
 namespace kvist::ssd {
 namespace {
 
+constexpr double kReadsPart = 0.4;  // of the time, at least: where writes are slow they took all of it
 constexpr Bytes kTried[] = {MiB(1), MiB(2), MiB(4), MiB(8)};
 constexpr int kRounds = 3;         // of all of them: who is alone on a busy machine for a moment isn't the fastest
 constexpr Bytes kRange = MiB(64);  // of the file
 constexpr double kKnee = 0.95;     // as fast as this part of the fastest is fast enough
 // What is handed out: twice as many, so that the device isn't idle while its owner checks or seals a record, and not less than this.
-constexpr Bytes kBudgetMin = MiB(4);
+// Reads need more: a virtual disk that has just been written to gives a third of what it gives later, so its rate is no measure of it.
+constexpr Bytes kReadsMin = MiB(8), kWritesMin = MiB(4);
 constexpr Bytes kMemory = MiB(8);  // the most that is in flight
-// Of writes so many more as the device does in this time, at most this: their owner computes checksums meanwhile, of large records for longer
-// than the knee lasts (4 GB/s: 0.70 to 0.75 of bare writes with 4 MiB in flight, 0.92 to 0.98 with 16). Longer: a read that comes waits longer.
-constexpr absl::Duration kWritesAhead = absl::Milliseconds(6);
-constexpr Bytes kWritesMax = MiB(32);
+// So much more as the device does in this time, at most this: its owner computes checksums meanwhile, of large records for longer
+// than the knee lasts (writes at 4 GB/s: 0.70 to 0.75 of bare ones with 4 MiB in flight, 0.92 to 0.98 with 16). Longer: a read that comes waits longer.
+constexpr absl::Duration kAhead = absl::Milliseconds(6);
+constexpr Bytes kBudgetMax = MiB(32);
 
 class Prober {
  public:
@@ -94,7 +96,7 @@ class Prober {
     *best = *std::max_element(std::begin(rates), std::end(rates));
     size_t at = 0;
     while (rates[at] < kKnee * *best) ++at;
-    return std::max(kTried[at] * 2, kBudgetMin);
+    return std::max(kTried[at] * 2, kind == Io::Kind::kRead ? kReadsMin : kWritesMin);
   }
 
  private:
@@ -118,6 +120,11 @@ class Prober {
   uint64_t next_ = 0;
 };
 
+Bytes Ahead(double bytes_per_second) {
+  const auto mib = static_cast<uint64_t>(bytes_per_second * absl::ToDoubleSeconds(kAhead)) >> 20;
+  return std::min(MiB(mib), kBudgetMax);
+}
+
 }  // namespace
 
 absl::StatusOr<ProbeResult> Probe(Device* device, Bytes segment_bytes, const ProbeOptions& options) {
@@ -135,13 +142,14 @@ absl::StatusOr<ProbeResult> Probe(Device* device, Bytes segment_bytes, const Pro
     KVIST_ASSIGN_OR_RETURN(
         result.queue.write_budget,
         prober.FindBudget(Io::Kind::kWrite, std::max(left, absl::ZeroDuration()) / 3, &result.write_bytes_per_second));
-    const uint64_t ahead = static_cast<uint64_t>(result.write_bytes_per_second * absl::ToDoubleSeconds(kWritesAhead));
-    result.queue.write_budget = std::max(result.queue.write_budget, std::min(MiB(ahead >> 20), kWritesMax));
+    result.queue.write_budget = std::max(result.queue.write_budget, Ahead(result.write_bytes_per_second));
     KVIST_RETURN_IF_ERROR(prober.Do(Io::Kind::kSync));
     left = options.time - (MonotonicNow() - began);
   }
-  KVIST_ASSIGN_OR_RETURN(result.queue.read_budget, prober.FindBudget(Io::Kind::kRead, std::max(left, absl::Milliseconds(20)),
-                                                                     &result.read_bytes_per_second));
+  KVIST_ASSIGN_OR_RETURN(
+      result.queue.read_budget,
+      prober.FindBudget(Io::Kind::kRead, std::max(left, options.time * kReadsPart), &result.read_bytes_per_second));
+  result.queue.read_budget = std::max(result.queue.read_budget, Ahead(result.read_bytes_per_second));
   return result;
 }
 

@@ -8,14 +8,15 @@
 
 namespace kvist::ssd {
 
-// How many bytes a device wants in flight: twice the fewest with which it is about as fast as with any number, of writes as many as it does in a few
+// How many bytes a device wants in flight: twice the fewest with which it is about as fast as with any number, or as many as it does in a few
 // milliseconds if that is more. Fewer leave it idle
 // whenever its owner has something else to do, more queue where no urgent read can pass them.
 struct ProbeOptions {
   uint32_t segment = 0;  // whose file is used
   // It is a free segment: made when it isn't there, and overwritten. Else there is data in it, and it is only read.
   bool may_write = false;
-  absl::Duration time = absl::Milliseconds(200);  // for all of it; a slow disk is measured as far as that goes
+  absl::Duration time = absl::Milliseconds(
+      200);  // for all of it, up to twice that on a disk that is slow to write; a slow one is measured as far as that goes
 };
 struct ProbeResult {
   IoQueue::Options queue;  // with the budgets that were found; the default for writes without may_write

@@ -67,8 +67,8 @@ TEST_CASE("Probe finds that a device that serves all at once wants as much as it
   Asked device(absl::Milliseconds(2));
   const auto result = Probe(&device, MiB(32), {.segment = 7, .may_write = true, .time = absl::Seconds(2)});
   REQUIRE(result.ok());
-  CHECK(result->queue.read_budget == MiB(16));
-  CHECK(result->queue.write_budget >= MiB(16));  // or what it writes in 6 ms
+  CHECK(result->queue.read_budget >= MiB(16));  // or what it does in 6 ms
+  CHECK(result->queue.write_budget >= MiB(16));
   CHECK(result->read_bytes_per_second > 0);
   CHECK(result->write_bytes_per_second > 0);
   CHECK(device.quiet());
@@ -98,7 +98,7 @@ TEST_CASE("Probe only reads where there is data") {
   REQUIRE(result.ok());
   CHECK(result->queue.write_budget == IoQueue::Options{}.write_budget);
   CHECK(result->write_bytes_per_second == 0);
-  CHECK(result->queue.read_budget >= MiB(4));
+  CHECK(result->queue.read_budget >= MiB(8));
   CHECK(std::all_of(device.asked.begin(), device.asked.end(), [](const Io& io) { return io.kind == Io::Kind::kRead; }));
   CHECK_FALSE(device.asked.empty());
 }
