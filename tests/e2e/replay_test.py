@@ -295,6 +295,24 @@ class ReplayTest(unittest.TestCase):
         self.assertEqual(self.replay_json("--trace", path, "--trace-time", "--block-bytes", "4KiB", "--dram-fraction", 1)["hit_blocks"], 1)
         self.assertGreaterEqual(time.monotonic() - started, 0.4)
 
+    def test_prefill_rate_takes_as_long_as_an_engine(self):
+        """A second for 40 blocks, once: what was stored isn't computed again."""
+        path = self.write("prefill.jsonl", row(list(range(40))) * 2)
+        started = time.monotonic()
+        found = self.replay_json("--trace", path, "--prefill-rate", 40 * 512, "--block-bytes", "4KiB", "--dram-fraction", 1)
+        self.assertGreaterEqual(time.monotonic() - started, 1)
+        self.assertIn(" 3 ", self.run_replay("--trace", path, "--prefill-rate", 40 * 512, "--dram-fraction", 1).stdout.split("store ")[1])
+        self.assertEqual((found["stored_blocks"], found["hit_blocks"], found["wrong_bytes"]), (40, 40, 0))
+
+    def test_signal_ends_a_prefill(self):
+        path = self.write("slow_prefill.jsonl", row(list(range(40))))
+        replay = subprocess.Popen([REPLAY, "--trace", path, "--prefill-rate", "1", "--block-bytes", "4KiB"], env=self.environment,
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(replay.kill)
+        await_condition(lambda: any(self.temporary.glob("*/engine.sock")) or replay.poll() is not None, "kvistd has its socket")
+        replay.terminate()
+        self.assertEqual(replay.wait(DEADLINE_S), 128 + signal.SIGTERM)
+
     def test_table_shows_every_hook(self):
         done = self.run_replay("--trace", self.write("table.jsonl", row([1, 2]) * 2), "--dram-fraction", 1)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -323,6 +341,7 @@ class ReplayTest(unittest.TestCase):
         for wrong in ("0", "-1", "1.5", "1e3", "18446744073709551616"):
             self.assertEqual(self.refused("--trace", path, "--limit=" + wrong).splitlines()[0],
                              "--limit: must be a whole number from 1 to 18446744073709551615; it is " + wrong)
+        self.assertIn("--prefill-rate", self.refused("--trace", path, "--prefill-rate", "0"))
         self.assertIn("--socket", self.refused("--trace", path, "--socket", "x", "--dram-fraction", "0.1"))
 
     def test_unusable_traces_are_named_with_their_line(self):
