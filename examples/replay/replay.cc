@@ -225,14 +225,10 @@ void Replay::Prefill(const Request& request, std::span<const kvist_key> keys, ui
 }
 
 void Replay::Hint(const Request& request, std::span<const kvist_key> keys) {
-  kvist_stop_reason why = KVIST_STOP_UNKNOWN;
-  if (request.stop == "end_turn") why = KVIST_STOP_STOP;
-  if (request.stop == "tool_use") why = KVIST_STOP_TOOL_CALL;
-  if (request.stop == "max_tokens") why = KVIST_STOP_LENGTH;
-  if (why == KVIST_STOP_UNKNOWN) return;
+  if (request.stop == KVIST_STOP_UNKNOWN) return;
   kvist_hint_args args{};
   args.struct_size = sizeof args;
-  args.stop_reason = why;
+  args.stop_reason = request.stop;
   if (const kvist_status status = kvist_hint(scheduler_.get(), keys.data(), keys.size(), &args); status != KVIST_OK)
     Failed("hint", status, kvist_error());
 }

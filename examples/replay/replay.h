@@ -41,8 +41,8 @@ struct Outcome {
 // only worker are two sessions of one instance.
 //
 // A request: lookup with a lease -> load of the hit, every byte checked -> store of the other full blocks -> hint -> release.
-// Computing takes as long as Options says. Requests that are longer than the page memory are worked through in batches; hits that are longer than the lease budget in parts, each with
-// a lookup of its own that says what the engine has by then. A request's blocks past the 4,096th, which is what one
+// Computing takes as long as Options says. Requests that are longer than the page memory are worked through in batches; hits that are longer
+// than the lease budget in parts, each with a lookup of its own that says what the engine has by then. A request's blocks past the 4,096th, which is what one
 // lookup may ask for, are misses and not stored.
 //
 // Threads: one.

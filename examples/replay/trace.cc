@@ -18,6 +18,13 @@
 namespace kvist::replay {
 namespace {
 
+kvist_stop_reason StopReasonOf(const std::string& word) {
+  if (word == "end_turn") return KVIST_STOP_STOP;
+  if (word == "tool_use") return KVIST_STOP_TOOL_CALL;
+  if (word == "max_tokens") return KVIST_STOP_LENGTH;
+  return KVIST_STOP_UNKNOWN;
+}
+
 // A longer line is no request: a million tokens are 2,000 ids.
 constexpr size_t kLineBytesMax = size_t{64} << 20;
 
@@ -113,7 +120,7 @@ absl::StatusOr<Request> ParseRequest(const std::string& line) {
                                                    static_cast<int64_t>(kTimestampMaxMs), " ms"));
   }
   if (const auto stop = object.find("stop"); stop != object.end() && stop->is_string())
-    request.stop = stop->get<std::string>();
+    request.stop = StopReasonOf(stop->get<std::string>());
   request.hash_ids.reserve(hash_ids->size());
   for (const nlohmann::json& id : *hash_ids) {
     const absl::StatusOr<uint64_t> number = WholeNumber(id, "an id of \"hash_ids\" is");

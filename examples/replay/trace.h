@@ -1,6 +1,8 @@
 #ifndef KVIST_EXAMPLES_REPLAY_TRACE_H_
 #define KVIST_EXAMPLES_REPLAY_TRACE_H_
 
+#include <kvist/kvist.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,10 +21,11 @@ inline constexpr double kTimestampMaxMs = 4e12;
 struct Request {
   double timestamp_ms = 0;
   std::vector<uint64_t> hash_ids;  // one per block of the prompt; equal ids mean equal tokens and an equal prefix
-  std::string stop;                // why the answer before it ended ("tool_use", "end_turn"), of traces that say so
-  uint64_t tokens = 0;             // of the prompt
-  uint64_t answer_tokens = 0;      // where the trace tells
-  uint64_t full_blocks = 0;  // the leading ids whose blocks have all their tokens; only these have KV that can be stored
+  kvist_stop_reason stop =
+      KVIST_STOP_UNKNOWN;  // why the answer before it ended, of traces that say so: "end_turn", "tool_use" or "max_tokens"
+  uint64_t tokens = 0;     // of the prompt
+  uint64_t answer_tokens = 0;  // where the trace tells
+  uint64_t full_blocks = 0;    // the leading ids whose blocks have all their tokens; only these have KV that can be stored
 };
 
 struct Trace {

@@ -26,7 +26,7 @@ class IoOwner {
 class IoQueue {
  public:
   struct Options {
-    Bytes piece = MiB(1);
+    Bytes piece = MiB(1);         // the last one of an extent: up to half as much again
     Bytes read_budget = MiB(8);   // in flight; see probe.h
     Bytes write_budget = MiB(8);  // in flight while nobody reads
     Bytes write_beside_reads = MiB(1);

@@ -15,8 +15,8 @@ struct ProbeOptions {
   uint32_t segment = 0;  // whose file is used
   // It is a free segment: made when it isn't there, and overwritten. Else there is data in it, and it is only read.
   bool may_write = false;
-  absl::Duration time = absl::Milliseconds(
-      200);  // for all of it, up to twice that on a disk that is slow to write; a slow one is measured as far as that goes
+  // For all of it, or half as much again on a disk that is slow to write; a slow one is measured as far as that goes.
+  absl::Duration time = absl::Milliseconds(200);
 };
 struct ProbeResult {
   IoQueue::Options queue;  // with the budgets that were found; the default for writes without may_write

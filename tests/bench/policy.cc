@@ -80,7 +80,7 @@ absl::StatusOr<Subject> ReadSubject(const fs::path& path, const Settings& settin
   absl::flat_hash_set<uint64_t> unique;
   for (replay::Request& request : trace.requests) {
     unique.insert(request.hash_ids.begin(), request.hash_ids.end());
-    subject.requests.push_back({std::move(request.hash_ids), StopReasonOf(request.stop)});
+    subject.requests.push_back({std::move(request.hash_ids), static_cast<core::StopReason>(request.stop)});
   }
   subject.unique = unique.size();
   return subject;

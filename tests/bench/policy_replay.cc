@@ -169,13 +169,6 @@ class Replay {
 
 }  // namespace
 
-core::StopReason StopReasonOf(const std::string& stop) {
-  if (stop == "end_turn") return core::StopReason::kStop;
-  if (stop == "tool_use") return core::StopReason::kToolCall;
-  if (stop == "max_tokens") return core::StopReason::kLength;
-  return core::StopReason::kUnknown;
-}
-
 PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t capacity, core::Eviction eviction,
                            uint32_t copies, uint64_t disk) {
   Replay replay(capacity, eviction, disk);

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "daemon/core/eviction_policy.h"
@@ -14,11 +13,8 @@ namespace kvist::bench {
 // What a policy is asked for: a prompt as a path in the tree of prefixes, and what its engine knows when it stores it.
 struct PolicyRequest {
   std::vector<uint64_t> blocks;
-  core::StopReason stop = core::StopReason::kUnknown;
+  core::StopReason stop = core::StopReason::kUnknown;  // as the C ABI has it: kvist_stop_reason
 };
-
-// What a trace's word for it means; kUnknown where it has none.
-core::StopReason StopReasonOf(const std::string& stop);
 
 struct PolicyOutcome {
   uint64_t blocks = 0;        // asked for

@@ -32,7 +32,7 @@ double ModelHits(const kvist::replay::Trace& trace, uint64_t dram, uint64_t ssd)
     PolicyRequest& asked = requests.emplace_back();
     asked.blocks.assign(request.hash_ids.begin(),
                         request.hash_ids.begin() + static_cast<ptrdiff_t>(std::min(request.full_blocks, kKeysMax)));
-    asked.stop = kvist::bench::StopReasonOf(request.stop);
+    asked.stop = static_cast<kvist::core::StopReason>(request.stop);
   }
   const PolicyOutcome outcome = kvist::bench::ReplayPolicy(requests, dram, kvist::core::CoreOptions{}.eviction, 1, ssd);
   return 100.0 * static_cast<double>(outcome.hits) / static_cast<double>(trace.blocks);

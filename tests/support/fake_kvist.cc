@@ -310,10 +310,12 @@ kvist_status kvist_store(kvist_client* client, const kvist_store_args* args, kvi
   world.ops.emplace(*op = ++world.last_id, std::move(store));
   return KVIST_OK;
 }
-kvist_status kvist_hint(kvist_client*, const kvist_key* keys, size_t count, const kvist_hint_args* args) {
-  return keys == nullptr || count == 0 || args == nullptr ? KVIST_INVALID_ARGUMENT : KVIST_OK;
+kvist_status kvist_hint(kvist_client*, const kvist_key*, size_t count, const kvist_hint_args* args) {
+  if (count == 0 || args->struct_size != sizeof *args) return KVIST_INVALID_ARGUMENT;
+  world.observed.hinted += count;
+  world.observed.stop_reason = args->stop_reason;
+  return KVIST_OK;
 }
-
 kvist_status kvist_report_prefill(kvist_client*, uint32_t, uint32_t token_count, int64_t took_us) {
   if (token_count == 0 || took_us <= 0) return KVIST_INVALID_ARGUMENT;
   ++world.observed.prefills;

@@ -46,6 +46,8 @@ struct Observed {
   size_t allocations = 0;
   size_t swaps_out = 0, swaps_in = 0;
   size_t prefills = 0;  // that were reported
+  size_t hinted = 0;    // keys
+  int stop_reason = 0;  // of the last hint
   size_t loads = 0;
   size_t cancelled = 0;
   size_t probes_found = 0;  // pages written by write_page that were found by the description

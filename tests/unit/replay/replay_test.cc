@@ -52,6 +52,19 @@ TEST_CASE("Replay stores what it misses and loads it next time") {
   CHECK(fake_kvist::observed().leases == 0);
 }
 
+TEST_CASE("Replay tells why the answer before a prompt ended, where the trace does") {
+  fake_kvist::Reset();
+  const auto replay = NewReplay();
+  Request prompt = Prompt(10);
+  replay->Run(prompt);
+  CHECK(fake_kvist::observed().hinted == 0);
+  prompt.stop = KVIST_STOP_TOOL_CALL;
+  replay->Run(prompt);
+  CHECK(fake_kvist::observed().hinted == 10);
+  CHECK(fake_kvist::observed().stop_reason == KVIST_STOP_TOOL_CALL);
+  CHECK(replay->outcome().fine());
+}
+
 TEST_CASE("Replay works in batches when a request is longer than its page memory") {
   fake_kvist::Reset();
   const auto replay = NewReplay(uint64_t{4} << 20);  // 8 of them fill the memory
