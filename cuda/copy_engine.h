@@ -67,7 +67,7 @@ struct Copy {
   std::shared_ptr<LayerProgress> progress;  // may be null
   Order order = Order::kByLayer;
   // Of a load: [slot] how much of it is there, or null: all. Empty: all of all slots. Nothing is copied before it is there.
-  std::vector<std::shared_ptr<const SlotArrival>> arrivals;
+  std::vector<std::shared_ptr<SlotArrival>> arrivals;
   // Nothing is copied of layers that it doesn't call ready. Null: all are.
   std::shared_ptr<const PagesReady> pages_ready = nullptr;
   int64_t ready_by_nanos = INT64_MAX;  // monotonic: it ends with DeadlineExceeded when they aren't all ready by then
@@ -103,7 +103,7 @@ class CopyEngine {
   virtual ~CopyEngine() = default;
   virtual void Submit(Copy copy) = 0;
   virtual void Cancel(OpId op) = 0;
-  // Something has been said to a SlotArrival or PagesReady that copies may wait for.
+  // Something has come that copies lacked (SlotArrival), or has been said to a PagesReady that they may wait for.
   virtual void Arrived() = 0;
 };
 

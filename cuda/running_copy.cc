@@ -20,6 +20,8 @@ uint64_t PiecesOfChunk(const Copy& copy, Verify verify) {
   return verify == Verify::kAlways ? 1 : PiecesPerChunk(copy.layout());
 }
 
+bool Streams(const Copy& copy) { return !copy.arrivals.empty() || copy.pages_ready != nullptr; }
+
 UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
   const KvLayout& layout = copy.layout();
   KVIST_CHECK(uint64_t{copy.first_layer} + copy.layer_count <= layout.layers.size());
@@ -28,9 +30,10 @@ UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
   const uint64_t piece_bytes = layout.layer_bytes().value / std::max<uint64_t>(pieces_per_chunk, 1);
   if (copy.order == Order::kByChunk)
     return UnitPlan::ByChunk(copy.layer_count, copy.slots.size(), pieces_per_chunk, piece_bytes);
+  const uint64_t pieces = copy.slots.size() * pieces_per_chunk;
   // A layer that is there needn't wait for the next one to come.
-  const uint32_t layers_max = copy.arrivals.empty() && copy.pages_ready == nullptr ? UINT32_MAX : 1;
-  return UnitPlan(copy.layer_count, copy.slots.size() * pieces_per_chunk, piece_bytes, layers_max);
+  return Streams(copy) ? UnitPlan::Streamed(copy.layer_count, pieces, piece_bytes)
+                       : UnitPlan(copy.layer_count, pieces, piece_bytes);
 }
 
 }  // namespace
@@ -38,7 +41,7 @@ UnitPlan PlanFor(const Copy& copy, uint64_t pieces_per_chunk) {
 RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
-      streams_(!copy_.arrivals.empty() || copy_.pages_ready != nullptr),
+      streams_(Streams(copy_)),
       pieces_per_chunk_(PiecesOfChunk(copy_, verify)),
       plan_(PlanFor(copy_, pieces_per_chunk_)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
@@ -120,9 +123,10 @@ bool RunningCopy::Ready(uint64_t index) const {
   const PieceRange chunks = ChunksOf(unit.pieces);
   bool settled = true;
   for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
-    if (copy_.arrivals[chunk] == nullptr) continue;
-    if (copy_.arrivals[chunk]->failed()) return true;
-    settled &= copy_.arrivals[chunk]->Settled(layers);
+    SlotArrival* const arrival = copy_.arrivals[chunk].get();
+    if (arrival == nullptr) continue;
+    if (arrival->failed()) return true;
+    if (settled) settled = arrival->SettledOrLacked(layers);  // by the first of them: then the next one is asked
   }
   return settled;
 }

@@ -31,7 +31,7 @@ class RunningCopy {
   Direction direction() const { return copy_.direction; }
   uint64_t units() const { return plan_.units(); }
   // Whether it copies what may not be there yet, slots that are read into or pages that are written: then no unit is Run that isn't Ready. One
-  // that is stays so; also one of whose slots' reads one has failed: that ends the copy.
+  // that is stays so; also one of whose slots' reads one has failed: that ends the copy. One that isn't says to one of the slots that it lacks it.
   bool streams() const { return streams_; }
   bool Ready(uint64_t unit) const;
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }

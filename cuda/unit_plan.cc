@@ -4,19 +4,19 @@
 
 namespace kvist::cuda {
 
-UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint32_t layers_max)
+UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint64_t unit_bytes, uint32_t layers_max)
     : layers_(layers), grains_(pieces_per_layer) {
   if (layers == 0) return;
   const uint64_t layer_bytes = std::max<uint64_t>(1, pieces_per_layer * piece_bytes);
-  if (layer_bytes < kUnitBytes) {
+  if (layer_bytes < unit_bytes) {
     // Layers are shared out evenly over the steps, so that the last unit is no crumb that costs as much to claim as the
     // others.
-    const uint64_t fitting = std::min<uint64_t>({layers, layers_max, kUnitBytes / layer_bytes});
+    const uint64_t fitting = std::min<uint64_t>({layers, layers_max, unit_bytes / layer_bytes});
     const uint64_t steps = (layers + fitting - 1) / fitting;
     layers_per_step_ = static_cast<uint32_t>((layers + steps - 1) / steps);
   } else {
     units_per_step_ = static_cast<uint32_t>(
-        std::min<uint64_t>({(layer_bytes + kUnitBytes / 2) / kUnitBytes, pieces_per_layer, UINT32_MAX}));
+        std::min<uint64_t>({(layer_bytes + unit_bytes / 2) / unit_bytes, pieces_per_layer, UINT32_MAX}));
   }
   steps_ = (layers + layers_per_step_ - 1) / layers_per_step_;
 }

@@ -21,6 +21,8 @@ struct Unit {
 //   large layers:  step 0 = layer 0     | unit 0 | unit 1 | unit 2 |     small ones:  step 0 = layers 0..7   | unit 0 |
 //                  step 1 = layer 1     | unit 3 | unit 4 | unit 5 |                  step 1 = layers 8..15  | unit 1 |
 //
+// What comes layer by layer has a step for each layer, and smaller units: what has come is copied while the rest comes.
+//
 // By chunk there is one step of all layers; its units are neighbouring whole chunks, or parts of the layers of one large chunk.
 //
 // Even an empty copy has a unit, so that each copy ends the same way.
@@ -31,8 +33,14 @@ class UnitPlan {
   // one takes 30 to 50 us).
   static constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
 
-  // `layers_max`: of a step.
-  UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint32_t layers_max = UINT32_MAX);
+  // Of what comes layer by layer: what is copied last, when all of a layer has come, takes a quarter of that.
+  static constexpr uint64_t kStreamedUnitBytes = uint64_t{512} << 10;
+
+  UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes)
+      : UnitPlan(layers, pieces_per_layer, piece_bytes, kUnitBytes, UINT32_MAX) {}
+  static UnitPlan Streamed(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes) {
+    return UnitPlan(layers, pieces_per_layer, piece_bytes, kStreamedUnitBytes, 1);
+  }
   static UnitPlan ByChunk(uint32_t layers, uint64_t chunks, uint64_t pieces_per_chunk, uint64_t piece_bytes);
 
   uint32_t steps() const { return steps_; }
@@ -43,6 +51,9 @@ class UnitPlan {
   Unit At(uint64_t unit) const;
 
  private:
+  // `layers_max`: of a step.
+  UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint64_t unit_bytes, uint32_t layers_max);
+
   uint32_t layers_;
   uint64_t grains_;  // of a layer: a unit has whole ones
   uint64_t pieces_per_grain_ = 1;

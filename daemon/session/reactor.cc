@@ -403,8 +403,9 @@ void Reactor::CarryOut() {
 void Reactor::Hear(const LowerTier::Event& event) {
   if (const auto* const read = std::get_if<core::ReadFinished>(&event)) {
     if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
-      for (const auto& shard : ended.mapped()) shard->End(read->status);
-      engine_->Arrived();
+      bool lacked = false;
+      for (const auto& shard : ended.mapped()) lacked |= shard->End(read->status);
+      if (lacked) engine_->Arrived();
     }
   }
   std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);
@@ -477,8 +478,7 @@ void Reactor::Carry(core::ReadStarted& effect) {
   Coming& coming = coming_[effect.chunk.Pack()];
   for (size_t shard = 0; shard < effect.slots.size(); ++shard) coming.push_back(std::make_shared<cuda::SlotArrival>());
   const auto arrived = [coming, engine = engine_](uint32_t shard, uint32_t layers) {
-    coming[shard]->Arrived(layers);
-    engine->Arrived();
+    if (coming[shard]->Arrived(layers)) engine->Arrived();
   };
   LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
   std::vector<LowerTier::ChunkToRead>& reads = reads_[static_cast<size_t>(effect.from)];

@@ -40,6 +40,9 @@ TEST_CASE("UnitPlan covers every piece of every layer once, layer by layer") {
     const uint64_t pieces = 1 + rng() % 3000;
     const uint64_t bytes = uint64_t{1} << rng() % 18;
     CheckCovers(UnitPlan(layers, pieces, bytes), layers, pieces);
+    const UnitPlan streamed = UnitPlan::Streamed(layers, pieces, bytes);
+    CheckCovers(streamed, layers, pieces);
+    REQUIRE(streamed.steps() == layers);
   }
 }
 
@@ -57,6 +60,10 @@ TEST_CASE("UnitPlan keeps units near the size it aims at") {
 
   const UnitPlan huge_pieces(2, 3, 16384 * kKiB);  // a piece is never split
   CHECK(huge_pieces.units_per_step() == 3);
+
+  const UnitPlan streamed = UnitPlan::Streamed(32, 64, 32 * kKiB);  // 2 MiB a layer, that come one by one
+  CHECK(streamed.units_per_step() == 4);
+  CHECK(streamed.steps() == 32);
 }
 
 TEST_CASE("UnitPlan by chunk has units of neighbouring chunks, or parts of the layers of one, and covers each once") {
@@ -87,7 +94,6 @@ TEST_CASE("UnitPlan by chunk has units of neighbouring chunks, or parts of the l
   }
   CHECK(UnitPlan::ByChunk(4, 10, 8, 64 * kKiB).units() == 10);   // 2 MiB each
   CHECK(UnitPlan::ByChunk(64, 2, 16, 32 * kKiB).units() == 32);  // 32 MiB each: 16 units of 4 layers
-  CHECK(UnitPlan(32, 16, 4 * kKiB, 1).steps() == 32);            // one layer a step where that is asked for
 }
 
 TEST_CASE("UnitPlan gives an empty copy one unit") {
