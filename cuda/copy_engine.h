@@ -94,7 +94,7 @@ struct CopyEnd {
 // Errors:  OK; Cancelled; DeadlineExceeded (ready_by_nanos); of a slot that is being read what its SlotArrival ended with; OutOfRange (the engine's file has shrunk, or its memory isn't mapped any more: the store's bytes are not to
 //   be used); Unavailable (its process has ended); DataLoss (a checksum doesn't match); what the operating system says of memory that may no longer be read or written.
 // Order:   as the copy says; loads go before stores. Loads that wait for what is being read hold nobody up.
-// Threads: Submit and Cancel from one thread (the reactor), Arrived from any; they never block. `done` runs on a thread of the engine, for several
+// Threads: Submit and Cancel from one thread (the reactor), Arrived and Look from any; they never block. `done` runs on a thread of the engine, for several
 //   copies perhaps on several at once, and only hands the result over. The destructor cancels what is in flight and waits for
 //   quiet.
 class CopyEngine {
@@ -103,8 +103,10 @@ class CopyEngine {
   virtual ~CopyEngine() = default;
   virtual void Submit(Copy copy) = 0;
   virtual void Cancel(OpId op) = 0;
-  // Something has come that copies lacked (SlotArrival), or has been said to a PagesReady that they may wait for.
+  // A slot has what copies lacked (SlotArrival).
   virtual void Arrived() = 0;
+  // Something else that copies may wait for has come: a slot's read has failed, pages are ready.
+  virtual void Look() = 0;
 };
 
 }  // namespace kvist::cuda

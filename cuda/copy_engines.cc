@@ -30,6 +30,10 @@ class CopyEngines final : public CopyEngine {
     absl::ReaderMutexLock lock(&mutex_);
     for (const auto& [gpu, engine] : engines_) engine->Arrived();
   }
+  void Look() override {
+    absl::ReaderMutexLock lock(&mutex_);
+    for (const auto& [gpu, engine] : engines_) engine->Look();
+  }
 
  private:
   // Made by the thread that submits, and only there.

@@ -11,7 +11,7 @@
 namespace kvist::cuda {
 namespace {
 
-// Units that are asked whether they are ready before others get the mutex: some 20 us.
+// Units that are asked what they lack before others get the mutex: some 20 us.
 constexpr size_t kSiftedAtOnce = 4096;
 
 }  // namespace
@@ -29,7 +29,7 @@ void CopyQueue::Submit(std::shared_ptr<RunningCopy> running) {
     if (running->streams()) {
       streams_.push_back({std::move(running), std::vector<uint64_t>(wake)});
       std::iota(streams_.back().units.begin(), streams_.back().units.end(), 0);
-      to_sift_ = streams_.size();
+      BeginLook();
       wake = 1;
     } else {
       std::deque<Waiting>& queue = QueueOf(*running);
@@ -40,10 +40,10 @@ void CopyQueue::Submit(std::shared_ptr<RunningCopy> running) {
   Wake(wake);
 }
 
-void CopyQueue::Arrived() {
+void CopyQueue::Look() {
   {
     absl::MutexLock lock(&mutex_);
-    to_sift_ = streams_.size();
+    BeginLook();
     if (to_sift_ == 0 || sleeping_ == 0) return;
   }
   Wake(1);
@@ -123,6 +123,13 @@ std::list<CopyQueue::Stream>::iterator CopyQueue::Drop(std::list<Stream>::iterat
   return streams_.erase(stream);
 }
 
+void CopyQueue::BeginLook() {
+  to_sift_ = streams_.size();
+  fewest_ = kNever;
+  look_at_.store(kNever);
+  looked_from_ = arrived_.load();
+}
+
 void CopyQueue::Sift() {
   const int64_t now = MonotonicNanos();
   uint64_t claims = 0;
@@ -143,6 +150,10 @@ void CopyQueue::Sift() {
       streams_.splice(streams_.end(), streams_, stream);  // the next time it is another one's turn
     }
   }
+  if (to_sift_ == 0 && fewest_ != kNever) {
+    look_at_.store(looked_from_ + fewest_);
+    if (arrived_.load() >= looked_from_ + fewest_) BeginLook();
+  }
   // This thread takes one of them.
   for (uint64_t wake = std::min<uint64_t>(claims, uint64_t{sleeping_} + 1); wake > 1; --wake) work_.Signal();
 }
@@ -150,19 +161,21 @@ void CopyQueue::Sift() {
 uint64_t CopyQueue::TakeReady(Stream* stream) {
   const RunningCopy& copy = *stream->copy;
   const size_t before = stream->units.size();
-  const auto not_ready = [&](uint64_t unit) { return !copy.Ready(unit); };
-  // By layer: up to the first step that isn't all ready; what comes behind it isn't needed before.
-  auto end = stream->units.begin();
-  while (end != stream->units.end()) {
-    const uint32_t step = copy.StepOf(*end);
-    const auto next = std::find_if(end, stream->units.end(), [&](uint64_t unit) { return copy.StepOf(unit) != step; });
-    const bool whole = std::none_of(end, next, not_ready);
-    end = next;
-    if (!whole) break;
+  const auto first = stream->units.begin();
+  auto lacking = first;  // those that lack something are moved to the front
+  auto unit = first;
+  for (; unit != stream->units.end(); ++unit) {
+    // By layer: up to the first step that isn't all there; what comes behind it isn't needed before.
+    if (lacking != first && copy.StepOf(*unit) != copy.StepOf(*first)) break;
+    const uint32_t lacks = copy.Lacks(*unit);
+    if (lacks == 0) {
+      QueueOf(copy).push_back({stream->copy, *unit, *unit + 1});
+    } else {
+      fewest_ = std::min<uint64_t>(fewest_, lacks);
+      *lacking++ = *unit;
+    }
   }
-  const auto rest = std::stable_partition(stream->units.begin(), end, not_ready);
-  for (auto unit = rest; unit != end; ++unit) QueueOf(copy).push_back({stream->copy, *unit, *unit + 1});
-  stream->units.erase(rest, end);
+  stream->units.erase(lacking, unit);
   return before - stream->units.size();
 }
 

@@ -43,6 +43,7 @@ class GpuEngine final : public CopyEngine {
   }
   void Cancel(OpId op) override { queue_.Cancel(op); }
   void Arrived() override { queue_.Arrived(); }
+  void Look() override { queue_.Look(); }
 
  private:
   void Run() {
@@ -72,7 +73,7 @@ class GpuEngine final : public CopyEngine {
 
   // Takes what comes next, as much as has room; sleeps before when there is nothing.
   void Claim() {
-    if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
+    if (unready_.load(std::memory_order_relaxed) > 0) queue_.Look();
     bool claimed = false;
     const auto room = [&] { return Room(); };
     bool slept = false;
@@ -88,7 +89,7 @@ class GpuEngine final : public CopyEngine {
       // That took a while, and there may be no end of claims: nobody else waits for it.
       (sent == &loads_ ? stores_ : loads_).Send();
       CollectAll();
-      if (unready_.load(std::memory_order_relaxed) > 0) queue_.Arrived();
+      if (unready_.load(std::memory_order_relaxed) > 0) queue_.Look();
     }
     loads_.Send();
     stores_.Send();
@@ -148,7 +149,7 @@ class GpuEngine final : public CopyEngine {
     if (copy.Copied(unit, std::move(end))) {
       End(copy);
     } else if (copy.streams() && copy.stopped()) {
-      Arrived();  // what is left of it has only to end
+      Look();  // what is left of it has only to end
     }
   }
 

@@ -115,20 +115,20 @@ PieceRange RunningCopy::ChunksOf(PieceRange pieces) const {
   return {pieces.first / pieces_per_chunk_, (pieces.end + pieces_per_chunk_ - 1) / pieces_per_chunk_};
 }
 
-bool RunningCopy::Ready(uint64_t index) const {
+uint32_t RunningCopy::Lacks(uint64_t index) const {
   const Unit unit = plan_.At(index);
   const uint32_t layers = copy_.first_layer + unit.first_layer + unit.layer_count;
-  if (copy_.pages_ready != nullptr && !copy_.pages_ready->LayersReady(unit.first_layer + unit.layer_count)) return false;
-  if (copy_.arrivals.empty()) return true;
+  if (copy_.pages_ready != nullptr && !copy_.pages_ready->LayersReady(unit.first_layer + unit.layer_count)) return 1;
+  if (copy_.arrivals.empty()) return 0;
   const PieceRange chunks = ChunksOf(unit.pieces);
-  bool settled = true;
+  uint32_t lacks = 0;
   for (uint64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
     SlotArrival* const arrival = copy_.arrivals[chunk].get();
     if (arrival == nullptr) continue;
-    if (arrival->failed()) return true;
-    if (settled) settled = arrival->SettledOrLacked(layers);  // by the first of them: then the next one is asked
+    if (arrival->failed()) return 0;
+    lacks += !arrival->SettledOrLacked(layers);
   }
-  return settled;
+  return lacks;
 }
 
 absl::Status RunningCopy::ReadFailure(const Unit& unit) const {

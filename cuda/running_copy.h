@@ -30,10 +30,11 @@ class RunningCopy {
   OpId op() const { return copy_.op; }
   Direction direction() const { return copy_.direction; }
   uint64_t units() const { return plan_.units(); }
-  // Whether it copies what may not be there yet, slots that are read into or pages that are written: then no unit is Run that isn't Ready. One
-  // that is stays so; also one of whose slots' reads one has failed: that ends the copy. One that isn't says to one of the slots that it lacks it.
+  // Whether it copies what may not be there yet, slots that are read into or pages that are written: then no unit is Run that lacks something.
   bool streams() const { return streams_; }
-  bool Ready(uint64_t unit) const;
+  // So many slots, at least, have to say first that they have what is lacked (each of them will: SlotArrival), or a look is worth while anyway, for
+  // pages aren't ready: 1. One that lacks nothing never will; nor does one of whose slots' reads one has failed: that ends the copy.
+  uint32_t Lacks(uint64_t unit) const;
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }
 
   // Of a copy whose pages aren't all ready: Stops it with DeadlineExceeded when they come too late.

@@ -40,6 +40,7 @@ class SharedMemoryEngine final : public CopyEngine {
 
   void Submit(Copy copy) override { queue_.Submit(std::make_shared<RunningCopy>(std::move(copy), verify_)); }
   void Arrived() override { queue_.Arrived(); }
+  void Look() override { queue_.Look(); }
   void Cancel(OpId op) override { queue_.Cancel(op); }
 
  private:
@@ -57,7 +58,7 @@ class SharedMemoryEngine final : public CopyEngine {
       if (quiet) {
         End(copy);
       } else if (!claim->skip && copy.streams() && copy.stopped()) {
-        Arrived();  // what is left of it has only to end
+        Look();  // what is left of it has only to end
       }
     }
   }

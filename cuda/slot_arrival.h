@@ -10,16 +10,16 @@
 namespace kvist::cuda {
 
 // How much of what is being read into a slot is there: so many layers, from the first. Loads take what is there (Copy::arrivals), and say what
-// they lack, so that whoever reads wakes a copy engine when something can be copied, not for each run that has come.
+// they lack, so that a copy engine hears of that and not of each run that has come.
 //
 // Lifecycle: nothing is there -> Arrived, any number of times -> End, once: all of it is, or the rest never will be.
 // Threads: whoever reads says so, one call after the other; any number look. What was written before Arrived or End is seen by who
 //   has heard of it.
-//   Wakes: a reader raises `layers_`, then looks at `lacked_`; one who lacks something lowers `lacked_`, then looks at `layers_`. In the one
+//   Lacks: a reader raises `layers_`, then looks at `lacked_`; one who lacks something lowers `lacked_`, then looks at `layers_`. In the one
 //   order of all four (seq_cst) one of the two sees the other.
 class SlotArrival {
  public:
-  // True: somebody lacked some of it, and is to be woken (CopyEngine::Arrived). Each that still lacks something then says so again.
+  // True: somebody lacked some of it, and is to hear of it (CopyEngine::Arrived). That is forgotten then.
   [[nodiscard]] bool Arrived(uint32_t layers) {
     layers_.store(layers);
     for (uint32_t lacked = lacked_.load(); lacked <= layers;) {
@@ -29,8 +29,7 @@ class SlotArrival {
   }
   [[nodiscard]] bool End(absl::Status status) {
     failure_ = std::move(status);
-    const bool lacked = Arrived(failure_.ok() ? kAll : kFailed);
-    return lacked || failed();  // who lacked another slot's layers has no use for them any more
+    return Arrived(failure_.ok() ? kAll : kFailed);
   }
 
   // Whether the first `layers` layers are there, or nothing more will be.

@@ -405,7 +405,8 @@ void Reactor::Hear(const LowerTier::Event& event) {
     if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
       bool lacked = false;
       for (const auto& shard : ended.mapped()) lacked |= shard->End(read->status);
-      if (lacked) engine_->Arrived();
+      if (lacked && read->status.ok()) engine_->Arrived();
+      if (!read->status.ok()) engine_->Look();  // what it makes fail needn't wait for what else it lacks
     }
   }
   std::visit([this](const auto& said) { core_.Handle(said, &effects_); }, event);

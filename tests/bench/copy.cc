@@ -73,6 +73,7 @@ class WatchedEngine final : public cuda::CopyEngine {
   }
   void Cancel(OpId op) override { engine_->Cancel(op); }
   void Arrived() override { engine_->Arrived(); }
+  void Look() override { engine_->Look(); }
 
  private:
   const std::unique_ptr<cuda::CopyEngine> engine_;

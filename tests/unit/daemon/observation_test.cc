@@ -26,6 +26,7 @@ class NoCopies final : public cuda::CopyEngine {
   void Submit(cuda::Copy) override { KVIST_CHECK(false); }
   void Cancel(OpId) override { KVIST_CHECK(false); }
   void Arrived() override {}
+  void Look() override {}
 };
 
 // An observation with a reactor over an empty core.

@@ -100,6 +100,7 @@ class Hook final : public cuda::CopyEngine {
   }
   void Cancel(OpId) override { KVIST_CHECK(false); }
   void Arrived() override {}
+  void Look() override {}
 
   Reactor* reactor = nullptr;
   std::function<void(const cuda::Copy&)> begun;

@@ -42,6 +42,7 @@ class NoCopies final : public cuda::CopyEngine {
   void Submit(cuda::Copy) override { KVIST_CHECK(false); }
   void Cancel(OpId) override { KVIST_CHECK(false); }
   void Arrived() override {}
+  void Look() override {}
 };
 
 // A reactor at work over an empty core, whose pool has slots and no memory.
