@@ -22,31 +22,33 @@ CopyQueue::~CopyQueue() {
 }
 
 void CopyQueue::Submit(std::shared_ptr<RunningCopy> running) {
-  uint64_t wake = running->units();
+  const uint64_t units = running->units();
+  Sleepers::Called called;
   {
     absl::MutexLock lock(&mutex_);
     KVIST_CHECK(copies_.emplace(running->op().Pack(), running).second);
     if (running->streams()) {
-      streams_.push_back({std::move(running), std::vector<uint64_t>(wake)});
+      streams_.push_back({std::move(running), std::vector<uint64_t>(units)});
       std::iota(streams_.back().units.begin(), streams_.back().units.end(), 0);
       BeginLook();
-      wake = 1;
+      called = sleepers_.Call(1);
     } else {
       std::deque<Waiting>& queue = QueueOf(*running);
-      queue.push_back({std::move(running), 0, wake});
+      queue.push_back({std::move(running), 0, units});
+      called = sleepers_.Call(units);
     }
-    wake = std::min<uint64_t>(wake, sleeping_);
   }
-  Wake(wake);
+  Sleepers::Wake(called);
 }
 
 void CopyQueue::Look() {
+  Sleepers::Called called;
   {
     absl::MutexLock lock(&mutex_);
     BeginLook();
-    if (to_sift_ == 0 || sleeping_ == 0) return;
+    if (to_sift_ > 0) called = sleepers_.Call(1);
   }
-  Wake(1);
+  Sleepers::Wake(called);
 }
 
 void CopyQueue::Cancel(OpId op) {
@@ -62,17 +64,19 @@ void CopyQueue::Cancel(OpId op) {
   queue.erase(rest, queue.end());
   const auto stream = std::find_if(streams_.begin(), streams_.end(), [&](const Stream& of) { return of.copy == copy; });
   if (stream != streams_.end()) Drop(stream);
-  if (!dropped_.empty()) work_.Signal();
+  if (!dropped_.empty()) Sleepers::Wake(sleepers_.Call(1));
 }
 
 void CopyQueue::Stop() {
+  Sleepers::Called called;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     for (auto& [op, copy] : copies_) copy->Stop();
     while (!streams_.empty()) Drop(streams_.begin());
+    called = sleepers_.Call(UINT64_MAX);
   }
-  work_.SignalAll();
+  Sleepers::Wake(called);
 }
 
 std::optional<CopyQueue::Claim> CopyQueue::Next(WantedNow wanted_now, Patience patience) {
@@ -90,9 +94,7 @@ std::optional<CopyQueue::Claim> CopyQueue::Next(WantedNow wanted_now, Patience p
     }
     const absl::Duration at_most = late ? absl::ZeroDuration() : patience();
     if (at_most <= absl::ZeroDuration() || (stopping_ && loads_.empty() && stores_.empty())) return std::nullopt;
-    ++sleeping_;
-    late = work_.WaitWithTimeout(&mutex_, at_most);
-    --sleeping_;
+    late = !sleepers_.Sleep(&mutex_, at_most);
   }
 }
 
@@ -155,7 +157,7 @@ void CopyQueue::Sift() {
     if (arrived_.load() >= looked_from_ + fewest_) BeginLook();
   }
   // This thread takes one of them.
-  for (uint64_t wake = std::min<uint64_t>(claims, uint64_t{sleeping_} + 1); wake > 1; --wake) work_.Signal();
+  if (claims > 1) Sleepers::Wake(sleepers_.Call(claims - 1));
 }
 
 uint64_t CopyQueue::TakeReady(Stream* stream) {
@@ -177,10 +179,6 @@ uint64_t CopyQueue::TakeReady(Stream* stream) {
   }
   stream->units.erase(lacking, unit);
   return before - stream->units.size();
-}
-
-void CopyQueue::Wake(uint64_t threads) {
-  for (; threads > 0; --threads) work_.Signal();
 }
 
 }  // namespace kvist::cuda

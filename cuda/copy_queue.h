@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cuda/running_copy.h"
+#include "cuda/sleepers.h"
 #include "storage/base/ids.h"
 
 namespace kvist::cuda {
@@ -94,11 +95,9 @@ class CopyQueue {
   // Lets those units of streams be claimed that lack nothing, as far as it comes with a bounded number of them; to_sift_ says what is left to do.
   void Sift() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t TakeReady(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Outside the mutex, else the woken threads would queue for it one behind the other.
-  void Wake(uint64_t threads) ABSL_LOCKS_EXCLUDED(mutex_);
 
   mutable absl::Mutex mutex_;
-  absl::CondVar work_;                                   // something to claim, or stopping_
+  Sleepers sleepers_ ABSL_GUARDED_BY(mutex_);            // for something to claim, or stopping_
   std::deque<Waiting> dropped_ ABSL_GUARDED_BY(mutex_);  // cancelled copies, to be skipped
   std::deque<Waiting> loads_ ABSL_GUARDED_BY(mutex_);
   std::deque<Waiting> stores_ ABSL_GUARDED_BY(mutex_);
@@ -107,7 +106,6 @@ class CopyQueue {
   uint64_t looked_from_ ABSL_GUARDED_BY(mutex_) = 0;   // what arrived_ was when the look began
   uint64_t fewest_ ABSL_GUARDED_BY(mutex_) = kNever;   // that a unit lacked, of those looked at
   absl::flat_hash_map<uint64_t, std::shared_ptr<RunningCopy>> copies_ ABSL_GUARDED_BY(mutex_);  // by OpId; not yet quiet
-  uint32_t sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   // Whoever ends a look sets look_at_, then reads arrived_; whoever arrives does it the other way round. In the one order of all four (seq_cst) one of

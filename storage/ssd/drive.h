@@ -36,19 +36,18 @@ class Drive {
     writer_.Pump(now);
     queue_.Pump();
   }
-  // Waits until something has ended, somebody calls device().Wake or it is `until`, and gives the device what it may have. While a large record is
-  // being sealed it doesn't wait, but looks. Whoever has to tell what came of Begin does that first: this may take for ever.
+  // Waits until something has ended, somebody calls device().Wake or it is `until`. While a large record is being sealed it doesn't wait, but looks.
+  // Whoever has to tell what came of Begin does that first: this may take for ever.
   void Wait(absl::Time until) {
     ended_.clear();
     device_->Wait(std::min(until, writer_.wake_at()), &ended_);
     for (const Completion& completion : ended_) queue_.Complete(completion);
-    queue_.Pump();
   }
-  // Looks at one thing that has ended, of which there may be an outcome or progress then; false when there is none.
+  // Gives the device what it may have, then looks at one thing that has ended, of which there may be an outcome or progress then; false when there is
+  // none.
   bool LookAtNext() {
-    if (!queue_.TellNext()) return false;
     queue_.Pump();
-    return true;
+    return queue_.TellNext();
   }
   void Turn(absl::Time now, absl::Time until) {
     Begin(now);

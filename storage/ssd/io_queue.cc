@@ -7,7 +7,6 @@
 #include "storage/base/check.h"
 
 namespace kvist::ssd {
-
 IoQueue::IoQueue(Device* device, Options options) : device_(device), options_(options) {
   pieces_.resize(device->depth());
   for (uint32_t i = 0; i < pieces_.size(); ++i) free_pieces_.push_back(static_cast<uint32_t>(pieces_.size()) - 1 - i);
@@ -71,7 +70,7 @@ bool IoQueue::Issue(Lane lane) {
   io.tag = piece;
   extent.submitted += bytes;
   ++extent.pieces;
-  if (lane == Lane::kUrgent) ++urgent_;
+  if (lane == Lane::kUrgent && extent.submitted == bytes) ++urgent_;
   ++in_flight_;
   waiting_[static_cast<int>(lane)] -= Bytes{bytes};
   (lane == Lane::kWrite ? writing_ : reading_) += Bytes{bytes};
@@ -92,7 +91,6 @@ void IoQueue::Complete(const Completion& completion) {
   Extent& extent = extents_[piece.extent];
   (extent.lane == Lane::kWrite ? writing_ : reading_) -= piece.bytes;
   KVIST_CHECK(extent.pieces > 0);
-  if (extent.lane == Lane::kUrgent) --urgent_;
   --extent.pieces;
   if (completion.error != 0 && (extent.error == 0 || extent.error == ECANCELED)) extent.error = completion.error;
   if (extent.pieces == 0 && !extent.queued) ended_.push_back(piece.extent);
@@ -110,6 +108,7 @@ void IoQueue::Finish(Handle handle) {
   const Extent extent = extents_[handle];
   free_extents_.push_back(handle);
   --live_;
+  if (extent.lane == Lane::kUrgent && extent.submitted > 0) --urgent_;
   extent.owner->Ended(extent.io.tag, extent.error);  // may submit more
 }
 

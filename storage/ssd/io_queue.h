@@ -32,7 +32,9 @@ class IoQueue {
     Bytes write_beside_reads = MiB(1);
   };
   enum class Lane : uint8_t {
-    kUrgent,  // reads that somebody waits for: while any is in flight no other begins, so they have the device to themselves
+    // Reads that somebody waits for: until all that have begun are told of no other begins, so they have the device to themselves, and asking for others
+    // doesn't keep anybody from hearing of them.
+    kUrgent,
     kRead,
     kWrite,
     kControl,  // syncs and allocations
@@ -88,7 +90,7 @@ class IoQueue {
   Bytes reading_{};
   Bytes writing_{};
   bool issued_ = false;     // since the last Kick
-  uint32_t urgent_ = 0;     // pieces in flight of that lane
+  uint32_t urgent_ = 0;     // extents of that lane that have begun, and whose end isn't told
   uint32_t in_flight_ = 0;  // pieces
   uint32_t live_ = 0;       // extents
 };

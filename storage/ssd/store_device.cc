@@ -134,8 +134,7 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     if (ask_at > now) until = std::min(until, ask_at);
   }
   drive_.Wait(std::min(until, retry_at_));
-  do Tell();
-  while (drive_.LookAtNext());
+  while (drive_.LookAtNext()) Tell();
 }
 
 void StoreDevice::Tell() {
