@@ -404,7 +404,8 @@ void Reactor::Hear(const LowerTier::Event& event) {
   if (const auto* const read = std::get_if<core::ReadFinished>(&event)) {
     if (const auto ended = coming_.extract(read->chunk.Pack()); !ended.empty()) {
       bool lacked = false;
-      for (const auto& shard : ended.mapped()) lacked |= shard->End(read->status);
+      const auto& [arrivals, shards] = ended.mapped();
+      for (uint32_t shard = 0; shard < shards; ++shard) lacked |= arrivals[shard].End(read->status);
       if (lacked && read->status.ok()) engine_->Arrived();
       if (!read->status.ok()) engine_->Look();  // what it makes fail needn't wait for what else it lacks
     }
@@ -477,13 +478,14 @@ void Reactor::Carry(core::SlotsCopyStarted& effect) {
 
 void Reactor::Carry(core::ReadStarted& effect) {
   Coming& coming = coming_[effect.chunk.Pack()];
-  for (size_t shard = 0; shard < effect.slots.size(); ++shard) coming.push_back(std::make_shared<cuda::SlotArrival>());
-  const auto arrived = [coming, engine = engine_](uint32_t shard, uint32_t layers) {
-    if (coming[shard]->Arrived(layers)) engine->Arrived();
+  coming.shards = static_cast<uint32_t>(effect.slots.size());
+  coming.arrivals.reset(new cuda::SlotArrival[coming.shards]);
+  auto arrived = [arrivals = coming.arrivals, engine = engine_](uint32_t shard, uint32_t layers) {
+    if (arrivals[shard].Arrived(layers)) engine->Arrived();
   };
   LowerTier::Slots slots = SlotsOf(effect.space, effect.group, effect.slots);
   std::vector<LowerTier::ChunkToRead>& reads = reads_[static_cast<size_t>(effect.from)];
-  reads.push_back({&core_.spec(effect.space), std::move(effect), std::move(slots), arrived});
+  reads.push_back({&core_.spec(effect.space), std::move(effect), std::move(slots), std::move(arrived)});
 }
 
 void Reactor::Carry(core::SpaceCleared& effect) {
@@ -545,8 +547,12 @@ void Reactor::Expect(const core::CopyStarted& effect, const EngineSession& sessi
   const core::GroupSpec& group = core_.spec(session.space()).groups[copy->group.value];
   const uint32_t shard = group.ShardOf(session.registration().rank);
   copy->order = effect.by_layer ? cuda::Order::kByLayer : cuda::Order::kByChunk;
-  for (const core::ChunkRef chunk : effect.coming)
-    copy->arrivals.push_back(chunk ? coming_.at(chunk.Pack())[shard] : nullptr);
+  for (const core::ChunkRef chunk : effect.coming) {
+    std::shared_ptr<cuda::SlotArrival>& arrival = copy->arrivals.emplace_back();
+    if (!chunk) continue;
+    const std::shared_ptr<cuda::SlotArrival[]>& arrivals = coming_.at(chunk.Pack()).arrivals;
+    arrival = {arrivals, &arrivals[shard]};
+  }
 }
 
 void Reactor::Carry(core::CopyCancelled& effect) { engine_->Cancel(effect.op); }

@@ -137,7 +137,11 @@ class Reactor : public LowerTier::Ear {
     int64_t submitted_nanos;
     bool streams;  // it waits for a tier below: how long it takes says nothing of copying
   };
-  using Coming = std::vector<std::shared_ptr<cuda::SlotArrival>>;  // [shard] of a chunk that is being read
+  // A chunk that is being read.
+  struct Coming {
+    std::shared_ptr<cuda::SlotArrival[]> arrivals;  // [shard]
+    uint32_t shards = 0;
+  };
   struct Quiet {                                                   // a copy that is
     OpId op;
     cuda::CopyEnd end;

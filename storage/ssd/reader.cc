@@ -33,6 +33,7 @@ Reader::Reader(IoQueue* queue, const Segments* segments, Options options)
 std::vector<Reader::Part> Reader::PartsOf(const Shard& shard, Order order) const {
   std::vector<Part> parts;
   const uint64_t whole = std::max<uint64_t>(1, options_.piece.value / std::max<uint64_t>(shard.run_bytes.value, 1));
+  parts.reserve(shard.runs / whole + 2);
   uint32_t unit = 0;
   uint32_t run = 0;
   do {
