@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <utility>
 
 #include "storage/base/check.h"
@@ -11,7 +10,7 @@
 namespace kvist::cuda {
 namespace {
 
-// Units that are asked what they lack before others get the mutex: some 20 us.
+// Runs whose first unit is asked what it lacks before others get the mutex: some 20 us, and what one stream has.
 constexpr size_t kSiftedAtOnce = 4096;
 
 }  // namespace
@@ -28,8 +27,10 @@ void CopyQueue::Submit(std::shared_ptr<RunningCopy> running) {
     absl::MutexLock lock(&mutex_);
     KVIST_CHECK(copies_.emplace(running->op().Pack(), running).second);
     if (running->streams()) {
-      streams_.push_back({std::move(running), std::vector<uint64_t>(units)});
-      std::iota(streams_.back().units.begin(), streams_.back().units.end(), 0);
+      std::vector<Run> runs;
+      runs.reserve(units / running->run());
+      for (uint64_t unit = 0; unit < units; unit += running->run()) runs.push_back({unit, unit + running->run()});
+      streams_.push_back({std::move(running), std::move(runs)});
       BeginLook();
       called = sleepers_.Call(1);
     } else {
@@ -121,7 +122,9 @@ CopyQueue::Claim CopyQueue::ClaimFrom(std::deque<Waiting>& queue) {
 }
 
 std::list<CopyQueue::Stream>::iterator CopyQueue::Drop(std::list<Stream>::iterator stream) {
-  dropped_.push_back({std::move(stream->copy), 0, stream->units.size()});
+  uint64_t units = 0;
+  for (const Run& run : stream->left) units += run.end - run.next;
+  dropped_.push_back({std::move(stream->copy), 0, units});
   return streams_.erase(stream);
 }
 
@@ -144,9 +147,9 @@ void CopyQueue::Sift() {
       ++claims;
       continue;
     }
-    looks += stream->units.size();
+    looks += stream->left.size();
     claims += TakeReady(&*stream);
-    if (stream->units.empty()) {
+    if (stream->left.empty()) {
       streams_.erase(stream);
     } else {
       streams_.splice(streams_.end(), streams_, stream);  // the next time it is another one's turn
@@ -156,29 +159,31 @@ void CopyQueue::Sift() {
     look_at_.store(looked_from_ + fewest_);
     if (arrived_.load() >= looked_from_ + fewest_) BeginLook();
   }
-  // This thread takes one of them.
-  if (claims > 1) Sleepers::Wake(sleepers_.Call(claims - 1));
+  // This thread takes one of them; another one goes on with the look.
+  if (claims > 0 && to_sift_ == 0) --claims;
+  Sleepers::Wake(sleepers_.Call(claims));
 }
 
 uint64_t CopyQueue::TakeReady(Stream* stream) {
   const RunningCopy& copy = *stream->copy;
-  const size_t before = stream->units.size();
-  const auto first = stream->units.begin();
+  uint64_t taken = 0;
+  const auto first = stream->left.begin();
   auto lacking = first;  // those that lack something are moved to the front
-  auto unit = first;
-  for (; unit != stream->units.end(); ++unit) {
+  auto run = first;
+  for (; run != stream->left.end(); ++run) {
     // By layer: up to the first step that isn't all there; what comes behind it isn't needed before.
-    if (lacking != first && copy.StepOf(*unit) != copy.StepOf(*first)) break;
-    const uint32_t lacks = copy.Lacks(*unit);
-    if (lacks == 0) {
-      QueueOf(copy).push_back({stream->copy, *unit, *unit + 1});
-    } else {
-      fewest_ = std::min<uint64_t>(fewest_, lacks);
-      *lacking++ = *unit;
-    }
+    if (lacking != first && copy.StepOf(run->next) != copy.StepOf(first->next)) break;
+    uint32_t lacks = 0;
+    const uint64_t from = run->next;
+    while (run->next < run->end && (lacks = copy.Lacks(run->next)) == 0) ++run->next;
+    if (run->next > from) QueueOf(copy).push_back({stream->copy, from, run->next});
+    taken += run->next - from;
+    if (lacks == 0) continue;
+    fewest_ = std::min<uint64_t>(fewest_, lacks);
+    *lacking++ = *run;
   }
-  stream->units.erase(lacking, unit);
-  return before - stream->units.size();
+  stream->left.erase(lacking, run);
+  return taken;
 }
 
 }  // namespace kvist::cuda

@@ -78,10 +78,15 @@ class CopyQueue {
     uint64_t next_unit = 0;
     uint64_t end_unit = 0;
   };
-  // A copy with units that aren't ready, in their order.
+  // Units [next, end) of a copy, each of which lacks something as long as the one before it does.
+  struct Run {
+    uint64_t next = 0;
+    uint64_t end = 0;
+  };
+  // A copy with units that lack something, in their order.
   struct Stream {
     std::shared_ptr<RunningCopy> copy;
-    std::vector<uint64_t> units;
+    std::vector<Run> left;
   };
 
   std::deque<Waiting>& QueueOf(const RunningCopy& copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -92,7 +97,7 @@ class CopyQueue {
   std::list<Stream>::iterator Drop(std::list<Stream>::iterator stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // A look at all streams: from here on what comes is seen, or counted.
   void BeginLook() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Lets those units of streams be claimed that lack nothing, as far as it comes with a bounded number of them; to_sift_ says what is left to do.
+  // Lets those units of streams be claimed that lack nothing, as far as it comes with a bounded number of runs; to_sift_ says what is left to do.
   void Sift() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t TakeReady(Stream* stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "cuda/extents.h"
 #include "cuda/nontemporal_copy.h"
@@ -18,6 +19,12 @@ namespace {
 uint64_t PiecesOfChunk(const Copy& copy, Verify verify) {
   KVIST_CHECK(copy.memory != nullptr);
   return verify == Verify::kAlways ? 1 : PiecesPerChunk(copy.layout());
+}
+
+bool SlotsDiffer(const Copy& copy) {
+  absl::flat_hash_set<const SlotArrival*> seen;
+  return std::ranges::all_of(copy.arrivals,
+                             [&](const auto& arrival) { return arrival == nullptr || seen.insert(arrival.get()).second; });
 }
 
 bool Streams(const Copy& copy) { return !copy.arrivals.empty() || copy.pages_ready != nullptr; }
@@ -42,6 +49,7 @@ RunningCopy::RunningCopy(Copy copy, Verify verify)
     : copy_(std::move(copy)),
       verify_(verify),
       streams_(Streams(copy_)),
+      slots_differ_(SlotsDiffer(copy_)),
       pieces_per_chunk_(PiecesOfChunk(copy_, verify)),
       plan_(PlanFor(copy_, pieces_per_chunk_)),
       pages_absent_(std::ranges::find(copy_.page_table, kNoPage) != copy_.page_table.end()),
@@ -128,7 +136,7 @@ uint32_t RunningCopy::Lacks(uint64_t index) const {
     if (arrival->failed()) return 0;
     lacks += !arrival->SettledOrLacked(layers);
   }
-  return lacks;
+  return slots_differ_ ? lacks : std::min(lacks, 1U);  // each says once that it has what is lacked
 }
 
 absl::Status RunningCopy::ReadFailure(const Unit& unit) const {

@@ -35,6 +35,8 @@ class RunningCopy {
   // So many slots, at least, have to say first that they have what is lacked (each of them will: SlotArrival), or a look is worth while anyway, for
   // pages aren't ready: 1. One that lacks nothing never will; nor does one of whose slots' reads one has failed: that ends the copy.
   uint32_t Lacks(uint64_t unit) const;
+  // Of units [k * run(), (k + 1) * run()) none lacks less than those before it.
+  uint32_t run() const { return plan_.run(); }
   uint32_t StepOf(uint64_t unit) const { return plan_.At(unit).step; }
 
   // Of a copy whose pages aren't all ready: Stops it with DeadlineExceeded when they come too late.
@@ -86,6 +88,7 @@ class RunningCopy {
   Copy copy_;
   const Verify verify_;
   const bool streams_;
+  const bool slots_differ_;          // none of those that are being read is there twice
   const uint64_t pieces_per_chunk_;  // of a layer; with checksums 1, for a layer of a chunk has one checksum
   const UnitPlan plan_;
   const bool pages_absent_;                             // some are kNoPage

@@ -17,7 +17,7 @@ namespace kvist::cuda {
 // therefore put to other use, for one that can't be had (vcpu_is_preempted). So a thread that last ran on its caller's CPU waits until the caller
 // sleeps: up to half a millisecond where a disk's thread checks what has come. Those that ran elsewhere are called first.
 //
-// Threads: any, with the owner's mutex held; but Wake without it, else those that are called would queue for it one behind the other.
+// Threads: any, with the owner's mutex held. Wake needs it not, and several had better be woken without it: they would queue for it one behind the other.
 class Sleepers {
  public:
   // Until it is called (or, seldom, for nothing), or for so long: then false.
@@ -36,7 +36,8 @@ class Sleepers {
     int cpu = -1;  // where its sleeper ran last
     bool called = false;
   };
-  std::deque<Bed> beds_;  // as many as have ever slept at once; never fewer, for one that is called may be gone before it is woken
+  std::deque<Bed>
+      beds_;  // as many as have ever slept at once; never fewer, for one that is called may be gone before it is woken
   std::vector<Bed*> free_;
   std::vector<Bed*> asleep_;
 };

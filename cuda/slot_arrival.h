@@ -37,8 +37,7 @@ class SlotArrival {
   // The same; when they aren't, Arrived says that they are lacked.
   bool SettledOrLacked(uint32_t layers) {
     if (Settled(layers)) return true;
-    for (uint32_t lacked = lacked_.load(); layers < lacked && !lacked_.compare_exchange_weak(lacked, layers);) {
-    }
+    for (uint32_t lacked = lacked_.load(); layers < lacked && !lacked_.compare_exchange_weak(lacked, layers);) {}
     return layers_.load() >= layers;
   }
   bool failed() const { return layers_.load(std::memory_order_acquire) == kFailed; }

@@ -4,7 +4,8 @@
 
 namespace kvist::cuda {
 
-UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint64_t unit_bytes, uint32_t layers_max)
+UnitPlan::UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes, uint64_t unit_bytes,
+                   uint32_t layers_max)
     : layers_(layers), grains_(pieces_per_layer) {
   if (layers == 0) return;
   const uint64_t layer_bytes = std::max<uint64_t>(1, pieces_per_layer * piece_bytes);
@@ -27,8 +28,8 @@ UnitPlan UnitPlan::ByChunk(uint32_t layers, uint64_t chunks, uint64_t pieces_per
   plan.layers_ = plan.layers_per_step_ = layers;
   plan.pieces_per_grain_ = pieces_per_chunk;
   const auto units_of = [](uint64_t bytes, uint64_t most) {
-    return static_cast<uint32_t>(
-        std::clamp<uint64_t>((bytes + kUnitBytes / 2) / kUnitBytes, 1, std::min<uint64_t>(most, UINT32_MAX)));
+    return static_cast<uint32_t>(std::clamp<uint64_t>((bytes + kStreamedUnitBytes / 2) / kStreamedUnitBytes, 1,
+                                                      std::min<uint64_t>(most, UINT32_MAX)));
   };
   const uint64_t chunk_bytes = pieces_per_chunk * piece_bytes * layers;
   plan.parts_ = units_of(chunk_bytes, layers);

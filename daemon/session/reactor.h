@@ -142,7 +142,7 @@ class Reactor : public LowerTier::Ear {
     std::shared_ptr<cuda::SlotArrival[]> arrivals;  // [shard]
     uint32_t shards = 0;
   };
-  struct Quiet {                                                   // a copy that is
+  struct Quiet {  // a copy that is
     OpId op;
     cuda::CopyEnd end;
     int64_t nanos;

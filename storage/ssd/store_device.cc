@@ -134,7 +134,10 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     if (ask_at > now) until = std::min(until, ask_at);
   }
   drive_.Wait(std::min(until, retry_at_));
-  while (drive_.LookAtNext()) Tell();
+  for (bool more = true; more;) {
+    more = drive_.LookAtNext();
+    Tell();  // also when there was nothing: giving the device what it may have ends what was cancelled
+  }
 }
 
 void StoreDevice::Tell() {

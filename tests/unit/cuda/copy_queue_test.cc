@@ -51,10 +51,9 @@ TEST_CASE("Sleepers that ran on another CPU than their caller are called first")
       RunOn(cpus[elsewhere ? 1 : 0]);
       const absl::MutexLock lock(&mutex);
       ++asleep;
-      while (!sleepers.Sleep(&mutex, absl::InfiniteDuration())) {
-      }
-      ++called;
+      while (!sleepers.Sleep(&mutex, absl::InfiniteDuration())) {}
       called_elsewhere += elsewhere;
+      ++called;
     });
     REQUIRE(ComesTrue([&] { return asleep == static_cast<int>(threads.size()); }));
   }
@@ -125,6 +124,41 @@ TEST_CASE("A copy thread looks when a unit may lack nothing more, not for each s
   copier.join();
   CHECK(claimed);
   CHECK(looks <= 4);  // before there was a copy, at its beginning, when all slots had come; and should one wake by itself
+  queue.Stop();
+}
+
+TEST_CASE("A load that names a slot twice, or one whose read fails, doesn't wait for what never comes") {
+  KvWorld world(KnownLayouts()[12], Seal::kShrink, 3, 1);
+  Rng rng(3);
+  CopyQueue queue;
+  for (const bool fails : {false, true}) {
+    Copy copy = world.MakeCopy({1, 1}, Direction::kLoad, {0, 1, 2}, rng);
+    copy.layer_count = 1;
+    const auto once = std::make_shared<SlotArrival>(), other = std::make_shared<SlotArrival>();
+    copy.slots[1] = copy.slots[0];
+    copy.arrivals = {once, once, other};
+    const auto running = std::make_shared<RunningCopy>(std::move(copy), Verify::kNever);
+    const uint64_t units = running->units();
+    queue.Submit(running);
+    std::thread copier([&] {
+      for (uint64_t done = 0; done < units;) {
+        const auto claim = queue.Next();
+        done += claim->count;
+        if (claim->skip ? claim->copy->Skip(claim->count) : claim->copy->Run(claim->first)) queue.Forget(claim->copy->op());
+        if (claim->copy->stopped()) queue.Look();
+      }
+    });
+    absl::SleepFor(absl::Milliseconds(5));  // it has looked, most likely
+    if (other->Arrived(1)) queue.Arrived();
+    absl::SleepFor(absl::Milliseconds(5));
+    if (!fails && once->Arrived(1)) queue.Arrived();
+    if (fails) {
+      static_cast<void>(once->End(absl::DataLossError("it isn't what was stored")));
+      queue.Look();
+    }
+    copier.join();
+    CHECK(running->Result().status.ok() == !fails);
+  }
   queue.Stop();
 }
 

@@ -371,7 +371,7 @@ TEST_CASE("A store of pages that are still being written copies each layer when 
       const size_t at = static_cast<size_t>(rest - world.slot(0)) + 128;
       CHECK(std::memcmp(rest, before.slots.data() + at, rest_bytes) == 0);
       source->Written(layer);
-      engine->Arrived();
+      engine->Look();
     }
     CHECK(ends.Wait({1, 1}) == absl::OkStatus());
     CHECK(world.LayersAreEqual(same, world.layers()));

@@ -84,16 +84,17 @@ TEST_CASE("UnitPlan by chunk has units of neighbouring chunks, or parts of the l
       const uint64_t unit_chunks = (unit.pieces.end - piece) / pieces;
       REQUIRE((unit_chunks == 1 || unit.layer_count == layers));
       // As large as it aims at, or what can't be split, or too little to be shared out better.
-      if (layers * bytes * pieces >= UnitPlan::kUnitBytes)
-        REQUIRE((unit.layer_count * bytes * pieces <= 2 * UnitPlan::kUnitBytes || unit.layer_count == 1));
+      if (layers * bytes * pieces >= UnitPlan::kStreamedUnitBytes)
+        REQUIRE((unit.layer_count * bytes * pieces <= 2 * UnitPlan::kStreamedUnitBytes || unit.layer_count == 1));
       layer = (layer + unit.layer_count) % layers;
       if (layer == 0) piece = unit.pieces.end;
     }
     REQUIRE(layer == 0);
     REQUIRE(piece == chunks * pieces);
   }
-  CHECK(UnitPlan::ByChunk(4, 10, 8, 64 * kKiB).units() == 10);   // 2 MiB each
-  CHECK(UnitPlan::ByChunk(64, 2, 16, 32 * kKiB).units() == 32);  // 32 MiB each: 16 units of 4 layers
+  CHECK(UnitPlan::ByChunk(1, 10, 8, 64 * kKiB).units() == 10);    // 512 KiB each
+  CHECK(UnitPlan::ByChunk(64, 2, 16, 32 * kKiB).units() == 128);  // 32 MiB each: 64 units of a layer
+  CHECK(UnitPlan::ByChunk(64, 2, 4, 4 * kKiB).units() == 4);      // 1 MiB each: 2 units of 32 layers
 }
 
 TEST_CASE("UnitPlan gives an empty copy one unit") {

@@ -46,6 +46,19 @@ struct DeviceWorld final : StoreDevice::Listener {
       d.drive().writer().Flush();
     });
   }
+  // Of what Write(n) has written.
+  void Read(uint64_t n, Reader::Order order) {
+    AlignedBytes& slot = slots.emplace(n + 1000, kUnit * 3).first->second;
+    device->Post([this, n, order, at = slot.data()](StoreDevice& d) {
+      const Reader::Shard shard{.ticket = n,
+                                .slot = at,
+                                .place = outcomes.at(n).place,
+                                .identity = IdentityOf(ShardHeader(n, 2, kUnit)),
+                                .runs = 2,
+                                .run_bytes = kUnit};
+      d.Read({&shard, 1}, order);
+    });
+  }
   void Turn(int times = 1) {
     for (int i = 0; i < times; ++i) {
       now += step;
@@ -346,21 +359,24 @@ TEST_CASE("StoreDevice whose disk fails again and again takes no more, and neith
   world.Write(++n);
   world.Settle();
   CHECK(world.outcomes.at(n).error == EIO);  // not trusted again
-  AlignedBytes slot(kUnit * 3);
-  const RecordHeader header = ShardHeader(1, 2, kUnit);
-  world.device->Post([&](StoreDevice& d) {
-    const Reader::Shard shard{.ticket = 1,
-                              .slot = slot.data(),
-                              .place = world.outcomes.at(1).place,
-                              .identity = IdentityOf(header),
-                              .runs = 2,
-                              .run_bytes = kUnit};
-    d.Read({&shard, 1}, Reader::Order::kWhole);
-  });
+  world.Read(1, Reader::Order::kWhole);
   world.Settle();
   REQUIRE(world.reads.size() == 1);
   CHECK(world.reads.at(1).error == EIO);
   CHECK(world.device->row().write_errors >= 3);
+}
+
+TEST_CASE("StoreDevice tells in the same turn of a read whose first part fails while others wait behind it") {
+  DeviceWorld world(8);
+  world.Write(1);
+  world.Settle();
+  REQUIRE(world.outcomes.at(1).error == 0);
+  world.disk->set_faults({.read_error = 1000});
+  world.Read(1, Reader::Order::kByLayer);  // layer 1 isn't asked for until layer 0 is there
+  world.device->Stop();
+  for (int i = 0; i < 1000 && !world.device->ended(); ++i) world.Turn();
+  REQUIRE(world.reads.size() == 1);  // there is no other turn in which it could
+  CHECK(world.reads.at(1).error == EIO);
 }
 
 TEST_CASE("StoreDevice that stops ends all that it was given") {
