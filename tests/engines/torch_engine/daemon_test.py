@@ -189,6 +189,7 @@ def test_an_instance_with_another_space_is_refused(daemon):
     assert refused.value.status == Status.FAILED_PRECONDITION
 
 
+@pytest.mark.alone
 def test_all_miss_throughput():
     """Two engines in this process take turns with prompts that nobody has seen; ends of stores are part of the time.
 

@@ -15,6 +15,8 @@ import pytest
 from scenarios import prompt
 from settings import Shape
 
+pytestmark = pytest.mark.alone
+
 SCHEDULER_CALLS = (
     "on_new_request",
     "get_num_new_matched_tokens",

@@ -16,6 +16,8 @@ import checkpoint
 import pytest
 from scenarios import prompt
 
+pytestmark = pytest.mark.real
+
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "examples/vllm/README.md"
 ENVIRONMENT = {
     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache

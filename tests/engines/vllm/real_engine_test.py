@@ -16,6 +16,8 @@ import pytest
 from kvist_daemon import Daemon, binary
 from llm_process import BLOCK, CHUNK, Llm, transfer
 
+pytestmark = pytest.mark.alone
+
 LENGTHS = (64, 100, 256, 333, 700, 1100)
 
 

@@ -1,8 +1,11 @@
 """vLLM itself, on the CPU, with a model most of whose layers are recurrent: what it says from kvist's states is what it says without kvist."""
 
+import pytest
 import recurrent_checkpoint
 from llm_process import BLOCK, Llm, transfer
 from real_engine_test import cached, distance, prompt, settle
+
+pytestmark = pytest.mark.real
 
 LENGTHS = (64, 100, 333, 700, 1100)
 PROMPTS = [prompt(i, length) for i, length in enumerate(LENGTHS)]
