@@ -113,10 +113,11 @@ class History:
             engine.abort(rng.choice(live).request_id)
             self.counts["aborted"] += 1
         if rng.random() < 0.02:
-            # vLLM itself raises when requests that don't run have blocks: loads under way, or done and not yet resumed.
-            idle = not engine.scheduler.kv_holding_waiting and len(live) == len(engine.scheduler.running) + len(
-                engine.scheduler.waiting
-            )
+            # vLLM itself raises when requests that don't run have blocks: loads under way, or done and not yet resumed; of those, too, that were
+            # aborted just now.
+            idle = not engine.scheduler.kv_holding_waiting and len(engine.scheduler.requests) == len(
+                engine.scheduler.running
+            ) + len(engine.scheduler.waiting)
             idle = idle and not any(call.name == "load" for call in self.ledger.ops.values())
             # With the second runner stores hold blocks, too.
             idle = idle and not (engine.shape.second_runner and engine.connector._scheduler._stores._storing)
