@@ -27,7 +27,7 @@ class Sleepers {
   using Called = absl::InlinedVector<absl::CondVar*, 4>;
   Called Call(uint64_t threads);
   static void Wake(const Called& called) {
-    for (absl::CondVar* const bed : called) bed->Signal();
+    for (absl::CondVar* const bell : called) bell->Signal();
   }
 
  private:
@@ -36,8 +36,7 @@ class Sleepers {
     int cpu = -1;  // where its sleeper ran last
     bool called = false;
   };
-  std::deque<Bed>
-      beds_;  // as many as have ever slept at once; never fewer, for one that is called may be gone before it is woken
+  std::deque<Bed> beds_;  // never fewer: one that is called may be gone before it is woken
   std::vector<Bed*> free_;
   std::vector<Bed*> asleep_;
 };
