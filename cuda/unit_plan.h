@@ -21,8 +21,8 @@ struct Unit {
 //   large layers:  step 0 = layer 0     | unit 0 | unit 1 | unit 2 |     small ones:  step 0 = layers 0..7   | unit 0 |
 //                  step 1 = layer 1     | unit 3 | unit 4 | unit 5 |                  step 1 = layers 8..15  | unit 1 |
 //
-// What is still being read has smaller units: what has come is copied while the rest comes. Layer by layer it has a step for each layer; by chunk one step of all
-// layers, whose units are neighbouring whole chunks, or parts of the layers of one large chunk.
+// What is still being read, or written by an engine, has smaller units: what has come is copied while the rest comes. Layer by layer it has a step
+// for each layer; by chunk one step of all layers, whose units are neighbouring whole chunks, or parts of the layers of one large chunk.
 //
 // Even an empty copy has a unit, so that each copy ends the same way.
 class UnitPlan {
@@ -32,7 +32,7 @@ class UnitPlan {
   // one takes 30 to 50 us).
   static constexpr uint64_t kUnitBytes = uint64_t{2} << 20;
 
-  // Of what is still being read: what is copied last, when all has come, takes a quarter of that.
+  // Of what is still coming: what is copied last, when all has come, takes a quarter of that.
   static constexpr uint64_t kStreamedUnitBytes = uint64_t{512} << 10;
 
   UnitPlan(uint32_t layers, uint64_t pieces_per_layer, uint64_t piece_bytes)

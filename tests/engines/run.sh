@@ -125,7 +125,7 @@ tests_of() {  # folder, part: tests with its marks, if there are any
   echo "$1 $2 $status $((SECONDS - begun))" >"$log.end"
 }
 
-# vLLM's contract tests take as long as all that others have and what starts vLLM itself together.
+# vLLM's contract tests take nearly as long as all that others have and what starts vLLM itself together.
 rm -f "$logs"/engines_*.end
 beside=()
 for folder in "${folders[@]}"; do [ "$folder" = vllm ] || beside+=("$folder"); done
