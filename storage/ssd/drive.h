@@ -36,23 +36,28 @@ class Drive {
     writer_.Pump(now);
     queue_.Pump();
   }
-  // Waits until something has ended, somebody calls device().Wake or it is `until`. While a large record is being sealed it doesn't wait, but looks.
-  // Whoever has to tell what came of Begin does that first: this may take for ever.
+  // Waits until something has ended, somebody calls device().Wake or it is `until`. While a large record is being sealed, or not all that has come has been
+  // looked at, it doesn't wait, but takes what there is. Whoever has to tell what came of Begin does that first: this may take for ever.
   void Wait(absl::Time until) {
+    const bool looking = reader_.checking() || queue_.telling();
+    if (looking && !device_->HasNews()) return;
     ended_.clear();
-    device_->Wait(std::min(until, writer_.wake_at()), &ended_);
+    device_->Wait(looking ? absl::InfinitePast() : std::min(until, writer_.wake_at()), &ended_);
     for (const Completion& completion : ended_) queue_.Complete(completion);
   }
-  // Gives the device what it may have, then looks at one thing that has ended, of which there may be an outcome or progress then; false when there is
+  // Gives the device what it may have, then looks at a part of what has come, of which there may be an outcome or progress then; false when there is
   // none.
   bool LookAtNext() {
     queue_.Pump();
-    return queue_.TellNext();
+    return reader_.CheckNext() || queue_.TellNext();
   }
+  // So often between two Waits: a device that gives all at once (virtual disks do), but says so when the first is there, has nothing to do from
+  // then on until somebody takes the others.
+  static constexpr int kLooks = 4;
   void Turn(absl::Time now, absl::Time until) {
     Begin(now);
     Wait(until);
-    while (LookAtNext()) {}
+    for (int looks = 0; looks < kLooks && LookAtNext(); ++looks) {}
   }
 
   Device& device() { return *device_; }

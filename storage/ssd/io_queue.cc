@@ -36,12 +36,17 @@ void IoQueue::Cancel(Handle handle) {
 void IoQueue::Pump() {
   while (Issue(Lane::kControl)) {}
   while (reading_ < options_.read_budget && Issue(Lane::kUrgent)) {}
-  while (urgent_ == 0 && reading_ < options_.read_budget && Issue(Lane::kRead)) {}
+  while (urgent_ == 0 && reading_ < ReadsWanted() && Issue(Lane::kRead)) {}
   const bool reads = reading_.value > 0 || !queues_[static_cast<int>(Lane::kUrgent)].empty() ||
                      !queues_[static_cast<int>(Lane::kRead)].empty();
   const Bytes write_budget = reads ? options_.write_beside_reads : options_.write_budget;
   while (writing_ < write_budget && Issue(Lane::kWrite)) {}
   if (std::exchange(issued_, false)) device_->Kick();
+}
+
+Bytes IoQueue::ReadsWanted() const {
+  const Bytes left = reading_ + waiting_[static_cast<int>(Lane::kRead)];
+  return std::min(options_.read_budget, std::max(options_.last_reads, Bytes{left.value / 2}));
 }
 
 // One piece of the lane's first extent; false when there is none, or no place in the device.

@@ -28,6 +28,9 @@ class IoQueue {
   struct Options {
     Bytes piece = MiB(1);         // the last one of an extent: up to half as much again
     Bytes read_budget = MiB(8);   // in flight; see probe.h
+    // Of what is left to read that isn't urgent no more than half is in flight (and up to a piece), or this: disks that give all at once (virtual ones do) have nothing to do while
+    // the last of it is looked at, so that should be little.
+    Bytes last_reads = MiB(2);
     Bytes write_budget = MiB(8);  // in flight while nobody reads
     Bytes write_beside_reads = MiB(1);
   };
@@ -51,6 +54,7 @@ class IoQueue {
   void Complete(const Completion& completion);
   // An owner hears of an end that was completed; false when all have.
   bool TellNext();
+  bool telling() const { return !ended_.empty(); }
   void set_options(Options options) { options_ = options; }
 
   Bytes waiting_to_write() const { return waiting_[static_cast<int>(Lane::kWrite)]; }  // not yet in flight
@@ -76,6 +80,7 @@ class IoQueue {
   static constexpr int kLanes = 4;
 
   bool Issue(Lane lane);
+  Bytes ReadsWanted() const;
   void Finish(Handle handle);
 
   Device* const device_;

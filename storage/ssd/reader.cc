@@ -117,23 +117,35 @@ void Reader::Ended(uint64_t tag, int error) {
   part.waiting = false;
   part.there = error == 0;
   --read.waiting;
-  if (read.verdict == Verdict::kGood &&
-      read.error == 0) {  // else it is decided, and the other parts only have to become quiet
-    if (error != 0) {
-      read.error = error;
-      CancelParts(&read);
-    } else {
-      CheckParts(&read);
-    }
+  if (read.decided()) {  // the other parts only have to become quiet
+  } else if (error != 0) {
+    read.error = error;
+    CancelParts(&read);
+  } else if (!read.checking) {
+    CheckSome(&read);
+    if (read.checking) to_check_.push_back(number);
   }
-  if (read.waiting == 0) End(number);
+  if (read.waiting == 0 && !read.checking) End(number);
 }
 
-// Checks what has come without a gap.
-void Reader::CheckParts(OneRead* read) {
+bool Reader::CheckNext() {
+  if (to_check_.empty()) return false;
+  const uint64_t number = to_check_.front();
+  OneRead& read = reads_.at(number);
+  read.checking = false;
+  if (!read.decided()) CheckSome(&read);
+  if (read.checking) return true;
+  to_check_.pop_front();
+  if (read.waiting == 0) End(number);
+  return true;
+}
+
+// Checks what has come without a gap, some of it.
+void Reader::CheckSome(OneRead* read) {
   const uint32_t runs_before = read->runs;
+  uint64_t left = options_.check_step.value;
   for (; read->checked < read->parts.size() && read->parts[read->checked].there; ++read->checked) {
-    if (read->checked == 0) {
+    if (!read->has_header) {
       const SegmentHeader* const segment = segments_->header(read->shard.place.segment);
       KVIST_CHECK(segment != nullptr);
       read->verdict = CheckHeader(read->shard.slot, *segment, read->shard.place, &sealer_, &read->header);
@@ -142,13 +154,17 @@ void Reader::CheckParts(OneRead* read) {
         CancelParts(read);
         return;
       }
+      read->has_header = true;
     }
-    for (; !read->run_failed && read->runs < read->parts[read->checked].end_run; ++read->runs) {
+    for (; !read->run_failed && read->runs < read->parts[read->checked].end_run && left > 0; ++read->runs) {
       read->run_failed = !RunMatches(read->shard.slot, read->header, read->runs);
       if (read->run_failed) break;
+      left -= std::min(left, RunBytes(read->header).value);
     }
+    read->checking = !read->run_failed && read->runs < read->parts[read->checked].end_run;
+    if (read->checking) break;
   }
-  if (read->runs > runs_before && read->waiting > 0) progress_.push_back({.ticket = read->shard.ticket, .runs = read->runs});
+  if (read->runs > runs_before && (read->waiting > 0 || read->checking)) progress_.push_back({.ticket = read->shard.ticket, .runs = read->runs});
 }
 
 void Reader::CancelParts(OneRead* read) {

@@ -24,6 +24,7 @@ class SteppedDevice final : public Device {
   }
   void Kick() override { device_->Kick(); }
   void Wait(absl::Time until, std::vector<Completion>* ended) override { device_->Wait(until, ended); }
+  bool HasNews() const override { return device_->HasNews(); }
   void Wake() override { device_->Wake(); }
   uint32_t depth() const override { return device_->depth(); }
   void Remove(uint32_t segment) override { device_->Remove(segment); }

@@ -134,7 +134,8 @@ void StoreDevice::Turn(absl::Time now, absl::Time until) {
     if (ask_at > now) until = std::min(until, ask_at);
   }
   drive_.Wait(std::min(until, retry_at_));
-  for (bool more = true; more;) {
+  bool more = true;
+  for (int looks = 0; looks < Drive::kLooks && more; ++looks) {
     more = drive_.LookAtNext();
     Tell();  // also when there was nothing: giving the device what it may have ends what was cancelled
   }

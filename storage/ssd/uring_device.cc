@@ -82,6 +82,10 @@ class UringDevice final : public Device {
     }
   }
 
+  bool HasNews() const override {
+    return !ended_.empty() || io_uring_cq_ready(&ring_) > 0 || (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0;
+  }
+
   void Wake() override {
     if (wake_asked_.exchange(true)) return;  // the owner hasn't seen the last one yet
     const uint64_t one = 1;
@@ -285,8 +289,10 @@ class UringDevice final : public Device {
 absl::StatusOr<std::unique_ptr<Device>> MakeUringDevice(SegmentFiles&& files) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake) return ErrnoStatus("io_uring: eventfd", errno);
-  // Ends are worked off when the owner asks for them, not by interrupting it (Linux 6.1); older kernels don't know the flags.
-  constexpr unsigned kBest = IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN;
+  // Ends are worked off when the owner asks for them, not by interrupting it, and a flag in memory says that there are some (Linux 6.1); older
+  // kernels don't know all of that.
+  constexpr unsigned kBest =
+      IORING_SETUP_R_DISABLED | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG;
   io_uring ring;
   int result = -EINVAL;
   for (const unsigned flags : {kBest, 0U}) {

@@ -155,6 +155,25 @@ TEST_CASE("IoQueue begins no other read until an urgent one that has begun is to
   CHECK(world.device.kicks > 0);
 }
 
+TEST_CASE("The less is left to read the less is in flight, down to what is worth a wait") {
+  World world;
+  IoQueue::Options options = world.queue.options();
+  options.last_reads = KiB(128);
+  world.queue.set_options(options);
+  world.Ask(IoQueue::Lane::kRead, KiB(768).value, 1);
+  world.queue.Pump();
+  for (const uint64_t in_flight : {256, 256, 256, 256, 256, 256, 192, 192, 128, 128, 128, 64}) {
+    CHECK(world.InFlight(Io::Kind::kRead) == KiB(in_flight).value);
+    world.End(0);
+  }
+  CHECK(world.queue.idle());
+  // What is urgent isn't held back.
+  world.Ask(IoQueue::Lane::kUrgent, KiB(320).value, 2);
+  world.queue.Pump();
+  CHECK(world.InFlight(Io::Kind::kRead) == KiB(256).value);
+  world.EndAll();
+}
+
 TEST_CASE("IoQueue submits no more than the device takes") {
   World world;
   for (uint64_t tag = 0; tag < 20; ++tag) world.Ask(IoQueue::Lane::kControl, 0, tag);

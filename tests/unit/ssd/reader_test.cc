@@ -56,6 +56,33 @@ TEST_CASE("Reader gives back what was written, in both orders, runs in order") {
   }
 }
 
+TEST_CASE("A drive takes what has come before it has checked all of what came before, and tells of the runs that it has") {
+  Simulated world(1);
+  REQUIRE(world.Write(4, KiB(4)));  // in one read
+  REQUIRE(world.Settle());
+  AlignedBytes slot(world.stored.at(1).slot.size());
+  const Reader::Shard wanted = world.Wanted(1, slot.data());
+  world.drive->reader().Read({&wanted, 1}, Reader::Order::kWhole);
+  world.drive->Begin(world.now);
+  world.drive->Wait(absl::InfinitePast());
+  CHECK(world.disk->in_flight() == 0);
+  std::vector<uint32_t> runs;
+  while (world.drive->LookAtNext()) {
+    const bool ended = world.drive->reader().reading() == 0;
+    CHECK(world.drive->reader().checking() != ended);
+    for (const Reader::Progress& progress : world.drive->reader().TakeProgress()) {
+      runs.push_back(progress.runs);
+      CHECK(progress.ended == ended);
+    }
+    if (ended) continue;
+    CHECK_FALSE(world.drive->idle());
+    world.drive->Wait(absl::InfiniteFuture());  // it doesn't sleep
+    CHECK_FALSE(world.disk->Sleeps(world.now));
+  }
+  CHECK(runs == std::vector<uint32_t>{1, 2, 3, 4});
+  CHECK(SamePayload(world.stored.at(1), slot.data()));
+}
+
 TEST_CASE("Reader by layer reads layer 0 of all shards before anything else, also of reads that wait already") {
   Simulated world(1);
   for (int i = 0; i < 6; ++i) REQUIRE(world.Write(6, KiB(32)));

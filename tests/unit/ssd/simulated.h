@@ -38,7 +38,7 @@ struct Simulated {
         std::move(made), Drive::Options{.segments = {.device = 0, .segments = segments, .units = kUnits},
                                         .queue = {.piece = KiB(16), .read_budget = KiB(128), .write_budget = KiB(128)},
                                         .writer = std::move(writer),
-                                        .reader = {.piece = KiB(16)}});
+                                        .reader = {.piece = KiB(16), .check_step = KiB(4)}});
   }
 
   // Offers another shard; false when the writer takes no more.
