@@ -58,7 +58,8 @@ class Device {
   // Waits for an end, for Wake, or until `until` (MonotonicNow's clock), and appends all ends that are there. A time in the past: looks
   // without waiting.
   virtual void Wait(absl::Time until, std::vector<Completion>* ended) = 0;
-  // Whether a Wait may have something to tell at once. A look at memory, no call of the kernel's; a device that can't tell says that it may.
+  // Whether a Wait may have something to tell, or to begin, at once. A look at memory, no call of the kernel's; a device that can't tell says that it
+  // may. The owner's thread.
   virtual bool HasNews() const { return true; }
   // Makes the running or next Wait return. Any thread.
   virtual void Wake() = 0;

@@ -31,18 +31,17 @@ class Drive {
         writer_(&queue_, &segments_, options.writer),
         reader_(&queue_, &segments_, options.reader) {}
 
-  // Begins what can be begun.
+  // Begins what can be begun. While what has come is being looked at the writer has its turn, in which it may seal a MiB, once in kLookTurns: reads go first.
   void Begin(absl::Time now) {
-    writer_.Pump(now);
+    if (!looking() || ++look_turns_ % kLookTurns == 0) writer_.Pump(now);
     queue_.Pump();
   }
   // Waits until something has ended, somebody calls device().Wake or it is `until`. While a large record is being sealed, or not all that has come has been
   // looked at, it doesn't wait, but takes what there is. Whoever has to tell what came of Begin does that first: this may take for ever.
   void Wait(absl::Time until) {
-    const bool looking = reader_.checking() || queue_.telling();
-    if (looking && !device_->HasNews()) return;
+    if (looking() && !device_->HasNews()) return;
     ended_.clear();
-    device_->Wait(looking ? absl::InfinitePast() : std::min(until, writer_.wake_at()), &ended_);
+    device_->Wait(looking() ? absl::InfinitePast() : std::min(until, writer_.wake_at()), &ended_);
     for (const Completion& completion : ended_) queue_.Complete(completion);
   }
   // Gives the device what it may have, then looks at a part of what has come, of which there may be an outcome or progress then; false when there is
@@ -65,15 +64,20 @@ class Drive {
   IoQueue& queue() { return queue_; }
   Writer& writer() { return writer_; }
   Reader& reader() { return reader_; }
+  // Whether something that has come isn't looked at yet.
+  bool looking() const { return reader_.checking() || queue_.telling(); }
   bool idle() const { return writer_.idle() && reader_.reading() == 0 && queue_.idle(); }
 
  private:
+  static constexpr uint32_t kLookTurns = 16;  // with kLooks some 4 MiB
+
   std::unique_ptr<Device> device_;
   Segments segments_;
   IoQueue queue_;
   Writer writer_;
   Reader reader_;
   std::vector<Completion> ended_;
+  uint32_t look_turns_ = 0;
 };
 
 }  // namespace kvist::ssd

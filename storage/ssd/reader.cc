@@ -28,7 +28,9 @@ uint32_t UnitsUpTo(const Reader::Shard& shard, uint32_t runs) { return UnitsFor(
 }  // namespace
 
 Reader::Reader(IoQueue* queue, const Segments* segments, Options options)
-    : queue_(queue), segments_(segments), options_(options) {}
+    : queue_(queue), segments_(segments), options_(options) {
+  KVIST_CHECK(options.check_step.value > 0);
+}
 
 std::vector<Reader::Part> Reader::PartsOf(const Shard& shard, Order order) const {
   std::vector<Part> parts;
@@ -164,7 +166,8 @@ void Reader::CheckSome(OneRead* read) {
     read->checking = !read->run_failed && read->runs < read->parts[read->checked].end_run;
     if (read->checking) break;
   }
-  if (read->runs > runs_before && (read->waiting > 0 || read->checking)) progress_.push_back({.ticket = read->shard.ticket, .runs = read->runs});
+  if (read->runs > runs_before && (read->waiting > 0 || read->checking))
+    progress_.push_back({.ticket = read->shard.ticket, .runs = read->runs});
 }
 
 void Reader::CancelParts(OneRead* read) {

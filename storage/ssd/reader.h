@@ -28,7 +28,7 @@ class Reader final : private IoOwner {
  public:
   struct Options {
     Bytes piece = MiB(1);  // a read has whole runs up to this, or one run
-    // Checked between two looks at the device, or one run: 6 us where memory is fast, 25 where the disk has just written it.
+    // Checked at a time, or one run, so that the device can be looked at: 6 us where memory is fast, 25 where the disk has just written it.
     Bytes check_step = KiB(64);
   };
   struct Shard {
@@ -84,9 +84,9 @@ class Reader final : private IoOwner {
   struct OneRead {
     Shard shard;
     std::vector<Part> parts;
-    uint32_t waiting = 0;  // parts in the queue or in flight
-    uint32_t checked = 0;  // parts whose runs have been checked
-    uint32_t runs = 0;     // good ones
+    uint32_t waiting = 0;   // parts in the queue or in flight
+    uint32_t checked = 0;   // parts whose runs have been checked
+    uint32_t runs = 0;      // good ones
     bool checking = false;  // something that has come isn't checked yet: it is in to_check_, and doesn't end
     bool run_failed = false;
     Verdict verdict = Verdict::kGood;

@@ -77,7 +77,7 @@ class ThreadDevice final : public Device {
 
   void Wait(absl::Time until, std::vector<Completion>* ended) override {
     absl::MutexLock lock(&mutex_);
-    while (!HasNews() && !news_.WaitWithTimeout(&mutex_, until - MonotonicNow())) {}
+    while (!Returns() && !news_.WaitWithTimeout(&mutex_, until - MonotonicNow())) {}
     woken_ = false;
     in_flight_ -= static_cast<uint32_t>(ended_.size());
     ended->insert(ended->end(), ended_.begin(), ended_.end());
@@ -95,7 +95,7 @@ class ThreadDevice final : public Device {
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }  // nothing to gain here
 
  private:
-  bool HasNews() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_ || !ended_.empty(); }
+  bool Returns() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return woken_ || !ended_.empty(); }
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); }
 
   void Work() {
@@ -136,7 +136,7 @@ class ThreadDevice final : public Device {
   SegmentFiles files_;
   absl::Mutex mutex_;
   absl::CondVar work_;  // HasWork
-  absl::CondVar news_;  // HasNews
+  absl::CondVar news_;  // Returns
   std::deque<Io> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<Completion> ended_ ABSL_GUARDED_BY(mutex_);
   uint32_t in_flight_ ABSL_GUARDED_BY(mutex_) = 0;

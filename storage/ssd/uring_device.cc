@@ -83,7 +83,8 @@ class UringDevice final : public Device {
   }
 
   bool HasNews() const override {
-    return !ended_.empty() || io_uring_cq_ready(&ring_) > 0 || (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0;
+    return !ended_.empty() || io_uring_cq_ready(&ring_) > 0 || io_uring_sq_ready(&ring_) > 0 ||
+           (IO_URING_READ_ONCE(*ring_.sq.kflags) & IORING_SQ_TASKRUN) != 0;
   }
 
   void Wake() override {

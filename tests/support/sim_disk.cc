@@ -54,7 +54,7 @@ void SimDisk::Remove(uint32_t segment) {
 
 void SimDisk::Wait(absl::Time until, std::vector<ssd::Completion>* ended) {
   if (before_sleep && pending_.empty() && until == absl::InfiniteFuture()) before_sleep();
-  until_ = until;
+  until_ = woken_ || !pending_.empty() ? absl::InfinitePast() : until;  // else it doesn't sleep
   woken_ = false;
   for (uint32_t count = pending_.empty() ? 0 : prng_.Between(1, 3); count > 0 && !pending_.empty(); --count) {
     const uint32_t at = prng_.Below(pending_.size());

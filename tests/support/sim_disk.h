@@ -79,7 +79,7 @@ class SimDisk final : public ssd::Device {
   void Remove(uint32_t segment) override;
   // Called by a Wait with nothing in flight and no time at which it would end: with real disks that may take for ever.
   std::function<void()> before_sleep;
-  // Whoever calls Wait would wait there.
+  // Whoever calls Wait would wait there, and does since the last one.
   bool Sleeps(absl::Time now) const { return pending_.empty() && !woken_ && now < until_; }
   uint32_t depth() const override { return 64; }
   absl::Status Register(std::span<std::byte>) override { return absl::OkStatus(); }

@@ -145,6 +145,33 @@ TEST_CASE("Device's Wait returns when it is woken, and when its time is up") {
   CHECK(ended.empty());
 }
 
+TEST_CASE("Device has news when something has ended or it was woken, and io_uring none when nothing is there") {
+  const bool io_uring = GENERATE(true, false);
+  Opened of(io_uring);
+  REQUIRE(of.Allocate(0) == 0);
+  std::vector<Completion> ended;
+  of.device->Wait(absl::InfinitePast(), &ended);
+  const bool tells = io_uring && of.device->report().how.find("io_uring") != std::string::npos;
+  const auto has_news = [&] {
+    const absl::Time end = MonotonicNow() + absl::Seconds(50);
+    while (!of.device->HasNews() && MonotonicNow() < end) std::this_thread::yield();
+    return of.device->HasNews();
+  };
+  for (int i = 0; i < 20; ++i) {
+    if (tells) CHECK_FALSE(of.device->HasNews());
+    AlignedBytes in(Bytes{4096});
+    of.device->Submit({Io::Kind::kRead, 0, {}, {in.data(), 4096}, 7});
+    CHECK(of.device->HasNews());  // it isn't begun
+    of.device->Kick();
+    CHECK(has_news());
+    of.device->Wait(absl::InfiniteFuture(), &ended);
+    REQUIRE(ended.size() == static_cast<size_t>(i) + 1);
+    of.device->Wake();
+    CHECK(has_news());
+    of.device->Wait(absl::InfiniteFuture(), &ended);
+  }
+}
+
 TEST_CASE("Device ends what is in flight before it goes") {
   const bool io_uring = GENERATE(true, false);
   AlignedBytes in(kSegmentBytes);
