@@ -28,9 +28,9 @@ class IoQueue {
   struct Options {
     Bytes piece = MiB(1);        // the last one of an extent: up to half as much again
     Bytes read_budget = MiB(8);  // in flight; see probe.h
-    // Of what is left to read that isn't urgent no more than half is in flight (and up to a piece), or this: disks that give all at once (virtual ones do) have nothing to do while
-    // the last of it is looked at, so that should be little. Others lose little by it: what they
-    // need in flight is their latency times their rate, and a disk that needs more than this takes a round trip more at the end.
+    // Of what is left to read that isn't urgent no more than half is in flight (and up to a piece), or this: disks that give all at once (virtual ones do)
+    // have nothing to do while the last of it is looked at, so that should be little. Others lose little by it: what they need in flight is their latency
+    // times their rate, and a disk that needs more than this takes a round trip more at the end.
     Bytes last_reads = MiB(2);
     Bytes write_budget = MiB(8);  // in flight while nobody reads
     Bytes write_beside_reads = MiB(1);
