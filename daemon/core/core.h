@@ -90,7 +90,7 @@ class Core {
   template <class Event>
   void Handle(const Event& event, Effects* out) {
     placement_.SpendUntil(chunks_.work() + options_.event_work, now_);
-    job_waits_ = job_waits_ && std::is_same_v<Event, Tick>;
+    if (!std::is_same_v<Event, Tick>) EndJobsWait();
     On(event, out);
     if (placement_.vacates()) GoOnVacating(out);
     if (options_.below()) ServeBelow(out);
@@ -473,6 +473,12 @@ class Core {
   // ---- prompt_clears.cc
   void On(const PromptClearAsked& event, Effects* out);
   Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  // What it waits for may have come while it looked, for some slices, whether there is anything for it to do: then it looks again.
+  bool job_heard_ = false;
+  void EndJobsWait() {
+    job_waits_ = false;
+    job_heard_ = true;
+  }
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);
   // What of the space couldn't be read and isn't known any more: of what is cleared, some of it may be.
@@ -553,7 +559,7 @@ class Core {
   void Reap(uint64_t until);
   void GoOnVacating(Effects* out) {
     if (auto copy = placement_.GoOnVacating()) out->push_back(*std::move(copy));
-    job_waits_ &= placement_.vacating().busy();
+    if (!placement_.vacating().busy()) EndJobsWait();
   }
 
   std::optional<absl::Time> doubt_until_;                       // of slots that rest, from the first Tick on

@@ -13,6 +13,7 @@ constexpr size_t kAtOnce = 64;  // chunks
 }  // namespace
 
 Core::Turn Core::GoOnRecodingOnDisk(Job* job, PromptJob* of, uint64_t until, Effects* out) {
+  if (of->look == 0) job_heard_ = false;
   while (of->look < of->kept.size()) {
     if (chunks_.work() >= until) return Turn::kMore;
     PromptJob::Kept& kept = of->kept[of->look];
@@ -37,7 +38,7 @@ Core::Turn Core::GoOnRecodingOnDisk(Job* job, PromptJob* of, uint64_t until, Eff
   if (!TakeToRecode(job, of, until)) return Turn::kMore;
   if (of->kept.empty() && of->next == job->total) return Turn::kDone;
   of->look = 0;
-  return std::exchange(of->moves_on, false) ? Turn::kMore : Turn::kWaits;
+  return std::exchange(of->moves_on, false) || job_heard_ ? Turn::kMore : Turn::kWaits;
 }
 
 void Core::LetGoOfRecoded(const PromptJob::Kept& kept, PromptJob* of) {

@@ -135,7 +135,7 @@ void Core::On(const ReleaseAsked& event, Effects*) {
 }
 
 void Core::EndLease(LeaseId id) {
-  job_waits_ = false;
+  EndJobsWait();
   const Lease lease = leases_.End(id);
   read_queue_.Leave(lease.read_turn);
   chunks_.Charge(lease.to_read.size());

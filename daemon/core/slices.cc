@@ -13,7 +13,7 @@ void Core::On(const Tick& event, Effects* out) {
   now_ = std::max(now_, event.now);
   const uint64_t until = chunks_.work() + options_.slice_work;
   placement_.SpendUntil(until, now_);
-  if ((awaited && !AwaitsRemote()) || (soon && !placement_.SlabComesSoon())) job_waits_ = false;
+  if ((awaited && !AwaitsRemote()) || (soon && !placement_.SlabComesSoon())) EndJobsWait();
   EndWhatIsOver(until, out);
   if (placement_.MakesRoom()) placement_.MakeRoom();
   ForgetAgain(until, out);

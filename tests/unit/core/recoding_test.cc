@@ -188,4 +188,25 @@ TEST_CASE("Encoding on disk that is cancelled lets go of all, and what is writte
   CHECK(node.f.slots->live_slots() == 0);
 }
 
+// What it waited for came between two slices of its looking, behind where it had got to: it looked no more until something else happened.
+TEST_CASE("What is encoded on disk goes on when what it waits for comes while it looks for something to do") {
+  ThreeTiers node;
+  const auto keys = KeysOf({1, 2, 3});
+  node.Keep(keys);
+  node.Flush();
+  node.Move(Tier::kDram, Tier::kSsd, KeysOf({3}));
+  const JobId job{++node.jobs};
+  node.Do(RecodeAsked{.job = job, .kind = JobKind::kCompress, .tier = Tier::kSsd, .space = SpaceId{0}, .keys = keys, .method = 2});
+  node.Rest();
+  REQUIRE(node.reads.size() == 1);  // of the last, which it looks at first; the others are encoded meanwhile
+  REQUIRE(MethodOf(node, keys[0]) == 2);
+  REQUIRE(MethodOf(node, keys[1]) == 2);
+  const int slices = GENERATE(range(0, 5));
+  node.Do(FreeAsked{node.worker, AllocationId{}});  // anything: it looks once more
+  for (int i = 0; i < slices; ++i) node.Do(Tick{node.f.now});
+  node.EndReads();
+  CHECK(StateOf(node, job) == JobState::kDone);
+  CHECK(MethodOf(node, keys[2]) == 2);
+}
+
 }  // namespace kvist::core
