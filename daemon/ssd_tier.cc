@@ -247,6 +247,19 @@ void SsdTier::NotePins(const core::SpaceSpec& space, core::PinsNoted noted) {
   store_->NotePins(std::move(changes));
 }
 
+void SsdTier::NoteUses(core::UsesNoted noted) {
+  ssd::UsesNote note{noted.noted.period, noted.noted.written, {}};
+  note.chunks.reserve(noted.noted.uses.size());
+  {
+    const absl::MutexLock lock(&mutex_);
+    for (const core::DiskUses::Use& use : noted.noted.uses)
+      note.chunks.push_back({met_.at(use.space).number, use.group.value, use.key});
+  }
+  std::vector<ssd::UsesNote> notes;
+  notes.push_back(std::move(note));
+  store_->NoteUses(std::move(notes));
+}
+
 bool SsdTier::SettlePins(absl::Time deadline) const {
   struct Settled {
     absl::Notification over;
@@ -401,6 +414,18 @@ void SsdTier::FoundPins(std::vector<ssd::PinRow> pins, bool withheld) {
     if (note.has_value() && !ear_->Tell(core::PinFound{*space, *std::move(note), withheld})) return;
   }
   if (unread > 0) spdlog::warn("{} pins that the SSD tier's catalog has are of another version, or damaged", unread);
+}
+
+void SsdTier::FoundUses(std::vector<ssd::UsesNote> uses) {
+  static_assert(ssd::kUsesPerRow <= core::Core::kPlacesMax);
+  for (const ssd::UsesNote& note : uses) {
+    core::UsesFound event{{note.period, note.written, {}}};
+    for (const ssd::ChunkUse& use : note.chunks) {
+      if (const std::optional<SpaceId> space = NameOf(use.space))
+        event.found.uses.push_back({*space, GroupId{use.group}, use.key});
+    }
+    if (!ear_->Tell(std::move(event))) return;
+  }
 }
 
 void SsdTier::Recovered(const ssd::Recovery& recovery) {

@@ -50,6 +50,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) override;
   void NotePins(const core::SpaceSpec& space, core::PinsNoted noted) override;
+  void NoteUses(core::UsesNoted noted) override;
 
   // Waits until the disk has all that NotePins was given before, or `deadline`. False: not in time, or it couldn't. Threads: any but the
   // reactor's.
@@ -75,6 +76,7 @@ class SsdTier final : public session::DiskTier, private ssd::StoreOwner {
   void Writable(bool writable, const std::string& why) override;
   bool Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) override;
   void FoundPins(std::vector<ssd::PinRow> pins, bool withheld) override;
+  void FoundUses(std::vector<ssd::UsesNote> uses) override;
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;

@@ -47,6 +47,7 @@
 #include "daemon/core/untold_clears.h"
 #include "daemon/core/untold_pins.h"
 #include "daemon/core/usable_position.h"
+#include "daemon/core/use_notes.h"
 #include "storage/pool/sections.h"
 #include "storage/pool/slot_allocator.h"
 
@@ -368,6 +369,7 @@ class Core {
   // ---- disk_places.cc: what the disk tells of its contents
   void On(const SpaceFound& event, Effects* out);
   void On(const ChunksFound& event, Effects* out);
+  void On(const UsesFound& event, Effects* out);
   void On(const DiskTold& event, Effects* out);
   void On(const PlacesWanted& event, Effects* out);
   void On(const PlacesLost& event, Effects* out);
@@ -376,11 +378,15 @@ class Core {
   ChunkIndex FindAt(const PlacesWanted::Record& record) const;
   void GiveBack(ChunkIndex chunk, Effects* out);
   void ForgetCopy(ChunkIndex chunk);
+  // Somebody has asked for it.
+  void Use(ChunkIndex chunk);
+  void NoteUse(ChunkIndex chunk);
 
   bool all_told_ = false;  // what lies on the disk is known
   bool disk_told_ = true;  // or was never taken over from another core: then nothing is written twice
   UntoldClears untold_clears_;
   DiskAges ages_;
+  UseNotes use_notes_;
   // What pins up to this number keep counts as used in this period; absent: all pins'.
   std::optional<uint64_t> pins_used_to_;
   // Of those that are read, waited for, or written elsewhere: their places count no more, and are forgotten when that has ended.
@@ -464,21 +470,21 @@ class Core {
   void ForgetPromptJob(JobId job);
 
   Jobs jobs_;
-  std::map<JobId, PromptJob> prompt_jobs_;          // that run
-  std::optional<JobId> recoding_;                   // the one that encodes now
-  bool job_waits_ = false;                          // the current one does, for an event
-  std::optional<absl::Time> remote_awaited_until_;  // by one that goes on after a restart, and by those after it
-  std::vector<ChunkIndex> let_go_;                  // that an ended one has kept
-
-  // ---- prompt_clears.cc
-  void On(const PromptClearAsked& event, Effects* out);
-  Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
+  std::map<JobId, PromptJob> prompt_jobs_;  // that run
+  std::optional<JobId> recoding_;           // the one that encodes now
+  bool job_waits_ = false;                  // the current one does, for an event
   // What it waits for may have come while it looked, for some slices, whether there is anything for it to do: then it looks again.
   bool job_heard_ = false;
   void EndJobsWait() {
     job_waits_ = false;
     job_heard_ = true;
   }
+  std::optional<absl::Time> remote_awaited_until_;  // by one that goes on after a restart, and by those after it
+  std::vector<ChunkIndex> let_go_;                  // that an ended one has kept
+
+  // ---- prompt_clears.cc
+  void On(const PromptClearAsked& event, Effects* out);
+  Turn GoOnClearing(Job* job, PromptJob* of, uint64_t until, Effects* out);
   void HideOfPrompt(ChunkIndex chunk, bool untold, Job* job, ChunksHidden* hidden);
   void HideFromRestarts(ChunksHidden hidden, PromptJob* of, Effects* out);
   // What of the space couldn't be read and isn't known any more: of what is cleared, some of it may be.

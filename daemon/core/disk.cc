@@ -13,6 +13,7 @@ void Core::ServeBelow(Effects* out) {
   if (std::vector<PlacesFreed::Chunk> forgotten = placement_.TakeForgotten(); !forgotten.empty())
     out->push_back(PlacesFreed{std::move(forgotten)});
   for (PinsNoted& noted : pin_notes_.Take()) out->push_back(std::move(noted));
+  for (UsesNoted& noted : use_notes_.Take(ages_)) out->push_back(std::move(noted));
   if (WaitsForSlots()) BeginReads(out);
   if (options_.disk.has_value()) ServeDisk(out);
   if (options_.remote.has_value()) WriteRemote(out);
@@ -104,11 +105,15 @@ void Core::On(const WriteFinished& event, Effects* out) {
   if (event.status.ok()) {
     ++(recoded ? counters_.chunks_recoded : moved ? counters_.chunks_moved : counters_.chunks_written);
     const bool encoded = event.form.method != 0;
-    if (ages_.Wrote(encoded ? event.form.bytes * event.places.size() : bytes)) pins_used_to_ = 0;
+    if (ages_.Wrote(encoded ? event.form.bytes * event.places.size() : bytes)) {
+      pins_used_to_ = 0;
+      use_notes_.Turned();
+    }
     if (!ages_.Lately(chunk.disk_use, chunk.stop_reason)) chunk.disk_use = ages_.before();
     no_room_ = false;
     if (moved) placement_.ForgetPlaces(i, /*replaced=*/true);
     placement_.SetPlaces(i, event.places, event.form);
+    if (!moved && ages_.Lately(chunk.disk_use, chunk.stop_reason)) NoteUse(i);
   } else {
     const bool stays = absl::IsAlreadyExists(event.status);
     counters_.writes_failed += stays ? 0 : 1;
@@ -206,6 +211,7 @@ void Core::EndFlushes(Effects* out) {
     }
     out->push_back(Flushed{flush.session, flush.tag, std::move(status), flush.chunks});
     flushes_.TakeFirst();
+    use_notes_.HandOn();
   }
 }
 

@@ -63,6 +63,28 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
   ++counters_.chunks_found;
 }
 
+void Core::On(const UsesFound& event, Effects*) {
+  KVIST_CHECK(event.found.period <= 0 && event.found.uses.size() <= kPlacesMax);
+  if (event.found.period == 0) ages_.GoOn(event.found.written);
+  for (const DiskUses::Use& use : event.found.uses) {
+    const ChunkIndex i = chunks_.Find(use.space, use.group, use.key);
+    if (i == kNoChunk || !chunks_[i].on_disk()) continue;
+    chunks_[i].disk_use = ages_.Later(chunks_[i].disk_use, event.found.period);
+  }
+}
+
+void Core::Use(ChunkIndex i) {
+  Chunk& chunk = chunks_[i];
+  if (chunk.disk_use == ages_.now()) return;
+  chunk.disk_use = ages_.now();
+  if (chunk.on_disk()) NoteUse(i);
+}
+
+void Core::NoteUse(ChunkIndex i) {
+  const Chunk& chunk = chunks_[i];
+  use_notes_.Add(ages_.PeriodOf(chunk.disk_use), {chunk.space, chunk.group, chunk.key});
+}
+
 void Core::On(const DiskTold& event, Effects*) {
   for (uint32_t s = 0; event.rows_left && s < spaces_.size(); ++s) spaces_[SpaceId{s}].rows_left = true;
   disk_told_ = all_told_ = true;

@@ -139,6 +139,10 @@ struct PinsNoted {
   SpaceId space;
   std::vector<PinNote> notes;
 };
+// A later daemon is to know when these were used; as advice: it may be lost. Of a period that is new it is told though there are no uses.
+struct UsesNoted {
+  DiskUses noted;
+};
 // To PinFound: nothing is kept for it.
 struct PinLost {
   SpaceId space;
@@ -221,10 +225,11 @@ struct ChunksChanged {
   std::vector<ChunkWhere> chunks;
 };
 
-using Effect = std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits,
-                            CopyCancelled, OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted,
-                            SlotsCopyStarted, ReadStarted, PlacesFreed, PinsNoted, PinLost, SpaceCleared, ChunksHidden,
-                            Flushed, RemoteAsked, RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
+using Effect =
+    std::variant<SessionAccepted, SessionRefused, SessionDrained, LookupAnswered, CopyStarted, CopyWaits, CopyCancelled,
+                 OpEnded, Answered, PinAnswered, JobEnded, CorruptionFound, WriteStarted, SlotsCopyStarted, ReadStarted,
+                 PlacesFreed, PinsNoted, UsesNoted, PinLost, SpaceCleared, ChunksHidden, Flushed, RemoteAsked,
+                 RemoteForgotten, RecodeStarted, RecodeStopped, ChunksChanged>;
 using Effects = std::vector<Effect>;
 
 }  // namespace kvist::core

@@ -319,6 +319,24 @@ struct ChunksFound {
   std::vector<Found> chunks;
 };
 
+// Chunks that were used in a period of the disk's (DiskAges), and may be there still.
+struct DiskUses {
+  struct Use {
+    SpaceId space;
+    GroupId group;
+    ChunkKey key;
+  };
+  int32_t period = 0;  // not above 0 in what is found
+  Bytes written{};     // in that period until then; 0 where it is over
+  std::vector<Use> uses;
+};
+
+// An earlier daemon has noted these (UsesNoted): at most Core::kPlacesMax, behind all chunks. When their room is wanted they are as if they had been used
+// so long ago in this daemon's time.
+struct UsesFound {
+  DiskUses found;
+};
+
 // Segments are to be used again: what lies at these places, at most Core::kPlacesMax, is freed, or written again elsewhere and then
 // freed when it was used lately. What can't be just now (it is being read) is to be asked for again.
 struct PlacesWanted {

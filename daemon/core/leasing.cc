@@ -25,7 +25,7 @@ void Core::Answer(const LookupAsked& event, const Session& session, uint32_t pos
     chunks_.Charge(needed.size());
     for (const ChunkIndex chunk : needed) {
       chunks_[chunk].ForgetHint();
-      chunks_[chunk].disk_use = ages_.now();
+      Use(chunk);
     }
     UsePath(needed, space.spec.groups[group].reuse.chained());
   }

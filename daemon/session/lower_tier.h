@@ -22,8 +22,8 @@ namespace kvist::session {
 class LowerTier {
  public:
   using Event = std::variant<core::WriteFinished, core::ReadFinished, core::TierRead, core::DiskWritable, core::DiskTold,
-                             core::SpaceFound, core::ChunksFound, core::PinFound, core::PlacesWanted, core::PlacesLost,
-                             core::ClearKept, core::RemoteFound, core::RemoteForgot, core::RemoteCleared,
+                             core::SpaceFound, core::ChunksFound, core::PinFound, core::UsesFound, core::PlacesWanted,
+                             core::PlacesLost, core::ClearKept, core::RemoteFound, core::RemoteForgot, core::RemoteCleared,
                              core::RemoteReachable, core::Recoded>;
   using Slots = std::vector<std::span<std::byte>>;  // [shard] the whole slot, header place and payload
   struct ChunkToRead {
@@ -65,6 +65,8 @@ class DiskTier : public LowerTier {
   virtual void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) = 0;
   // A later daemon is told of these pins (PinFound), soon; of those that are over it isn't.
   virtual void NotePins(const core::SpaceSpec& space, core::PinsNoted noted) = 0;
+  // A later daemon is told of these uses (UsesFound), or not: it is advice. Of chunks that this tier has written or found.
+  virtual void NoteUses(core::UsesNoted noted) = 0;
 };
 
 // A store beyond the node, which others may write to and read.

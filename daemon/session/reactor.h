@@ -203,6 +203,7 @@ class Reactor : public LowerTier::Ear {
   void Carry(core::ReadStarted& effect);
   void Carry(core::PlacesFreed& effect) { disk_->Free(std::move(effect)); }
   void Carry(core::PinsNoted& effect);
+  void Carry(core::UsesNoted& effect) { disk_->NoteUses(std::move(effect)); }
   void Carry(core::PinLost& effect);
   void Carry(core::SpaceCleared& effect);
   void Carry(core::ChunksHidden& effect);

@@ -22,10 +22,12 @@ class CatalogBatch {
   void Put(const ClearRow& row) { Add(Encode(row)); }
   void Put(const PinRow& row) { Add(Encode(row)); }
   void Put(const ChunkRow& row) { Add(Encode(row)); }
+  void Put(const UseRow& row) { Add(Encode(row)); }
   void Erase(const ChunkId& chunk) { AddErase(ChunkRowKey(chunk)); }
   void EraseSegment(uint32_t number) { AddErase(SegmentKey(number)); }
   void EraseClear(const SpaceDigest& space) { AddErase(ClearKey(space)); }
   void ErasePin(uint32_t space, std::string_view name) { AddErase(PinKey(space, name)); }
+  void EraseUse(uint32_t period, uint32_t part) { AddErase(UseKey(period, part)); }
   // Says that all that a rebuild finds is in the catalog, with this batch at the latest.
   void FinishRebuild() { finishes_rebuild_ = true; }
   // Says that with this batch the catalog tells of all records that count and have lower sequence numbers (MetaRow::settled).
@@ -74,8 +76,9 @@ struct RowBatch {
   std::vector<ClearRow> clears;
   std::vector<PinRow> pins;
   std::vector<ChunkRow> chunks;
+  std::vector<UseRow> uses;
 
-  size_t rows() const { return spaces.size() + segments.size() + clears.size() + pins.size() + chunks.size(); }
+  size_t rows() const { return spaces.size() + segments.size() + clears.size() + pins.size() + chunks.size() + uses.size(); }
 };
 
 struct LoadReport {
@@ -92,8 +95,8 @@ struct LoadReport {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // At most Catalog::kLoadRows rows; in the order spaces, segments, clears, pins, chunks; of chunks lower positions come first, so a
-  // parent before its children. The next ones are read when it returns: whoever is behind waits here, not for ever. False: no more.
+  // At most Catalog::kLoadRows rows; in the order spaces, segments, clears, pins, chunks, uses, of which a chunk counts as a row; of chunks lower
+  // positions come first, so a parent before its children, and of uses earlier periods. The next ones are read when it returns: whoever is behind waits here, not for ever. False: no more.
   virtual bool Take(RowBatch rows) = 0;
   // The last call.
   virtual void Loaded(const LoadReport& report) = 0;

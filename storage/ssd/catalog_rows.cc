@@ -15,6 +15,7 @@ static_assert(std::endian::native == std::endian::little, "values are written as
 constexpr uint8_t kHasParent = 1;
 constexpr uint8_t kEncoded = 2;
 constexpr size_t kCheckBytes = 4;
+constexpr size_t kUseBytes = 4 + 2 + 32;
 
 uint32_t CheckOf(std::string_view key, std::string_view value) {
   // The value's hash is seeded with the key's, so that a value under another key fails, and nothing has to be copied together.
@@ -147,6 +148,7 @@ std::string PinKey(uint32_t space, std::string_view name) {
   return RowWriter(RowKind::kPin).Big(space).Text(name).TakeKey();
 }
 std::string ChunkRowKey(const ChunkId& id) { return BeginChunk(id).TakeKey(); }
+std::string UseKey(uint32_t period, uint32_t part) { return RowWriter(RowKind::kUse).Big(period).Big(part).TakeKey(); }
 
 EncodedRow Encode(const MetaRow& row) {
   RowWriter writer(RowKind::kMeta);
@@ -237,7 +239,7 @@ EncodedRow Encode(const ChunkRow& row) {
   writer.Value()
       .Little(static_cast<uint8_t>((row.parent.has_value() ? kHasParent : 0) | (row.codec != Codec::kRaw ? kEncoded : 0)))
       .Little(row.hints)
-      .Little(row.last_use);
+      .Little(uint32_t{0});
   writer.Little(row.sequence).Little(row.units);
   if (row.codec != Codec::kRaw) writer.Little(static_cast<uint8_t>(row.codec));
   if (row.parent.has_value()) writer.Raw(row.parent->bytes);
@@ -256,7 +258,7 @@ std::optional<ChunkRow> ParseChunk(std::string_view key, std::string_view value)
     name->Raw(&row->id.key.bytes);
     const auto flags = rest->Little<uint8_t>();
     row->hints = rest->Little<uint16_t>();
-    row->last_use = rest->Little<uint32_t>();
+    rest->Little<uint32_t>();
     row->sequence = rest->Little<uint64_t>();
     row->units = rest->Little<uint32_t>();
     if ((flags & kEncoded) != 0) {
@@ -270,6 +272,30 @@ std::optional<ChunkRow> ParseChunk(std::string_view key, std::string_view value)
     for (Place& place : row->places) {
       place = rest->NextPlace();
       if (!place) return false;
+    }
+    return true;
+  });
+}
+
+EncodedRow Encode(const UseRow& row) {
+  KVIST_CHECK(row.chunks.size() <= kUsesPerRow && row.part < kUsePartsMax);
+  RowWriter writer(RowKind::kUse);
+  writer.Big(row.period).Big(row.part).Value().Little(row.written);
+  for (const ChunkUse& use : row.chunks) writer.Little(use.space).Little(use.group).Raw(use.key.bytes);
+  return writer.Take();
+}
+
+std::optional<UseRow> ParseUse(std::string_view key, std::string_view value) {
+  return Parse<UseRow>(RowKind::kUse, key, value, [](RowReader* name, RowReader* rest, UseRow* row) {
+    row->period = name->Big<uint32_t>();
+    row->part = name->Big<uint32_t>();
+    row->written = rest->Little<uint64_t>();
+    if (row->part >= kUsePartsMax || rest->left() > kUsesPerRow * kUseBytes) return false;
+    row->chunks.resize(rest->left() / kUseBytes);
+    for (ChunkUse& use : row->chunks) {
+      use.space = rest->Little<uint32_t>();
+      use.group = rest->Little<uint16_t>();
+      rest->Raw(&use.key.bytes);
     }
     return true;
   });

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "storage/base/ids.h"
@@ -20,9 +21,10 @@
 //   2 segment    kind | number 4                                             version | state 1 | epoch 8 | secret 32 | check
 //   3 clear      kind | space digest 32                                      version | sequence 8 | segment 4 | unit 4 | check
 //   4 pin        kind | space 4 | name ..                                    version | description .. | check
-//   5 chunk      kind | position 4 | space 4 | group 2 | chunk key 32        version | flags 1 | hints 2 | last use 4 | sequence 8 | units 4 |
+//   5 chunk      kind | position 4 | space 4 | group 2 | chunk key 32        version | flags 1 | hints 2 | unused 4 | sequence 8 | units 4 |
 //                                                                              codec 1, if flags has bit 1 | parent 32, if it has bit 0 |
 //                                                                              {segment 4, unit 4} for each shard | check
+//   6 use        kind | period 4 | part 4                                    version | written 8 | {space 4, group 2, chunk key 32} .. | check
 //
 // Numbers in keys are big-endian, those in values little-endian; `version` is one byte; `check` the low 4 bytes of XXH3-64 over key and
 // value before it. A chunk of one shard takes 43 + 64 bytes, 32 less without a parent. Golden bytes: tests/unit/ssd/catalog_rows_test.cc.
@@ -31,13 +33,15 @@
 //   and goes on: what it told is a miss then, or found again in the records' headers.
 namespace kvist::ssd {
 
-enum class RowKind : uint8_t { kMeta = 0, kSpace = 1, kSegment = 2, kClear = 3, kPin = 4, kChunk = 5 };
-inline constexpr uint8_t kRowKinds = 6;
+enum class RowKind : uint8_t { kMeta = 0, kSpace = 1, kSegment = 2, kClear = 3, kPin = 4, kChunk = 5, kUse = 6 };
+inline constexpr uint8_t kRowKinds = 7;
 inline constexpr uint8_t kRowVersion = 2;               // 1 had no units, and no place of a clear
 inline constexpr uint32_t kCatalogFormat = 2;           // of all of this; another one is not read at all
 inline constexpr size_t kShardsMax = 1024;              // of a chunk
 inline constexpr size_t kRowDescriptionMax = 1u << 20;  // bytes, of spaces and pins
 inline constexpr size_t kPinNameMax = 4096;             // bytes
+inline constexpr size_t kUsesPerRow = 256;              // chunks
+inline constexpr uint32_t kUsePartsMax = 1u << 20;      // of a period
 
 // Which time of which catalog this is; see catalog_stamp.h. One row, written with every commit.
 struct MetaRow {
@@ -112,13 +116,32 @@ struct ChunkRow {
   ChunkId id;
   std::optional<ChunkKey> parent;        // of the same space and group
   uint16_t hints = 0;                    // the daemon's bits
-  uint32_t last_use = 0;                 // the daemon's bucket of time
   uint64_t sequence = 0;                 // the highest of its records
   uint32_t units = 0;                    // of each of its records: all shards of a chunk are of one shape
   Codec codec = Codec::kRaw;             // of them
   absl::InlinedVector<Place, 1> places;  // [shard], none of them nowhere
 
   bool operator==(const ChunkRow&) const = default;
+};
+
+// A chunk that was used; of any position, and it may be gone.
+struct ChunkUse {
+  uint32_t space = 0;  // its number
+  uint16_t group = 0;
+  ChunkKey key;
+
+  bool operator==(const ChunkUse&) const = default;
+};
+
+// Chunks that were used in one period of time, as the daemon counts it. They lie together, so that a use costs neither a row of its own nor that the
+// chunk's is written again: of a period that no longer matters a few rows go, and that is all there is to forget.
+struct UseRow {
+  uint32_t period = 0;
+  uint32_t part = 0;     // of that period: which row, less than kUsePartsMax
+  uint64_t written = 0;  // bytes, in the period until then: the daemon's clock
+  std::vector<ChunkUse> chunks;
+
+  bool operator==(const UseRow&) const = default;
 };
 
 // The bytes of a row: its key, then its value. `key_bytes` says where the value starts.
@@ -137,6 +160,7 @@ EncodedRow Encode(const SegmentRow& row);
 EncodedRow Encode(const ClearRow& row);
 EncodedRow Encode(const PinRow& row);
 EncodedRow Encode(const ChunkRow& row);
+EncodedRow Encode(const UseRow& row);
 
 // Of rows that are to be erased.
 std::string MetaKey();
@@ -144,6 +168,7 @@ std::string SegmentKey(uint32_t number);
 std::string ClearKey(const SpaceDigest& space);
 std::string PinKey(uint32_t space, std::string_view name);
 std::string ChunkRowKey(const ChunkId& id);
+std::string UseKey(uint32_t period, uint32_t part);
 
 // What kind of row has this key; nothing when there is no such kind.
 std::optional<RowKind> KindOf(std::string_view key);
@@ -154,6 +179,7 @@ std::optional<SegmentRow> ParseSegment(std::string_view key, std::string_view va
 std::optional<ClearRow> ParseClear(std::string_view key, std::string_view value);
 std::optional<PinRow> ParsePin(std::string_view key, std::string_view value);
 std::optional<ChunkRow> ParseChunk(std::string_view key, std::string_view value);
+std::optional<UseRow> ParseUse(std::string_view key, std::string_view value);
 
 }  // namespace kvist::ssd
 

@@ -175,7 +175,7 @@ LoadReport LoadRows(rocksdb::DB* db, const rocksdb::Snapshot* snapshot, RowSink*
   read.readahead_size = MiB(2).value;
   const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(read));
   RowBatch batch;
-  size_t in_batch = 0;
+  size_t in_batch = 0, uses = 0;
   const auto add = [&](auto parsed, auto* rows) {
     if (!parsed.has_value()) {
       ++report.skipped;
@@ -198,8 +198,15 @@ LoadReport LoadRows(rocksdb::DB* db, const rocksdb::Snapshot* snapshot, RowSink*
       case RowKind::kClear: add(ParseClear(key, value), &batch.clears); break;
       case RowKind::kPin: add(ParsePin(key, value), &batch.pins); break;
       case RowKind::kChunk: add(ParseChunk(key, value), &batch.chunks); break;
+      case RowKind::kUse: {
+        std::optional<UseRow> row = ParseUse(key, value);
+        uses += row.has_value() ? row->chunks.size() : 0;
+        add(std::move(row), &batch.uses);
+        break;
+      }
     }
-    if (in_batch < Catalog::kLoadRows) continue;
+    if (in_batch + uses < Catalog::kLoadRows) continue;
+    uses = 0;
     report.rows += std::exchange(in_batch, 0);
     if (cancelled() || !sink->Take(std::exchange(batch, {}))) {
       report.status = absl::CancelledError("the load was ended early");

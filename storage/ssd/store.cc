@@ -161,6 +161,9 @@ absl::Status Store::State::OpenCatalog() {
       CheckCatalog();
     });
   });
+  use_rows_ = std::make_unique<UseRows>([this](CatalogBatch batch) {
+    commits_->Add(std::move(batch), Commits::Need::kTry, [this](const absl::Status&) { CheckCatalog(); });
+  });
   return absl::OkStatus();
 }
 
@@ -356,6 +359,7 @@ void Store::Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void
   state_->Hide(space, std::move(chunks), std::move(done));
 }
 void Store::NotePins(std::vector<PinChange> changes) { state_->NotePins(std::move(changes)); }
+void Store::NoteUses(std::vector<UsesNote> notes) { state_->NoteUses(std::move(notes)); }
 void Store::SettlePins(std::function<void(absl::Status)> done) { state_->SettlePins(std::move(done)); }
 Store::Status Store::status() const { return state_->status(); }
 

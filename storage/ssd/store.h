@@ -21,6 +21,7 @@
 #include "storage/ssd/hands.h"
 #include "storage/ssd/pin_rows.h"
 #include "storage/ssd/record.h"
+#include "storage/ssd/use_rows.h"
 #include "storage/ssd/verdict.h"
 
 namespace kvist::ssd {
@@ -125,6 +126,8 @@ class StoreOwner {
   // Behind all chunks, once, when recovery goes well: pins as NotePins was told last of each, by this daemon or an earlier one. A catalog that is
   // lost takes them along. `withheld`: some chunks are kept for a later start (Recovery). May wait, as Found.
   virtual void FoundPins(std::vector<PinRow> pins, bool withheld) = 0;
+  // Behind all chunks, once, when recovery goes well and there are any: what NoteUses was told of the latest periods, as of now (UsesNote). May wait.
+  virtual void FoundUses(std::vector<UsesNote> uses) = 0;
   virtual void Recovered(const Recovery& recovery) = 0;
 
   // The segment of these records is to be used again. The owner frees what it can do without, and writes the rest again (Write, then
@@ -218,6 +221,10 @@ class Store {
   void NotePins(std::vector<PinChange> changes);
   // `done`: when all that NotePins was given before is durable, or why some since the last one isn't; on a thread of the store's.
   void SettlePins(std::function<void(absl::Status)> done);
+
+  // The next start is told of these uses (FoundUses), if they are among the latest UseRows::kPeriods periods: of most, for nothing waits until they
+  // are durable, and some may be lost. A rebuild knows of none.
+  void NoteUses(std::vector<UsesNote> notes);
 
   // For metrics and kvistctl ssd.
   struct DeviceRow {

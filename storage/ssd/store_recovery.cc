@@ -1,5 +1,6 @@
 // A store's start: what its catalog or its records say, and the segments that are wanted back.
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <utility>
 
@@ -189,6 +190,7 @@ bool Store::State::Take(RowBatch rows) {
     return FingerprintOf(spaces_.Find(row.id.space)->digest, row.id.group, row.id.key);
   };
   if (!rebuild_) {
+    uses_found_.insert(uses_found_.end(), std::move_iterator(rows.uses.begin()), std::move_iterator(rows.uses.end()));
     const std::vector<ChunkRow> usable = Sift(std::move(rows.chunks));
     for (const ChunkRow& row : usable) handed_over_[fingerprint(row)] = {row.sequence, PlacesHash(row.places)};
     return HandOver(usable) && !closing_;
@@ -279,6 +281,7 @@ void Store::State::BeginAnew() {
   if (closing_) return EndRecovery(absl::CancelledError("the store was closed"));
   tails_.Clear();
   tails_unread_ = false;  // all records are read
+  uses_found_.clear();
   const bool on_its_way = putting_ > 0 || std::any_of(rows_since_.begin(), rows_since_.end(),
                                                       [this](const auto& row) { return RowIsOnItsWay(row.first); });
   if (on_its_way) {  // it may be in the catalog already, and is newer
@@ -427,7 +430,7 @@ void Store::State::EndRecovery(absl::Status status) {
   keeper_->Post([this, status = std::move(status)]() mutable {
     // What waited for room in a full catalog until then is told of that.
     if (closing_ && !status.ok()) status = absl::CancelledError("the store was closed");
-    if (status.ok() && !std::exchange(pins_told_, true)) return TellOfPins();
+    if (status.ok() && !std::exchange(wishes_told_, true)) return TellOfPinsAndUses();
     recovery_.status = status;
     recovery_.rebuilt = rebuild_;
     recovery_.message = message_;
@@ -454,12 +457,14 @@ void Store::State::EndRecovery(absl::Status status) {
   });
 }
 
-// The keeper's. Before the devices hear that they may ask for segments: what is pinned is to be kept.
-void Store::State::TellOfPins() {
+// The keeper's. Before the devices hear that they may ask for segments: what is pinned is to be kept, and what was used lately.
+void Store::State::TellOfPinsAndUses() {
   std::vector<PinRow> pins;
   for (const auto& [name, row] : pins_) pins.push_back(row);
-  beside_->Post([this, pins = std::move(pins)]() mutable {
+  for (UseRow& row : std::exchange(uses_found_, {})) use_rows_->Found(std::move(row));
+  beside_->Post([this, pins = std::move(pins), uses = use_rows_->Begin()]() mutable {
     if (!pins.empty()) owner_->FoundPins(std::move(pins), recovery_.withheld > 0);
+    if (!uses.empty()) owner_->FoundUses(std::move(uses));
     EndRecovery(absl::OkStatus());
   });
 }

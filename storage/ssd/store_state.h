@@ -66,6 +66,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void Clear(std::optional<uint32_t> space, std::function<void(absl::Status)> done);
   void Hide(uint32_t space, std::vector<ChunkId> chunks, std::function<void(absl::Status)> done);
   void NotePins(std::vector<PinChange> changes);
+  void NoteUses(std::vector<UsesNote> notes);
   void SettlePins(std::function<void(absl::Status)> done);
   Status status() const;
 
@@ -200,7 +201,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void FenceFound(uint32_t segment);
   void GoOnRebuilding();
   void EndRecovery(absl::Status status);
-  void TellOfPins();
+  void TellOfPinsAndUses();
   void AskFor(const SegmentHeader& header);
   bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
   void Loaded(const LoadReport& report) override;  //
@@ -248,7 +249,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   std::unique_ptr<Commits> commits_;
   std::unique_ptr<PinRows> pin_rows_;
   std::map<std::pair<uint32_t, std::string>, PinRow> pins_;  // by space and name, as they are now; until it has recovered
-  bool pins_told_ = false;
+  std::unique_ptr<UseRows> use_rows_;
+  bool wishes_told_ = false;
   std::optional<absl::Status> recovery_over_;
   std::atomic<int> putting_ = 0;            // calls of PutFound whose rows aren't on their way yet
   std::atomic<bool> tails_unread_ = false;  // some records couldn't be read: a later start is to look for them again
@@ -296,6 +298,7 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   Recovery recovery_;
   absl::Time recovery_began_;
   std::map<uint32_t, uint64_t> live_found_;  // units, by segment
+  std::vector<UseRow> uses_found_;
   // By a load that may end in damage: chunks, and what their rows said. A newer record of one was written by a process that never called it
   // durable, an older one isn't what the owner has: of neither it would keep the place.
   struct HandedOver {

@@ -393,6 +393,13 @@ void Store::State::NotePins(std::vector<PinChange> changes) {
   });
 }
 
+void Store::State::NoteUses(std::vector<UsesNote> notes) {
+  keeper_->Post([this, notes = std::move(notes)]() mutable {
+    Step("uses: note");
+    for (UsesNote& note : notes) use_rows_->Note(std::move(note));
+  });
+}
+
 void Store::State::SettlePins(std::function<void(absl::Status)> done) {
   keeper_->Post([this, done = std::move(done)] { pin_rows_->Settle(done); });
 }

@@ -37,6 +37,7 @@ class NothingBelow final : public session::DiskTier {
   void Clear(const core::SpaceSpec*, core::SpaceCleared cleared) override { ear_.Say(core::ClearKept{cleared.job}); }
   void Hide(const core::SpaceSpec&, core::ChunksHidden hidden) override { ear_.Say(core::ClearKept{hidden.job}); }
   void NotePins(const core::SpaceSpec&, core::PinsNoted) override {}
+  void NoteUses(core::UsesNoted) override {}
 
  private:
   Ear& ear_;

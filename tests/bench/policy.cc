@@ -65,6 +65,7 @@ constexpr Asked kTraces[] = {{"conversation_dev", 4, 0}, {"synthetic_trace", 0, 
 constexpr uint64_t kSmallestDram =
     512;  // blocks: below that a request alone fills it, and the disk's segments hold next to nothing
 constexpr double kWritesAsked = 0.06;  // blocks written a block asked for, rewrites counted
+constexpr uint32_t kRestarts = 8;
 
 absl::StatusOr<Subject> ReadSubject(const fs::path& path, const Settings& settings) {
   KVIST_ASSIGN_OR_RETURN(replay::Trace trace,
@@ -122,6 +123,14 @@ void CompareTiers(const Subject& subject, const std::vector<std::vector<uint64_t
   report->cases.push_back({absl::StrCat(where, "written a block asked for"),
                            static_cast<double>(two.writes) / static_cast<double>(two.blocks), "blocks", kWritesAsked,
                            Better::kLower, asked ? std::optional(1.0) : std::nullopt});
+  if (!asked) return;
+  for (const bool told : {true, false}) {
+    const PolicyOutcome restarted = ReplayPolicy(subject.requests, Capacity(subject.unique, 1), core::CoreOptions{}.eviction,
+                                                 1, Capacity(subject.unique, 10), {kRestarts, told});
+    report->cases.push_back(
+        {absl::StrCat(where, "hits, ", kRestarts, " restarts", told ? "" : " that lose the uses", " beside none"),
+         restarted.hit_percent(), "%", two.hit_percent(), Better::kHigher, std::nullopt});
+  }
 }
 
 // Adds one trace's column, and what it is held against.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -35,15 +36,39 @@ ChunkKey KeyOf(uint64_t block, uint32_t world) {
 
 class Replay {
  public:
-  Replay(uint64_t capacity, core::Eviction eviction, uint64_t disk)
-      : slots_(*pool::SlotAllocator::Create(PoolOf(capacity))),
-        core_(OptionsOf(eviction, capacity, disk), &slots_),
-        disk_(disk) {
+  Replay(uint64_t capacity, core::Eviction eviction, uint64_t disk) : eviction_(eviction), capacity_(capacity), disk_(disk) {
+    space_.groups.push_back({.reuse = {}, .slot_bytes = {kSlot}});
+    Begin();
     if (disk > 0) Do(core::DiskWritable{true});
-    core::SpaceSpec space{.digest = {}, .tenant = "bench", .model = "none", .groups = {}};
-    space.groups.push_back({.reuse = {}, .slot_bytes = {kSlot}});
-    Do(core::SessionOpened{kSession, "bench", core::Role::kWorker, Rank{0}, std::move(space)});
-    KVIST_CHECK(std::holds_alternative<core::SessionAccepted>(effects_.at(0)));
+    OpenSession();
+  }
+
+  // The daemon ends cleanly and begins anew: it is told of what is on the disk, and, if it is `told`, of when that was used.
+  void Restart(bool told) {
+    Do(core::FlushAsked{{}, NextTag()});
+    Reclaim();
+    moved_before_ += core_->status().chunks_moved;
+    waiting_.clear();
+    Begin();
+    Do(core::SpaceFound{space_});
+    std::vector<core::ChunksFound::Found> rows;
+    for (const auto& [key, row] : rows_) rows.push_back(row);
+    std::ranges::sort(
+        rows, [](const auto& a, const auto& b) { return std::pair(a.position, a.key) < std::pair(b.position, b.key); });
+    for (size_t at = 0; at < rows.size(); at += core::Core::kPlacesMax) {
+      const size_t end = std::min<size_t>(at + core::Core::kPlacesMax, rows.size());
+      Do(core::ChunksFound{SpaceId{0},
+                           {rows.begin() + static_cast<ptrdiff_t>(at), rows.begin() + static_cast<ptrdiff_t>(end)}});
+    }
+    int32_t last = 0;
+    for (const core::DiskUses& uses : uses_) last = std::max(last, uses.period);
+    for (core::DiskUses& uses : uses_) uses.period -= last;
+    for (const core::DiskUses& uses : std::vector(uses_)) {
+      if (told) Do(core::UsesFound{uses});
+    }
+    Do(core::DiskTold{});
+    Do(core::DiskWritable{true});
+    OpenSession();
   }
 
   void Run(std::span<const ChunkKey> keys, core::StopReason stop) {
@@ -65,8 +90,8 @@ class Replay {
   PolicyOutcome outcome() const {
     PolicyOutcome outcome = outcome_;
     outcome.writes = disk_.written();
-    outcome.rewrites = core_.status().chunks_moved;
-    outcome.memory_bytes = core_.status().index_bytes.value;
+    outcome.rewrites = moved_before_ + core_->status().chunks_moved;
+    outcome.memory_bytes = core_->status().index_bytes.value;
     return outcome;
   }
 
@@ -90,34 +115,50 @@ class Replay {
     return options;
   }
 
+  void Begin() {
+    core_.reset();
+    slots_.emplace(*pool::SlotAllocator::Create(PoolOf(capacity_)));
+    core_.emplace(OptionsOf(eviction_, capacity_, disk_.capacity()), &*slots_);
+  }
+  void OpenSession() {
+    Do(core::SessionOpened{kSession, "bench", core::Role::kWorker, Rank{0}, space_});
+    KVIST_CHECK(std::holds_alternative<core::SessionAccepted>(effects_.at(0)));
+  }
+
   template <class Event>
   void Do(const Event& event) {
     effects_.clear();
     served_ = 0;
-    core_.Handle(event, &effects_);
+    core_->Handle(event, &effects_);
     if (disk_.capacity() == 0) return;
     ServeDisk();
-    while (core_.has_work()) {
-      core_.Handle(core::Tick{}, &effects_);
+    while (core_->has_work()) {
+      core_->Handle(core::Tick{}, &effects_);
       ServeDisk();
     }
   }
   // What the disk does at once; the event's own effects stay in effects_. What it has no room for waits for the next Reclaim.
   void ServeDisk() {
-    const auto serve = [&](const auto& event) { core_.Handle(event, &effects_); };
+    const auto serve = [&](const auto& event) { core_->Handle(event, &effects_); };
     for (; served_ < effects_.size(); ++served_) {
       const core::Effect effect = effects_[served_];
       if (const auto* write = std::get_if<core::WriteStarted>(&effect)) {
         const std::optional<DiskPlace> place = disk_.Append(write->key);
-        if (place.has_value())
+        if (place.has_value()) {
+          rows_[write->key] = {write->group, write->key, write->parent, write->position, {*place}, write->hint};
           serve(core::WriteFinished{write->chunk, absl::OkStatus(), {*place}});
-        else
+        } else {
           waiting_.push_back(write->chunk);
+        }
       }
+      if (const auto* noted = std::get_if<core::UsesNoted>(&effect)) uses_.push_back(noted->noted);
       if (const auto* read = std::get_if<core::ReadStarted>(&effect))
         serve(core::ReadFinished{read->chunk, absl::OkStatus()});
       if (const auto* freed = std::get_if<core::PlacesFreed>(&effect)) {
-        for (const core::PlacesFreed::Chunk& chunk : freed->chunks) disk_.Free(chunk.places[0]);
+        for (const core::PlacesFreed::Chunk& chunk : freed->chunks) {
+          if (!chunk.replaced) rows_.erase(chunk.key);
+          disk_.Free(chunk.places[0]);
+        }
       }
     }
   }
@@ -157,12 +198,19 @@ class Replay {
     outcome_.refused += std::get<core::OpEnded>(effects_.at(0)).refused;
   }
 
-  pool::SlotAllocator slots_;
-  core::Core core_;
+  core::SpaceSpec space_{.digest = {}, .tenant = "bench", .model = "none", .groups = {}};
+  const core::Eviction eviction_;
+  const uint64_t capacity_;
+  std::optional<pool::SlotAllocator> slots_;
+  std::optional<core::Core> core_;
   core::Effects effects_;
   size_t served_ = 0;  // of them, by the disk
   LogDisk disk_;
   std::deque<core::ChunkRef> waiting_;  // for room on it
+  // Of what is on it, and when it was used: what a later daemon is told.
+  std::map<ChunkKey, core::ChunksFound::Found> rows_;
+  std::vector<core::DiskUses> uses_;
+  uint64_t moved_before_ = 0;
   PolicyOutcome outcome_;
   uint64_t next_tag_ = 1;
 };
@@ -170,10 +218,13 @@ class Replay {
 }  // namespace
 
 PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t capacity, core::Eviction eviction,
-                           uint32_t copies, uint64_t disk) {
+                           uint32_t copies, uint64_t disk, Restarts restarts) {
   Replay replay(capacity, eviction, disk);
   std::vector<ChunkKey> keys;
-  for (const PolicyRequest& request : requests) {
+  const size_t life = requests.size() / (restarts.count + 1);
+  for (size_t n = 0; n < requests.size(); ++n) {
+    const PolicyRequest& request = requests[n];
+    if (n > 0 && n % life == 0 && n / life <= restarts.count) replay.Restart(restarts.told_of_uses);
     for (uint32_t world = 0; world < copies; ++world) {
       keys.clear();
       for (const uint64_t block : request.blocks) keys.push_back(KeyOf(block, world));

@@ -29,12 +29,18 @@ struct PolicyOutcome {
   double nanos_per_block() const { return seconds * 1e9 / static_cast<double>(blocks); }
 };
 
+// How often the daemon ends cleanly meanwhile and begins anew, with what is on its disk and nothing else; and whether it knows when that was used.
+struct Restarts {
+  uint32_t count = 0;
+  bool told_of_uses = true;
+};
+
 // Replays requests through a real core whose slots have no memory and whose copies end at once: a lookup with a lease, a store of what
 // wasn't hit, the hint if there is one, and the lease's end. Room for `capacity` blocks, and for `disk` more on a disk without bytes
 // (log_disk.h) that is as quick; 0: there is none. Each request comes `copies` times in a
 // row, each time from another world whose blocks are others: so that an index of any size can be had from one trace.
 PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t capacity, core::Eviction eviction,
-                           uint32_t copies = 1, uint64_t disk = 0);
+                           uint32_t copies = 1, uint64_t disk = 0, Restarts restarts = {});
 
 }  // namespace kvist::bench
 

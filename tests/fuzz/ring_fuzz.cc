@@ -403,6 +403,7 @@ class World {
   void Carry(core::ReadStarted&) { KVIST_CHECK(false); }
   void Carry(core::PlacesFreed&) { KVIST_CHECK(false); }
   void Carry(core::PinsNoted&) { KVIST_CHECK(false); }
+  void Carry(core::UsesNoted&) { KVIST_CHECK(false); }
   void Carry(core::PinLost&) { KVIST_CHECK(false); }
   void Carry(core::SpaceCleared&) { KVIST_CHECK(false); }
   void Carry(core::RemoteAsked&) { KVIST_CHECK(false); }

@@ -37,7 +37,8 @@ void PrintTotals(const Totals& t) {
   std::printf("%" PRIu64 " freed, %" PRIu64 " left, %" PRIu64 " clears, %" PRIu64 " hidden, %" PRIu64
               " segments wanted back, %" PRIu64 " chunks written again, %" PRIu64 " given up\n",
               c.freed, c.left, c.cleared, c.hidden, c.wanted_back, c.written_again, c.given_up);
-  std::printf("pins: %" PRIu64 " notes durable, %" PRIu64 " found\n", c.pins_noted, c.pins_found);
+  std::printf("pins: %" PRIu64 " notes durable, %" PRIu64 " found; uses: %" PRIu64 " noted, %" PRIu64 " found\n",
+              c.pins_noted, c.pins_found, c.uses_noted, c.uses_found);
   std::printf("disks: %" PRIu64 " errors, %" PRIu64 " lies, %" PRIu64 " times no space\n", c.errors, c.lies, c.no_space);
   // Of the fault matrix. All of it in seeds that kept every promise.
   std::printf("row 7: %" PRIu64 " power cuts; durable chunks were looked for %" PRIu64

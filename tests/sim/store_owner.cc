@@ -286,6 +286,46 @@ void StoreWorld::FoundPins(std::vector<ssd::PinRow> pins, bool) {
     pins_found_[static_cast<uint32_t>(std::stoul(row.name))] = std::stoull(row.description);
 }
 
+// Each use is of another chunk, by which it is known again.
+void StoreWorld::NoteUses() {
+  if (prng_.Percent(20)) ++period_;
+  ssd::UsesNote note{std::max(period_ - static_cast<int32_t>(prng_.Below(3)), -2), Bytes{uses_.size()}, {}};
+  for (uint32_t n = prng_.Below(4); n > 0; --n) {
+    note.chunks.push_back({numbers_[0], 0, ssd::DigestOf<ChunkKey>(uses_.size())});
+    uses_.push_back(first_ + note.period);
+    ++coverage_.uses_noted;
+  }
+  Note(absl::StrCat("note ", note.chunks.size(), " uses in period ", note.period));
+  std::vector<ssd::UsesNote> notes;
+  notes.push_back(std::move(note));
+  store_->NoteUses(std::move(notes));
+}
+
+// Some of what was noted, as long ago as it was: which period the store has taken for the last one that ran the uses themselves must agree upon.
+void StoreWorld::FoundUses(std::vector<ssd::UsesNote> notes) {
+  std::set<uint64_t> found;
+  std::optional<int32_t> first;
+  for (const ssd::UsesNote& note : notes) {
+    verdict_.Expect(note.period <= 0 && note.period > -static_cast<int32_t>(ssd::UseRows::kPeriods), kSurvives,
+                    absl::StrCat("uses of period ", note.period, " are found"));
+    for (const ssd::ChunkUse& use : note.chunks) {
+      uint64_t n = 0;
+      while (n < uses_.size() && ssd::DigestOf<ChunkKey>(n) != use.key) ++n;
+      if (kind_ == Kind::kLying) continue;  // rows are spoilt, and catalogs older than they say
+      if (!verdict_.Expect(n < uses_.size() && found.insert(n).second, kNothingHalfDone,
+                           "a use is found twice, or was never noted"))
+        continue;
+      ++coverage_.uses_found;
+      if (!first.has_value()) first = uses_[n] - note.period;
+      verdict_.Expect(uses_[n] - note.period == *first, kSurvives,
+                      absl::StrCat("use ", n, " of period ", uses_[n], " is found in period ", note.period));
+    }
+  }
+  // What has been noted in this life already goes on from there.
+  const int32_t before = std::exchange(first_, first.value_or(first_));
+  for (uint64_t n = uses_at_start_; n < uses_.size(); ++n) uses_[n] += first_ - before;
+}
+
 void StoreWorld::CheckPins(const ssd::Recovery& recovery) {
   if (kind_ == Kind::kLying) return;  // rows are spoilt, and catalogs older than they say
   coverage_.pins_found += pins_found_.size();

@@ -23,6 +23,9 @@ StoreWorld::Kind KindOf(uint64_t seed) {
 // Not all do: the seeds that tests/sim/CMakeLists.txt keeps go on meaning what they did.
 bool NotesPins(uint64_t seed) { return seed % 4 != 2 && seed % 16 != 5 && seed % 16 != 9; }
 
+// Likewise.
+bool NotesUses(uint64_t seed) { return seed % 5 == 3; }
+
 // Likewise: whose catalogs' logs lose their ends in crashes, so that chunks must be found by their records.
 bool LosesTails(uint64_t seed) { return seed % 4 == 0; }
 
@@ -124,6 +127,9 @@ void StoreWorld::Forget() {
   clears_running_ = notes_running_ = 0;
   pins_found_.clear();
   pins_now_.clear();
+  uses_at_start_ = uses_.size();
+  first_ += period_ + 100;  // until what is found says which it is
+  period_ = 0;
   writing_.clear();
   reading_.clear();
   known_.clear();
@@ -265,6 +271,7 @@ void StoreWorld::Event() {
       break;
   }
   if (NotesPins(options_.seed) && prng_.Percent(20)) NotePin(prng_.Below(kPins));
+  if (NotesUses(options_.seed) && prng_.Percent(20)) NoteUses();
   Steps(40);
 }
 

@@ -58,6 +58,7 @@ class StoreWorld final : private ssd::StoreOwner {
     uint64_t found = 0, cleared = 0, hidden = 0, freed = 0, left = 0, wanted_back = 0, written_again = 0, given_up = 0;
     uint64_t errors = 0, lies = 0, no_space = 0;
     uint64_t pins_noted = 0, pins_found = 0;
+    uint64_t uses_noted = 0, uses_found = 0;
   };
 
   explicit StoreWorld(Options options);
@@ -127,6 +128,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void Clear(std::optional<uint32_t> space);
   void Hide(const Name& name);
   void NotePin(uint32_t pin);
+  void NoteUses();
   void CheckPins(const ssd::Recovery& recovery);
   ssd::ShardShape ShapeOf(ssd::Codec codec) const;
   ssd::Codec CodecOf(uint64_t version) const;
@@ -148,6 +150,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void Writable(bool writable, const std::string& why) override;
   bool Found(std::vector<ssd::FoundSpace> spaces, std::vector<ssd::FoundChunk> chunks) override;
   void FoundPins(std::vector<ssd::PinRow> pins, bool withheld) override;
+  void FoundUses(std::vector<ssd::UsesNote> uses) override;
   void Recovered(const ssd::Recovery& recovery) override;
   void WantsBack(std::vector<ssd::PlaceWanted> records) override;
   void Damaged(std::vector<ssd::PlaceWanted> records) override;
@@ -203,6 +206,9 @@ class StoreWorld final : private ssd::StoreOwner {
   uint32_t notes_running_ = 0;               // this life
   std::map<uint32_t, uint64_t> pins_found_;  // in this life, and their versions
   std::set<uint32_t> pins_now_;              // noted in this life: what is found of them is of before
+  std::vector<int32_t> uses_;                // [use] the period in which it was noted, counted over all lives
+  uint64_t uses_at_start_ = 0;               // of this life
+  int32_t period_ = 0, first_ = 0;           // of this life, as it counts them; and its period 0, counted over all lives
 };
 
 }  // namespace kvist::sim

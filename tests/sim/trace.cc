@@ -56,6 +56,9 @@ struct Printer {
   std::string operator()(const core::ReadStarted& e) { return absl::StrCat("read chunk ", Show(e.chunk)); }
   std::string operator()(const core::PlacesFreed& e) { return absl::StrCat(e.chunks.size(), " chunks' places are free"); }
   std::string operator()(const core::PinsNoted& e) { return absl::StrCat("note ", e.notes.size(), " pins"); }
+  std::string operator()(const core::UsesNoted& e) {
+    return absl::StrCat("note ", e.noted.uses.size(), " uses in period ", e.noted.period);
+  }
   std::string operator()(const core::PinLost& e) { return absl::StrCat("pin lost: ", e.why.ToString()); }
   std::string operator()(const core::SpaceCleared& e) { return absl::StrCat("keep clear of job ", e.job.value); }
   std::string operator()(const core::RemoteForgotten& e) { return absl::StrCat("forget ", e.keys.size(), " keys"); }

@@ -27,6 +27,7 @@ class DelayedTier final : public session::DiskTier {
   void Clear(const core::SpaceSpec* space, core::SpaceCleared cleared) override;
   void Hide(const core::SpaceSpec& space, core::ChunksHidden hidden) override;
   void NotePins(const core::SpaceSpec&, core::PinsNoted) override {}
+  void NoteUses(core::UsesNoted) override {}
 
  private:
   void ReadOne(core::ReadStarted read, Slots slots);

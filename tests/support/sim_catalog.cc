@@ -23,6 +23,7 @@ bool AddRow(const std::string& key, const std::string& value, ssd::RowBatch* bat
     case ssd::RowKind::kClear: return add(ssd::ParseClear(key, value), &batch->clears);
     case ssd::RowKind::kPin: return add(ssd::ParsePin(key, value), &batch->pins);
     case ssd::RowKind::kChunk: return add(ssd::ParseChunk(key, value), &batch->chunks);
+    case ssd::RowKind::kUse: return add(ssd::ParseUse(key, value), &batch->uses);
   }
   return false;
 }

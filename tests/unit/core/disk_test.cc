@@ -135,7 +135,7 @@ class DiskWorld {
     sum.remote_unanswered += status.remote_unanswered;
   }
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
-  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0, losses = 0;
+  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0, losses = 0, uses_noted = 0, uses_found = 0;
 
  private:
   static CoreFixture::Options OptionsOf(uint32_t seed, Shape shape) {
@@ -469,6 +469,16 @@ class DiskWorld {
     if (!early && !warm) CHECK(fixture_.core->status().below == rows_.size());
     for (const auto& [name, row] : rows_) CHECK(disk_.contains(row.places[0].unit));
     if (!early) MakeWorkers();
+    last_period_ = 0;
+    const int32_t last = uses_.empty() ? 0 : std::prev(uses_.end())->first;
+    for (const auto& [period, used] : std::exchange(uses_, {})) {
+      for (const DiskUses::Use& use : used) {
+        if (period <= last - 3) break;
+        uses_[period - last].push_back(use);
+        Do(UsesFound{{period - last, Bytes{}, {use}}});
+        ++uses_found;
+      }
+    }
     if (shape_.disk) Do(DiskWritable{true});
     if (shape_.disk) Do(DiskTold{});
     if (shape_.remote) Do(RemoteReachable{true});
@@ -728,6 +738,14 @@ class DiskWorld {
       DropLeft(places);
     }
   }
+  void Carry(const UsesNoted& of, const Asked&) {
+    CHECK(of.noted.uses.size() <= Core::kPlacesMax);
+    CHECK(of.noted.period <= std::exchange(last_period_, std::max(last_period_, of.noted.period)) + 1);
+    for (const DiskUses::Use& use : of.noted.uses) {
+      uses_[of.noted.period].push_back(use);
+      ++uses_noted;
+    }
+  }
   void Carry(const ChunksHidden& hidden, const Asked&) {
     DropLeft();
     for (const ChunksHidden::Chunk& chunk : hidden.chunks) {
@@ -794,6 +812,8 @@ class DiskWorld {
   std::map<std::pair<uint16_t, ChunkKey>, uint64_t> last_put_;            // the write that a row is of
   std::map<uint32_t, uint64_t> begun_;                                    // [slot] the write from it
   uint64_t next_write_ = 0;
+  std::map<int32_t, std::vector<DiskUses::Use>> uses_;  // [period]
+  int32_t last_period_ = 0;
   std::set<std::tuple<uint64_t, uint16_t, ChunkKey>> remote_;  // generation, group, key; a clear begins another generation
   uint64_t remote_generation_ = 0;
   std::map<uint64_t, uint64_t> read_generation_;  // [chunk] of reads from the remote store
@@ -859,7 +879,7 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CoreStatus sum;
   uint64_t losses = 0;
   uint64_t waited = 0, streamed = 0, loads = 0, restarts = 0, flushed = 0, kept = 0, in_doubt = 0, landed = 0;
-  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0;
+  uint64_t prompts_cleared = 0, tiers_cleared = 0, moves = 0, rows_left = 0, uses_noted = 0, uses_found = 0;
   std::vector<uint32_t> seeds{228};  // found places that were lost while their chunk waited to be collected
   const auto last = static_cast<uint32_t>(kvist::test::Campaign("KVIST_DISK_SEEDS", 60, 1000));
   for (uint32_t seed = 1; seed <= last; ++seed) seeds.push_back(seed);
@@ -890,6 +910,8 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
     tiers_cleared += world.tiers_cleared;
     moves += world.moves;
     rows_left += world.rows_left;
+    uses_noted += world.uses_noted;
+    uses_found += world.uses_found;
     losses += world.losses;
     world.Rest();
   }
@@ -913,6 +935,8 @@ TEST_CASE("What was stored is what is loaded, from slots and from disk, and noth
   CHECK(tiers_cleared > 60);
   CHECK(moves > 100);
   CHECK(rows_left > 5);
+  CHECK(uses_noted > 300);
+  CHECK(uses_found > 100);
   CHECK(waited > 2);
   CHECK(streamed > 50);
   CHECK(sum.chunks_recomputed > 30);

@@ -439,6 +439,10 @@ TEST_CASE("Loads that wait for slots when their session ends are ended in slices
       found.chunks.push_back({GroupId{0}, keys[at], parent, at, {{1, at + 1}}});
     }
     h.Do(found);
+    DiskUses uses;
+    for (const ChunksFound::Found& of : found.chunks) uses.uses.push_back({SpaceId{0}, of.group, of.key});
+    h.Do(UsesFound{uses});
+    CHECK(h.last <= Core::kPlacesMax);
   }
   const auto hit = std::get<LookupAnswered>(h.Do(LookupAsked{session, RequestTag{1}, keys, absl::Seconds(9)}).at(0));
   REQUIRE(hit.lease);

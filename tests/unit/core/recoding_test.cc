@@ -196,7 +196,8 @@ TEST_CASE("What is encoded on disk goes on when what it waits for comes while it
   node.Flush();
   node.Move(Tier::kDram, Tier::kSsd, KeysOf({3}));
   const JobId job{++node.jobs};
-  node.Do(RecodeAsked{.job = job, .kind = JobKind::kCompress, .tier = Tier::kSsd, .space = SpaceId{0}, .keys = keys, .method = 2});
+  node.Do(RecodeAsked{
+      .job = job, .kind = JobKind::kCompress, .tier = Tier::kSsd, .space = SpaceId{0}, .keys = keys, .method = 2});
   node.Rest();
   REQUIRE(node.reads.size() == 1);  // of the last, which it looks at first; the others are encoded meanwhile
   REQUIRE(MethodOf(node, keys[0]) == 2);

@@ -97,8 +97,8 @@ class ThreeTiers {
     Do(wanted);
     while (!reads.empty()) EndReads();
   }
-  // The daemon is killed and comes back over a new pool: it is told of the disk's rows and of the pins that were noted, each of which lasts as
-  // long as it should. `early`: what happens before it is told of the pins.
+  // The daemon is killed and comes back over a new pool: it is told of the disk's rows, of the uses and of the pins that were noted, each of which
+  // lasts as long as it should. `early`: what happens before it is told of the pins.
   void Restart(
       const CoreFixture::Options& options, const std::function<void()>& early = [] {}, bool rows_left = false) {
     f.Restart(options);
@@ -119,10 +119,18 @@ class ThreeTiers {
       of.lasts = lasted.at(name) - f.now;
       Do(PinFound{SpaceId{0}, std::move(of), rows_left});
     }
+    for (const DiskUses& of : UsesFoundNext()) Do(UsesFound{of});
     Do(DiskTold{});
     Do(DiskWritable{true});
     Do(RemoteReachable{true});
     Rest();
+  }
+  // The periods of what was noted as the next daemon counts them: from the one that ran last.
+  std::vector<DiskUses> UsesFoundNext() {
+    int32_t last = 0;
+    for (const DiskUses& of : uses) last = std::max(last, of.period);
+    for (DiskUses& of : uses) of.period -= last;
+    return uses;
   }
   // What a lookup finds here, without the store's word.
   uint32_t Hits(const std::vector<ChunkKey>& keys) { return f.Lookup(worker, keys).chunks; }
@@ -136,6 +144,7 @@ class ThreeTiers {
   std::map<ChunkKey, ChunksFound::Found> catalog;  // what the rows say, and said
   std::map<PinName, PinNote> noted;                // the pins that a restart finds
   std::map<PinName, absl::Time> ends;              // when
+  std::vector<DiskUses> uses;                      // likewise, in the order in which they were noted
   std::vector<PinLost> pins_lost;
   std::set<ChunkKey> incompressible;           // on disk
   std::map<ChunkKey, uint8_t> methods_beyond;  // how what was written to the store was said to be encoded on disk
@@ -190,6 +199,7 @@ class ThreeTiers {
       }
     }
   }
+  void Carry(UsesNoted& of) { uses.push_back(std::move(of.noted)); }
   void Carry(PinLost& lost) { pins_lost.push_back(std::move(lost)); }
   void Carry(PlacesFreed& freed) {
     for (const PlacesFreed::Chunk& chunk : freed.chunks) {

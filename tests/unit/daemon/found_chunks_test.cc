@@ -71,7 +71,14 @@ class Writer final : public ssd::StoreOwner {
     changed_.wait(lock, [&] { return written_ >= n; });
   }
 
+  void Note(ssd::UsesNote note) {
+    std::vector<ssd::UsesNote> notes;
+    notes.push_back(std::move(note));
+    store_->NoteUses(std::move(notes));
+  }
+
   void FoundPins(std::vector<ssd::PinRow>, bool) override {}
+  void FoundUses(std::vector<ssd::UsesNote>) override {}
   void Written(Ticket ticket, absl::Status status, std::vector<ssd::Place>) override {
     KVIST_CHECK(status.ok());
     const std::lock_guard lock(mutex_);
@@ -111,12 +118,21 @@ class Ear final : public session::LowerTier::Ear {
     changed_.wait(lock, [this] { return told_; });
     return found_;
   }
+  std::vector<core::DiskUses> AwaitUses() {
+    AwaitFound();
+    const std::lock_guard lock(mutex_);
+    return uses_;
+  }
 
  private:
   void Hear(const session::LowerTier::Event& event) {
     const std::lock_guard lock(mutex_);
     told_ |= std::holds_alternative<core::DiskTold>(event);
     changed_.notify_all();
+    if (const auto* const of = std::get_if<core::UsesFound>(&event)) {
+      CHECK_FALSE(told_);
+      uses_.push_back(of->found);
+    }
     const auto* const found = std::get_if<core::ChunksFound>(&event);
     if (found == nullptr) return;
     CHECK(found->space == SpaceId{3});
@@ -127,6 +143,7 @@ class Ear final : public session::LowerTier::Ear {
   std::condition_variable changed_;
   bool told_ = false;
   std::vector<core::ChunksFound::Found> found_;
+  std::vector<core::DiskUses> uses_;
 };
 
 TEST_CASE("Chunks on disk that their space can't have are freed, the others are found") {
@@ -154,6 +171,42 @@ TEST_CASE("Chunks on disk that their space can't have are freed, the others are 
     REQUIRE(found.size() == 2);
     CHECK(found[0].group.value + found[1].group.value == 1);
     CHECK((*tier)->status().recovery->chunks == (start == 0 ? 5 : 2));
+  }
+}
+
+TEST_CASE("Uses are told of in the core's names, as long ago as they were noted, over several daemons") {
+  const test::TempDir dir;
+  ssd::StoreOptions options;
+  options.directories = {dir / "ssd"};
+  options.segment = KiB(512);
+  options.capacity = options.segment * 16;
+  const core::SpaceSpec space = SpaceOfTwoGroups();
+  {
+    Writer writer(options);
+    writer.Write(space, 1, 0, 1, 4096);
+    writer.Note({0, KiB(1), {{0, 0, ssd::DigestOf<ChunkKey>(1)}, {77, 0, ssd::DigestOf<ChunkKey>(1)}}});  // of no space
+  }
+  for (int32_t start = 0; start < 3; ++start) {
+    Ear ear(space.digest);
+    auto tier = SsdTier::Open(options, ssd::Checksums::kCompute);
+    REQUIRE(tier.ok());
+    (*tier)->SpeakTo(&ear);
+    (*tier)->Start();
+    const std::vector<core::DiskUses> uses = ear.AwaitUses();
+    REQUIRE(uses.size() == static_cast<size_t>(1 + start));
+    for (int32_t n = 0; n <= start; ++n) {
+      const core::DiskUses& of = uses[static_cast<size_t>(n)];
+      CHECK(of.period == n - start);
+      CHECK(of.written == KiB(static_cast<uint64_t>(1 + n)));
+      REQUIRE(of.uses.size() == 1);
+      CHECK(of.uses[0].space == SpaceId{3});
+      CHECK(of.uses[0].group == GroupId{static_cast<uint16_t>(n)});
+      CHECK(of.uses[0].key == ssd::DigestOf<ChunkKey>(static_cast<uint64_t>(1 + n)));
+    }
+    (*tier)->NoteUses({{1,
+                        KiB(static_cast<uint64_t>(2 + start)),
+                        {{SpaceId{3}, GroupId{static_cast<uint16_t>(1 + start)},
+                          ssd::DigestOf<ChunkKey>(static_cast<uint64_t>(2 + start))}}}});
   }
 }
 

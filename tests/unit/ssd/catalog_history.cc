@@ -25,7 +25,6 @@ ChunkRow RandomChunk(std::mt19937_64& random) {
   row.id.key.bytes[31] = static_cast<uint8_t>(row.id.position);
   if (row.id.position > 0) row.parent.emplace().bytes[0] = static_cast<uint8_t>(random());
   row.hints = static_cast<uint16_t>(random());
-  row.last_use = static_cast<uint32_t>(random());
   row.sequence = random();
   row.units = static_cast<uint32_t>(random());
   row.places.resize(1 + random() % 3);
@@ -56,9 +55,17 @@ void PutOne(std::mt19937_64& random, CatalogBatch* batch) {
     }
     case 5: return batch->Put(PinRow{.space = 1, .name = absl::StrCat(random() % 8), .description = absl::StrCat(random())});
     case 6: return batch->ErasePin(1, absl::StrCat(random() % 8));
-    case 7:
-    case 8:
-    case 9: return batch->Erase(RandomChunk(random).id);
+    case 7: return batch->EraseUse(static_cast<uint32_t>(random() % 2), static_cast<uint32_t>(random() % 4));
+    case 8: {
+      UseRow row{.period = static_cast<uint32_t>(random() % 2),
+                 .part = static_cast<uint32_t>(random() % 4),
+                 .written = random(),
+                 .chunks = {}};
+      for (uint64_t n = random() % 5; n > 0; --n) row.chunks.push_back({1, 2, RandomChunk(random).id.key});
+      return batch->Put(row);
+    }
+    case 9:
+    case 10: return batch->Erase(RandomChunk(random).id);
     default: return batch->Put(RandomChunk(random));
   }
 }
@@ -119,6 +126,7 @@ bool Collector::Take(RowBatch batch) {
   take(3, batch.clears);
   take(4, batch.pins);
   take(5, batch.chunks);
+  take(6, batch.uses);
   for (const ChunkRow& row : batch.chunks) {
     in_order = in_order && (!last_chunk.has_value() || last_chunk->position <= row.id.position);
     last_chunk = row.id;

@@ -35,10 +35,15 @@ const PinRow kPin{.space = 2, .name = "mine", .description = std::string("a\0b",
 const ChunkRow kChunk{.id = {.position = 5, .space = 2, .group = 0x0103, .key = Bytes32<ChunkKey>(0x50)},
                       .parent = Bytes32<ChunkKey>(0x70),
                       .hints = 0x0a0b,
-                      .last_use = 0x01020304,
                       .sequence = 0x0807060504030201,
                       .units = 0x0605,
                       .places = {{.segment = 7, .unit = 513}, {.segment = 8, .unit = 1}}};
+
+const UseRow kUse{.period = 0x01020304,
+                  .part = 5,
+                  .written = 0x090a0b,
+                  .chunks = {{.space = 2, .group = 0x0103, .key = Bytes32<ChunkKey>(0x50)},
+                             {.space = 0x01020304, .group = 0, .key = Bytes32<ChunkKey>(0x70)}}};
 
 std::string Hex(std::string_view bytes) { return absl::BytesToHexString({bytes.data(), bytes.size()}); }
 
@@ -107,7 +112,7 @@ TEST_CASE("catalog rows have the bytes that catalog_rows.h draws") {
         "02"
         "01"
         "0b0a"
-        "04030201"
+        "00000000"
         "0102030405060708"
         "05060000" +
             b70 +
@@ -115,7 +120,20 @@ TEST_CASE("catalog rows have the bytes that catalog_rows.h draws") {
             "01020000"
             "08000000"
             "01000000"
-            "48c7d0e8");
+            "5d684fe7");
+  CHECK(Hex(Encode(kUse).key()) ==
+        "06"
+        "01020304"
+        "00000005");
+  CHECK(Hex(Encode(kUse).value()) ==
+        "02"
+        "0b0a090000000000"
+        "02000000"
+        "0301" +
+            b50 +
+            "04030201"
+            "0000" +
+            b70 + "f65650f2");
   ChunkRow small = kChunk;
   small.places.resize(1);
   CHECK(Encode(small).key().size() == 43);
@@ -125,7 +143,7 @@ TEST_CASE("catalog rows have the bytes that catalog_rows.h draws") {
         "02"
         "03"
         "0b0a"
-        "04030201"
+        "00000000"
         "0102030405060708"
         "05060000"
         "04");
@@ -156,6 +174,9 @@ TEST_CASE("catalog rows come back as they were") {
   same(chunk, ParseChunk);
   chunk.places.assign(kShardsMax, Place{1, 2});
   same(chunk, ParseChunk);
+  same(kUse, ParseUse);
+  same(UseRow{}, ParseUse);
+  same(UseRow{.period = 1, .part = kUsePartsMax - 1, .written = 2, .chunks = std::vector<ChunkUse>(kUsesPerRow)}, ParseUse);
 }
 
 TEST_CASE("catalog rows that were changed anywhere are none") {
@@ -181,13 +202,15 @@ TEST_CASE("catalog rows that were changed anywhere are none") {
   damaged(kClear, ParseClear);
   damaged(kPin, ParsePin);
   damaged(kChunk, ParseChunk);
+  damaged(kUse, ParseUse);
 }
 
 TEST_CASE("a row's kind is told by its key") {
   CHECK(KindOf(MetaKey()) == RowKind::kMeta);
   CHECK(KindOf(ChunkRowKey(kChunk.id)) == RowKind::kChunk);
   CHECK_FALSE(KindOf("").has_value());
-  CHECK_FALSE(KindOf("\x06").has_value());
+  CHECK(KindOf(UseKey(1, 2)) == RowKind::kUse);
+  CHECK_FALSE(KindOf("\x07").has_value());
   CHECK_FALSE(KindOf("\xff").has_value());
 }
 
@@ -212,6 +235,9 @@ TEST_CASE("row keys sort by kind, and chunks by their positions first") {
   CHECK(SegmentKey(UINT32_MAX) < ClearKey({}));
   CHECK(ClearKey(Bytes32<SpaceDigest>(0xe0)) < PinKey(0, ""));
   CHECK(PinKey(UINT32_MAX, "~") < ChunkRowKey({}));
+  CHECK(ChunkRowKey({UINT32_MAX, UINT32_MAX, UINT16_MAX, Bytes32<ChunkKey>(0xff)}) < UseKey(0, 0));
+  CHECK(UseKey(255, 256) < UseKey(256, 0));
+  CHECK(UseKey(7, 255) < UseKey(7, 256));
 }
 
 }  // namespace

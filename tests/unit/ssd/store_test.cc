@@ -629,6 +629,69 @@ StoreOptions WithTrouble(StoreOptions options, const TroubledCatalog::Trouble& t
   return options;
 }
 
+TEST_CASE("Store tells of the uses that were noted lately, behind all chunks, and of none after a rebuild") {
+  const kvist::test::TempDir dir;
+  const StoreOptions options = In(dir);
+  const auto note = [](StoreWorld* world, int32_t period, uint64_t n) {
+    world->store->NoteUses({{period, Bytes{n}, {{0, 1, DigestOf<ChunkKey>(n)}}}});
+  };
+  using Told = std::vector<std::tuple<int32_t, uint64_t, ChunkKey>>;
+  const auto told = [](StoreWorld* world) {
+    Told all;
+    for (const UsesNote& of : world->Uses()) {
+      CHECK(of.chunks.size() == 1);
+      for (const ChunkUse& use : of.chunks) {
+        CHECK(std::pair(use.space, use.group) == std::pair(uint32_t{0}, uint16_t{1}));
+        all.emplace_back(of.period, of.written.value, use.key);
+      }
+    }
+    return all;
+  };
+  {
+    StoreWorld world;
+    world.Open(options);
+    world.StartNow();
+    CHECK(told(&world).empty());
+    world.store->OpenSpace(SpaceNamed(0), "a space");
+    REQUIRE(world.WriteNow(0, 1) == absl::OkStatus());
+    for (int32_t period = 0; period < 4; ++period) note(&world, period, 1 + static_cast<uint64_t>(period));
+  }
+  {
+    StoreWorld world;
+    world.Open(options);
+    note(&world, 0, 10);  // before it knows which period that is
+    CHECK(world.StartNow().chunks == 1);
+    CHECK(told(&world) ==
+          Told{{-2, 2, DigestOf<ChunkKey>(2)}, {-1, 3, DigestOf<ChunkKey>(3)}, {0, 4, DigestOf<ChunkKey>(4)}});
+    note(&world, 1, 11);
+  }
+  {
+    StoreWorld world;
+    world.Open(options);
+    world.StartNow();
+    CHECK(told(&world) == Told{{-2, 3, DigestOf<ChunkKey>(3)},
+                               {-1, 4, DigestOf<ChunkKey>(4)},
+                               {-1, 10, DigestOf<ChunkKey>(10)},
+                               {0, 11, DigestOf<ChunkKey>(11)}});
+  }
+  {
+    TroubledCatalog::Trouble trouble;
+    trouble.load = 2;
+    trouble.status = absl::DataLossError("checksum");
+    StoreWorld world;
+    world.Open(WithTrouble(options, trouble));
+    const Recovery& recovery = world.StartNow();
+    CHECK(recovery.rebuilt);
+    CHECK(recovery.chunks == 1);
+    CHECK(told(&world).empty());
+    note(&world, 0, 20);
+  }
+  StoreWorld world;
+  world.Open(options);
+  CHECK_FALSE(world.StartNow().rebuilt);
+  CHECK(told(&world) == Told{{0, 20, DigestOf<ChunkKey>(20)}});
+}
+
 TEST_CASE("Store whose catalog can't be read to its end is rebuilt from its records, and keeps what was written meanwhile") {
   const kvist::test::TempDir dir;
   const StoreOptions options = In(dir);

@@ -205,6 +205,10 @@ class StoreWorld final : public StoreOwner {
     const absl::MutexLock lock(&mutex);
     return pins;
   }
+  std::vector<UsesNote> Uses() {
+    const absl::MutexLock lock(&mutex);
+    return uses;
+  }
   const Recovery& StartNow() {
     store->Start();
     return AwaitRecovered();
@@ -297,6 +301,11 @@ class StoreWorld final : public StoreOwner {
     KVIST_CHECK(!recovery.has_value() && pins.empty());
     pins = std::move(found);
   }
+  void FoundUses(std::vector<UsesNote> found) override {
+    const absl::MutexLock lock(&mutex);
+    KVIST_CHECK(!recovery.has_value() && uses.empty());
+    uses = std::move(found);
+  }
   void Recovered(const Recovery& r) override {
     const absl::MutexLock lock(&mutex);
     KVIST_CHECK(!recovery.has_value());
@@ -367,7 +376,8 @@ class StoreWorld final : public StoreOwner {
   uint64_t wanted_back = 0;
   std::set<std::pair<uint32_t, uint64_t>> damaged;
   std::optional<Recovery> recovery;
-  std::vector<PinRow> pins ABSL_GUARDED_BY(mutex);  // that were found
+  std::vector<PinRow> pins ABSL_GUARDED_BY(mutex);    // that were found
+  std::vector<UsesNote> uses ABSL_GUARDED_BY(mutex);  //
   std::optional<bool> can_write;
   std::string why_not;
   std::unique_ptr<Store> store;  // last: its threads call this
