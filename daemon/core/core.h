@@ -378,7 +378,7 @@ class Core {
   ChunkIndex FindAt(const PlacesWanted::Record& record) const;
   void GiveBack(ChunkIndex chunk, Effects* out);
   void ForgetCopy(ChunkIndex chunk);
-  // Somebody has asked for it.
+  // Somebody has asked for it, or wants it kept.
   void Use(ChunkIndex chunk);
   void NoteUse(ChunkIndex chunk);
 

@@ -210,8 +210,8 @@ void Core::EndFlushes(Effects* out) {
       status = absl::UnavailableError(absl::StrCat(flush.failed, " chunks could not be written; kvistd's log says why"));
     }
     out->push_back(Flushed{flush.session, flush.tag, std::move(status), flush.chunks});
+    if (!flush.session.has_value()) use_notes_.HandOn();  // an engine's may come often
     flushes_.TakeFirst();
-    use_notes_.HandOn();
   }
 }
 

@@ -57,6 +57,7 @@ void Core::TakeFound(SpaceId id, const ChunksFound::Found& found) {
     if (chunk.hint() == Hint{}) chunk.SetHint(found.hint);
   } else if ((chunk.state == ChunkState::kSealed || chunk.only_remote()) && chunk.disk == DiskCopy::kNone) {
     placement_.SetPlaces(i, found.places, found.form);  // stored again before it was found, or found elsewhere
+    if (ages_.Lately(chunk.disk_use, chunk.stop_reason)) NoteUse(i);
   } else {
     return free();  // or being stored, or written
   }

@@ -86,7 +86,7 @@ void Core::UseOnDisk(std::span<const ChunkIndex> kept) {
   for (const ChunkIndex last : kept) {
     for (ChunkIndex i = last; i != kNoChunk; i = chunks_[i].parent) {
       chunks_.Charge(1);
-      chunks_[i].disk_use = ages_.now();
+      Use(i);
     }
   }
 }

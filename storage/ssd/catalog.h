@@ -95,7 +95,7 @@ struct LoadReport {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // At most Catalog::kLoadRows rows; in the order spaces, segments, clears, pins, chunks, uses, of which a chunk counts as a row; of chunks lower
+  // At most Catalog::kLoadRows rows, or a row of uses more; in the order spaces, segments, clears, pins, chunks, uses, of which a chunk counts as a row; of chunks lower
   // positions come first, so a parent before its children, and of uses earlier periods. The next ones are read when it returns: whoever is behind waits here, not for ever. False: no more.
   virtual bool Take(RowBatch rows) = 0;
   // The last call.

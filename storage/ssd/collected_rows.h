@@ -8,7 +8,7 @@
 
 namespace kvist::ssd {
 
-// A catalog's rows in memory: all of them, or those that come before the chunks, which are many.
+// A catalog's rows in memory, but for uses: all of them, or those that come before the chunks, which are many.
 class CollectedRows final : public RowSink {
  public:
   enum class Which { kBeforeChunks, kAll };
@@ -20,7 +20,7 @@ class CollectedRows final : public RowSink {
     add(rows.segments, batch.segments);
     add(rows.clears, batch.clears);
     add(rows.pins, batch.pins);
-    if (which_ == Which::kBeforeChunks) return batch.chunks.empty();
+    if (which_ == Which::kBeforeChunks) return batch.chunks.empty() && batch.uses.empty();
     add(rows.chunks, batch.chunks);
     return true;
   }

@@ -20,11 +20,11 @@ struct UsesNote {
   std::vector<ChunkUse> chunks;  // at most kUsesPerRow
 };
 
-// When chunks were used, on its way into the catalog and back: rows of the latest kPeriods periods, others are erased. It is advice, so nothing waits
-// for it: what can't be committed is dropped, and so is what was noted last before a crash.
+// When chunks were used, on its way into the catalog and back: rows of the latest kPeriods periods. Others are erased, by the first note of the next
+// life at the latest. It is advice, so nothing waits for it: what can't be committed is dropped, and so is what was noted last before a crash.
 //
 // Lifecycle: Found any number of times -> Begin -> notes go. What is noted before waits, kWaitingMax of it; where Begin never comes nothing goes.
-// Size: kPeriods times what is used in one, 38 bytes a use.
+// Size: kPeriods times what is used in one, 38 bytes a use; in memory from the first Found until the owner has been told.
 // Threads: one, the owner's, on which `send` is called.
 class UseRows {
  public:

@@ -303,7 +303,6 @@ void StoreWorld::NoteUses() {
 
 // Some of what was noted, as long ago as it was: which period the store has taken for the last one that ran the uses themselves must agree upon.
 void StoreWorld::FoundUses(std::vector<ssd::UsesNote> notes) {
-  std::set<uint64_t> found;
   std::optional<int32_t> first;
   for (const ssd::UsesNote& note : notes) {
     verdict_.Expect(note.period <= 0 && note.period > -static_cast<int32_t>(ssd::UseRows::kPeriods), kSurvives,
@@ -312,7 +311,7 @@ void StoreWorld::FoundUses(std::vector<ssd::UsesNote> notes) {
       uint64_t n = 0;
       while (n < uses_.size() && ssd::DigestOf<ChunkKey>(n) != use.key) ++n;
       if (kind_ == Kind::kLying) continue;  // rows are spoilt, and catalogs older than they say
-      if (!verdict_.Expect(n < uses_.size() && found.insert(n).second, kNothingHalfDone,
+      if (!verdict_.Expect(n < uses_.size() && uses_found_.insert(n).second, kNothingHalfDone,
                            "a use is found twice, or was never noted"))
         continue;
       ++coverage_.uses_found;
@@ -324,6 +323,13 @@ void StoreWorld::FoundUses(std::vector<ssd::UsesNote> notes) {
   // What has been noted in this life already goes on from there.
   const int32_t before = std::exchange(first_, first.value_or(first_));
   for (uint64_t n = uses_at_start_; n < uses_.size(); ++n) uses_[n] += first_ - before;
+}
+
+void StoreWorld::CheckUses(const ssd::Recovery& recovery) {
+  for (const uint64_t n : uses_due_) {
+    verdict_.Expect(recovery.rebuilt || uses_found_.contains(n), kSurvives,
+                    absl::StrCat("use ", n, " of period ", uses_[n], " was noted before a clean end and isn't found"));
+  }
 }
 
 void StoreWorld::CheckPins(const ssd::Recovery& recovery) {
@@ -415,6 +421,7 @@ void StoreWorld::Recovered(const ssd::Recovery& recovery) {
     return;
   }
   CheckPins(recovery);
+  CheckUses(recovery);
   coverage_.adopted += recovery.adopted;
   for (const auto& [name, history] : histories_) {
     if (!history.durable || MayBeLost(history.places)) continue;

@@ -128,6 +128,9 @@ void StoreWorld::Forget() {
   pins_found_.clear();
   pins_now_.clear();
   uses_at_start_ = uses_.size();
+  uses_due_.clear();
+  uses_found_.clear();
+  catalog_failed_ = catalog_full_ > 0;
   first_ += period_ + 100;  // until what is found says which it is
   period_ = 0;
   writing_.clear();
@@ -144,12 +147,19 @@ void StoreWorld::Forget() {
 void StoreWorld::Close() {
   hands_.CrashAfter(0);
   Note("close");
+  const bool settled = kind_ == Kind::kHonest && recovered_ && !catalog_failed_;
   open_.reset();
   hands_.Forget();
   verdict_.Expect(writing_.empty() && reading_.empty() && clears_running_ + notes_running_ == 0, kOneAnswer,
                   "something was not answered when the store was closed");
   ++coverage_.clean_ends;
+  // (Of periods before this life's it may be that the store knows none.)
+  const int32_t earliest = first_ + std::max(period_ + 1 - static_cast<int32_t>(ssd::UseRows::kPeriods), 0);
+  const uint64_t from = uses_at_start_;
   Forget();
+  for (uint64_t n = from; settled && n < uses_.size(); ++n) {
+    if (uses_[n] >= earliest) uses_due_.insert(n);
+  }
 }
 
 void StoreWorld::Die() {
@@ -220,6 +230,7 @@ void StoreWorld::Faults(bool on) {
     const bool fails = kind_ == Kind::kFailing && prng_.Percent(20);
     catalog_->Fail(fails ? absl::UnavailableError("EIO") : absl::ResourceExhaustedError("full"), prng_.Percent(50));
     catalog_full_ = fails ? 0 : prng_.Between(1, 3000);
+    catalog_failed_ = true;
   } else {
     catalog_->Fail(absl::OkStatus(), false);
     catalog_full_ = 0;

@@ -130,6 +130,7 @@ class StoreWorld final : private ssd::StoreOwner {
   void NotePin(uint32_t pin);
   void NoteUses();
   void CheckPins(const ssd::Recovery& recovery);
+  void CheckUses(const ssd::Recovery& recovery);
   ssd::ShardShape ShapeOf(ssd::Codec codec) const;
   ssd::Codec CodecOf(uint64_t version) const;
   bool MayBe(const Reading& reading, uint32_t shard, uint32_t layers) const;
@@ -203,12 +204,14 @@ class StoreWorld final : private ssd::StoreOwner {
 
   std::map<Name, History> histories_;  // over all lives
   std::map<uint32_t, PinHistory> pins_;
-  uint32_t notes_running_ = 0;               // this life
-  std::map<uint32_t, uint64_t> pins_found_;  // in this life, and their versions
-  std::set<uint32_t> pins_now_;              // noted in this life: what is found of them is of before
-  std::vector<int32_t> uses_;                // [use] the period in which it was noted, counted over all lives
-  uint64_t uses_at_start_ = 0;               // of this life
-  int32_t period_ = 0, first_ = 0;           // of this life, as it counts them; and its period 0, counted over all lives
+  uint32_t notes_running_ = 0;                // this life
+  std::map<uint32_t, uint64_t> pins_found_;   // in this life, and their versions
+  std::set<uint32_t> pins_now_;               // noted in this life: what is found of them is of before
+  std::vector<int32_t> uses_;                 // [use] the period in which it was noted, counted over all lives
+  uint64_t uses_at_start_ = 0;                // of this life
+  std::set<uint64_t> uses_due_, uses_found_;  // to be found in this life, for the last one has ended well; and found
+  bool catalog_failed_ = false;               // in this life: what was noted may not be there
+  int32_t period_ = 0, first_ = 0;            // of this life, as it counts them; and its period 0, counted over all lives
 };
 
 }  // namespace kvist::sim

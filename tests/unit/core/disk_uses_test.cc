@@ -77,13 +77,15 @@ TEST_CASE("What a later daemon isn't told was used counts as not used lately") {
   node.uses.clear();
   node.Restart(SmallDisk());
   CHECK_FALSE(node.IsKept(1));
-  // Nor what is told of and isn't there, or not on a disk.
+  // Nor what is told of and isn't there, is not on a disk, or is another space's or group's.
   node.Keep({KeyOf(9)});
   node.Do(UsesFound{
       {0,
        Bytes{},
        {{SpaceId{0}, GroupId{}, KeyOf(8)}, {SpaceId{0}, GroupId{}, KeyOf(9)}, {SpaceId{7}, GroupId{3}, KeyOf(2)}}}});
-  CHECK(node.Hits({KeyOf(8)}) == 0);
+  node.Flush();
+  for (const DiskUses& of : node.uses) CHECK(of.uses.size() <= 1);  // of the one that was written just now
+  CHECK_FALSE(node.IsKept(2));
 }
 
 TEST_CASE("A period that has begun goes on in a later daemon") {
