@@ -1,13 +1,10 @@
-// A store's start: what its catalog or its records say, and the segments that are wanted back.
+// A store's start: what its catalog or its records say.
 #include <algorithm>
 #include <iterator>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "storage/base/check.h"
-#include "storage/base/clock.h"
-#include "storage/ssd/segment_scan.h"
 #include "storage/ssd/store_state.h"
 
 namespace kvist::ssd {
@@ -466,36 +463,6 @@ void Store::State::TellOfPinsAndUses() {
     if (!pins.empty()) owner_->FoundPins(std::move(pins), recovery_.withheld > 0);
     if (!uses.empty()) owner_->FoundUses(std::move(uses));
     EndRecovery(absl::OkStatus());
-  });
-}
-
-void Store::State::WantsBack(const SegmentHeader& header) {
-  beside_->Post([this, header] { AskFor(header); });
-}
-
-void Store::State::AskFor(const SegmentHeader& header) {
-  std::vector<PlaceWanted> records;
-  ScanSegment(
-      records_.get(), ToRead(header), 1,
-      [&](const RecordHeader& record) {
-        const std::optional<uint32_t> space = spaces_.NumberOf(record.space);
-        if (record.kind != RecordKind::kShard || !space) return;
-        records.push_back({{record.position, *space, record.group, record.key},
-                           record.shard,
-                           UnitsFor({record.payload_bytes}),
-                           {record.segment, record.unit}});
-      },
-      [this] { return !closing_; });
-  if (closing_) return;
-  keeper_->Post([this, segment = header.segment] { ClearAgain(segment); });
-  owner_->WantsBack(std::move(records));
-  // Behind what the owner has just asked for.
-  keeper_->Post([this, segment = header.segment] {
-    FreeLeft([segment](const ChunkId&, const Killed& left) {
-      return std::any_of(left.places.begin(), left.places.end(),
-                         [segment](Place place) { return place.segment == segment; });
-    });
-    devices_[ssd::DeviceOf(segment)]->Post([now = hands_.Now()](StoreDevice& d) { d.AskAgain(now); });
   });
 }
 

@@ -38,8 +38,9 @@ inline bool operator<(const ChunkId& a, const ChunkId& b) {
   return std::tie(a.space, a.group, a.key, a.position) < std::tie(b.space, b.group, b.key, b.position);
 }
 
-// What joins the parts of a store: store.cc opens and ends it, store_writes.cc has what is written, freed and cleared, store_recovery.cc the start and
-// the segments that are wanted back, store_tails.cc what a start looks for that has lost its rows, store_losses.cc what the scrubber finds, and what is given up.
+// What joins the parts of a store: store.cc opens and ends it; store_writes.cc has what is written and freed, store_reads.cc what is read, store_clears.cc
+// what is cleared, store_segments.cc the segments' rows, and those that are wanted back, store_catalog.cc what goes into the catalog; store_recovery.cc
+// the start, store_tails.cc what that looks for that has lost its rows, store_losses.cc what the scrubber finds, and what is given up.
 //
 // Threads: a keeper, which has all that isn't said to be another's, and on which nothing waits; the devices'; the catalog's; and one that may wait
 //   for the disk and for the owner.
@@ -131,6 +132,8 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   absl::Status OpenDevices();
 
   // store_writes.cc
+  static absl::Status StatusOf(int error);  // as the owner hears it
+  static bool HoldsRecord(std::span<std::byte> slot, const ShardShape& shape);
   void BeginWrite(ChunkToWrite chunk);
   absl::Status WhyNot(const ChunkToWrite& chunk, const SpaceRow* space) const;
   void ShardEnded(const Writer::Outcome& outcome);
@@ -141,13 +144,21 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void BeginFree(const ChunkId& id, Killed killed, bool replaced);
   // Frees what was left of these chunks after all; their ids.
   std::vector<ChunkId> FreeLeft(absl::FunctionRef<bool(const ChunkId& id, const Killed& left)> which);
+
+  // store_clears.cc
   void BeginClear(OneClear clear);
   void PutClear(const ClearRow& row, CatalogBatch* batch);
   void WriteClear(uint64_t number);
   void ClearEnded(uint64_t number, const Writer::Outcome& outcome);
   void ClearAgain(uint32_t segment);
   void EndClear(uint64_t number, const absl::Status& status);
+  void SettleHidden(uint64_t below, std::function<void(absl::Status)> done);
+
+  // store_segments.cc
   void PutSegment(uint32_t segment, SegmentState state, std::function<void()> then);
+  void AskFor(const SegmentHeader& header);
+
+  // store_catalog.cc
   // What the catalog is told with every change: of records before this it has the rows, as far as they will have any. 0: it isn't to be told, for
   // records may still be found that have lost theirs.
   uint64_t Settled() const;
@@ -156,7 +167,6 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void WhenSettled(std::function<void(const absl::Status&)> then);
   void WhenRecovered(std::function<void()> then);  // well or not
   void RunSettled();
-  void SettleHidden(uint64_t below, std::function<void(absl::Status)> done);
   // Changes that must come, and what is done when they are durable: nothing, when the catalog takes no more.
   void Must(CatalogBatch batch, std::function<void()> then);
   void CheckCatalog();
@@ -202,7 +212,6 @@ class Store::State final : private StoreDevice::Listener, private RowSink, priva
   void GoOnRebuilding();
   void EndRecovery(absl::Status status);
   void TellOfPinsAndUses();
-  void AskFor(const SegmentHeader& header);
   bool Take(RowBatch rows) override;               // of a load or a rebuild; on its thread
   void Loaded(const LoadReport& report) override;  //
   std::optional<uint32_t> NumberOf(const SpaceDigest& digest, std::string_view description) override;
