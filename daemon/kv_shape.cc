@@ -46,7 +46,7 @@ std::vector<codec::Shape> ShapesOf(const core::SpaceSpec& space) {
     const core::GroupSpec& group = space.groups[g];
     codec::Shape shape;
     if (forms.ok() && g < forms->size()) shape = ShapeOf((*forms)[g]);
-    if (!shape.Validate().ok() || shape.bytes() != group.layer_bytes * group.layers) {
+    if (!shape.Validate().ok() || shape.bytes() != group.payload()) {
       shape = codec::Shape{};
       shape.layers = group.layers;
       shape.channels = static_cast<uint32_t>(group.layer_bytes.value);

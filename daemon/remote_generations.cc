@@ -48,7 +48,7 @@ absl::StatusOr<RemoteGenerations> RemoteGenerations::Open(const std::string& pat
     uint64_t number = 0;
     if (words.size() != 2 || !absl::SimpleAtoi(words[1], &number)) return broken();
     if (words[0] == kAll) {
-      generations.Raise(nullptr, number);
+      generations.Raise(std::nullopt, number);
       continue;
     }
     SpaceDigest space;
@@ -57,12 +57,12 @@ absl::StatusOr<RemoteGenerations> RemoteGenerations::Open(const std::string& pat
     if (words[0].size() != 2 * space.bytes.size()) return broken();
     std::memcpy(space.bytes.data(), bytes.data(), space.bytes.size());
     if (HexOf(space) != words[0]) return broken();
-    generations.Raise(&space, number);
+    generations.Raise(space, number);
   }
   return generations;
 }
 
-RemoteGenerations::Generation RemoteGenerations::Of(const SpaceDigest& space) const { return {all_, Number(&space)}; }
+RemoteGenerations::Generation RemoteGenerations::Of(const SpaceDigest& space) const { return {all_, Number(space)}; }
 
 SpaceDigest RemoteGenerations::NameIn(const SpaceDigest& space, Generation generation) {
   if (generation == Generation{}) return space;
@@ -71,22 +71,22 @@ SpaceDigest RemoteGenerations::NameIn(const SpaceDigest& space, Generation gener
   return SpaceDigest{remote::Hmac(key, std::as_bytes(std::span(space.bytes)), std::as_bytes(std::span(numbers)))};
 }
 
-uint64_t RemoteGenerations::Number(const SpaceDigest* space) const {
-  if (space == nullptr) return all_;
+uint64_t RemoteGenerations::Number(const std::optional<SpaceDigest>& space) const {
+  if (!space.has_value()) return all_;
   const auto known = spaces_.find(*space);
   return known == spaces_.end() ? 0 : known->second;
 }
 
-bool RemoteGenerations::Raise(const SpaceDigest* space, uint64_t number) {
+bool RemoteGenerations::Raise(const std::optional<SpaceDigest>& space, uint64_t number) {
   if (number <= Number(space)) return false;
-  (space == nullptr ? all_ : spaces_[*space]) = number;
+  (space.has_value() ? spaces_[*space] : all_) = number;
   return true;
 }
 
-std::vector<std::string> RemoteGenerations::Cleared() const {
-  std::vector<std::string> cleared;
+std::vector<std::optional<SpaceDigest>> RemoteGenerations::Cleared() const {
+  std::vector<std::optional<SpaceDigest>> cleared;
   if (all_ > 0) cleared.emplace_back();
-  for (const auto& [space, number] : spaces_) cleared.emplace_back(space.bytes.begin(), space.bytes.end());
+  for (const auto& [space, number] : spaces_) cleared.emplace_back(space);
   return cleared;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,12 @@ class RemoteGenerations {
   Generation Of(const SpaceDigest& space) const;
   // How the space is called in its generation: its digest in the first.
   static SpaceDigest NameIn(const SpaceDigest& space, Generation generation);
-  // The number of a space, or of all of them (null); and raises it, never lowers it. True: it was raised.
-  uint64_t Number(const SpaceDigest* space) const;
-  bool Raise(const SpaceDigest* space, uint64_t number);
+  // The number of a space, or of all of them (nothing); and raises it, never lowers it. True: it was raised.
+  uint64_t Number(const std::optional<SpaceDigest>& space) const;
+  bool Raise(const std::optional<SpaceDigest>& space, uint64_t number);
 
-  // The bytes of the digests of all spaces that were cleared by themselves; empty: for a clear of all.
-  std::vector<std::string> Cleared() const;
+  // All spaces that were cleared by themselves; nothing: for a clear of all.
+  std::vector<std::optional<SpaceDigest>> Cleared() const;
 
   // What the file is to hold.
   std::string Text() const;

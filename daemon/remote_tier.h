@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -89,7 +88,20 @@ class RemoteTier final : public session::RemoteTier {
 
  private:
   using Generation = RemoteGenerations::Generation;
-  struct Asking;
+  // A question of the core's, or of an operator.
+  struct Asking {
+    SpaceDigest space;
+    uint16_t groups = 0;
+    std::vector<ChunkKey> keys;
+    absl::Time deadline;
+    std::function<void(absl::Status status, std::vector<bool> there)> done;
+
+    absl::Mutex mutex;
+    Generation generation;  // that was asked for
+    int parts = 0;          // that aren't answered yet
+    absl::Status status;
+    std::vector<bool> there;
+  };
   struct Writing;
   struct Forgetting;
   using Shapes = std::vector<codec::Shape>;  // [group]
@@ -98,6 +110,7 @@ class RemoteTier final : public session::RemoteTier {
     SpaceDigest name;  // the space's in its generation
     std::shared_ptr<const Shapes> shapes;
   };
+  using MarkerBody = std::array<uint64_t, 1>;  // the number
   struct Marker {
     absl::Time read = absl::InfinitePast();   // when the store was asked for what it has answered last
     absl::Time asked = absl::InfinitePast();  // for a write
@@ -119,7 +132,7 @@ class RemoteTier final : public session::RemoteTier {
   // What codecs have to know of the space's chunks.
   std::shared_ptr<const Shapes> ShapesOf(const core::SpaceSpec& space) ABSL_LOCKS_EXCLUDED(mutex_);
   SpaceDigest NameOf(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
-  remote::Identity MarkerOf(const SpaceDigest* space) const;
+  static remote::Identity MarkerOf(const std::optional<SpaceDigest>& space);
   // On the thread of `asks_`. Says when it is to be called again.
   absl::Duration LookAfter();
   bool MarkersAreFresh(const SpaceDigest& space) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -141,11 +154,13 @@ class RemoteTier final : public session::RemoteTier {
 
   // On any.
   void AskedPart(const std::shared_ptr<Asking>& asking);  // one of its questions was answered
-  // What the store has as a marker, of all spaces when null, having been asked at `asked`. Errors: its own; DataLoss: it is none.
-  absl::Status HearMarker(const SpaceDigest* space, const remote::SealedStore::Got& got, absl::Time asked);
+  // What the store has as a marker, of all spaces when of none, having been asked at `asked`. Errors: its own; DataLoss: it is none.
+  absl::Status HearMarker(const std::optional<SpaceDigest>& space, const remote::SealedStore::Got& got, absl::Time asked);
   void TellMarker(std::optional<SpaceDigest> space);  // reads it, and puts ours when that is larger
   void PutMarker(std::optional<SpaceDigest> space, uint64_t number);
   void SayKept(const std::function<bool(const Unkept& clear)>& which) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Of questions: OK also when some servers of the store couldn't be reached, as long as others answered. What those have isn't there.
+  static absl::Status ErrorOfAll(const std::vector<remote::Outcome>& outcomes);
   void Note(const absl::Status& status);  // of a question to the store
   void SayReachable(bool reachable, std::string why_not);
 
@@ -157,9 +172,9 @@ class RemoteTier final : public session::RemoteTier {
   RemoteGenerations generations_ ABSL_GUARDED_BY(mutex_);
   std::vector<Unkept> unkept_ ABSL_GUARDED_BY(mutex_);
   bool file_fails_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_map<std::string, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // by the digest's bytes; empty: of all spaces
+  std::map<std::optional<SpaceDigest>, Marker> markers_ ABSL_GUARDED_BY(mutex_);  // nothing: of all spaces
   std::deque<ToRead> reads_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_map<std::string, std::shared_ptr<const Shapes>> shapes_ ABSL_GUARDED_BY(mutex_);  // as markers_
+  std::map<SpaceDigest, std::shared_ptr<const Shapes>> shapes_ ABSL_GUARDED_BY(mutex_);
   Bytes reading_ ABSL_GUARDED_BY(mutex_){};
   TierBusy busy_ ABSL_GUARDED_BY(mutex_){core::Tier::kRemote};
   bool reachable_ ABSL_GUARDED_BY(mutex_) = false;

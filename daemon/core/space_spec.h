@@ -20,6 +20,7 @@ struct GroupSpec {
   uint32_t layers = 1;  // of each shard
   Bytes layer_bytes{};  // of one layer of a shard, as it lies in a slot; for whoever keeps slots elsewhere
 
+  Bytes payload() const { return layer_bytes * layers; }  // of a shard
   uint32_t shards() const { return static_cast<uint32_t>(slot_bytes.size()); }
   uint32_t ranks() const { return shards() * ranks_per_shard; }
   uint32_t ShardOf(Rank rank) const { return rank.value / ranks_per_shard; }

@@ -137,7 +137,7 @@ bool Soon(const std::function<bool()>& holds, absl::Duration within = absl::Seco
 uint64_t Kept(const std::string& file) {
   const absl::StatusOr<RemoteGenerations> kept = RemoteGenerations::Open(file);
   KVIST_CHECK(kept.ok());
-  return kept->Number(nullptr);
+  return kept->Number(std::nullopt);
 }
 void Keep(const std::string& file, uint64_t number) {
   std::ofstream(file) << "kvist remote generations 1\nall " << number << "\nend\n";

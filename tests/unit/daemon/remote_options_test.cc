@@ -104,13 +104,13 @@ TEST_CASE("generations only rise, name objects apart, and outlive the process") 
   RemoteGenerations generations = *RemoteGenerations::Open(path);
   const SpaceDigest one = SpaceNumber(1), two = SpaceNumber(2);
   CHECK(RemoteGenerations::NameIn(one, generations.Of(one)) == one);
-  CHECK(generations.Raise(&one, 1));
-  CHECK_FALSE(generations.Raise(&one, 1));
-  CHECK_FALSE(generations.Raise(&one, 0));
+  CHECK(generations.Raise(one, 1));
+  CHECK_FALSE(generations.Raise(one, 1));
+  CHECK_FALSE(generations.Raise(one, 0));
   const SpaceDigest cleared = RemoteGenerations::NameIn(one, generations.Of(one));
   CHECK(cleared != one);
   CHECK(RemoteGenerations::NameIn(two, generations.Of(two)) == two);
-  CHECK(generations.Raise(nullptr, 3));
+  CHECK(generations.Raise(std::nullopt, 3));
   CHECK(RemoteGenerations::NameIn(one, generations.Of(one)) != cleared);
   CHECK(RemoteGenerations::NameIn(two, generations.Of(two)) != two);
   CHECK(RemoteGenerations::NameIn(one, generations.Of(one)) != RemoteGenerations::NameIn(two, generations.Of(two)));
