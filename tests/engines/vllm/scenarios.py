@@ -38,6 +38,13 @@ def asked(engine: Engine, world, *prompts: list[int], **how) -> list[str]:
     return ids
 
 
+def running(engine: Engine, tokens: list[int]) -> str:
+    """A request that has its blocks, however long its lookup took."""
+    request_id = engine.add(tokens, max_tokens=64)
+    engine.until(lambda: engine.requests[request_id].num_output_tokens > 0)
+    return request_id
+
+
 def store_reads_given_pages(world) -> None:
     """A store still reads pages that the scheduler has given to another request: by preemption, by the end of a request, by an abort."""
     engine = world.start(Shape(blocks=24, step_tokens=192, max_seqs=2))
@@ -75,8 +82,7 @@ def lease_leaks(world) -> None:
     engine = world.start(Shape(blocks=21, step_tokens=192))
     tokens = prompt(1, 160)
     stored(engine, world, tokens)
-    runs = engine.add(prompt(2, 200), max_tokens=64)
-    steps(engine, 3)
+    runs = running(engine, prompt(2, 200))
     waits = engine.add(tokens + prompt(3, 20))  # is promised a hit, and there are no blocks for it
     steps(engine, 5)
     assert engine.status(waits).name == "WAITING"
@@ -100,8 +106,7 @@ def asked_again_moves_stores(world) -> None:
     engine = world.start(Shape(blocks=21, step_tokens=192))
     tokens = prompt(1, 160)
     stored(engine, world, tokens)
-    runs = engine.add(prompt(2, 200), max_tokens=64)
-    steps(engine, 3)
+    runs = running(engine, prompt(2, 200))
     waits = engine.add(tokens + prompt(3, 20), max_tokens=1)
     steps(engine, 6)
     assert engine.status(waits).name == "WAITING"

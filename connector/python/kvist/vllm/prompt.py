@@ -22,6 +22,10 @@ class Prompt:
         self._features = sorted(((f.mm_position.offset, f.identifier) for f in request.mm_features), reverse=True)
         self.extend(request.num_tokens)
 
+    def lacks(self, num_tokens: int) -> int:
+        """Of the request's first `num_tokens` tokens those that aren't taken in yet."""
+        return num_tokens - self._hashed
+
     def extend(self, num_tokens: int) -> None:
         """Takes in the request's first `num_tokens` tokens."""
         if num_tokens <= self._hashed:

@@ -42,6 +42,11 @@ class Turns:
         self._due.extend((request_id, step) for request_id in self._ids.pop(step, ()))
         return [requests[request_id] for request_id in many if request_id in requests]
 
+    @property
+    def waiting(self) -> int:
+        """Turns whose step had no time for them."""
+        return len(self._due)
+
     def take(self, requests: dict[str, Tracked], only_late: bool) -> Tracked | None:
         """The next of those that decode, or of those that have waited for long; None: no such turn is left."""
         while self._due and not (only_late and self._step - self._due[0][1] < _LATE_STEPS):
