@@ -81,7 +81,8 @@ void Core::CheckInvariants() {
       ++below[chunk.space.value];
       KVIST_CHECK(chunk.disk == DiskCopy::kThere || chunk.remote == RemoteCopy::kThere);
     }
-    if (chunk.state == ChunkState::kGhost) KVIST_CHECK(chunk.remote == RemoteCopy::kNone);
+    // (One that is detached, and waits to be collected behind others, may have lost its slots meanwhile.)
+    if (chunk.state == ChunkState::kGhost && !chunk.detached) KVIST_CHECK(chunk.remote == RemoteCopy::kNone);
     if (chunk.remote == RemoteCopy::kWriting) {
       remote_writing += BytesOf(i);
       ++holds[i];

@@ -844,8 +844,9 @@ TEST_CASE("What was stored is what is loaded, from slots, disk and a store beyon
                               DiskWorld::Shape{.event_work = 64, .remote = true, .recodes = true});
   CoreStatus sum;
   uint64_t streamed = 0;
-  // A load waited for ever for a chunk that had lost the one below it, and then its slots; and one for slots that a move kept.
-  std::vector<uint32_t> seeds{5346, 293};
+  // A load waited for ever for a chunk that had lost the one below it, and then its slots; and one for slots that a move kept. What is detached lost its slots
+  // before it was collected, and was still said to be in the store: the check of the index took that for a bug.
+  std::vector<uint32_t> seeds{5346, 293, 93};
   const auto last = static_cast<uint32_t>(kvist::test::Campaign("KVIST_DISK_SEEDS", 60, 1000));
   for (uint32_t seed = 1; seed <= last; ++seed) seeds.push_back(seed);
   for (const uint32_t seed : seeds) {
