@@ -221,7 +221,7 @@ PolicyOutcome ReplayPolicy(std::span<const PolicyRequest> requests, uint64_t cap
                            uint32_t copies, uint64_t disk, Restarts restarts) {
   Replay replay(capacity, eviction, disk);
   std::vector<ChunkKey> keys;
-  const size_t life = requests.size() / (restarts.count + 1);
+  const size_t life = std::max<size_t>(requests.size() / (restarts.count + 1), 1);
   for (size_t n = 0; n < requests.size(); ++n) {
     const PolicyRequest& request = requests[n];
     if (n > 0 && n % life == 0 && n / life <= restarts.count) replay.Restart(restarts.told_of_uses);

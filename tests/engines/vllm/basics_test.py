@@ -25,8 +25,10 @@ def test_a_prompt_is_loaded_after_reset(daemon, ledger, start):
     daemon.wait_idle()
 
 
-def test_what_was_generated_is_loaded(daemon, ledger, start):
+@pytest.mark.parametrize("hashed_beside", [64, 0], ids=["hashed with its store", "hashed a step before"])
+def test_what_was_generated_is_loaded(hashed_beside, daemon, ledger, start, monkeypatch):
     """KV of decoded tokens is stored when its chunk is full: the next turn of the conversation finds it."""
+    monkeypatch.setattr(scheduler, "_HASHED_BESIDE", hashed_beside)
     engine = start(daemon)
     request_id = engine.prefill(prompt(1, 50), max_tokens=100)
     turn = list(engine.requests[request_id].all_token_ids)

@@ -384,7 +384,7 @@ class SchedulerSide:
             # Drafts are scheduled before they are accepted: what isn't among the request's tokens yet may be rejected.
             known = min(computed, request.num_tokens)
             if known >= tracked.next_store_tokens:
-                if self._hashes_first(tracked, known):
+                if self._hashes_first(tracked):
                     tracked.prompt.extend(known)
                     self._turns.next(tracked)
                     return
@@ -398,9 +398,9 @@ class SchedulerSide:
                 missing -= self._decoded
             self._turns.next(tracked, missing)
 
-    def _hashes_first(self, tracked: Tracked, known: int) -> bool:
-        """Whether its tokens are hashed in this step and its chunk is stored with the next. States can't wait."""
-        much = tracked.prompt.lacks(known) > _HASHED_BESIDE
+    def _hashes_first(self, tracked: Tracked) -> bool:
+        """Whether its tokens are hashed in this step and its full chunk is stored with the next. States can't wait."""
+        much = tracked.prompt.lacks(tracked.next_store_tokens) > _HASHED_BESIDE
         return much and not self._tables.recurrent and self._turns.waiting <= _TURNS_WAITING
 
     def _filled(self, tracked: Tracked, chunks: int, step: tuple[int, int], plan: Plan) -> None:
